@@ -1,0 +1,92 @@
+"""`unfix drift`: every toggle on every release, read from sources alone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.cli import options
+from harness.releases import managed, sources
+from harness.releases.drift import Column, Drift, survey
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="TOGGLE", help="ids, families or globs")
+    parser.add_argument(
+        "--release", action="append", default=[], metavar="R", help="only this managed release"
+    )
+    parser.add_argument(
+        "--from",
+        dest="places",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="PATH",
+        help="wheels, checkouts or installed folders to read instead",
+    )
+    options.add_toggle_folders(parser)
+    options.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    catalogue = options.catalogue(arguments)
+    toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
+    trees = [sources.open_tree(place) for place in arguments.places]
+    trees += [managed.tree(name) for name in arguments.release]
+    if not trees:
+        trees = [release.sources() for release in managed.all_releases()]
+    trees.sort(key=lambda tree: (tree.version is None, tree.version or 0))
+    drift = survey(toggles, trees)
+    if arguments.json:
+        options.print_json(drift.as_data())
+    else:
+        show(drift)
+    return 1 if drift.stale else 0
+
+
+MARKS = {
+    "fixed": ("fixed", "green"),
+    "buggy": ("BUGGY", "yellow"),
+    "absent": ("·", "dim"),
+    "stale": ("STALE", "bold red"),
+    "applies": ("applies", "green"),
+    "broken": ("BROKEN", "bold red"),
+}
+
+
+def show(drift: Drift) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = options.console()
+
+    def table(title: str, rows: list[str], columns: list[Column], upstream: bool) -> Table:
+        grid = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+        grid.add_column("toggle", no_wrap=True)
+        for column in columns:
+            grid.add_column(column.name, justify="center", no_wrap=True)
+        for row in rows:
+            cells = [
+                (column.upstream if upstream else column.states).get(row, "absent")
+                for column in columns
+            ]
+            grid.add_row(row, *(Text(MARKS[cell][0], style=MARKS[cell][1]) for cell in cells))
+        return grid
+
+    out.print(table("toggles", [t.id for t in drift.toggles], drift.columns, upstream=False))
+    numbers = sorted({number for column in drift.columns for number in column.upstream})
+    if numbers:
+        out.print()
+        title = "SGLang's own registered reverts (SGLANG_DEBUG_REVERT_PR)"
+        out.print(table(title, numbers, drift.columns, upstream=True))
+    for column in drift.columns:
+        for finding in column.stale:
+            out.print()
+            out.print(
+                Text(f"STALE {finding.toggle.id} on {column.name}: ", style="bold red")
+                + Text(finding.problem, style="not bold")
+            )
+            if finding.nearest:
+                out.print(Text(finding.nearest), soft_wrap=True)
+    out.print()
+    out.print(drift.summary())

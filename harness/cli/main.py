@@ -1,0 +1,66 @@
+"""`unfix`: the commands by name; only the one that is called is imported."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from harness import __version__
+from harness.errors import UnfixError
+
+COMMANDS = {
+    "list": "the registry, with each toggle's state on a release",
+    "show": "one toggle: its story, its state, its patch as a diff",
+    "drift": "every toggle on every release: fixed, buggy, absent or stale",
+    "exec": "any command under toggles: unfix exec --revert ID -- COMMAND",
+    "releases": "list, add and remove managed releases",
+    "doctor": "what this machine has, what is missing, what stands in for it",
+    "test": "this project's own tests",
+}
+
+
+def build_parser(name: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="unfix",
+        description="Take a fix back out of a real SGLang and see which tests notice.",
+        epilog="Exit codes: 0 all is well, 1 a verdict says no, 2 the call is wrong, "
+        "3 the machine or a release is not ready.",
+    )
+    parser.add_argument("--version", action="version", version=f"unfix {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command, summary in COMMANDS.items():
+        sub = commands.add_parser(command, help=summary, description=summary)
+        if command == name:
+            importlib.import_module(f"harness.cli.{command}_command").add_arguments(sub)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = next((word for word in words if not word.startswith("-")), None)
+    try:
+        # Everything behind `--` is somebody else's command line.
+        own, command = words, []
+        if "--" in words:
+            cut = words.index("--")
+            own, command = words[:cut], words[cut + 1 :]
+        if name == "test":
+            own, command = words[: words.index("test") + 1], words[words.index("test") + 1 :]
+        parsed = build_parser(name).parse_args(own)
+        parsed.words = [word for word in command if word != "--"] if name == "test" else command
+        module = importlib.import_module(f"harness.cli.{parsed.command}_command")
+        code: int = module.run(parsed)
+        return code
+    except UnfixError as error:
+        print(f"unfix: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("unfix: stopped", file=sys.stderr)
+        return 130

@@ -1,0 +1,61 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.registry.catalogue import Catalogue
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="machine-readable output on stdout")
+
+
+def add_release(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--release",
+        metavar="R",
+        help="a managed version, 'current', or the path of a wheel or a checkout "
+        "(default: the SGLang of this interpreter, else the newest managed one here)",
+    )
+
+
+def add_toggle_folders(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--toggles",
+        metavar="DIR",
+        action="append",
+        default=[],
+        type=Path,
+        help="a further folder of toggle files (they run code: name only what you trust)",
+    )
+
+
+def catalogue(arguments: argparse.Namespace) -> Catalogue:
+    from harness.registry import catalogue as module
+
+    return module.load(arguments.toggles)
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    # A pipe has no width of its own: a table in a log is never cut.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say(message: str) -> None:
+    """What a command is doing, for the person who waits for it."""
+    print(f"unfix: {message}", file=sys.stderr)

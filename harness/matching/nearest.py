@@ -1,0 +1,90 @@
+"""What to show when a form was not found: the code that comes nearest to it, as a diff."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ast_grep_py import SgNode
+
+from harness.matching.patterns import squeeze
+from harness.matching.scopes import ModuleSource
+from harness.registry.schema import Edit, Target
+
+if TYPE_CHECKING:
+    from harness.matching.states import Sources
+
+
+def nearest_code(edit: Edit, scopes: list[SgNode], source: ModuleSource) -> str:
+    """The statements of the target most like either form, as a diff from that form."""
+    best_ratio, best_form, best_code, best_line = 0.0, edit.fixed, "", 0
+    for side in (edit.fixed, edit.buggy):
+        height = max(1, len(side.strip().splitlines()))
+        wanted = squeeze(side)
+        for line, code in windows(scopes, source.text, height):
+            matcher = difflib.SequenceMatcher(None, wanted, squeeze(code), autojunk=False)
+            if matcher.real_quick_ratio() <= best_ratio or matcher.quick_ratio() <= best_ratio:
+                continue
+            if (ratio := matcher.ratio()) > best_ratio:
+                best_ratio, best_form, best_code, best_line = ratio, side, code, line
+    if not best_code:
+        return ""
+    which = "fixed" if best_form == edit.fixed else "buggy"
+    return diff(
+        textwrap.dedent(best_form).strip(),
+        textwrap.dedent(best_code).strip(),
+        f"the {which} form",
+        f"{source.path}:{best_line}",
+    )
+
+
+def windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tuple[int, str]]:
+    """Every run of source lines in the scopes that is about as high as a pattern."""
+    lines = text.split("\n")
+    for scope in scopes:
+        where = scope.range()
+        last = where.end.line
+        for first in range(where.start.line, last + 1):
+            for extra in (0, 1, 2):
+                if first + height + extra <= last + 1:
+                    yield first + 1, "\n".join(lines[first : first + height + extra])
+
+
+def nearest_definition(target: Target, sources: Sources) -> str:
+    """Where the target may have gone: the same name elsewhere, or a like name where it was."""
+    name = target.qualname.rpartition(".")[2]
+    here = sources.read(target.module)
+    names = list(here.definition_names()) if here is not None else []
+    near = difflib.get_close_matches(target.qualname, names, n=3, cutoff=0.6) if name else []
+    elsewhere = list(places_of(target, sources)) if name else like_modules(target, sources)
+    lines = [f"near it: {target.module}:{close}" for close in near]
+    lines += [f"may have moved to: {place}" for place in elsewhere[:5]]
+    return "\n".join(lines)
+
+
+def places_of(target: Target, sources: Sources) -> Iterator[str]:
+    parts = target.qualname.split(".")
+    for module in sources.modules():
+        if module == target.module:
+            continue
+        source = sources.read(module)
+        if source is None or not all(part in source.text for part in parts):
+            continue
+        if source.scopes(target.qualname):
+            yield f"{module}:{target.qualname}"
+
+
+def like_modules(target: Target, sources: Sources) -> list[str]:
+    return difflib.get_close_matches(target.module, list(sources.modules()), n=3, cutoff=0.7)
+
+
+def diff(before: str, after: str, before_name: str, after_name: str) -> str:
+    return "\n".join(
+        difflib.unified_diff(
+            before.splitlines(), after.splitlines(), before_name, after_name, lineterm="", n=3
+        )
+    )
+
+

@@ -1,0 +1,165 @@
+"""What a patched process leaves behind: who it was, what it applied, how often that ran.
+
+The counts live in a memory-mapped file, so they outlast a SIGKILL, which is how a server ends its
+workers. A forked child starts a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SLOTS = 4096
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One counted place."""
+
+    toggle: str
+    direction: str
+    target: str
+
+
+class Recorder:
+    """This process's attestation, written as things happen."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._slots: list[Slot] = []
+        self._kinds: dict[int, str] = {}
+        self._facts: dict[str, Any] = {}
+        self._patched: list[str] = []
+        self._toggles: list[dict[str, str]] = []
+        self._open(forked_from=None)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    @property
+    def file(self) -> Path:
+        return self._file
+
+    def _open(self, forked_from: int | None) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        pid = os.getpid()
+        self._file = self._folder / f"{pid}-{time.time_ns():x}.json"
+        counts_file = self._file.with_suffix(".counts")
+        with open(counts_file, "x+b") as handle:
+            handle.truncate(8 * SLOTS)
+            self._map = mmap.mmap(handle.fileno(), 8 * SLOTS)
+        self._counts = memoryview(self._map).cast("Q")
+        self._facts.update(
+            pid=pid,
+            parent=os.getppid(),
+            forked_from=forked_from,
+            started=time.time(),
+            command=list(getattr(sys, "orig_argv", sys.argv)),
+            python=sys.executable,
+        )
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self._open(forked_from=self._facts["pid"])
+        self._write()
+
+    def applied(self, release: str, toggles: list[dict[str, str]]) -> None:
+        """These toggles hold in this process from now on."""
+        with self._lock:
+            self._facts["release"] = release
+            self._toggles += [toggle for toggle in toggles if toggle not in self._toggles]
+            self._write()
+
+    def patched(self, module: str) -> None:
+        """A module was really loaded with its patched text, or changed live."""
+        with self._lock:
+            if module not in self._patched:
+                self._patched.append(module)
+                self._write()
+
+    def slot(self, toggle: str, direction: str, target: str) -> int:
+        """The counter of a place; the same place has the same one for the process's whole life."""
+        with self._lock:
+            wanted = Slot(toggle, direction, target)
+            if wanted in self._slots:
+                return self._slots.index(wanted)
+            if len(self._slots) == SLOTS:
+                raise RuntimeError(f"more than {SLOTS} toggled places in one process")
+            self._slots.append(wanted)
+            return len(self._slots) - 1
+
+    def counted_as(self, kinds: dict[int, str]) -> None:
+        """How these places are counted: runs of a statement, launches of a kernel, definitions."""
+        with self._lock:
+            self._kinds.update(kinds)
+            self._write()
+
+    def ran(self, slot: int) -> None:
+        with self._lock:
+            self._counts[slot] += 1
+
+    def count(self, slot: int) -> int:
+        return self._counts[slot]
+
+    def counts(self) -> list[tuple[Slot, int]]:
+        with self._lock:
+            return [(slot, self._counts[i]) for i, slot in enumerate(self._slots)]
+
+    def _write(self) -> None:
+        data = {
+            **self._facts,
+            "toggles": self._toggles,
+            "modules": self._patched,
+            "slots": [vars(slot) for slot in self._slots],
+            "kinds": [self._kinds.get(i, "") for i in range(len(self._slots))],
+        }
+        temporary = self._file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(data, indent=1))
+        os.replace(temporary, self._file)
+
+
+@dataclass(frozen=True)
+class Attestation:
+    """One process's attestation, read back."""
+
+    pid: int
+    forked_from: int | None
+    command: list[str]
+    release: str
+    toggles: dict[str, str]
+    modules: list[str]
+    counts: dict[Slot, int]
+    kinds: dict[Slot, str]
+
+    def reach(self, toggle: str) -> int:
+        return sum(n for slot, n in self.counts.items() if slot.toggle == toggle)
+
+
+def read(folder: Path) -> list[Attestation]:
+    """Every attestation in a folder, in the order in which the processes started."""
+    found = []
+    for path in sorted(folder.glob("*.json"), key=lambda p: p.stem.partition("-")[2]):
+        data = json.loads(path.read_text())
+        slots = [Slot(**slot) for slot in data["slots"]]
+        raw = path.with_suffix(".counts").read_bytes()
+        numbers = struct.unpack(f"={len(slots)}Q", raw[: 8 * len(slots)])
+        found.append(
+            Attestation(
+                data["pid"],
+                data["forked_from"],
+                data["command"],
+                data.get("release", ""),
+                {toggle["id"]: toggle["direction"] for toggle in data["toggles"]},
+                data["modules"],
+                dict(zip(slots, numbers)),  # noqa: B905 (read by any Python)
+                dict(zip(slots, data["kinds"])),  # noqa: B905
+            )
+        )
+    return found

@@ -1,0 +1,123 @@
+"""Finding the live function objects that a definition in a source file became."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gc
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from harness.patching.instrument import FUNCTIONS
+
+# A definition's way down through a module: names, each with which one of that name it is.
+Path = tuple[tuple[str, int], ...]
+HIDING_PLACES = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func", "fn", "_fn")
+
+
+def definitions(tree: ast.AST, prefix: Path = ()) -> Iterator[tuple[Path, ast.AST]]:
+    """Every definition of a tree by its path, as the compiler nests code objects."""
+    counted: dict[str, int] = {}
+    yield from _definitions(tree, prefix, counted)
+
+
+def _definitions(node: ast.AST, prefix: Path, counted: dict[str, int]) -> Iterator[Any]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+            number = counted[child.name] = counted.get(child.name, -1) + 1
+            path = (*prefix, (child.name, number))
+            yield path, child
+            yield from definitions(child, path)
+        elif isinstance(child, (ast.stmt, ast.ExceptHandler, getattr(ast, "match_case", ()))):
+            yield from _definitions(child, prefix, counted)
+
+
+def code_at(code: CodeType, path: Path) -> CodeType:
+    """The code object of a definition inside a compiled module."""
+    for name, number in path:
+        inner = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name]
+        code = inner[number]
+    return code
+
+
+def first_line(definition: ast.AST) -> int:
+    lines = [d.lineno for d in getattr(definition, "decorator_list", [])]
+    return int(min([definition.lineno, *lines]))  # type: ignore[attr-defined]
+
+
+def live_functions(
+    module: ModuleType, path: Path, line: int, filename: str
+) -> list[FunctionType]:
+    """The functions made by the definition that begins on `line`: usually one."""
+    name = path[-1][0]
+
+    def is_it(function: FunctionType) -> bool:
+        code = function.__code__
+        return (
+            code.co_name == name and code.co_firstlineno == line and code.co_filename == filename
+        )
+
+    holder: Any = module
+    for outer, _ in path[:-1]:
+        holder = vars(holder).get(outer) if hasattr(holder, "__dict__") else None
+    start = vars(holder).get(name) if hasattr(holder, "__dict__") else None
+    found = [f for f in functions_behind(start) if is_it(f)]
+    if found:
+        return list({id(f): f for f in found}.values())
+    # Hidden by a decorator that keeps it out of sight: every function of the process is asked.
+    return [f for f in gc.get_objects() if type(f) is FunctionType and is_it(f)]
+
+
+def functions_behind(found: Any, depth: int = 6) -> Iterator[FunctionType]:
+    """The plain functions inside descriptors, wrappers, partials and decorators' closures."""
+    if found is None or depth == 0:
+        return
+    if isinstance(found, FunctionType):
+        yield found
+        for cell in found.__closure__ or ():
+            try:
+                inner = cell.cell_contents
+            except ValueError:
+                continue  # a cell that nothing has filled yet
+            if callable(inner) or isinstance(inner, (property, functools.partial)):
+                yield from functions_behind(inner, depth - 1)
+    if isinstance(found, type):
+        return
+    for name in HIDING_PLACES:
+        try:
+            inner = object.__getattribute__(found, name)
+        except AttributeError:
+            continue
+        if inner is not found:
+            yield from functions_behind(inner, depth - 1)
+
+
+def closures_of(code: CodeType) -> list[FunctionType]:
+    """Every living function that runs this code object."""
+    return [f for f in gc.get_referrers(code) if type(f) is FunctionType and f.__code__ is code]
+
+
+def nested_pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """The functions inside two versions of one function that differ, matched by name and order."""
+    olds, news = _inner(before), _inner(after)
+    for key in olds.keys() & news.keys():
+        if not key[0].startswith("<") and _acts(olds[key]) != _acts(news[key]):
+            yield olds[key], news[key]
+            yield from nested_pairs(olds[key], news[key])
+
+
+def _inner(code: CodeType) -> dict[tuple[str, int], CodeType]:
+    counted: dict[str, int] = {}
+    found = {}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            number = counted[constant.co_name] = counted.get(constant.co_name, -1) + 1
+            found[(constant.co_name, number)] = constant
+    return found
+
+
+def _acts(code: CodeType) -> tuple[Any, ...]:
+    """What a code object does, without where it stands."""
+    constants = [_acts(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(constants))

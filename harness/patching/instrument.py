@@ -1,0 +1,175 @@
+"""Compiling patched source so that each toggled place counts its own runs.
+
+The text stays as it is, for tracebacks and for `inspect`; the counting call is put into the
+syntax tree, before the statement that holds the edit and on its line. A Triton kernel is never
+touched (its source is what Triton compiles): its launches are counted from outside.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Union
+
+RAN = "__unfix_ran__"
+JIT = re.compile(r"^(?!torch\.|numba\.)(\w+\.)*jit\b")
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]  # noqa: UP007 (read by any Python)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass
+class Instrumented:
+    """The compiled module, how each slot is counted, and which kernels count for which slots."""
+
+    code: CodeType
+    kinds: dict[int, str]
+    kernels: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Place:
+    """A statement on the way from the module down to a site."""
+
+    statement: ast.stmt
+    siblings: list[ast.stmt]
+
+
+def compile_instrumented(
+    text: str, filename: str, sites: list[tuple[int, int, int]], flags: int = 0
+) -> Instrumented:
+    """Compile a module; `sites` are (slot, line, column) of each edit's beginning."""
+    tree = ast.parse(text)
+    kinds: dict[int, str] = {}
+    kernels: dict[str, list[int]] = {}
+    # All places first: an insertion must not move what a later site looks for.
+    insertions: list[tuple[Place, int, str]] = []
+    for slot, line, column in sites:
+        for place, where, kernel in _places(tree, line, column):
+            if kernel:
+                kernels.setdefault(kernel, []).append(slot)
+                kinds[slot] = "launches"
+            else:
+                insertions.append((place, slot, where))
+                kinds.setdefault(slot, "definitions" if where == "after" else "runs")
+    for place, slot, where in insertions:
+        _insert(place, slot, where)
+    code = compile(tree, filename, "exec", flags=flags, dont_inherit=True)
+    return Instrumented(code, kinds, kernels)
+
+
+def _insert(place: Place, slot: int, where: str) -> None:
+    call = ast.Expr(
+        ast.Call(ast.Name(RAN, ast.Load()), [ast.Constant(slot)], [])
+    )
+    for node in ast.walk(call):
+        ast.copy_location(node, place.statement)
+        if isinstance(node, (ast.expr, ast.stmt)):
+            node.end_lineno, node.end_col_offset = node.lineno, node.col_offset
+    if where == "inside":
+        body = place.statement.body  # type: ignore[attr-defined]
+        first = body[0]
+        has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        body.insert(1 if has_docstring else 0, call)
+        return
+    position = next(i for i, s in enumerate(place.siblings) if s is place.statement)
+    place.siblings.insert(position + (1 if where == "after" else 0), call)
+
+
+def _places(tree: ast.Module, line: int, column: int) -> Iterator[tuple[Place, str, str]]:
+    """Where a site is counted: (place, before | after | inside, kernel's qualified name or '')."""
+    chain = list(chain_to(tree, line, column))
+    if not chain:
+        return
+    kernel = _kernel(chain)
+    last = chain[-1]
+    if kernel:
+        yield last, "", kernel
+    elif isinstance(last.statement, FUNCTIONS):
+        yield last, "inside", ""
+    elif any(isinstance(place.statement, FUNCTIONS) for place in chain):
+        yield last, "before", ""
+    else:
+        names = set(_assigned(last.statement)) if len(chain) == 1 else set()
+        reading = list(readers(tree, names)) if names else []
+        yield from reading or [(last, "after", "")]
+
+
+def chain_to(owner: ast.AST, line: int, column: int) -> Iterator[Place]:
+    """The statements around a position, outermost first."""
+    for siblings in _statement_lists(owner):
+        for statement in siblings:
+            if _holds(statement, line, column):
+                yield Place(statement, siblings)
+                yield from chain_to(statement, line, column)
+                return
+
+
+def _statement_lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
+    for _, value in ast.iter_fields(owner):
+        if isinstance(value, list) and value:
+            if isinstance(value[0], ast.stmt):
+                yield value
+            else:
+                # Handlers of a `try` and cases of a `match` hold lists of their own.
+                for item in value:
+                    if isinstance(item, (ast.ExceptHandler, getattr(ast, "match_case", ()))):
+                        yield from _statement_lists(item)
+
+
+def _holds(statement: ast.stmt, line: int, column: int) -> bool:
+    first = (statement.lineno, statement.col_offset)
+    for decorator in getattr(statement, "decorator_list", []):
+        first = min(first, (decorator.lineno, max(0, decorator.col_offset - 1)))
+    last = (statement.end_lineno or 0, statement.end_col_offset or 0)
+    return first <= (line, column) < last
+
+
+def is_kernel(function: ast.AST) -> bool:
+    return isinstance(function, ast.FunctionDef) and any(
+        JIT.match(ast.unparse(decorator)) for decorator in function.decorator_list
+    )
+
+
+def _kernel(chain: list[Place]) -> str:
+    names: list[str] = []
+    for place in chain:
+        if isinstance(place.statement, (*FUNCTIONS, ast.ClassDef)):
+            names.append(place.statement.name)
+            if is_kernel(place.statement):
+                return ".".join(names)
+    return ""
+
+
+def _assigned(statement: ast.stmt) -> Iterator[str]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def readers(tree: ast.Module, names: set[str]) -> Iterator[tuple[Place, str, str]]:
+    """The statements inside functions that read one of a module's constants."""
+    seen: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+            chain = list(chain_to(tree, node.lineno, node.col_offset))
+            inside = [place for place in chain if isinstance(place.statement, FUNCTIONS)]
+            if not inside or id(chain[-1].statement) in seen:
+                continue
+            seen.add(id(chain[-1].statement))
+            kernel = _kernel(chain)
+            where = "inside" if isinstance(chain[-1].statement, FUNCTIONS) else "before"
+            yield chain[-1], where, kernel
+
+
+def code_objects(code: CodeType, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, CodeType]]:
+    """Every code object inside a compiled module, by a path of names that survives edits."""
+    counted: dict[str, int] = {}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            number = counted[constant.co_name] = counted.get(constant.co_name, -1) + 1
+            path = (*prefix, (constant.co_name, number))
+            yield path, constant
+            yield from code_objects(constant, path)

@@ -1,0 +1,243 @@
+"""The one module that knows how Triton keeps a kernel: counting its launches, swapping its source.
+
+A `@triton.jit` object holds its Python function, the function's source, a hash over that source
+and its callees', and the compiled kernels by device, whose keys do not hold the source. So a
+kernel is swapped as a whole: every attribute of the object against those of one built from the
+patched function, and its callers' hashes and compiled kernels with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+Ran = Callable[[int], None]
+
+_lock = threading.RLock()
+_watched: dict[int, tuple[Any, list[int], Ran]] = {}
+_hits: dict[int, tuple[Any, list[tuple[int, Ran]]]] = {}
+_original_runs: dict[type, Any] = {}
+
+
+def kernel_classes() -> tuple[type, ...]:
+    """Triton's own classes, as far as Triton is loaded at all."""
+    found = []
+    for module, name in (
+        ("triton.runtime.jit", "JITFunction"),
+        ("triton.runtime.interpreter", "InterpretedFunction"),
+    ):
+        cls = getattr(sys.modules.get(module), name, None)
+        if isinstance(cls, type):
+            found.append(cls)
+    return tuple(found)
+
+
+def innermost(found: Any) -> Any:
+    """The jitted object under autotuning, heuristics or any other wrapper; None if there is none."""
+    classes = kernel_classes()
+    for _ in range(16):
+        if isinstance(found, classes):
+            return found
+        found = getattr(found, "fn", None) or getattr(found, "__wrapped__", None)
+        if found is None:
+            return None
+    return None
+
+
+def wrappers(found: Any) -> list[Any]:
+    """The objects around a jitted one that keep caches of their own, outermost first."""
+    around = []
+    while found is not None and not isinstance(found, kernel_classes()):
+        if not isinstance(found, FunctionType):
+            around.append(found)
+        found = getattr(found, "fn", None) or getattr(found, "__wrapped__", None)
+    return around
+
+
+def find(module: ModuleType, qualname: str) -> Any:
+    """The object that a kernel's name is bound to."""
+    found: Any = module
+    for name in qualname.split("."):
+        found = inspect.getattr_static(found, name)
+        if isinstance(found, staticmethod):
+            found = found.__func__
+    return found
+
+
+def callees(kernel: Any) -> Iterator[Any]:
+    """The jitted functions that a kernel's code names."""
+    function = kernel.fn
+    names = function.__code__.co_names
+    scope = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905
+        scope[name] = cell.cell_contents
+    for name in (*names, *function.__code__.co_freevars):
+        value = scope.get(name)
+        if isinstance(value, ModuleType):
+            for attribute in names:
+                if (inner := innermost(getattr(value, attribute, None))) is not None:
+                    yield inner
+        elif value is not None and (inner := innermost(value)) is not None:
+            yield inner
+
+
+def closure(kernel: Any) -> list[Any]:
+    """A kernel and every jitted function it calls, directly or not."""
+    found: dict[int, Any] = {}
+    waiting = [kernel]
+    while waiting:
+        current = waiting.pop()
+        if id(current) not in found:
+            found[id(current)] = current
+            waiting += callees(current)
+    return list(found.values())
+
+
+# Launches
+
+
+def count_launches(module: ModuleType, slots: dict[str, list[int]], ran: Ran) -> None:
+    """Count every launch of these kernels, and of kernels that call them, into these slots."""
+    for qualname, numbers in slots.items():
+        kernel = innermost(find(module, qualname))
+        if kernel is not None:
+            watch(kernel, numbers, ran)
+
+
+def watch(kernel: Any, slots: list[int], ran: Ran) -> None:
+    with _lock:
+        _watched[id(kernel)] = (kernel, slots, ran)
+        _hits.clear()
+        for cls in kernel_classes():
+            if cls not in _original_runs:
+                _original_runs[cls] = cls.__dict__["run"]
+                setattr(cls, "run", _counting(cls.__dict__["run"]))
+
+
+def unwatch(kernel: Any) -> None:
+    with _lock:
+        _watched.pop(id(kernel), None)
+        _hits.clear()
+        if not _watched:
+            for cls, run in _original_runs.items():
+                setattr(cls, "run", run)
+            _original_runs.clear()
+
+
+def _counting(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not options.get("warmup"):
+            for slot, ran in _slots_reached_by(self):
+                ran(slot)
+        return run(self, *arguments, **options)
+
+    return counted
+
+
+def _slots_reached_by(kernel: Any) -> list[tuple[int, Ran]]:
+    known = _hits.get(id(kernel))
+    if known is None or known[0] is not kernel:
+        reached = [
+            (slot, ran)
+            for called in closure(kernel)
+            for _, slots, ran in ([_watched[id(called)]] if id(called) in _watched else [])
+            for slot in slots
+        ]
+        known = _hits[id(kernel)] = (kernel, reached)
+    return known[1]
+
+
+# Swapping
+
+
+def rebuilt(kernel: Any, function: FunctionType) -> dict[str, Any]:
+    """The attributes of the same kind of kernel made from another function."""
+    cls = type(kernel)
+    wanted = inspect.signature(cls.__init__).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in wanted.values()):
+        fresh = cls(function, **kernel.kwargs)
+    else:
+        options = {
+            name: vars(kernel).get(f"_{name}", vars(kernel).get(name))
+            for name in wanted
+            if name not in ("self", "fn")
+        }
+        registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
+        before = dict(registry)
+        fresh = cls(function, **options)
+        registry.clear()
+        registry.update(before)
+        # The binder is a method of the object that it was made for.
+        fresh.device_caches = defaultdict(kernel.create_binder)
+    attributes = dict(vars(fresh))
+    attributes["pre_run_hooks"] = kernel.pre_run_hooks
+    return attributes
+
+
+def forgotten(kernel: Any) -> dict[str, Any]:
+    """The attributes of a kernel that has to be compiled again, because a callee changed."""
+    return {
+        **vars(kernel),
+        "hash": None,
+        "used_global_vals": {},
+        "device_caches": defaultdict(kernel.create_binder),
+    }
+
+
+def retuned(wrapper: Any) -> dict[str, Any]:
+    """The attributes of an autotuner that has yet to choose."""
+    return {**vars(wrapper), **({"cache": {}} if "cache" in vars(wrapper) else {})}
+
+
+def loaded_kernels() -> Iterator[Any]:
+    """Every jitted object that a loaded module holds by name."""
+    seen: set[int] = set()
+    classes = kernel_classes()
+    if not classes:
+        return
+    for module in list(sys.modules.values()):
+        for value in list(getattr(module, "__dict__", {}).values()):
+            if type(value).__module__.startswith("triton.") and id(value) not in seen:
+                seen.add(id(value))
+                inner = innermost(value)
+                if inner is not None:
+                    yield inner
+
+
+def callers(kernel: Any) -> list[Any]:
+    """Compiled kernels that hold a copy of this one; the interpreter looks callees up each time."""
+    return [
+        other
+        for other in {id(k): k for k in loaded_kernels()}.values()
+        if other is not kernel
+        and hasattr(other, "device_caches")
+        and any(called is kernel for called in closure(other))
+    ]
+
+
+def readers(scope: dict[str, Any], name: str) -> list[Any]:
+    """Compiled kernels that were given a module's constant, directly or through a callee."""
+    return [
+        kernel
+        for kernel in {id(k): k for k in loaded_kernels()}.values()
+        if hasattr(kernel, "device_caches")
+        and any(
+            called.fn.__globals__ is scope and name in called.fn.__code__.co_names
+            for called in closure(kernel)
+        )
+    ]
+
+
+def forget_rewritten(function: FunctionType) -> None:
+    """Drop what Triton's interpreter keeps for a function that is no longer in use."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    cls = getattr(interpreter, "InterpretedFunction", None)
+    if cls is not None:
+        cls.rewritten_fn.pop(function, None)

@@ -1,0 +1,249 @@
+"""Toggles in a living process: in and out in milliseconds, and exactly as it was afterwards.
+
+What is active is a set, not a stack: toggles may be nested, may overlap in time between threads
+and may end in any order. Each change of the set moves every module it touches straight from one
+variant to the next; the empty set is the module as it was found.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from packaging.version import Version
+
+from harness import paths
+from harness.errors import ConflictError, PatchError
+from harness.matching.scopes import ModuleSource
+from harness.patching import boot, functions, kernels
+from harness.patching.attestation import Recorder
+from harness.patching.importing import PACKAGE, PatchedLoader
+from harness.patching.plan import Choice, PatchedModule, make
+from harness.patching.units import Unit
+from harness.patching.variants import Builder, Variant
+from harness.releases import sources
+
+
+class LivingSources:
+    """The release this process runs, with the text that it really runs."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, ModuleSource | None] = {}
+        tree = sources.current()
+        if tree is None:
+            raise PatchError(f"{PACKAGE} is not installed in this interpreter ({sys.executable})")
+        self._tree = tree
+
+    @property
+    def version(self) -> Version | None:
+        return self._tree.version
+
+    def read(self, module: str) -> ModuleSource | None:
+        if module not in self._read:
+            loader = getattr(getattr(sys.modules.get(module), "__spec__", None), "loader", None)
+            found = self._tree.read(module)
+            if found is not None and isinstance(loader, PatchedLoader):
+                found = ModuleSource(module, found.path, loader.patched.text)
+            self._read[module] = found
+        return self._read[module]
+
+    def modules(self) -> Iterator[str]:
+        return self._tree.modules()
+
+
+class Engine:
+    """The one place that knows which toggles are in, and what each thing was without them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._active: Counter[Choice] = Counter()
+        self._applied: dict[str, Variant] = {}
+        self._originals: dict[tuple[Any, ...], tuple[Unit, Any]] = {}
+        self._variants: dict[tuple[str, frozenset[Choice]], Variant] = {}
+        self._modules_of: dict[Choice, tuple[str, ...]] = {}
+        self._sources: LivingSources | None = None
+        self._recorder: Recorder | None = None
+
+    @property
+    def sources(self) -> LivingSources:
+        if self._sources is None:
+            self._sources = LivingSources()
+        return self._sources
+
+    @property
+    def recorder(self) -> Recorder:
+        if self._recorder is None:
+            folder = os.environ.get(boot.ATTESTATIONS)
+            place = Path(folder) if folder else paths.state() / "attestations" / "live"
+            self._recorder = boot.recorder or Recorder(place)
+        return self._recorder
+
+    def enter(self, choices: Iterable[Choice]) -> None:
+        with self._lock:
+            wanted = self._active + Counter(choices)
+            self._refuse_both_ways(wanted)
+            self._move(wanted)
+
+    def leave(self, choices: Iterable[Choice]) -> None:
+        with self._lock:
+            self._move(self._active - Counter(choices))
+
+    def _refuse_both_ways(self, wanted: Counter[Choice]) -> None:
+        directions: dict[str, Choice] = {}
+        for choice in wanted:
+            other = directions.setdefault(choice.toggle.id, choice)
+            if other is not choice and other != choice:
+                raise ConflictError(f"{other} and {choice} are asked for at once")
+
+    def _move(self, wanted: Counter[Choice]) -> None:
+        """From the active set to the wanted one; nothing is touched unless all of it can be."""
+        before, after = set(self._active), set(wanted)
+        if before != after:
+            touched = [m for c in sorted(before ^ after, key=str) for m in self._modules(c)]
+            prepared = {
+                module: self._variant(
+                    module, frozenset(c for c in after if module in self._modules(c))
+                )
+                for module in dict.fromkeys(touched)
+            }
+            for module, variant in prepared.items():
+                self._switch(module, variant)
+            if after - before:
+                self._attest(after - before, prepared)
+        self._active = wanted
+
+    def _modules(self, choice: Choice) -> tuple[str, ...]:
+        if choice not in self._modules_of:
+            plan = make([choice], self.sources, str(self.sources.version))
+            self._modules_of[choice] = tuple(module.module for module in plan.modules)
+        return self._modules_of[choice]
+
+    def _variant(self, name: str, choices: frozenset[Choice]) -> Variant | None:
+        if not choices:
+            return None
+        if (name, choices) not in self._variants:
+            ordered = sorted(choices, key=str)
+            plan = make(ordered, self.sources, str(self.sources.version))
+            patched = next(module for module in plan.modules if module.module == name)
+            module = self._import(name)
+            source = self.sources.read(name)
+            assert source is not None
+            self._refuse_other_text(module, source)
+            slots = [
+                self.recorder.slot(site.toggle, site.direction, site.target)
+                for site in patched.sites
+            ]
+            variant = self._build(module, source, patched, slots)
+            self._variants[(name, choices)] = variant
+        return self._variants[(name, choices)]
+
+    def _build(
+        self, module: ModuleType, source: ModuleSource, patched: PatchedModule, slots: list[int]
+    ) -> Variant:
+        # Functions are found by their own lines, so what is active now is looked through.
+        active = self._applied.get(module.__name__)
+        if active is not None:
+            self._switch(module.__name__, None)
+        try:
+            builder = Builder(module, source.text, patched, slots, self.recorder.ran)
+            variant = builder.build()
+            self.recorder.counted_as(builder.compiled.kinds)
+            return variant
+        finally:
+            if active is not None:
+                self._switch(module.__name__, active)
+
+    def _import(self, name: str) -> ModuleType:
+        try:
+            return importlib.import_module(name)
+        except Exception as error:
+            raise PatchError(
+                f"the target's module {name} does not import here: {type(error).__name__}: {error}"
+            ) from error
+
+    def _refuse_other_text(self, module: ModuleType, source: ModuleSource) -> None:
+        """A file that was edited after its import would put other code into the living module."""
+        loader = getattr(module.__spec__, "loader", None)
+        if isinstance(loader, PatchedLoader) or module.__spec__ is None:
+            return
+        cached = module.__spec__.cached
+        origin = module.__spec__.origin
+        if cached and origin and os.path.exists(cached):
+            with open(cached, "rb") as handle:
+                head = handle.read(16)
+            flags = int.from_bytes(head[4:8], "little")
+            seconds = int.from_bytes(head[8:12], "little")
+            if flags == 0 and seconds != int(os.stat(origin).st_mtime) & 0xFFFFFFFF:
+                raise PatchError(f"{origin} was edited after this process imported it: start anew")
+
+    def _switch(self, name: str, variant: Variant | None) -> None:
+        """Move one module to a variant; what neither holds any more goes back to what it was."""
+        current = self._applied.get(name)
+        for kernel, _ in current.watched if current else []:
+            kernels.unwatch(kernel)
+        units = variant.units if variant else []
+        self._move_closures(current, variant)
+        keys = {unit.key for unit in units}
+        for unit in units:
+            if unit.key not in self._originals:
+                self._originals[unit.key] = (unit, unit.read())
+            unit.write(unit.new)
+        for unit in current.units if current else []:
+            if unit.key not in keys:
+                self._restore(unit.key)
+        if variant is None:
+            self._applied.pop(name, None)
+        else:
+            self._applied[name] = variant
+            for kernel, slots in variant.watched:
+                kernels.watch(kernel, slots, self.recorder.ran)
+
+    def _restore(self, key: tuple[Any, ...]) -> None:
+        if key in self._originals:
+            unit, state = self._originals.pop(key)
+            unit.write(state)
+
+    def _move_closures(self, current: Variant | None, variant: Variant | None) -> None:
+        """Functions made by an outer one, before or during a toggle, change along with it."""
+        for before, after in current.closures if current else []:
+            for function in functions.closures_of(after):
+                _put(function, before)
+        for before, after in variant.closures if variant else []:
+            for function in functions.closures_of(before):
+                _put(function, after)
+
+    def _attest(self, choices: set[Choice], modules: Iterable[str]) -> None:
+        self.recorder.applied(
+            str(self.sources.version),
+            [
+                {"id": c.toggle.id, "direction": c.direction.value, "title": c.toggle.title}
+                for c in sorted(choices, key=str)
+            ],
+        )
+        for module in modules:
+            self.recorder.patched(module)
+
+    def reach(self, choices: Iterable[Choice]) -> int:
+        """How often the code of these toggles has run in this process while they were in."""
+        wanted = {(c.toggle.id, c.direction.value) for c in choices}
+        return sum(n for s, n in self.recorder.counts() if (s.toggle, s.direction) in wanted)
+
+
+def _put(function: FunctionType, code: Any) -> None:
+    if function.__code__.co_freevars != code.co_freevars:
+        raise PatchError(
+            f"{function.__qualname__}: the closures made before hold other variables than the "
+            "patched code needs; toggle it at import, not live"
+        )
+    function.__code__ = code
+
+
+engine = Engine()
+

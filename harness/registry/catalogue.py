@@ -1,0 +1,62 @@
+"""All toggles of the folders that were named, found by id, PR number, family or glob."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from harness import paths
+from harness.errors import UnfixError, UnknownToggle
+from harness.registry.files import read_toggle
+from harness.registry.schema import Toggle
+
+
+class Catalogue:
+    """The toggles at hand, by id."""
+
+    def __init__(self, toggles: Iterable[Toggle]) -> None:
+        self._by_id = {toggle.id: toggle for toggle in toggles}
+
+    def __iter__(self) -> Iterator[Toggle]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def select(self, name: str) -> list[Toggle]:
+        """The toggles a word stands for: an id, a PR made of several parts, a family, a glob."""
+        if name in self._by_id:
+            return [self._by_id[name]]
+        parts = [t for t in self if t.id.startswith(f"{name}-")] if name.isdigit() else []
+        chosen = parts or [t for t in self if t.family == name or fnmatchcase(t.id, name)]
+        if not chosen:
+            raise UnknownToggle(self._unknown(name))
+        return chosen
+
+    def select_all(self, names: Iterable[str]) -> list[Toggle]:
+        return list(dict.fromkeys(toggle for name in names for toggle in self.select(name)))
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._by_id, n=3, cutoff=0.5)
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        return f"no toggle is called '{name}'{hint}; `unfix list` names all {len(self)}"
+
+
+def load(folders: Iterable[Path] = ()) -> Catalogue:
+    """The project's own toggles and those of the folders named on the command line."""
+    found: dict[str, Path] = {}
+    for folder in (paths.toggles(), *folders):
+        if not folder.is_dir():
+            raise UnfixError(f"there is no folder of toggles at {folder}")
+        for path in sorted(folder.glob("*.yaml"), key=_natural):
+            if path.stem in found:
+                raise UnfixError(f"two files hold toggle '{path.stem}': {found[path.stem]}, {path}")
+            found[path.stem] = path
+    return Catalogue(read_toggle(path) for path in found.values())
+
+
+def _natural(path: Path) -> tuple[int, str]:
+    number = path.stem.partition("-")[0]
+    return (int(number) if number.isdigit() else 10**9, path.stem)

@@ -1,0 +1,184 @@
+"""Reading toggle files: safe YAML into the strict schema, each error with its file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from harness.errors import ToggleFileError
+from harness.matching.patterns import ANONYMOUS, Form, PatternError, as_code, metavariables, squeeze
+from harness.matching.scopes import ModuleSource
+from harness.registry.schema import Edit, Toggle, Variant
+
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
+
+
+class LinedDocument:
+    """A YAML document, its plain values, and the line on which each of them stands."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            loader = Loader(text)
+            try:
+                self.root = loader.get_single_node()
+                self._refuse_doubled_keys(self.root)
+                self.values = loader.construct_document(self.root) if self.root else None
+            finally:
+                loader.dispose()
+        except UnicodeDecodeError as error:
+            raise ToggleFileError(self.path, 1, f"not UTF-8: {error.reason}") from error
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise ToggleFileError(self.path, line, f"not safe YAML: {error.problem}") from error
+        except yaml.YAMLError as error:
+            raise ToggleFileError(self.path, 1, f"not safe YAML: {error}") from error
+
+    def _refuse_doubled_keys(self, node: Any) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                self._refuse_doubled_keys(item)
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise ToggleFileError(self.path, line, f"the key '{key.value}' stands twice")
+                seen.add(key.value)
+                self._refuse_doubled_keys(value)
+
+    def line(self, *steps: str | int) -> int:
+        """The line of a value, or of the nearest thing around it that is there."""
+        node = self.root
+        line: int = node.start_mark.line + 1 if node else 1
+        for step in steps:
+            inside = None
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    if key.value == step:
+                        line, inside = key.start_mark.line + 1, value
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+                inside = node.value[step]
+                line = inside.start_mark.line + 1
+            if inside is None:
+                break
+            node = inside
+        return line
+
+
+def read_toggle(path: Path) -> Toggle:
+    """One toggle file, checked in every way that needs no release."""
+    document = LinedDocument(path)
+    if not isinstance(document.values, dict):
+        raise ToggleFileError(document.path, 1, "a toggle file is a mapping with an id")
+    try:
+        toggle = msgspec.convert(document.values, Toggle, strict=True)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        steps = list(_steps(where.rstrip("`")))
+        unknown = re.search(r"unknown field `(\w+)`", problem)
+        line = document.line(*steps, *([unknown[1]] if unknown else []))
+        at = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+        problem = problem.replace("Object contains unknown field", "unknown key").replace(
+            "Object missing required field", "missing key"
+        )
+        if "matching regex" in problem:
+            problem = _say_form(at, problem)
+        raise ToggleFileError(document.path, line, f"{at}: {problem}" if at else problem) from error
+    if toggle.id != path.stem:
+        problem = f"the id '{toggle.id}' is not the file's name '{path.stem}'"
+        raise ToggleFileError(document.path, document.line("id"), problem)
+    for number, variant in enumerate(toggle.variants):
+        _check_variant(document, number, variant)
+    _check_overlap(document, toggle)
+    return toggle
+
+
+def _steps(where: str) -> Iterator[str | int]:
+    for key, index in PATH_STEP.findall(where):
+        if key or index:
+            yield key or int(index)
+
+
+def _say_form(at: str, problem: str) -> str:
+    last = at.rpartition(".")[2]
+    return {
+        "id": "an id is a PR number or a slug of small letters, digits and '-'",
+        "target": "a target is 'module' or 'module:qualified.name'",
+        "family": "a family is a folder name in snake_case",
+    }.get(last, "empty" if "\\S" in problem else problem)
+
+
+def _check_variant(document: LinedDocument, number: int, variant: Variant) -> None:
+    here = ("variants", number)
+    try:
+        SpecifierSet(variant.releases)
+    except InvalidSpecifier as error:
+        line = document.line(*here, "releases")
+        raise ToggleFileError(document.path, line, f"releases: {error}") from error
+    for index, edit in enumerate(variant.edits):
+        place = (*here, "edits", index)
+        if not (edit.target or variant.target):
+            problem = "an edit needs a target, its own or its variant's"
+            raise ToggleFileError(document.path, document.line(*place), problem)
+        try:
+            problem = edit_problem(edit)
+        except PatternError as error:
+            problem = str(error)
+        except RuntimeError as error:
+            problem = f"ast-grep refuses the pattern: {error}"
+        if problem:
+            raise ToggleFileError(document.path, document.line(*place), problem)
+
+
+def edit_problem(edit: Edit) -> str:
+    """What is wrong with an edit's two forms, looked at beside each other; '' if nothing."""
+    fixed, buggy = Form(edit.fixed), Form(edit.buggy)
+    for text in (edit.fixed, edit.buggy):
+        if ANONYMOUS.search(text):
+            return "a metavariable needs a name: '$$$' and '$_' cannot be written back"
+    _ = fixed.statements, buggy.statements
+    if squeeze(edit.fixed) == squeeze(edit.buggy):
+        return "the fixed and the buggy form are the same"
+    if metavariables(edit.fixed) != metavariables(edit.buggy):
+        odd = sorted(metavariables(edit.fixed) ^ metavariables(edit.buggy))
+        return f"both forms must have the same metavariables; only one has {', '.join(odd)}"
+    for name, pattern, other_name, other in (
+        ("fixed", fixed, "buggy", edit.buggy),
+        ("buggy", buggy, "fixed", edit.fixed),
+    ):
+        code = as_code(other)
+        if pattern.find(ModuleSource("", "", code).root, code):
+            return f"the {name} form also matches the {other_name} form's code"
+    return ""
+
+
+def _check_overlap(document: LinedDocument, toggle: Toggle) -> None:
+    for later, variant in enumerate(toggle.variants):
+        for earlier, other in enumerate(toggle.variants[:later]):
+            both = next((v for v in landmarks(toggle) if _holds(variant, v) and _holds(other, v)), None)
+            if both is not None:
+                problem = f"variants {earlier + 1} and {later + 1} overlap: both hold {both}"
+                line = document.line("variants", later, "releases")
+                raise ToggleFileError(document.path, line, problem)
+
+
+def _holds(variant: Variant, version: Version) -> bool:
+    return variant.specifier.contains(version)
+
+
+def landmarks(toggle: Toggle) -> list[Version]:
+    """Versions that between them tell any two of the toggle's ranges apart."""
+    named = {
+        re.sub(r"\.\*$", "", spec.version) for v in toggle.variants for spec in v.specifier
+    } | {"0", "9999"}
+    return sorted(Version(n) for name in named for n in (name, f"{Version(name).base_version}.0.1"))

@@ -1,0 +1,1 @@
+"""SGLang installations under test: their sources, their environments, their stand-ins."""

@@ -1,0 +1,103 @@
+"""The state of every toggle on every release, with SGLang's own reverts beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.errors import PatchError
+from harness.matching.states import Finding, State, find
+from harness.patching.plan import Choice, Direction, make
+from harness.registry.schema import Toggle
+from harness.releases import upstream
+from harness.releases.sources import SourceTree
+
+
+@dataclass(frozen=True)
+class Column:
+    """One release: the state of each toggle, and whether each of its own reverts applies."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    upstream: dict[str, str]
+    upstream_problems: dict[str, str]
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {finding.toggle.id: finding.state.value for finding in self.findings}
+
+    @property
+    def stale(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.state is State.STALE]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The whole survey."""
+
+    toggles: tuple[Toggle, ...]
+    columns: list[Column]
+
+    @property
+    def stale(self) -> int:
+        return sum(len(column.stale) for column in self.columns)
+
+    def summary(self) -> str:
+        states = [state for column in self.columns for state in column.states.values()]
+        counted = ", ".join(f"{states.count(s.value)} {s.value}" for s in State)
+        broken = [s for column in self.columns for s in column.upstream.values()]
+        own = f"; of upstream's {len(broken)}, {broken.count('broken')} broken" if broken else ""
+        return (
+            f"{len(self.toggles)} toggles on {len(self.columns)} releases: {counted}{own}"
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "releases": [
+                {
+                    "release": column.name,
+                    "toggles": [
+                        {
+                            "id": finding.toggle.id,
+                            "state": finding.state.value,
+                            "problem": finding.problem,
+                            "nearest": finding.nearest,
+                        }
+                        for finding in column.findings
+                    ],
+                    "upstream": [
+                        {"id": number, "state": state, "problem": column.upstream_problems[number]}
+                        for number, state in column.upstream.items()
+                    ],
+                }
+                for column in self.columns
+            ],
+            "stale": self.stale,
+        }
+
+
+def applied(toggle: Toggle, tree: SourceTree) -> Finding:
+    """The state of a toggle, tried out: one whose patch does not compile is stale as well."""
+    finding = find(toggle, tree)
+    direction = {State.FIXED: Direction.REVERT, State.BUGGY: Direction.ENABLE}.get(finding.state)
+    if direction is not None:
+        try:
+            make([Choice(toggle, direction)], tree, str(tree.version))
+        except PatchError as error:
+            return replace(finding, state=State.STALE, problem=str(error))
+    return finding
+
+
+def survey(toggles: list[Toggle], trees: list[SourceTree]) -> Drift:
+    columns = []
+    for tree in trees:
+        own = upstream.registered(tree)
+        columns.append(
+            Column(
+                tree.name,
+                tuple(applied(toggle, tree) for toggle in toggles),
+                {revert.name: "broken" if revert.problem else "applies" for revert in own},
+                {revert.name: revert.problem for revert in own},
+            )
+        )
+    return Drift(tuple(toggles), columns)

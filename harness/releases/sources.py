@@ -1,0 +1,149 @@
+"""Reading a release's sources without importing them: an installed one, a checkout or a wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from harness.errors import NotReady
+from harness.matching.scopes import ModuleSource
+
+PACKAGE = "sglang"
+
+
+class SourceTree:
+    """What folders and wheels share: modules by name, each read and parsed once."""
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._read: dict[str, ModuleSource | None] = {}
+
+    def read(self, module: str) -> ModuleSource | None:
+        if module not in self._read:
+            stem = module.replace(".", "/")
+            self._read[module] = next(
+                (
+                    ModuleSource(module, self.place(path), text.replace("\r\n", "\n"))
+                    for path in (f"{stem}.py", f"{stem}/__init__.py")
+                    if (text := self.text(path)) is not None
+                ),
+                None,
+            )
+        return self._read[module]
+
+    @cached_property
+    def version(self) -> Version | None:
+        """What the release says of itself; None for a checkout that does not say it."""
+        for path in self.version_files():
+            found = re.search(
+                r"^(?:Version: |__version__ = version = ['\"]|__version__ = ['\"])([^'\"\s]+)",
+                self.text(path) or "",
+                re.MULTILINE,
+            )
+            if found:
+                try:
+                    return Version(found[1])
+                except InvalidVersion:
+                    continue
+        return None
+
+    def modules(self) -> Iterator[str]:
+        for path in self.files():
+            if path.endswith(".py"):
+                yield path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def text(self, path: str) -> str | None:
+        raise NotImplementedError
+
+    def place(self, path: str) -> str:
+        raise NotImplementedError
+
+    def files(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def version_files(self) -> Iterator[str]:
+        raise NotImplementedError
+
+
+class FolderTree(SourceTree):
+    """A folder that holds the package: site-packages, or `python/` of a checkout."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(name)
+        self.folder = folder
+
+    def text(self, path: str) -> str | None:
+        try:
+            return (self.folder / path).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def place(self, path: str) -> str:
+        return str(self.folder / path)
+
+    def files(self) -> Iterator[str]:
+        for path in sorted((self.folder / PACKAGE).rglob("*.py")):
+            yield path.relative_to(self.folder).as_posix()
+
+    def version_files(self) -> Iterator[str]:
+        for path in sorted(self.folder.glob(f"{PACKAGE}-*.dist-info/METADATA")):
+            yield path.relative_to(self.folder).as_posix()
+        yield from (f"{PACKAGE}/_version.py", f"{PACKAGE}/version.py")
+
+
+class WheelTree(SourceTree):
+    """A wheel, read where it lies."""
+
+    def __init__(self, wheel: Path, name: str) -> None:
+        super().__init__(name)
+        try:
+            self._zip = zipfile.ZipFile(wheel)
+            self._names = set(self._zip.namelist())
+        except (zipfile.BadZipFile, OSError) as error:
+            raise NotReady(f"{wheel} is not a whole wheel ({error}): download it again") from error
+        self.wheel = wheel
+
+    def text(self, path: str) -> str | None:
+        if path not in self._names:
+            return None
+        try:
+            return self._zip.read(path).decode("utf-8")
+        except zipfile.BadZipFile as error:
+            raise NotReady(f"{self.wheel} is damaged ({error}): download it again") from error
+
+    def place(self, path: str) -> str:
+        return f"{self.wheel}!{path}"
+
+    def files(self) -> Iterator[str]:
+        return (name for name in sorted(self._names) if name.startswith(f"{PACKAGE}/"))
+
+    def version_files(self) -> Iterator[str]:
+        for name in self._names:
+            if re.fullmatch(rf"{PACKAGE}-[^/]+\.dist-info/METADATA", name):
+                yield name
+
+
+def open_tree(path: Path) -> SourceTree:
+    """The sources at a path: a wheel, a checkout's root, or a folder that holds the package."""
+    if path.suffix == ".whl":
+        return WheelTree(path, path.name.split("-")[1])
+    for folder in (path, path / "python", path.parent if path.name == PACKAGE else path):
+        if (folder / PACKAGE / "srt").is_dir():
+            return FolderTree(folder, path.name)
+    raise NotReady(f"{path} is no wheel of {PACKAGE}, no checkout and no folder that holds it")
+
+
+def current() -> FolderTree | None:
+    """The SGLang of this interpreter, found without importing it."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return FolderTree(Path(next(iter(spec.submodule_search_locations))).parent, "current")

@@ -1,0 +1,5 @@
+"""Stands in for torch_npu; kept off the path by default, since libraries probe for an NPU by it."""
+
+from _refusing import stand_in
+
+stand_in(__name__)

@@ -1,0 +1,21 @@
+"""What the harness's own tests share: the toy release and its toggles."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TOY = Path(__file__).parent / "toy"
+sys.path.insert(0, str(TOY))
+
+
+@pytest.fixture
+def toy() -> Path:
+    return TOY
+
+
+@pytest.fixture
+def toy_toggles() -> Path:
+    return TOY / "toggles"

@@ -1,0 +1,266 @@
+"""Live toggles: each form of code changes, everybody sees it, and all is as it was afterwards."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang import forms, users
+
+from harness import toggles
+from harness.errors import ConflictError, NotApplicable, PatchError, UnknownToggle
+from harness.patching.live import engine
+
+FOLDER = (Path(__file__).parent / "toy" / "toggles",)
+
+
+def reverted(*names: str) -> toggles.Toggled:
+    return toggles.reverted(*names, folders=FOLDER)
+
+
+def observed(*names: str) -> toggles.Toggled:
+    return toggles.observed(*names, folders=FOLDER)
+
+
+def set_area() -> int:
+    made = forms.Forms()
+    made.area = 40
+    return made.height
+
+
+CASES: list[tuple[str, Callable[[], Any], Any, Any]] = [
+    ("toy-plain", lambda: forms.plain(3, 5), 30, 6),
+    ("toy-plain", lambda: users.use(3, 5), 30, 6),
+    ("toy-decorated", lambda: users.call_decorated(1), ("logged", 2), ("logged", 101)),
+    ("toy-concealed", lambda: forms.concealed(1), ("hidden", ("hidden", 11)),
+     ("hidden", ("hidden", 101))),
+    ("toy-cached", lambda: forms.cached.__wrapped__(1), 21, 201),
+    ("toy-closure", lambda: users.MADE_EARLY(100), 105, 95),
+    ("toy-closure", lambda: forms.outer(5)(100), 105, 95),
+    ("toy-default", lambda: forms.with_default(1), 8, 142),
+    ("toy-constant", lambda: users.is_below(50), True, False),
+    ("toy-constant", users.limits, (100, 100), (10, 10)),
+    ("toy-method", lambda: forms.Forms().method(2), 16, 6),
+    ("toy-static", lambda: forms.Forms.static(1), 0, -99),
+    ("toy-class-method", lambda: forms.Forms.of_class(1), ("Forms", -1), ("Forms", -199)),
+    ("toy-property", lambda: forms.Forms().area, 24, 11),
+    ("toy-setter", set_area, 5, 40),
+    ("toy-cached-property", lambda: forms.Forms().once, 1008, 9008),
+    ("toy-super", lambda: forms.Forms().size(), 2, 101),
+    ("toy-generator", lambda: list(forms.Forms().generate(3)), [0, 2, 4], [0, 3, 6]),
+    ("toy-class-body", lambda: forms.Forms.width, 8, 80),
+    ("toy-dataclass", lambda: forms.Settings("a").pages, 16, 32),
+    ("toy-dataclass", lambda: forms.Settings("a").tags, [], []),
+    ("toy-branch", forms.either, "high branch", "other branch"),
+]  # fmt: skip
+
+
+def snapshot() -> dict[str, Any]:
+    """Everything about the toy that a toggle may touch: same objects, same code."""
+    state: dict[str, Any] = {}
+    for module in (forms, users):
+        for name, value in vars(module).items():
+            state[f"{module.__name__}.{name}"] = id(value)
+            if inspect.isclass(value):
+                for key, item in vars(value).items():
+                    state[f"{module.__name__}.{name}.{key}"] = id(item)
+    for function in gc.get_objects():
+        if inspect.isfunction(function) and function.__module__ in ("sglang.forms", "sglang.users"):
+            key = f"function {id(function)}"
+            state[key] = (
+                id(function.__code__),
+                id(function.__defaults__),
+                id(function.__kwdefaults__),
+            )
+    return state
+
+
+def assert_unchanged(before: dict[str, Any]) -> None:
+    after = snapshot()
+    assert {key: after.get(key) for key in before} == before
+
+
+@pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=lambda v: str(v)[:24])
+def test_each_form_changes_and_comes_back(
+    name: str, call: Callable[[], Any], fixed: Any, buggy: Any
+) -> None:
+    before = snapshot()
+    assert call() == fixed
+    with reverted(name) as toggled:
+        assert call() == buggy
+    assert call() == fixed
+    assert toggled.reach >= (0 if name in ("toy-class-body", "toy-dataclass") else 1)
+    assert_unchanged(before)
+
+
+def test_all_is_as_it_was_also_when_the_body_raised() -> None:
+    before = snapshot()
+    with pytest.raises(ZeroDivisionError), reverted("toy-plain", "toy-dataclass", "toy-constant"):
+        1 / 0  # noqa: B018
+    assert_unchanged(before)
+
+
+def test_objects_keep_their_identity_while_toggled() -> None:
+    identity = id(forms.plain), id(forms.Forms), id(forms.Settings)
+    with reverted("toy-plain", "toy-method", "toy-dataclass"):
+        assert (id(forms.plain), id(forms.Forms), id(forms.Settings)) == identity
+        assert users.plain is forms.plain
+
+
+def test_a_closure_made_while_toggled_is_fixed_afterwards() -> None:
+    with reverted("toy-closure"):
+        made_inside = forms.outer(5)
+        assert made_inside(100) == 95
+    assert made_inside(100) == 105
+
+
+def test_a_dataclass_keeps_its_other_fields_and_its_repr() -> None:
+    with reverted("toy-dataclass"):
+        assert repr(forms.Settings("a", tags=["t"])) == "Settings(name='a', pages=32, tags=['t'])"
+        assert forms.Settings("a") == forms.Settings("a", 32)
+        assert forms.Settings("a").tags is not forms.Settings("a").tags
+    assert repr(forms.Settings("a")) == "Settings(name='a', pages=16, tags=[])"
+
+
+def test_nested_toggles_end_in_any_order() -> None:
+    before = snapshot()
+    first, second = reverted("toy-plain"), reverted("toy-same-function")
+    first.__enter__()
+    second.__enter__()
+    assert forms.plain(3, 5) == 1006
+    first.__exit__(None, None, None)
+    assert forms.plain(3, 5) == 1030
+    second.__exit__(None, None, None)
+    assert forms.plain(3, 5) == 30
+    assert_unchanged(before)
+
+
+def test_the_same_toggle_twice_ends_with_the_second_leave() -> None:
+    with reverted("toy-plain"):
+        with reverted("toy-plain"):
+            assert forms.plain(3, 5) == 6
+        assert forms.plain(3, 5) == 6
+    assert forms.plain(3, 5) == 30
+
+
+def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
+    before = snapshot()
+    with pytest.raises(ConflictError, match=r"change the same code, sglang\.forms line"):
+        reverted("toy-plain", "toy-overlap").__enter__()
+    assert_unchanged(before)
+    with reverted("toy-plain"):
+        with pytest.raises(ConflictError), reverted("toy-overlap"):
+            pass
+        assert forms.plain(3, 5) == 6
+    assert_unchanged(before)
+
+
+def test_a_toggle_cannot_be_in_both_ways_at_once() -> None:
+    with reverted("toy-plain"), pytest.raises(ConflictError, match="observe toy-plain"):
+        observed("toy-plain").__enter__()
+
+
+def test_enable_of_a_fix_that_is_in_is_refused() -> None:
+    with pytest.raises(NotApplicable, match="it is fixed there: the fix is in that release"):
+        toggles.enabled("toy-plain", folders=FOLDER).__enter__()
+
+
+def test_an_unknown_id_names_what_is_near() -> None:
+    with pytest.raises(UnknownToggle, match="near it: toy-plain"):
+        reverted("toy-plian")
+
+
+def test_observing_counts_and_changes_nothing() -> None:
+    with observed("toy-plain") as seen:
+        assert users.use(3, 5) == 30
+        assert users.use(3, 5) == 30
+    assert seen.reach == 2
+
+
+def test_threads_toggle_independently() -> None:
+    before = snapshot()
+    errors: list[BaseException] = []
+    start = threading.Barrier(4)
+
+    def work(name: str, call: Callable[[], Any], buggy: Any) -> None:
+        try:
+            start.wait()
+            for _ in range(50):
+                with reverted(name):
+                    assert call() == buggy
+        except BaseException as error:
+            errors.append(error)
+
+    chosen = [case for case in CASES if case[0] in ("toy-plain", "toy-method", "toy-super")]
+    chosen.append(("toy-plain", lambda: forms.plain(3, 5), 30, 6))
+    threads = [threading.Thread(target=work, args=(n, c, b)) for n, c, _, b in chosen[:4]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert_unchanged(before)
+
+
+def test_counts_from_threads_are_exact() -> None:
+    with observed("toy-plain") as seen:
+        threads = [
+            threading.Thread(target=lambda: [forms.plain(1, 1) for _ in range(2000)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert seen.reach == 8000
+
+
+def test_a_traceback_and_inspect_show_the_patched_line() -> None:
+    with reverted("toy-plain"):
+        assert "doubled = 2" in inspect.getsource(forms.plain)
+        assert "doubled = topk * 2" not in inspect.getsource(forms.plain)
+        try:
+            forms.plain(None, 1)  # type: ignore[arg-type]
+        except TypeError:
+            shown = traceback.format_exc()
+        assert "return rows * doubled" in shown
+        assert "<unfix revert toy-plain sglang.forms>" in shown
+    assert "doubled = topk * 2" in inspect.getsource(forms.plain)
+
+
+def test_a_decorator_form_of_the_api() -> None:
+    @reverted("toy-plain")
+    def body() -> int:
+        return forms.plain(3, 5)
+
+    assert body() == 6
+    assert forms.plain(3, 5) == 30
+
+
+def test_docstrings_survive() -> None:
+    with observed("toy-plain"):
+        assert forms.plain.__doc__ == "Keeps its docstring."
+
+
+def test_what_only_an_import_can_change_is_refused_live(tmp_path: Path) -> None:
+    (tmp_path / "toy-derived.yaml").write_text(
+        "id: toy-derived\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\n"
+        "variants:\n  - releases: '>=1'\n    target: sglang.forms:Forms\n    edits:\n"
+        "      - fixed: 'class Forms(Base): $$$B'\n        buggy: 'class Forms(Base, object): $$$B'\n"
+    )
+    with pytest.raises(PatchError, match="toggle it at import"):
+        toggles.reverted("toy-derived", folders=(tmp_path,)).__enter__()
+
+
+def test_nothing_stays_active() -> None:
+    assert not engine._active
+    assert not engine._originals
+    assert not engine._applied
+    assert "__unfix_ran__" not in vars(sys.modules["sglang.forms"])
