@@ -96,7 +96,10 @@ def test_each_form_changes_and_comes_back(
     with reverted(name) as toggled:
         assert call() == buggy
     assert call() == fixed
-    assert toggled.reach >= (0 if name in ("toy-class-body", "toy-dataclass") else 1)
+    # A class body runs at import alone, and a constant counts its own module's readers.
+    counted = name not in ("toy-class-body", "toy-dataclass") and call is not users.limits
+    assert toggled.reach == 0 or counted
+    assert toggled.reach >= 1 or not counted
     assert_unchanged(before)
 
 

@@ -61,7 +61,8 @@ def show(drift: Drift) -> None:
     out = options.console()
 
     def table(title: str, rows: list[str], columns: list[Column], upstream: bool) -> Table:
-        grid = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+        out.print(title, style="bold")
+        grid = Table(box=None, pad_edge=False, padding=(0, 1))
         grid.add_column("toggle", no_wrap=True)
         for column in columns:
             grid.add_column(column.name, justify="center", no_wrap=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import heapq
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,16 +20,26 @@ if TYPE_CHECKING:
     from harness.matching.states import Sources
 
 
+WORD = re.compile(r"\w+")
+
+
+def nearest_source(edit: Edit, target: Target, sources: Sources) -> str:
+    """The source that comes nearest to an edit that was not found."""
+    source = sources.read(target.module)
+    scopes = source.scopes(target.qualname) if source is not None else []
+    if source is None or not scopes:
+        return nearest_definition(target, sources)
+    return nearest_code(edit, scopes, source)
+
+
 def nearest_code(edit: Edit, scopes: list[SgNode], source: ModuleSource) -> str:
     """The statements of the target most like either form, as a diff from that form."""
     best_ratio, best_form, best_code, best_line = 0.0, edit.fixed, "", 0
     for side in (edit.fixed, edit.buggy):
         height = max(1, len(side.strip().splitlines()))
         wanted = squeeze(side)
-        for line, code in windows(scopes, source.text, height):
+        for line, code in likely(windows(scopes, source.text, height), side):
             matcher = difflib.SequenceMatcher(None, wanted, squeeze(code), autojunk=False)
-            if matcher.real_quick_ratio() <= best_ratio or matcher.quick_ratio() <= best_ratio:
-                continue
             if (ratio := matcher.ratio()) > best_ratio:
                 best_ratio, best_form, best_code, best_line = ratio, side, code, line
     if not best_code:
@@ -38,6 +51,17 @@ def nearest_code(edit: Edit, scopes: list[SgNode], source: ModuleSource) -> str:
         f"the {which} form",
         f"{source.path}:{best_line}",
     )
+
+
+def likely(windows: Iterator[tuple[int, str]], pattern: str) -> list[tuple[int, str]]:
+    """The few windows that share most words with a pattern: comparing is slow, counting is not."""
+    wanted = Counter(WORD.findall(pattern))
+
+    def unlike(window: tuple[int, str]) -> int:
+        found = Counter(WORD.findall(window[1]))
+        return (found - wanted).total() + 2 * (wanted - found).total()
+
+    return heapq.nsmallest(12, windows, key=unlike)
 
 
 def windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from packaging.version import Version
 
-from harness.matching.nearest import nearest_code, nearest_definition
+from harness.matching.nearest import nearest_source
 from harness.matching.patterns import Form, Match
 from harness.matching.scopes import ModuleSource
 from harness.registry.schema import Edit, Target, Toggle, Variant
@@ -75,7 +75,7 @@ def find(toggle: Toggle, sources: Sources) -> Finding:
     if inside:
         return _in_range(toggle, inside[0], sources)
     for variant in toggle.variants:
-        finding = _in_range(toggle, variant, sources)
+        finding = _in_range(toggle, variant, sources, explain=False)
         if finding.state in (State.FIXED, State.BUGGY):
             return Finding(
                 toggle,
@@ -100,15 +100,16 @@ def _without_version(toggle: Toggle, sources: Sources) -> Finding:
     return findings[0]
 
 
-def _in_range(toggle: Toggle, variant: Variant, sources: Sources) -> Finding:
+def _in_range(
+    toggle: Toggle, variant: Variant, sources: Sources, explain: bool = True
+) -> Finding:
     sites: list[Site] = []
     for edit in variant.edits:
         target = variant.target_of(edit)
         found = locate(edit, target, sources)
-        if isinstance(found, Problem):
-            return Finding(
-                toggle, State.STALE, variant, problem=found.problem, nearest=found.nearest
-            )
+        if isinstance(found, str):
+            nearest = nearest_source(edit, target, sources) if explain else ""
+            return Finding(toggle, State.STALE, variant, problem=found, nearest=nearest)
         sites.append(found)
     states = {site.state for site in sites}
     if len(states) > 1:
@@ -117,24 +118,14 @@ def _in_range(toggle: Toggle, variant: Variant, sources: Sources) -> Finding:
     return Finding(toggle, states.pop(), variant, tuple(sites))
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why an edit was not found, and the source that comes nearest to it."""
-
-    problem: str
-    nearest: str = ""
-
-
-def locate(edit: Edit, target: Target, sources: Sources) -> Site | Problem:
-    """The one place of an edit, in the one form it has there."""
+def locate(edit: Edit, target: Target, sources: Sources) -> Site | str:
+    """The one place of an edit, in the one form it has there; or why there is no such place."""
     source = sources.read(target.module)
     if source is None:
-        return Problem(f"there is no module {target.module}", nearest_definition(target, sources))
+        return f"there is no module {target.module}"
     scopes = source.scopes(target.qualname)
     if not scopes:
-        return Problem(
-            f"{target.module} defines no {target.qualname}", nearest_definition(target, sources)
-        )
+        return f"{target.module} defines no {target.qualname}"
     fixed = [m for scope in scopes for m in form(edit.fixed).find(scope, source.text)]
     buggy = [m for scope in scopes for m in form(edit.buggy).find(scope, source.text)]
     if len(fixed) == 1 and not buggy:
@@ -142,8 +133,8 @@ def locate(edit: Edit, target: Target, sources: Sources) -> Site | Problem:
     if len(buggy) == 1 and not fixed:
         return Site(edit, target, source, buggy[0], State.BUGGY)
     if not fixed and not buggy:
-        return Problem(f"{target} has neither form", nearest_code(edit, scopes, source))
+        return f"{target} has neither form"
     if fixed and buggy:
-        return Problem(f"{target} has both forms")
+        return f"{target} has both forms"
     which = "fixed" if fixed else "buggy"
-    return Problem(f"{target} has the {which} form {len(fixed or buggy)} times, not once")
+    return f"{target} has the {which} form {len(fixed or buggy)} times, not once"

@@ -199,12 +199,10 @@ def retuned(wrapper: Any) -> dict[str, Any]:
 def loaded_kernels() -> Iterator[Any]:
     """Every jitted object that a loaded module holds by name."""
     seen: set[int] = set()
-    classes = kernel_classes()
-    if not classes:
-        return
+    interface = getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", ())
     for module in list(sys.modules.values()):
         for value in list(getattr(module, "__dict__", {}).values()):
-            if type(value).__module__.startswith("triton.") and id(value) not in seen:
+            if isinstance(value, interface) and id(value) not in seen:
                 seen.add(id(value))
                 inner = innermost(value)
                 if inner is not None:
@@ -236,7 +234,9 @@ def readers(scope: dict[str, Any], name: str) -> list[Any]:
 
 
 def forget_rewritten(function: FunctionType) -> None:
-    """Drop what Triton's interpreter keeps for a function that is no longer in use."""
+    """Drop what Triton's interpreter keeps for a function that a toggle brought in."""
+    if not function.__code__.co_filename.startswith("<unfix "):
+        return
     interpreter = sys.modules.get("triton.runtime.interpreter")
     cls = getattr(interpreter, "InterpretedFunction", None)
     if cls is not None:

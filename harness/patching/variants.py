@@ -26,7 +26,7 @@ from harness.patching.instrument import (
     is_kernel,
     readers,
 )
-from harness.patching.plan import PatchedModule
+from harness.patching.plan import Direction, PatchedModule
 from harness.patching.units import (
     MISSING,
     ClassUnit,
@@ -79,7 +79,10 @@ class Builder:
             chain = list(chain_to(self.tree, site.line, site.column))
             if not chain:
                 raise PatchError(f"{site.target}: no statement at line {site.line}")
-            self._site(chain, site.target)
+            # A kernel that is only counted stays as it is: its launches are counted from outside.
+            watched = any(is_kernel(place.statement) for place in chain)
+            if site.direction != Direction.OBSERVE.value or not watched:
+                self._site(chain, site.target)
         for qualname, slots in self.compiled.kernels.items():
             kernel = kernels.innermost(kernels.find(self.module, qualname))
             if kernel is not None:

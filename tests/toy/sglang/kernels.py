@@ -33,7 +33,7 @@ def heuristic_kernel(out, x, n, BLOCK: tl.constexpr):
     tl.store(out + offsets, tl.load(x + offsets, mask=mask) + 5, mask=mask)
 
 
-@triton.autotune(configs=[triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])
+@triton.autotune(configs=[triton.Config({"BLOCK": 16})], key=["n"])
 @triton.jit
 def tuned_kernel(out, x, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

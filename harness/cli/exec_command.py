@@ -1,0 +1,183 @@
+"""`unfix exec -- COMMAND`: any command, and every process below it, under toggles."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from harness import paths
+from harness.cli import options
+from harness.errors import NotReady, UnfixError
+from harness.patching import attestation, boot, planner
+from harness.patching.plan import Choice, make
+from harness.releases import managed, sources
+from harness.releases.sources import SourceTree
+
+SITE = paths.PACKAGE / "patching" / "site"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "unfix exec [--revert IDS] [--enable IDS] [--release R] -- COMMAND …"
+    for direction, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
+        parser.add_argument(
+            f"--{direction}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
+        )
+    parser.add_argument(
+        "--release",
+        metavar="R",
+        help="a managed version, whose python the command then finds first, or 'current' "
+        "(default: the SGLang beside the command's python)",
+    )
+    parser.add_argument("--attestations", type=Path, metavar="DIR", help="where they are left")
+    options.add_toggle_folders(parser)
+    options.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.words:
+        raise UnfixError("exec needs a command: unfix exec --revert ID -- python -m …")
+    revert, enable = (_split(ids) for ids in (arguments.revert, arguments.enable))
+    revert += boot.words(boot.REVERT)
+    enable += boot.words(boot.ENABLE)
+    release, tree = _release(arguments.release)
+    environment = dict(os.environ)
+    if release is not None:
+        environment["PATH"] = f"{release.python.parent}{os.pathsep}{environment.get('PATH', '')}"
+        environment["VIRTUAL_ENV"] = str(release.folder)
+    command = _resolve(arguments.words, environment["PATH"])
+    chosen = _check(arguments, revert, enable, tree)
+    folder = arguments.attestations or paths.state() / "attestations" / _run_name()
+    _set(environment, revert, enable, arguments.toggles, folder)
+    if revert or enable:
+        on = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
+        what = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
+        options.say(f"{what} on {on}; attestations in {folder}")
+    code = _run(command, environment)
+    if revert or enable:
+        _summary(folder, arguments.json)
+    return code
+
+
+def _split(values: list[str]) -> list[str]:
+    return [word.strip() for value in values for word in value.split(",") if word.strip()]
+
+
+def _run_name() -> str:
+    return f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def _release(name: str | None) -> tuple[managed.Release | None, SourceTree | None]:
+    """The managed release to run under, if one was named, or else is the only SGLang there is."""
+    if name == "current":
+        return None, managed.tree(name)
+    if name is None:
+        if sources.current() is not None:
+            return None, None
+        release = managed.default()
+        if release is None or not release.installed:
+            return None, None
+    else:
+        release = managed.get(name)
+    if not release.installed:
+        raise NotReady(
+            f"SGLang {release.name} is not installed; `unfix releases add {release.name}` does it"
+        )
+    return release, release.sources()
+
+
+def _resolve(words: list[str], path: str) -> list[str]:
+    found = shutil.which(words[0], path=path)
+    if found is None:
+        raise UnfixError(f"there is no command '{words[0]}'")
+    return [found, *words[1:]]
+
+
+def _check(
+    arguments: argparse.Namespace, revert: list[str], enable: list[str], tree: SourceTree | None
+) -> list[Choice]:
+    """Refuse what cannot work before anything is started; each process checks for itself again."""
+    catalogue = options.catalogue(arguments)
+    if tree is None:
+        known = [name for name in revert if not name.isdigit()] + enable
+        catalogue.select_all(known)
+        return []
+    chosen, _ = planner.choices(catalogue, revert, enable, tree)
+    make(chosen, tree, str(tree.version))
+    return chosen
+
+
+def _set(
+    environment: dict[str, str],
+    revert: list[str],
+    enable: list[str],
+    folders: list[Path],
+    attestations: Path,
+) -> None:
+    for name, ids in ((boot.REVERT, revert), (boot.ENABLE, enable)):
+        environment.pop(name, None)
+        if ids:
+            environment[name] = ",".join(dict.fromkeys(ids))
+    if folders:
+        environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
+    environment[boot.ATTESTATIONS] = str(attestations.resolve())
+    environment[boot.PYTHON] = sys.executable
+    environment["UNFIX_HOME"] = str(paths.workspace())
+    rest = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{rest}" if rest else str(SITE)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """Run the command in the foreground; signals sent to us are sent on to it."""
+    process = subprocess.Popen(command, env=environment)
+
+    def send_on(number: int, _: FrameType | None) -> None:
+        process.send_signal(number)
+
+    # A Ctrl-C reaches the whole foreground group by itself: we only have to outlive it.
+    before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, send_on)
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code
+
+
+def _summary(folder: Path, as_json: bool) -> None:
+    found = attestation.read(folder) if folder.is_dir() else []
+    if as_json:
+        options.print_json(
+            [
+                {
+                    "pid": a.pid,
+                    "forked_from": a.forked_from,
+                    "command": a.command,
+                    "release": a.release,
+                    "toggles": a.toggles,
+                    "modules": a.modules,
+                    "reach": {toggle: a.reach(toggle) for toggle in a.toggles},
+                }
+                for a in found
+            ]
+        )
+        return
+    if not found:
+        options.say("no process of the command imported SGLang, so no toggle was applied")
+    toggles = {toggle for a in found for toggle in a.toggles}
+    for toggle in sorted(toggles):
+        count = sum(a.reach(toggle) for a in found)
+        loaded = sum(bool(a.modules) for a in found)
+        ran = f"its code ran {count} times" if count else "its code never ran"
+        options.say(
+            f"{toggle}: in {len(found)} processes, {loaded} of which loaded patched code; {ran}"
+        )

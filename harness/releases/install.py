@@ -1,0 +1,278 @@
+"""Making and removing release environments: one shared base, and a thin folder for each release.
+
+torch, Triton and every dependency that the releases agree on lie once in `.releases/base`. A
+release's own environment holds SGLang's wheel and what its pins differ in, and stands in front.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from harness import paths
+from harness.errors import NotReady
+from harness.releases.managed import COMPLETE, LOCKS, Release
+
+Say = Callable[[str], None]
+PYTHONS = ((3, 11), (3, 12))
+BASE = "base"
+STANDINS = paths.PACKAGE / "releases" / "standins"
+STANDINS_NPU = paths.PACKAGE / "releases" / "standins_npu"
+START = "unfix_start"
+VARIABLES = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT")
+GIBIBYTE = 2**30
+
+
+def base_folder() -> Path:
+    return paths.releases() / BASE
+
+
+def base_python() -> Path:
+    return base_folder() / "bin" / "python"
+
+
+def add(release: Release, say: Say) -> None:
+    """Install a release and, before the first one, the base it shares with the others."""
+    with _one_at_a_time():
+        _make_base(say)
+        if is_current(release.folder, release.lock):
+            return
+        wheel = _fetch(release, say)
+        say(f"installing SGLang {release.name}")
+        _discard(release.folder)
+        _venv(release.folder, with_pip=False)
+        own = [r for r in requirements(release.lock) if r.name != "sglang"]
+        _pip_install(release.python, [str(wheel), *map(str, own)])
+        site = _site(release.folder)
+        (site / "unfix.pth").write_text(pth(_site(base_folder())))
+        (site / f"{START}.py").write_text(start_module())
+        _complete(release.folder, release.lock)
+
+
+def add_sources(release: Release, say: Say) -> None:
+    """Fetch a release's wheel alone, for reading."""
+    with _one_at_a_time():
+        _fetch(release, say)
+
+
+def remove(release: Release, force: bool = False) -> None:
+    """Remove a release, unless a process is running from it."""
+    users = processes_of(release.folder)
+    if users and not force:
+        shown = ", ".join(f"{pid} ({name})" for pid, name in users[:5])
+        raise NotReady(
+            f"SGLang {release.name} is in use by process {shown}; end it first, or add --force"
+        )
+    with _one_at_a_time():
+        _discard(release.folder)
+        if release.wheel is not None:
+            release.wheel.unlink()
+
+
+def requirements(lock: Path) -> list[Requirement]:
+    lines = (line.split("#")[0].strip() for line in lock.read_text().splitlines())
+    return [Requirement(line) for line in lines if line]
+
+
+def is_current(folder: Path, lock: Path) -> bool:
+    """Whether an environment was finished, from this lock, and for this place."""
+    try:
+        data = json.loads((folder / COMPLETE).read_text())
+    except (OSError, ValueError):
+        return False
+    wanted = _facts(lock)
+    return {key: data.get(key) for key in wanted} == wanted
+
+
+def _facts(lock: Path) -> dict[str, str]:
+    return {
+        "lock": hashlib.sha256(lock.read_bytes()).hexdigest(),
+        "engine": str(paths.PACKAGE),
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+    }
+
+
+def _complete(folder: Path, lock: Path) -> None:
+    temporary = folder / f"{COMPLETE}.tmp"
+    temporary.write_text(json.dumps(_facts(lock), indent=1))
+    os.replace(temporary, folder / COMPLETE)
+
+
+def _make_base(say: Say) -> None:
+    lock = LOCKS / f"{BASE}.txt"
+    if is_current(base_folder(), lock):
+        return
+    if sys.version_info[:2] not in PYTHONS:
+        wanted = " or ".join(".".join(map(str, version)) for version in PYTHONS)
+        raise NotReady(
+            f"SGLang's wheels are for Python {wanted}, this is {sys.version.split()[0]}: "
+            "make unfix's .venv with one of those (UNFIX_PYTHON=python3.12 ./unfix …)"
+        )
+    free = shutil.disk_usage(paths.releases()).free
+    if free < 5 * GIBIBYTE:
+        raise NotReady(
+            f"{free / GIBIBYTE:.1f} GiB are free under {paths.releases()}; "
+            "the shared base of the releases needs 5"
+        )
+    say("installing what the releases share: torch, Triton and plain dependencies (minutes)")
+    _discard(base_folder())
+    _venv(base_folder(), with_pip=False)
+    _pip_install(base_python(), [str(r) for r in requirements(lock)])
+    _register_operators(_site(base_folder()))
+    _complete(base_folder(), lock)
+
+
+def _register_operators(site: Path) -> None:
+    """Have torch, once it is imported, load what defines the operators torchvision lacks here."""
+    info = site / "unfix_operators-1.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: unfix-operators\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[torch.backends]\nunfix_operators = torchvision_operators:define\n"
+    )
+    (site / "unfix_standins.pth").write_text(f"{STANDINS}\n")
+
+
+def pth(base_site: Path) -> str:
+    """The path file of a release: base behind it, stand-ins last, and toggles when asked for."""
+    asked = " or ".join(f"os.environ.get({name!r})" for name in VARIABLES)
+    return f"{base_site}\n{STANDINS}\nimport os; ({asked}) and __import__({START!r})\n"
+
+
+def start_module() -> str:
+    """The module a release imports when a toggle variable is set: it finds the engine by its path."""
+    return f'''"""Written by `unfix releases add`: applies the toggles that the environment names."""
+
+import importlib.util
+import os
+import sys
+
+PACKAGE = {str(paths.PACKAGE)!r}
+os.environ.setdefault("UNFIX_PYTHON", {sys.executable!r})
+os.environ.setdefault("UNFIX_HOME", {str(paths.workspace())!r})
+try:
+    spec = importlib.util.spec_from_file_location(
+        "harness", PACKAGE + "/__init__.py", submodule_search_locations=[PACKAGE]
+    )
+    harness = sys.modules.setdefault("harness", importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(harness)
+    from harness.patching import boot
+except (ImportError, FileNotFoundError) as error:
+    # A .pth file's errors do not end a process, and toggles that were asked for must.
+    print(f"unfix: the engine is not at {{PACKAGE}} any more ({{error}}): ./unfix releases add", file=sys.stderr)
+    os._exit(3)
+boot.install()
+'''
+
+
+def _fetch(release: Release, say: Say) -> Path:
+    wheels = paths.releases() / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    have = release.wheel
+    if have is not None:
+        if wheel_is_whole(have):
+            return have
+        say(f"{have.name} is cut short; fetching it again")
+        have.unlink()
+    say(f"fetching the wheel of SGLang {release.name}")
+    _pip(
+        ["download", "--no-deps", "--only-binary", ":all:", "-d", str(wheels)]
+        + [f"sglang=={release.name}"]
+    )
+    wheel = release.wheel
+    if wheel is None or not wheel_is_whole(wheel):
+        raise NotReady(f"pip fetched no whole wheel of SGLang {release.name}")
+    return wheel
+
+
+def wheel_is_whole(wheel: Path) -> bool:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, OSError, EOFError):
+        return False
+
+
+def _venv(folder: Path, with_pip: bool) -> None:
+    words = [sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise NotReady(f"no environment can be made at {folder}: {_last_line(done)}")
+
+
+def _pip_install(python: Path, wanted: list[str]) -> None:
+    _pip(
+        ["--python", str(python), "install", "--no-deps", "--no-compile"]
+        + ["--only-binary", ":all:", *wanted]
+    )
+
+
+def _pip(words: list[str]) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *words]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode == 0:
+        return
+    if "No space left" in done.stderr:
+        raise NotReady(f"the disk is full: pip could not go on under {paths.releases()}")
+    if "No module named pip" in done.stderr:
+        raise NotReady(f"{sys.executable} has no pip: python -m ensurepip")
+    raise NotReady(f"pip did not get what is needed: {_last_line(done)}")
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return " ".join(errors or lines[-1:] or ["no reason given"])
+
+
+def _site(folder: Path) -> Path:
+    return next(folder.glob("lib/python*/site-packages"))
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder in one step for whoever looks, then for good."""
+    if folder.exists():
+        leaving = folder.with_name(f".leaving-{folder.name}-{os.getpid()}")
+        folder.rename(leaving)
+        shutil.rmtree(leaving)
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    import fcntl
+
+    paths.releases().mkdir(parents=True, exist_ok=True)
+    with open(paths.releases() / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def processes_of(folder: Path) -> list[tuple[int, str]]:
+    """The processes that run from an environment, as far as this machine tells."""
+    inside = f"{folder}{os.sep}"
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            held = words[:1] + [line.split(" ")[-1] for line in _lines(entry / "maps")]
+        except OSError:
+            continue  # it ended meanwhile, or is somebody else's
+        if any(word.startswith(inside) for word in held):
+            found.append((int(entry.name), " ".join(words)[:60].strip()))
+    return sorted(found)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()

@@ -1,0 +1,85 @@
+"""Live toggles on compiled kernels: what was compiled is set aside, and is there again afterwards.
+
+A machine without a GPU compiles nothing, so a stand-in for a compiled kernel lies in the caches;
+that the swapped kernels run on a GPU is in the recorded results.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang import kernels
+from triton.runtime.jit import JITFunction
+
+from harness import toggles
+from harness.patching.kernels import innermost
+
+FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
+KERNELS = {
+    "toy-kernel": kernels.add_kernel,
+    "toy-heuristic": kernels.heuristic_kernel,
+    "toy-tuned": kernels.tuned_kernel,
+}
+
+
+def cache_with(kernel: Any, compiled: object) -> None:
+    innermost(kernel).device_caches[0] = ({"key": compiled}, {}, None, None, None)
+
+
+def snapshot(kernel: Any) -> dict[str, Any]:
+    found = {k: id(v) for k, v in vars(innermost(kernel)).items()}
+    found["run"] = id(JITFunction.__dict__["run"])
+    found["compiled"] = innermost(kernel).device_caches[0][0].copy()
+    found["wrapper"] = {k: id(v) for k, v in vars(kernel).items()}
+    return found
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_compiled_kernel_is_set_aside_and_comes_back(name: str) -> None:
+    kernel = KERNELS[name]
+    inner = innermost(kernel)
+    key = inner.cache_key
+    cache_with(kernel, "compiled before")
+    before = snapshot(kernel)
+    with toggles.reverted(name, folders=FOLDER):
+        assert innermost(kernel) is inner
+        assert dict(inner.device_caches) == {}
+        assert inner.cache_key != key
+        # What is compiled meanwhile stays with the toggle.
+        cache_with(kernel, "compiled while toggled")
+    assert snapshot(kernel) == before
+    assert inner.cache_key == key
+    with toggles.reverted(name, folders=FOLDER):
+        assert inner.device_caches[0][0] == {"key": "compiled while toggled"}
+    assert snapshot(kernel) == before
+
+
+def test_the_callers_of_a_helper_are_compiled_again() -> None:
+    caller = kernels.calling_kernel
+    key = caller.cache_key
+    cache_with(caller, "compiled before")
+    before = snapshot(caller)
+    with toggles.reverted("toy-helper", folders=FOLDER):
+        assert dict(caller.device_caches) == {}
+        assert caller.cache_key != key
+    assert snapshot(caller) == before
+    assert caller.cache_key == key
+
+
+def test_the_readers_of_a_constant_are_compiled_again() -> None:
+    reader = kernels.scaled_kernel
+    key = reader.cache_key
+    cache_with(reader, "compiled before")
+    with toggles.reverted("toy-scale", folders=FOLDER):
+        assert dict(reader.device_caches) == {}
+        assert reader.cache_key != key
+    assert reader.cache_key == key
+    assert reader.device_caches[0][0] == {"key": "compiled before"}
+
+
+def test_the_patched_source_is_what_triton_parses() -> None:
+    with toggles.reverted("toy-kernel", folders=FOLDER):
+        assert "+ 100" in kernels.add_kernel.src
+    assert "+ 100" not in kernels.add_kernel.src
