@@ -1,10 +1,10 @@
 """Toggles inside one process:
 
-    from harness import toggles
+from harness import toggles
 
-    with toggles.reverted("27460") as toggled:
-        ...
-    assert toggled.reach
+with toggles.reverted("27460") as toggled:
+    ...
+assert toggled.reach
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def observed(*names: str) -> toggles.Toggled:
 def set_area() -> int:
     made = forms.Forms()
     made.area = 40
-    return made.height
+    return int(made.height)
 
 
 CASES: list[tuple[str, Callable[[], Any], Any, Any]] = [
@@ -230,7 +230,7 @@ def test_a_traceback_and_inspect_show_the_patched_line() -> None:
         assert "doubled = 2" in inspect.getsource(forms.plain)
         assert "doubled = topk * 2" not in inspect.getsource(forms.plain)
         try:
-            forms.plain(None, 1)  # type: ignore[arg-type]
+            forms.plain(None, 1)
         except TypeError:
             shown = traceback.format_exc()
         assert "return rows * doubled" in shown
@@ -240,7 +240,7 @@ def test_a_traceback_and_inspect_show_the_patched_line() -> None:
 
 def test_a_decorator_form_of_the_api() -> None:
     @reverted("toy-plain")
-    def body() -> int:
+    def body() -> Any:
         return forms.plain(3, 5)
 
     assert body() == 6
@@ -256,7 +256,8 @@ def test_what_only_an_import_can_change_is_refused_live(tmp_path: Path) -> None:
     (tmp_path / "toy-derived.yaml").write_text(
         "id: toy-derived\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\n"
         "variants:\n  - releases: '>=1'\n    target: sglang.forms:Forms\n    edits:\n"
-        "      - fixed: 'class Forms(Base): $$$B'\n        buggy: 'class Forms(Base, object): $$$B'\n"
+        "      - fixed: 'class Forms(Base): $$$B'\n"
+        "        buggy: 'class Forms(Base, object): $$$B'\n"
     )
     with pytest.raises(PatchError, match="toggle it at import"):
         toggles.reverted("toy-derived", folders=(tmp_path,)).__enter__()

@@ -91,15 +91,22 @@ def releases() -> list[Line]:
         Line(
             "current",
             None,
-            f"SGLang {current.version} in {current.folder}" if current else "no SGLang in this python",
+            f"SGLang {current.version} in {current.folder}"
+            if current
+            else "no SGLang in this python",
         )
     ]
     base = install.base_folder()
     if base.exists():
         whole = install.is_current(base, managed.LOCKS / "base.txt")
         found.append(
-            Line("base", whole, str(base) if whole else f"{base} is cut short or outdated: "
-                 "unfix releases add VERSION makes it anew")  # fmt: skip
+            Line(
+                "base",
+                whole,
+                str(base)
+                if whole
+                else f"{base} is cut short or outdated: unfix releases add VERSION makes it anew",
+            )
         )
     for release in managed.all_releases():
         state = describe(release)["environment"]
@@ -107,7 +114,9 @@ def releases() -> list[Line]:
             found.append(Line(f"release {release.name}", True, str(release.folder)))
         elif state != "no":
             found.append(
-                Line(f"release {release.name}", False, f"{state}: unfix releases add {release.name}")
+                Line(
+                    f"release {release.name}", False, f"{state}: unfix releases add {release.name}"
+                )
             )
     missing = [r.name for r in managed.all_releases() if not r.folder.exists()]
     if missing:
@@ -116,7 +125,7 @@ def releases() -> list[Line]:
 
 
 def standins() -> list[Line]:
-    """What imports in a release's environment without being there, and where it is the real thing."""
+    """What imports in a release's environment without being there."""
     lines = []
     for folder, when in ((install.STANDINS, "always"), (install.STANDINS_NPU, "for NPU suites")):
         for name in sorted(p.name for p in folder.iterdir() if (p / "__init__.py").is_file()):

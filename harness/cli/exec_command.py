@@ -143,6 +143,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
 
     # A Ctrl-C reaches the whole foreground group by itself: we only have to outlive it.
     before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    number: int
     for number in (signal.SIGTERM, signal.SIGHUP):
         before[number] = signal.signal(number, send_on)
     try:

@@ -110,5 +110,3 @@ def diff(before: str, after: str, before_name: str, after_name: str) -> str:
             before.splitlines(), after.splitlines(), before_name, after_name, lineterm="", n=3
         )
     )
-
-

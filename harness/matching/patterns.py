@@ -72,9 +72,7 @@ class Form:
             found.setdefault((start, end), Match(start, end, bindings))
         return list(found.values())
 
-    def _runs(
-        self, scope: SgNode, text: str
-    ) -> Iterator[tuple[list[SgNode], dict[str, str]]]:
+    def _runs(self, scope: SgNode, text: str) -> Iterator[tuple[list[SgNode], dict[str, str]]]:
         first, *others = self.statements
         for node in scope.find_all(pattern=first):
             bindings = self._bindings(first, node, text)
@@ -97,9 +95,7 @@ class Form:
                 if run:
                     yield run, bindings
 
-    def _bindings(
-        self, pattern: str, node: SgNode, text: str
-    ) -> dict[str, str]:
+    def _bindings(self, pattern: str, node: SgNode, text: str) -> dict[str, str]:
         bindings: dict[str, str] = {}
         for many, one in METAVARIABLE.findall(pattern):
             nodes = node.get_multiple_matches(many) if many else [node[one]]

@@ -100,9 +100,7 @@ def _without_version(toggle: Toggle, sources: Sources) -> Finding:
     return findings[0]
 
 
-def _in_range(
-    toggle: Toggle, variant: Variant, sources: Sources, explain: bool = True
-) -> Finding:
+def _in_range(toggle: Toggle, variant: Variant, sources: Sources, explain: bool = True) -> Finding:
     sites: list[Site] = []
     for edit in variant.edits:
         target = variant.target_of(edit)

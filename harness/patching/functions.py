@@ -46,17 +46,13 @@ def first_line(definition: ast.AST) -> int:
     return int(min([definition.lineno, *lines]))  # type: ignore[attr-defined]
 
 
-def live_functions(
-    module: ModuleType, path: Path, line: int, filename: str
-) -> list[FunctionType]:
+def live_functions(module: ModuleType, path: Path, line: int, filename: str) -> list[FunctionType]:
     """The functions made by the definition that begins on `line`: usually one."""
     name = path[-1][0]
 
     def is_it(function: FunctionType) -> bool:
         code = function.__code__
-        return (
-            code.co_name == name and code.co_firstlineno == line and code.co_filename == filename
-        )
+        return code.co_name == name and code.co_firstlineno == line and code.co_filename == filename
 
     holder: Any = module
     for outer, _ in path[:-1]:

@@ -39,7 +39,12 @@ class PatchedLoader(SourceFileLoader):
     """Loads one module from its patched text; never reads or writes its cached bytecode."""
 
     def __init__(
-        self, name: str, path: str, patched: Patched, recorder: Recorder, stop: Callable[[str], None]
+        self,
+        name: str,
+        path: str,
+        patched: Patched,
+        recorder: Recorder,
+        stop: Callable[[str], None],
     ) -> None:
         super().__init__(name, path)
         self.patched = patched

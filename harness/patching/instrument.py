@@ -17,6 +17,8 @@ from typing import Any, Union
 RAN = "__unfix_ran__"
 JIT = re.compile(r"^(?!torch\.|numba\.)(\w+\.)*jit\b")
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]  # noqa: UP007 (read by any Python)
+# Handlers of a `try` and cases of a `match` hold statement lists of their own.
+HOLDERS = (ast.ExceptHandler, ast.match_case)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -61,9 +63,7 @@ def compile_instrumented(
 
 
 def _insert(place: Place, slot: int, where: str) -> None:
-    call = ast.Expr(
-        ast.Call(ast.Name(RAN, ast.Load()), [ast.Constant(slot)], [])
-    )
+    call = ast.Expr(ast.Call(ast.Name(RAN, ast.Load()), [ast.Constant(slot)], []))
     for node in ast.walk(call):
         ast.copy_location(node, place.statement)
         if isinstance(node, (ast.expr, ast.stmt)):
@@ -113,9 +113,8 @@ def _statement_lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
             if isinstance(value[0], ast.stmt):
                 yield value
             else:
-                # Handlers of a `try` and cases of a `match` hold lists of their own.
                 for item in value:
-                    if isinstance(item, (ast.ExceptHandler, getattr(ast, "match_case", ()))):
+                    if isinstance(item, HOLDERS):
                         yield from _statement_lists(item)
 
 

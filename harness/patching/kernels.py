@@ -22,10 +22,10 @@ Ran = Callable[[int], None]
 _lock = threading.RLock()
 _watched: dict[int, tuple[Any, list[int], Ran]] = {}
 _hits: dict[int, tuple[Any, list[tuple[int, Ran]]]] = {}
-_original_runs: dict[type, Any] = {}
+_original_runs: dict[Any, Any] = {}
 
 
-def kernel_classes() -> tuple[type, ...]:
+def kernel_classes() -> tuple[Any, ...]:
     """Triton's own classes, as far as Triton is loaded at all."""
     found = []
     for module, name in (
@@ -39,7 +39,7 @@ def kernel_classes() -> tuple[type, ...]:
 
 
 def innermost(found: Any) -> Any:
-    """The jitted object under autotuning, heuristics or any other wrapper; None if there is none."""
+    """The jitted object under autotuning, heuristics or any other wrapper, if there is one."""
     classes = kernel_classes()
     for _ in range(16):
         if isinstance(found, classes):
@@ -117,7 +117,7 @@ def watch(kernel: Any, slots: list[int], ran: Ran) -> None:
         for cls in kernel_classes():
             if cls not in _original_runs:
                 _original_runs[cls] = cls.__dict__["run"]
-                setattr(cls, "run", _counting(cls.__dict__["run"]))
+                cls.run = _counting(cls.__dict__["run"])
 
 
 def unwatch(kernel: Any) -> None:
@@ -126,7 +126,7 @@ def unwatch(kernel: Any) -> None:
         _hits.clear()
         if not _watched:
             for cls, run in _original_runs.items():
-                setattr(cls, "run", run)
+                cls.run = run
             _original_runs.clear()
 
 

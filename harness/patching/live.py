@@ -246,4 +246,3 @@ def _put(function: FunctionType, code: Any) -> None:
 
 
 engine = Engine()
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -83,7 +84,7 @@ class Plan:
 
 
 def make(choices: Iterable[Choice], sources: Sources, release: str) -> Plan:
-    """The plan for these toggles on this release; says which toggle stands in the way if one does."""
+    """The plan for these toggles on this release, or an error that names the one in the way."""
     chosen = list(dict.fromkeys(choices))
     _refuse_both_ways(chosen)
     by_module: dict[str, list[tuple[Choice, Site]]] = defaultdict(list)
@@ -129,7 +130,7 @@ def _refuse_state(choice: Choice, finding: Finding, release: str) -> None:
 def _patch(edits: list[tuple[Choice, Site]]) -> PatchedModule:
     source = edits[0][1].source
     edits = sorted(edits, key=lambda item: (item[1].match.start, item[1].match.end))
-    for (choice, site), (other, following) in zip(edits, edits[1:], strict=False):
+    for (choice, site), (other, following) in itertools.pairwise(edits):
         if following.match.start < site.match.end:
             raise ConflictError(
                 f"{choice} and {other} change the same code, "
@@ -161,9 +162,7 @@ def _written(choice: Choice, site: Site) -> str:
     return form(side).write(site.match, site.source.text)
 
 
-def _check(
-    source: ModuleSource, text: str, spans: list[tuple[Choice, Site, int, int]]
-) -> None:
+def _check(source: ModuleSource, text: str, spans: list[tuple[Choice, Site, int, int]]) -> None:
     """The patched text is Python, and holds each edit in its other form, once, where it was put."""
     try:
         ast.parse(text)

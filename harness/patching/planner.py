@@ -23,7 +23,8 @@ def choices(
 ) -> tuple[list[Choice], list[str]]:
     """What was asked for, and the numbers that SGLang's own registry alone knows."""
     known_upstream = {str(number) for number in upstream.numbers(tree)}
-    theirs, ours = [], []
+    theirs: list[str] = []
+    ours: list[str] = []
     for name in revert:
         own = name in known_upstream and not any(
             t.id == name or t.id.startswith(f"{name}-") for t in toggles

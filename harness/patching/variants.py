@@ -210,7 +210,8 @@ class Builder:
 
     def _dataclass(self, cls: type, changed: dict[str, Any], target: str) -> dict[str, Any]:
         """What `dataclass` makes of the edited fields, tried out on a twin of the class."""
-        if any("__dataclass_fields__" in vars(sub) for sub in cls.__subclasses__()):
+        subclasses: list[type] = cls.__subclasses__()
+        if any("__dataclass_fields__" in vars(sub) for sub in subclasses):
             self._refuse(target, "a field that subclasses have copied")
         own: dict[str, Any] = vars(cls)["__dataclass_fields__"]
         annotations = vars(cls).get("__annotations__", {})
@@ -224,7 +225,7 @@ class Builder:
         body.update(changed)
         parameters: Any = vars(cls)["__dataclass_params__"]
         options = {n: getattr(parameters, n) for n in ("init", "repr", "eq", "order", "frozen")}
-        twin = dataclasses.dataclass(**options)(type(cls)(cls.__name__, cls.__bases__, body))
+        twin: type = dataclasses.dataclass(**options)(type(cls)(cls.__name__, cls.__bases__, body))
         written = _written_methods(cls, generated)
         slots = "__slots__" in vars(cls)
         names = [n for n in generated if n not in written] + ([] if slots else list(changed))
@@ -273,7 +274,7 @@ class Builder:
             self._function(path, outer.statement, target)
 
     def _refuse_derived(self, name: str, statement: ast.stmt, target: str) -> None:
-        """A default, a decorator or another constant has read the value and will not read it again."""
+        """A default, a decorator or another constant has read the value for good."""
         inside = {
             id(node)
             for function in ast.walk(self.tree)
@@ -358,5 +359,6 @@ def _written_methods(cls: type, names: tuple[str, ...]) -> set[str]:
         name
         for name in names
         if isinstance(vars(cls).get(name), FunctionType)
-        and vars(cls)[name].__code__.co_filename == getattr(sys.modules[cls.__module__], "__file__", "")
+        and vars(cls)[name].__code__.co_filename
+        == getattr(sys.modules[cls.__module__], "__file__", "")
     }

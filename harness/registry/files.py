@@ -165,7 +165,9 @@ def edit_problem(edit: Edit) -> str:
 def _check_overlap(document: LinedDocument, toggle: Toggle) -> None:
     for later, variant in enumerate(toggle.variants):
         for earlier, other in enumerate(toggle.variants[:later]):
-            both = next((v for v in landmarks(toggle) if _holds(variant, v) and _holds(other, v)), None)
+            both = next(
+                (v for v in landmarks(toggle) if _holds(variant, v) and _holds(other, v)), None
+            )
             if both is not None:
                 problem = f"variants {earlier + 1} and {later + 1} overlap: both hold {both}"
                 line = document.line("variants", later, "releases")

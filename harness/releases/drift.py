@@ -47,9 +47,7 @@ class Drift:
         counted = ", ".join(f"{states.count(s.value)} {s.value}" for s in State)
         broken = [s for column in self.columns for s in column.upstream.values()]
         own = f"; of upstream's {len(broken)}, {broken.count('broken')} broken" if broken else ""
-        return (
-            f"{len(self.toggles)} toggles on {len(self.columns)} releases: {counted}{own}"
-        )
+        return f"{len(self.toggles)} toggles on {len(self.columns)} releases: {counted}{own}"
 
     def as_data(self) -> dict[str, Any]:
         return {

@@ -55,7 +55,7 @@ def add(release: Release, say: Say) -> None:
         _pip_install(release.python, [str(wheel), *map(str, own)])
         site = _site(release.folder)
         (site / "unfix.pth").write_text(pth(_site(base_folder())))
-        (site / f"{START}.py").write_text(start_module())
+        shutil.copy(paths.PACKAGE / "patching" / "site" / f"{START}.py", site)
         _complete(release.folder, release.lock)
 
 
@@ -98,6 +98,8 @@ def _facts(lock: Path) -> dict[str, str]:
     return {
         "lock": hashlib.sha256(lock.read_bytes()).hexdigest(),
         "engine": str(paths.PACKAGE),
+        "planner": sys.executable,
+        "home": str(paths.workspace()),
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
     }
 
@@ -149,32 +151,6 @@ def pth(base_site: Path) -> str:
     return f"{base_site}\n{STANDINS}\nimport os; ({asked}) and __import__({START!r})\n"
 
 
-def start_module() -> str:
-    """The module a release imports when a toggle variable is set: it finds the engine by its path."""
-    return f'''"""Written by `unfix releases add`: applies the toggles that the environment names."""
-
-import importlib.util
-import os
-import sys
-
-PACKAGE = {str(paths.PACKAGE)!r}
-os.environ.setdefault("UNFIX_PYTHON", {sys.executable!r})
-os.environ.setdefault("UNFIX_HOME", {str(paths.workspace())!r})
-try:
-    spec = importlib.util.spec_from_file_location(
-        "harness", PACKAGE + "/__init__.py", submodule_search_locations=[PACKAGE]
-    )
-    harness = sys.modules.setdefault("harness", importlib.util.module_from_spec(spec))
-    spec.loader.exec_module(harness)
-    from harness.patching import boot
-except (ImportError, FileNotFoundError) as error:
-    # A .pth file's errors do not end a process, and toggles that were asked for must.
-    print(f"unfix: the engine is not at {{PACKAGE}} any more ({{error}}): ./unfix releases add", file=sys.stderr)
-    os._exit(3)
-boot.install()
-'''
-
-
 def _fetch(release: Release, say: Say) -> Path:
     wheels = paths.releases() / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
@@ -185,10 +161,8 @@ def _fetch(release: Release, say: Say) -> Path:
         say(f"{have.name} is cut short; fetching it again")
         have.unlink()
     say(f"fetching the wheel of SGLang {release.name}")
-    _pip(
-        ["download", "--no-deps", "--only-binary", ":all:", "-d", str(wheels)]
-        + [f"sglang=={release.name}"]
-    )
+    words = "download --no-deps --only-binary :all: -d".split()
+    _pip([*words, str(wheels), f"sglang=={release.name}"])
     wheel = release.wheel
     if wheel is None or not wheel_is_whole(wheel):
         raise NotReady(f"pip fetched no whole wheel of SGLang {release.name}")
@@ -211,10 +185,8 @@ def _venv(folder: Path, with_pip: bool) -> None:
 
 
 def _pip_install(python: Path, wanted: list[str]) -> None:
-    _pip(
-        ["--python", str(python), "install", "--no-deps", "--no-compile"]
-        + ["--only-binary", ":all:", *wanted]
-    )
+    words = "install --no-deps --no-compile --only-binary :all:".split()
+    _pip(["--python", str(python), *words, *wanted])
 
 
 def _pip(words: list[str]) -> None:

@@ -1,22 +1,24 @@
-"""Put on PYTHONPATH by `unfix exec`: applies toggles, then runs the sitecustomize it stands before."""
+"""Put on PYTHONPATH by `unfix exec`: applies toggles, then runs the next sitecustomize."""
 
 import importlib.util
 import os
 import sys
+from importlib.machinery import PathFinder
 
 _here = os.path.dirname(os.path.abspath(__file__))
+_asked = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT")
 
 
 def _apply_toggles() -> None:
-    package = os.path.dirname(os.path.dirname(_here))
+    engine = os.path.dirname(os.path.dirname(_here))
     if "harness" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
-            "harness", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+            "harness", os.path.join(engine, "__init__.py"), submodule_search_locations=[engine]
         )
         assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["harness"] = module
-        spec.loader.exec_module(module)
+        harness = importlib.util.module_from_spec(spec)
+        sys.modules["harness"] = harness
+        spec.loader.exec_module(harness)
     from harness.patching import boot
 
     boot.install()
@@ -24,13 +26,18 @@ def _apply_toggles() -> None:
 
 def _run_the_next() -> None:
     rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
 
-if any(os.environ.get(n) for n in ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT")):
-    _apply_toggles()
+if any(os.environ.get(name) for name in _asked):
+    try:
+        _apply_toggles()
+    except Exception as error:
+        sys.stderr.write(f"unfix: toggles cannot be applied ({error!r})\n")
+        sys.stderr.flush()
+        os._exit(3)
 _run_the_next()

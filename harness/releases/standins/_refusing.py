@@ -1,4 +1,4 @@
-"""The one implementation behind every stand-in: it imports like the real package and refuses to run."""
+"""What every stand-in is made of: it imports like the real package and refuses to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live toggles on kernels that Triton interprets: the patched source runs, and is gone afterwards."""
+"""Live toggles on interpreted kernels: the patched source runs, and is gone afterwards."""
 
 from __future__ import annotations
 
