@@ -98,7 +98,7 @@ def releases() -> list[Line]:
     ]
     base = install.base_folder()
     if base.exists():
-        whole = install.is_current(base, managed.LOCKS / "base.txt")
+        whole = managed.is_current(base, managed.facts(managed.LOCKS / "base.txt"))
         found.append(
             Line(
                 "base",

@@ -82,13 +82,14 @@ def _release(name: str | None) -> tuple[managed.Release | None, SourceTree | Non
         if sources.current() is not None:
             return None, None
         release = managed.default()
-        if release is None or not release.installed:
+        if release is None or not release.ready:
             return None, None
     else:
         release = managed.get(name)
-    if not release.installed:
+    if not release.ready:
+        how = "outdated or cut short" if release.folder.exists() else "not installed"
         raise NotReady(
-            f"SGLang {release.name} is not installed; `unfix releases add {release.name}` does it"
+            f"SGLang {release.name} is {how}; `unfix releases add {release.name}` makes it ready"
         )
     return release, release.sources()
 

@@ -55,7 +55,7 @@ def select(names: list[str]) -> list[Release]:
 def describe(release: Release) -> dict[str, Any]:
     state = "no"
     if release.folder.exists():
-        whole = install.is_current(release.folder, release.lock)
+        whole = release.ready
         state = "yes" if whole else ("outdated" if release.installed else "incomplete")
     return {
         "release": release.name,

@@ -7,7 +7,6 @@ release's own environment holds SGLang's wheel and what its pins differ in, and 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from packaging.requirements import Requirement
 
 from harness import paths
 from harness.errors import NotReady
-from harness.releases.managed import COMPLETE, LOCKS, Release
+from harness.releases.managed import COMPLETE, LOCKS, Release, facts, is_current
 
 Say = Callable[[str], None]
 PYTHONS = ((3, 11), (3, 12))
@@ -45,7 +44,7 @@ def add(release: Release, say: Say) -> None:
     """Install a release and, before the first one, the base it shares with the others."""
     with _one_at_a_time():
         _make_base(say)
-        if is_current(release.folder, release.lock):
+        if release.ready:
             return
         wheel = _fetch(release, say)
         say(f"installing SGLang {release.name}")
@@ -55,8 +54,8 @@ def add(release: Release, say: Say) -> None:
         _pip_install(release.python, [str(wheel), *map(str, own)])
         site = _site(release.folder)
         (site / "unfix.pth").write_text(pth(_site(base_folder())))
-        shutil.copy(paths.PACKAGE / "patching" / "site" / f"{START}.py", site)
-        _complete(release.folder, release.lock)
+        shutil.copy(paths.PACKAGE / "releases" / f"{START}.py", site)
+        _complete(release.folder, release.facts())
 
 
 def add_sources(release: Release, say: Say) -> None:
@@ -84,35 +83,17 @@ def requirements(lock: Path) -> list[Requirement]:
     return [Requirement(line) for line in lines if line]
 
 
-def is_current(folder: Path, lock: Path) -> bool:
-    """Whether an environment was finished, from this lock, and for this place."""
-    try:
-        data = json.loads((folder / COMPLETE).read_text())
-    except (OSError, ValueError):
-        return False
-    wanted = _facts(lock)
-    return {key: data.get(key) for key in wanted} == wanted
-
-
-def _facts(lock: Path) -> dict[str, str]:
-    return {
-        "lock": hashlib.sha256(lock.read_bytes()).hexdigest(),
-        "engine": str(paths.PACKAGE),
-        "planner": sys.executable,
-        "home": str(paths.workspace()),
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-    }
-
-
-def _complete(folder: Path, lock: Path) -> None:
+def _complete(folder: Path, made_from: dict[str, str]) -> None:
     temporary = folder / f"{COMPLETE}.tmp"
-    temporary.write_text(json.dumps(_facts(lock), indent=1))
+    # Where a process of the release finds the planner, and where it leaves its attestation.
+    places = {"planner": sys.executable, "home": str(paths.workspace())}
+    temporary.write_text(json.dumps({**made_from, **places}, indent=1))
     os.replace(temporary, folder / COMPLETE)
 
 
 def _make_base(say: Say) -> None:
     lock = LOCKS / f"{BASE}.txt"
-    if is_current(base_folder(), lock):
+    if is_current(base_folder(), facts(lock)):
         return
     if sys.version_info[:2] not in PYTHONS:
         wanted = " or ".join(".".join(map(str, version)) for version in PYTHONS)
@@ -131,7 +112,7 @@ def _make_base(say: Say) -> None:
     _venv(base_folder(), with_pip=False)
     _pip_install(base_python(), [str(r) for r in requirements(lock)])
     _register_operators(_site(base_folder()))
-    _complete(base_folder(), lock)
+    _complete(base_folder(), facts(lock))
 
 
 def _register_operators(site: Path) -> None:
@@ -146,9 +127,18 @@ def _register_operators(site: Path) -> None:
 
 
 def pth(base_site: Path) -> str:
-    """The path file of a release: base behind it, stand-ins last, and toggles when asked for."""
+    """The path file of a release: base behind it, stand-ins last, and toggles when asked for.
+
+    Python goes on after an error in a path file, and a process that was asked for a fault must
+    not go on without it: any error here ends it.
+    """
     asked = " or ".join(f"os.environ.get({name!r})" for name in VARIABLES)
-    return f"{base_site}\n{STANDINS}\nimport os; ({asked}) and __import__({START!r})\n"
+    start = (
+        f"try:\n import {START}\nexcept BaseException as error:\n import sys\n"
+        " sys.stderr.write('unfix: toggles cannot be applied: %r\\n' % error)\n"
+        " sys.stderr.flush()\n os._exit(3)"
+    )
+    return f"{base_site}\n{STANDINS}\nimport os; ({asked}) and exec({start!r})\n"
 
 
 def _fetch(release: Release, say: Say) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +40,17 @@ class Release:
         return (self.folder / COMPLETE).is_file()
 
     @property
+    def ready(self) -> bool:
+        """Finished, from today's lock, and for this place."""
+        return is_current(self.folder, self.facts())
+
+    def facts(self) -> dict[str, str]:
+        """What the environment was made from, the files that start toggles in it included."""
+        here = paths.PACKAGE / "releases"
+        how = b"".join((here / name).read_bytes() for name in ("install.py", "unfix_start.py"))
+        return {**facts(self.lock), "how": hashlib.sha256(how).hexdigest()}
+
+    @property
     def lock(self) -> Path:
         return LOCKS / f"{self.name}.txt"
 
@@ -60,6 +74,24 @@ class Release:
         )
 
 
+def is_current(folder: Path, wanted: dict[str, str]) -> bool:
+    """Whether an environment was finished, and from these facts."""
+    try:
+        data = json.loads((folder / COMPLETE).read_text())
+    except (OSError, ValueError):
+        return False
+    return {key: data.get(key) for key in wanted} == wanted
+
+
+def facts(lock: Path) -> dict[str, str]:
+    """What an environment was made from; another lock, place or Python asks for another one."""
+    return {
+        "lock": hashlib.sha256(lock.read_bytes()).hexdigest(),
+        "engine": str(paths.PACKAGE),
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+    }
+
+
 def all_releases() -> list[Release]:
     """Every release with a lock file, oldest first."""
     names = [path.stem for path in LOCKS.glob("*.txt") if path.stem[0].isdigit()]
@@ -80,7 +112,7 @@ def get(name: str) -> Release:
 
 def default() -> Release | None:
     """The newest release that is on this machine, with an environment if one has any."""
-    here = [r for r in all_releases() if r.installed] or [r for r in all_releases() if r.wheel]
+    here = [r for r in all_releases() if r.ready] or [r for r in all_releases() if r.wheel]
     return here[-1] if here else None
 
 

@@ -15,7 +15,8 @@ def _apply_toggles() -> None:
         spec = importlib.util.spec_from_file_location(
             "harness", os.path.join(engine, "__init__.py"), submodule_search_locations=[engine]
         )
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         harness = importlib.util.module_from_spec(spec)
         sys.modules["harness"] = harness
         spec.loader.exec_module(harness)

@@ -7,6 +7,7 @@ once it is imported, and a process that never imports torch pays nothing.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -14,7 +15,25 @@ SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _kept: list[Any] = []  # a library that is collected takes its operators with it
 
 
+class _AfterTheBinary:
+    """Acts when torchvision, past loading its binary, looks up what needs the operators.
+
+    Any sooner, a binary that does load would define them again, and torch then aborts the process.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "torchvision._meta_registrations":
+            _define_missing()
+
+
 def define() -> None:
+    """See to it that torchvision, whenever it is imported, finds its operators."""
+    if _AfterTheBinary not in sys.meta_path:
+        sys.meta_path.insert(0, _AfterTheBinary)  # type: ignore[arg-type]
+
+
+def _define_missing() -> None:
     import torch
 
     missing = [name for name in ("nms", "qnms") if not hasattr(torch.ops.torchvision, name)]
