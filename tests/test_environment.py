@@ -1,0 +1,407 @@
+"""Toggles through the environment: in the process, in its children, and nowhere without them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.patching import attestation
+
+TOY = Path(__file__).parent / "toy"
+SITE = paths.PACKAGE / "patching" / "site"
+
+
+class Shell:
+    """Runs Python programs over the toy release under toggles."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.tmp = tmp
+        self.attestations = tmp / "attestations"
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": f"{SITE}{os.pathsep}{TOY}",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "UNFIX_HOME": str(tmp),
+            "UNFIX_TOGGLES": str(TOY / "toggles"),
+            "UNFIX_ATTESTATIONS": str(self.attestations),
+        }
+
+    def python(self, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        script = self.tmp / "program.py"
+        script.write_text(textwrap.dedent(program))
+        return subprocess.run(
+            [sys.executable, str(script)],
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def unfix(self, *words: str) -> subprocess.CompletedProcess[str]:
+        folders = ["--toggles", str(TOY / "toggles"), "--attestations", str(self.attestations)]
+        environment = {**self.environment, "PYTHONPATH": f"{TOY}{os.pathsep}{paths.PACKAGE.parent}"}
+        return subprocess.run(
+            [sys.executable, "-m", "harness", "exec", *folders, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def left(self) -> list[attestation.Attestation]:
+        return attestation.read(self.attestations)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+REVERT, ENABLE = "SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR"
+PLAIN = "from sglang import users\nprint(users.use(3, 5))\n"
+
+
+def test_a_reverted_fix_is_out_and_said_once(shell: Shell) -> None:
+    done = shell.python(PLAIN, **{REVERT: "toy-plain"})
+    assert done.stdout == "6\n"
+    assert done.stderr.count("runs SGLang 1.0.0 with REVERTED toy-plain") == 1
+
+
+def test_several_ids_and_several_forms_at_once(shell: Shell) -> None:
+    program = """
+        from sglang import forms, users
+        print(users.use(3, 5), users.limits(), forms.Forms.width, forms.Settings("a").pages)
+        print(forms.with_default(1), forms.Forms().size(), forms.concealed(1))
+    """
+    names = "toy-plain,toy-constant, toy-class-body,toy-dataclass,toy-default,toy-super"
+    done = shell.python(program, **{REVERT: f"{names},toy-concealed"})
+    assert done.stdout.splitlines() == [
+        "6 (10, 10) 80 32",
+        "142 101 ('hidden', ('hidden', 101))",
+    ]
+
+
+def test_with_neither_variable_nothing_of_ours_is_imported(shell: Shell) -> None:
+    program = """
+        import sys
+        from sglang import users
+        print(users.use(3, 5), [m for m in sys.modules if m.startswith("harness")])
+        print([f for f in sys.meta_path if type(f).__module__.startswith("harness")])
+    """
+    done = shell.python(program)
+    assert done.stdout == "30 []\n[]\n"
+    assert done.stderr == ""
+    assert not shell.attestations.exists()
+
+
+def test_zero_and_nothing_ask_for_nothing(shell: Shell) -> None:
+    assert shell.python(PLAIN, **{REVERT: "0"}).stdout == "30\n"
+    assert shell.python(PLAIN, **{REVERT: " ,"}).stdout == "30\n"
+
+
+def test_a_process_that_never_imports_the_package_is_left_alone(shell: Shell) -> None:
+    done = shell.python("print('hello')", **{REVERT: "no-such-toggle"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+    assert not shell.attestations.exists()
+
+
+def test_the_patched_line_is_in_tracebacks_and_in_inspect(shell: Shell) -> None:
+    program = """
+        import inspect, traceback
+        from sglang import forms
+        print("doubled = 2" in inspect.getsource(forms.plain))
+        print("doubled = 2" in inspect.getsource(forms))
+        try:
+            forms.plain({}, 1)
+        except TypeError:
+            print(traceback.format_exc())
+    """
+    done = shell.python(program, **{REVERT: "toy-plain"})
+    assert done.stdout.startswith("True\nTrue\n")
+    assert "return rows * doubled" in done.stdout
+
+
+def test_no_bytecode_of_a_patched_module_is_left_or_used(shell: Shell) -> None:
+    assert shell.python(PLAIN).stdout == "30\n"  # leaves the true bytecode
+    assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
+    assert shell.python(PLAIN).stdout == "30\n"
+
+
+CHILDREN = """
+    import multiprocessing, os, subprocess, sys
+
+    def work(queue):
+        from sglang import users
+        queue.put(users.use(3, 5))
+
+    if __name__ == "__main__":
+        from sglang import users
+        print(users.use(3, 5))
+        for method in ("spawn", "fork"):
+            context = multiprocessing.get_context(method)
+            queue = context.Queue()
+            child = context.Process(target=work, args=(queue,))
+            child.start()
+            print(method, queue.get(timeout=30))
+            child.join()
+        code = "from sglang import users; print('subprocess', users.use(3, 5))"
+        sys.stdout.flush()
+        subprocess.run([sys.executable, "-c", code], check=True)
+"""
+
+
+def test_it_holds_in_spawned_forked_and_started_children(shell: Shell) -> None:
+    done = shell.python(CHILDREN, **{REVERT: "toy-plain"})
+    assert done.stdout.split() == ["6", "spawn", "6", "fork", "6", "subprocess", "6"], done.stderr
+    left = shell.left()
+    assert len(left) == 4
+    assert [a.toggles for a in left] == [{"toy-plain": "revert"}] * 4
+    assert [a.reach("toy-plain") for a in left] == [1, 1, 1, 1]
+    parent = left[0].pid
+    assert sorted(str(a.forked_from) for a in left) == sorted(["None"] * 3 + [str(parent)])
+
+
+def test_an_attestation_says_what_was_applied_and_how_often_it_ran(shell: Shell) -> None:
+    program = "from sglang import users\nfor _ in range(1000): users.use(3, 5)\n"
+    shell.python(program, **{REVERT: "toy-plain,toy-method"})
+    [found] = shell.left()
+    assert found.release == "1.0.0"
+    assert found.modules == ["sglang.forms"]
+    assert found.command[-1].endswith("program.py")
+    assert found.reach("toy-plain") == 1000
+    assert found.reach("toy-method") == 0
+    assert {slot.target: kind for slot, kind in found.kinds.items()} == {
+        "sglang.forms:plain": "runs",
+        "sglang.forms:Forms.method": "runs",
+    }
+
+
+def test_counts_outlast_a_kill(shell: Shell) -> None:
+    program = """
+        import os, signal
+        from sglang import users
+        for _ in range(7): users.use(3, 5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert shell.python(program, **{REVERT: "toy-plain"}).returncode == -signal.SIGKILL
+    assert [a.reach("toy-plain") for a in shell.left()] == [7]
+
+
+def test_enable_needs_the_bug_to_be_there(shell: Shell) -> None:
+    done = shell.python(PLAIN, **{ENABLE: "toy-plain"})
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "cannot enable toy-plain on SGLang 1.0.0: it is fixed there" in done.stderr
+
+
+def test_enable_carries_a_fix_to_where_it_is_not(shell: Shell) -> None:
+    (shell.tmp / "more").mkdir()
+    (shell.tmp / "more" / "toy-other.yaml").write_text(
+        "id: toy-other\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
+        "  - releases: '>=1'\n    target: sglang.forms:plain\n    edits:\n"
+        "      - fixed: return rows * doubled + 500\n        buggy: return rows * doubled\n"
+    )
+    done = shell.python(PLAIN, **{ENABLE: "toy-other", "UNFIX_TOGGLES": str(shell.tmp / "more")})
+    assert done.stdout == "530\n"
+    assert "with ENABLED toy-other" in done.stderr
+
+
+REFUSED = {
+    "unknown id": ("no-such", "no toggle is called 'no-such'"),
+    "unknown number": ("77777", "no toggle is called '77777'"),
+    "two on one code": ("toy-plain,toy-overlap", "change the same code, sglang.forms line"),
+    "absent": ("toy-absent", "cannot revert toy-absent on SGLang 1.0.0: it is absent there"),
+    "stale": ("toy-stale", "it is stale there: sglang.forms:plain has neither form"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_applied_ends_the_process_before_its_program(
+    shell: Shell, case: str
+) -> None:
+    more = shell.tmp / "more"
+    more.mkdir()
+    for name, releases in (("toy-stale", ">=1"), ("toy-absent", ">=2")):
+        (more / f"{name}.yaml").write_text(
+            f"id: {name}\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
+            f"  - releases: '{releases}'\n    target: sglang.forms:plain\n    edits:\n"
+            "      - fixed: doubled = topk * 4\n        buggy: doubled = topk * 8\n"
+        )
+    ids, message = REFUSED[case]
+    folders = os.pathsep.join([str(TOY / "toggles"), str(more)])
+    done = shell.python(PLAIN, **{REVERT: ids, "UNFIX_TOGGLES": folders})
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not shell.attestations.exists()
+
+
+def test_an_import_in_a_thread_ends_the_process_too(shell: Shell) -> None:
+    program = """
+        import threading
+        thread = threading.Thread(target=__import__, args=("sglang",))
+        thread.start(); thread.join()
+        print("served")
+    """
+    done = shell.python(program, **{REVERT: "no-such"})
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_guarded_import_cannot_swallow_the_refusal(shell: Shell) -> None:
+    program = "try:\n    import sglang\nexcept Exception:\n    print('served')\n"
+    done = shell.python(program, **{REVERT: "no-such"})
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_no_attestation_no_toggle(shell: Shell) -> None:
+    (shell.tmp / "file").write_text("")
+    done = shell.python(PLAIN, **{REVERT: "toy-plain", "UNFIX_ATTESTATIONS": f"{shell.tmp}/file"})
+    assert done.returncode == 3
+    assert "no attestation can be left" in done.stderr
+    assert done.stdout == ""
+
+
+UPSTREAM = """
+    import os
+    from sglang import users
+    from sglang.srt.debug_utils.pr_fix_toggle import asked_for
+    print(users.use(3, 5), asked_for(), os.environ.get("SGLANG_DEBUG_REVERT_PR"))
+"""
+
+
+def test_a_number_that_only_upstream_knows_is_left_to_upstream(shell: Shell) -> None:
+    assert shell.python(UPSTREAM, **{REVERT: "901"}).stdout == "30 901 901\n"
+
+
+def test_upstream_can_parse_what_is_left_when_ours_is_taken_out(shell: Shell) -> None:
+    assert shell.python(UPSTREAM, **{REVERT: "toy-plain,901"}).stdout == "6 901 901\n"
+    assert shell.python(UPSTREAM, **{REVERT: "toy-plain,toy-method"}).stdout == "6 0 None\n"
+
+
+def test_upstream_takes_one_number_only(shell: Shell) -> None:
+    done = shell.python(UPSTREAM, **{REVERT: "901,902"})
+    assert done.returncode == 2
+    assert "reverts one number at a time, not 901, 902" in done.stderr
+
+
+def test_a_plan_is_made_once_and_again_when_a_toggle_changes(shell: Shell) -> None:
+    for _ in range(2):
+        assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
+    plans = shell.tmp / ".unfix" / "plans"
+    [kept] = plans.iterdir()
+    answer = json.loads(kept.read_text())
+    answer["plan"]["release"] = "from the kept plan"
+    kept.write_text(json.dumps(answer))
+    assert "from the kept plan" in shell.python(PLAIN, **{REVERT: "toy-plain"}).stderr
+    kept.write_text("{cut sho")
+    assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
+
+
+def test_a_source_that_changes_under_a_plan_stops_the_process(shell: Shell) -> None:
+    copy = shell.tmp / "copy" / "sglang"
+    copy.mkdir(parents=True)
+    for name in ("__init__.py", "version.py", "forms.py", "users.py"):
+        (copy / name).write_text((TOY / "sglang" / name).read_text())
+    program = f"""
+        import sys
+        sys.path.insert(0, {str(copy.parent)!r})
+        import sglang
+        path = {str(copy / "forms.py")!r}
+        text = open(path).read()
+        open(path, "w").write(text + "# edited")
+        from sglang import users
+        print(users.use(3, 5))
+    """
+    done = shell.python(program, **{REVERT: "toy-plain"})
+    assert done.returncode == 3
+    assert "changed while toggles were being applied" in done.stderr
+    assert done.stdout == ""
+
+
+def test_another_sitecustomize_still_runs(shell: Shell) -> None:
+    (shell.tmp / "sitecustomize.py").write_text("print('theirs')")
+    path = os.pathsep.join([str(SITE), str(shell.tmp), str(TOY)])
+    assert shell.python(PLAIN, PYTHONPATH=path, **{REVERT: "toy-plain"}).stdout == "theirs\n6\n"
+    assert shell.python(PLAIN, PYTHONPATH=path).stdout == "theirs\n30\n"
+
+
+# unfix exec
+
+
+def test_exec_runs_a_command_under_toggles_and_reports(shell: Shell) -> None:
+    code = "from sglang import users; print(users.use(3, 5)); raise SystemExit(7)"
+    done = shell.unfix("--revert", "toy-plain,toy-method", "--", sys.executable, "-c", code)
+    assert done.returncode == 7
+    assert done.stdout == "6\n"
+    assert "toy-plain: in 1 processes, 1 of which loaded patched code; its code ran 1 times" in (
+        done.stderr
+    )
+    assert "toy-method: in 1 processes, 1 of which loaded patched code; its code never ran" in (
+        done.stderr
+    )
+
+
+def test_exec_refuses_before_it_starts_anything(shell: Shell) -> None:
+    marker = shell.tmp / "started"
+    code = f"open({str(marker)!r}, 'w')"
+    for words, message in {
+        ("--revert", "toy-plian"): "near it: toy-plain",
+        ("--revert", "toy-plain,toy-overlap"): "change the same code",
+        ("--enable", "toy-plain"): "it is fixed there",
+    }.items():
+        done = shell.unfix("--release", "current", *words, "--", sys.executable, "-c", code)
+        assert done.returncode == 2
+        assert message in done.stderr
+    assert not marker.exists()
+
+
+def test_exec_without_a_command_says_how_it_is_called(shell: Shell) -> None:
+    done = shell.unfix("--revert", "toy-plain")
+    assert done.returncode == 2
+    assert "exec needs a command" in done.stderr
+    done = shell.unfix("--", "no-such-command")
+    assert (done.returncode, "there is no command" in done.stderr) == (2, True)
+
+
+def test_exec_says_when_nothing_was_applied(shell: Shell) -> None:
+    done = shell.unfix("--revert", "toy-plain", "--", sys.executable, "-c", "pass")
+    assert done.returncode == 0
+    assert "no process of the command imported SGLang" in done.stderr
+
+
+def test_exec_passes_signals_on(shell: Shell) -> None:
+    code = (
+        "import signal, time; signal.signal(15, lambda *a: exit(9)); "
+        "print('up', flush=True); time.sleep(60)"
+    )
+    environment = {**shell.environment, "PYTHONPATH": f"{TOY}{os.pathsep}{paths.PACKAGE.parent}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "harness", "exec", "--", sys.executable, "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 9
+        assert time.monotonic() - started < 10
+
+
+def test_exec_json_holds_every_attestation(shell: Shell) -> None:
+    code = "from sglang import users; users.use(3, 5)"
+    done = shell.unfix("--json", "--revert", "toy-plain", "--", sys.executable, "-c", code)
+    [found] = json.loads(done.stdout)
+    assert found["toggles"] == {"toy-plain": "revert"}
+    assert found["reach"] == {"toy-plain": 1}
+    assert found["modules"] == ["sglang.forms"]
