@@ -1,0 +1,183 @@
+"""A real SGLang server on this CPU, under toggles, from `unfix exec` to the attestations."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.patching import attestation
+from harness.releases import managed
+
+RELEASE = "0.5.18"
+# The two fixes lie in attention backends that a CPU server never loads, and are attested as
+# such; the third toggle lies in the scheduler's way, and changes nothing that one sees.
+REVERTED = ("27460", "24617", "scheduler-probe")
+PROBE = """
+id: scheduler-probe
+title: nothing is wrong, the scheduler only takes another word for it
+family: probe
+symptom: accuracy
+devices: [cpu]
+variants:
+  - releases: ">=0.5.9"
+    target: sglang.srt.managers.schedule_batch:Req.finished
+    edits:
+      - fixed: return self.finished_reason is not None
+        buggy: return not self.finished_reason is None
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    script = paths.project() / "fixtures" / "models" / "random_llama.py"
+    python = managed.get(RELEASE).python
+    subprocess.run([str(python), str(script), str(folder)], check=True, capture_output=True)
+    return folder
+
+
+class Server:
+    """`sglang.launch_server` under `unfix exec`, with its log."""
+
+    def __init__(self, model: Path, folder: Path, *toggles: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.attestations = folder / "attestations"
+        self.log = folder / "log"
+        served = (
+            f"--model-path {model} --device cpu --attention-backend torch_native "
+            "--disable-cuda-graph --disable-overlap-schedule --mem-fraction-static 0.05 "
+            f"--max-total-tokens 4096 --host 127.0.0.1 --port {self.port}"
+        )
+        command = [sys.executable, "-m", "harness", "exec", "--release", RELEASE, *toggles]
+        command += ["--attestations", str(self.attestations), "--"]
+        command += ["python", "-m", "sglang.launch_server", *served.split()]
+        environment = {**os.environ, "OMP_NUM_THREADS": "2", "no_proxy": "127.0.0.1"}
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+
+    def ask(self, path: str, question: dict[str, object] | None = None) -> bytes:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            data=json.dumps(question).encode() if question else None,
+            headers={"content-type": "application/json"},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=60) as answer:
+            data: bytes = answer.read()
+            return data
+
+    def wait(self, seconds: int = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                self.ask("/health")
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.5)
+            else:
+                return
+        pytest.fail(f"the server did not get ready:\n{self.log.read_text()[-3000:]}")
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("toggles")
+    (folder / "scheduler-probe.yaml").write_text(PROBE)
+    toggles = ["--toggles", str(folder), "--revert", ",".join(REVERTED)]
+    server = Server(model, tmp_path_factory.mktemp("served"), *toggles)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+def test_it_answers_a_completion(served: Server) -> None:
+    question = {"model": "m", "prompt": "the capital of", "max_tokens": 8, "temperature": 0}
+    answer = json.loads(served.ask("/v1/completions", question))
+    assert answer["usage"]["completion_tokens"] == 8
+
+
+def test_every_process_that_patched_left_an_attestation(served: Server) -> None:
+    left = attestation.read(served.attestations)
+    assert len(left) >= 3  # the launcher, the scheduler, the detokenizer
+    for found in left:
+        assert found.release == RELEASE
+        assert found.toggles == dict.fromkeys(REVERTED, "revert")
+    assert sum(a.reach("scheduler-probe") for a in left) >= 1
+    assert sum(a.reach("27460") for a in left) == 0
+
+
+def test_the_scheduler_says_in_the_log_what_it_reverted(served: Server) -> None:
+    reached = [a for a in attestation.read(served.attestations) if a.reach("scheduler-probe")]
+    [scheduler] = reached
+    log = served.log.read_text()
+    for toggle in REVERTED:
+        assert f"pid {scheduler.pid} runs SGLang {RELEASE} with REVERTED {toggle}" in log
+
+
+@pytest.mark.parametrize(
+    ("toggles", "message"),
+    [
+        (["--revert", "99999"], "no toggle is called '99999'"),
+        (["--enable", "27460"], f"cannot enable 27460 on SGLang {RELEASE}: it is fixed there"),
+    ],
+)
+def test_a_server_that_cannot_have_its_toggles_never_starts(
+    model: Path, tmp_path: Path, toggles: list[str], message: str
+) -> None:
+    server = Server(model, tmp_path, *toggles)
+    assert server.process.wait(timeout=60) == 2
+    assert message in server.log.read_text()
+
+
+def test_a_stale_toggle_stops_the_server_itself(model: Path, tmp_path: Path) -> None:
+    """Not only `exec`'s own look: the process checks again what it was given."""
+    folder = tmp_path / "toggles"
+    folder.mkdir()
+    (folder / "stale-one.yaml").write_text(
+        "id: stale-one\ntitle: t\nfamily: f\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
+        "  - releases: '>=0.5'\n    target: sglang.srt.environ:EnvInt.parse\n    edits:\n"
+        "      - fixed: return int(value, 16)\n        buggy: return int(value, 8)\n"
+    )
+    environment = {
+        **os.environ,
+        "SGLANG_DEBUG_REVERT_PR": "stale-one",
+        "UNFIX_TOGGLES": str(folder),
+    }
+    done = subprocess.run(
+        [
+            str(managed.get(RELEASE).python),
+            "-m",
+            "sglang.launch_server",
+            "--model-path",
+            str(model),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "stale there: sglang.srt.environ:EnvInt.parse has neither form" in done.stderr
+    assert "return int(value)" in done.stderr
