@@ -45,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = paths.project() / "fixtures" / "models" / "random_llama.py"
     python = managed.get(RELEASE).python
     subprocess.run([str(python), str(script), str(folder)], check=True, capture_output=True)
-    return folder
+    return folder / "model"
 
 
 class Server:

@@ -6,10 +6,10 @@ import argparse
 import importlib.util
 import platform
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 
+from harness import machine as hardware
 from harness import paths
 from harness.cli import options
 from harness.cli.releases_command import describe
@@ -69,11 +69,7 @@ def _pip() -> tuple[bool, str]:
 
 
 def _gpu() -> str:
-    if shutil.which("nvidia-smi") is None:
-        return "none: CUDA guards are n/a here"
-    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    return done.stdout.strip().replace("\n", "; ") or f"nvidia-smi says: {done.stderr.strip()}"
+    return hardware.gpu() or "none: CUDA guards are n/a here"
 
 
 def registry() -> list[Line]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness import paths
+from harness import machine, paths
 from harness.cli import options
 from harness.errors import NotReady, UnfixError
 from harness.patching import attestation, boot, planner
@@ -22,6 +24,7 @@ from harness.releases import managed, sources
 from harness.releases.sources import SourceTree
 
 SITE = paths.PACKAGE / "patching" / "site"
+KEPT_LINES = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: the SGLang beside the command's python)",
     )
     parser.add_argument("--attestations", type=Path, metavar="DIR", help="where they are left")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="write what was run, where, and what it showed"
+    )
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
@@ -60,7 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
         on = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
         what = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
         options.say(f"{what} on {on}; attestations in {folder}")
-    code = _run(command, environment)
+    started = time.monotonic()
+    code, output = _run(command, environment, keep=arguments.record is not None)
+    if arguments.record is not None:
+        run = {"exit_code": code, "seconds": round(time.monotonic() - started, 1)}
+        python = shutil.which("python3", path=environment["PATH"]) or sys.executable
+        _record(arguments.record, {**run, "output": output}, folder, machine.facts(python))
     if revert or enable:
         _summary(folder, arguments.json)
     return code
@@ -135,9 +146,14 @@ def _set(
     environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{rest}" if rest else str(SITE)
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run the command in the foreground; signals sent to us are sent on to it."""
-    process = subprocess.Popen(command, env=environment)
+def _run(command: list[str], environment: dict[str, str], keep: bool) -> tuple[int, list[str]]:
+    """Run the command in the foreground; signals sent to us are sent on to it.
+
+    To keep its output, it is read and passed on line by line, stderr with stdout.
+    """
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if keep else {}
+    process = subprocess.Popen(command, env=environment, **pipes)
+    last: deque[str] = deque(maxlen=KEPT_LINES)
 
     def send_on(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
@@ -148,30 +164,46 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         before[number] = signal.signal(number, send_on)
     try:
+        for line in process.stdout or ():
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            last.append(line.decode(errors="replace").rstrip())
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 128 - code if code < 0 else code
+    return (128 - code if code < 0 else code), list(last)
+
+
+def _record(path: Path, run: dict[str, Any], folder: Path, made_on: dict[str, Any]) -> None:
+    """A recorded result: the command, the machine, the outcome and the attestations."""
+    found = attestation.read(folder) if folder.is_dir() else []
+    record = {
+        "command": ["unfix", *sys.argv[1:]],
+        "machine": made_on,
+        **run,
+        "processes": [_as_data(a) for a in found],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _as_data(found: attestation.Attestation) -> dict[str, Any]:
+    return {
+        "pid": found.pid,
+        "forked_from": found.forked_from,
+        "command": found.command,
+        "release": found.release,
+        "toggles": found.toggles,
+        "modules": found.modules,
+        "reach": {toggle: found.reach(toggle) for toggle in found.toggles},
+    }
 
 
 def _summary(folder: Path, as_json: bool) -> None:
     found = attestation.read(folder) if folder.is_dir() else []
     if as_json:
-        options.print_json(
-            [
-                {
-                    "pid": a.pid,
-                    "forked_from": a.forked_from,
-                    "command": a.command,
-                    "release": a.release,
-                    "toggles": a.toggles,
-                    "modules": a.modules,
-                    "reach": {toggle: a.reach(toggle) for toggle in a.toggles},
-                }
-                for a in found
-            ]
-        )
+        options.print_json([_as_data(a) for a in found])
         return
     if not found:
         options.say("no process of the command imported SGLang, so no toggle was applied")

@@ -1,0 +1,104 @@
+"""What a live toggle costs in and out, on a real release, beside SGLang's own patcher.
+
+    .releases/0.5.18/bin/python bench/live.py [--record FILE]      (PYTHONPATH=.)
+
+A function: 27360, which SGLang's own registry still reverts, so both do the same edit to the same
+method in one run. A kernel: 25418-dequant-int64. The first time makes the plan and compiles the
+patched module; afterwards a toggle goes in and out from what was kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from harness import machine, toggles
+
+FUNCTION = "27360"
+KERNEL = "25418-dequant-int64"
+MODULES = (
+    "sglang.srt.layers.attention.flashattention_backend",
+    "sglang.srt.layers.attention.deepseek_v4_backend",
+)
+ROUNDS = 200
+
+
+def timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) * 1000
+
+
+def in_and_out(make: Callable[[], AbstractContextManager[Any]]) -> float:
+    def once() -> None:
+        with make():
+            pass
+
+    return timed(once)
+
+
+def upstream_patcher() -> Callable[[], AbstractContextManager[Any]]:
+    """SGLang's patcher on its own registered revert, as a context like ours."""
+    registry = importlib.import_module("sglang.srt.debug_utils.pr_fix_toggle")
+    patcher = importlib.import_module("sglang.srt.debug_utils.source_patcher")
+    text = registry._PR_FIX_REVERT_YAML[int(FUNCTION)]
+
+    @contextlib.contextmanager
+    def reverted() -> Any:
+        with contextlib.redirect_stdout(io.StringIO()):
+            states = patcher.apply_patches_from_config(text)
+        try:
+            yield
+        finally:
+            for state in states:
+                state.restore()
+
+    return reverted
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for module in MODULES:
+        importlib.import_module(module)
+    ours = toggles.reverted(FUNCTION)
+    kernel = toggles.reverted(KERNEL)
+    theirs = upstream_patcher()
+    first = {"function": in_and_out(lambda: ours), "kernel": in_and_out(lambda: kernel)}
+    times: dict[str, list[float]] = {"function": [], "kernel": [], "upstream": []}
+    for _ in range(ROUNDS):  # interleaved: noise falls on all alike
+        times["function"].append(in_and_out(lambda: ours))
+        times["upstream"].append(in_and_out(theirs))
+        times["kernel"].append(in_and_out(lambda: kernel))
+    median = {name: statistics.median(found) for name, found in times.items()}
+    result = {
+        "command": ["python", *sys.argv],
+        "machine": machine.facts(),
+        "rounds": ROUNDS,
+        "first_ms": first,
+        "median_ms": median,
+        "upstream_over_ours": median["upstream"] / median["function"],
+    }
+    print(json.dumps(result, indent=1))
+    if arguments.record:
+        arguments.record.parent.mkdir(parents=True, exist_ok=True)
+        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    slow = {"function": 10, "kernel": 20}
+    return int(any(median[name] >= limit for name, limit in slow.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""What a recorded result has to say of the machine it was made on."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+PACKAGES = ("sglang", "torch", "triton", "transformers", "flashinfer-python", "sglang-kernel")
+ASK = f"""
+import importlib.metadata, json, platform
+found = {{"python": platform.python_version()}}
+for name in {PACKAGES!r}:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def gpu() -> str:
+    """The GPUs by name and driver; '' where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.stdout.strip().replace("\n", "; ")
+
+
+def facts(
+    python: str = sys.executable, environment: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Date, hardware, and the versions that a Python interpreter has of what matters here."""
+    done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, env=environment)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "gpu": gpu(),
+        "versions": json.loads(done.stdout) if done.returncode == 0 else {},
+    }
