@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ast_grep_py import SgNode, SgRoot
 
@@ -20,6 +20,12 @@ METAVARIABLE = re.compile(r"\$\$\$([A-Z_][A-Z0-9_]*)|\$([A-Z_][A-Z0-9_]*)")
 ANONYMOUS = re.compile(r"\$\$\$(?![A-Z])|\$_|\$\$\$_")
 # What ast-grep itself puts in the place of '$', which no Python identifier may hold.
 STAND_IN = "µ"
+# Stands in a binding for a line break inside a string, which no indentation may follow.
+LITERAL_BREAK = "\0"
+# A body behind its colon, where only a body of one line could be written back.
+BODY_BEHIND = re.compile(r"^([ \t]*)(.*:)[ \t]*(\$\$\$[A-Z_][A-Z0-9_]*)[ \t]*$", re.MULTILINE)
+LAST_LIST = re.compile(r",\s*\$\$\$([A-Z_][A-Z0-9_]*)\s*,?(?=\s*[)\]}])")
+SPARE_COMMA = re.compile(r"(?<=[(\[{,]),+|,+(?=[)\]}])")
 
 
 class PatternError(UnfixError):
@@ -54,7 +60,8 @@ class Form:
     def statements(self) -> tuple[str, ...]:
         code = as_code(self.text)
         root = SgRoot(code, "python").root()
-        if root.find(kind="ERROR"):
+        without_body = any(not block.text() for block in root.find_all(kind="block"))
+        if root.find(kind="ERROR") or without_body:
             raise PatternError(f"this pattern is not Python: {self.text.strip()!r}")
         nodes = [node for node in root.children() if node.kind() != "comment"]
         if not nodes:
@@ -74,8 +81,7 @@ class Form:
 
     def _runs(self, scope: SgNode, text: str) -> Iterator[tuple[list[SgNode], dict[str, str]]]:
         first, *others = self.statements
-        for node in scope.find_all(pattern=first):
-            bindings = self._bindings(first, node, text)
+        for node, bindings in matches(scope, first, text):
             if not others:
                 yield [node], bindings
                 continue
@@ -83,11 +89,10 @@ class Form:
             run = [current] if current else []
             for pattern in others:
                 current = next_statement(current) if current else None
-                matched = match_exactly(current, pattern) if current else None
-                if current is None or matched is None:
+                more = match_exactly(current, pattern, text) if current else None
+                if current is None or more is None:
                     break
-                more = self._bindings(pattern, matched, text)
-                if any(squeeze(bindings.get(k, v)) != squeeze(v) for k, v in more.items()):
+                if not all(same_code(bindings.get(name, v), v) for name, v in more.items()):
                     break
                 bindings.update(more)
                 run.append(current)
@@ -95,23 +100,94 @@ class Form:
                 if run:
                     yield run, bindings
 
-    def _bindings(self, pattern: str, node: SgNode, text: str) -> dict[str, str]:
-        bindings: dict[str, str] = {}
-        for many, one in METAVARIABLE.findall(pattern):
-            nodes = node.get_multiple_matches(many) if many else [node[one]]
-            start, end = (span(nodes[0])[0], span(nodes[-1])[1]) if nodes else (0, 0)
-            bindings[many or one] = unindent(text[start:end], indent_at(text, start))
-        return bindings
-
     def write(self, match: Match, text: str) -> str:
         """This form with the bindings of a match, indented for the place where the match stands."""
         indent = indent_at(text, match.start)
         written: list[str] = []
-        for number, line in enumerate(textwrap.dedent(self.text).strip("\n").split("\n")):
+        form = BODY_BEHIND.sub(r"\1\2\n\1    \3", textwrap.dedent(self.text).strip("\n"))
+        for number, line in enumerate(form.split("\n")):
             inner = line[: len(line) - len(line.lstrip())]
             filled = fill(line, match.bindings, indent + inner)
             written.append(filled if number == 0 or not line.strip() else indent + filled)
-        return "\n".join(written)
+        return "\n".join(written).replace(LITERAL_BREAK, "\n")
+
+
+def matches(scope: SgNode, pattern: str, text: str) -> Iterator[tuple[SgNode, dict[str, str]]]:
+    """Where one statement or expression stands, with what its metavariables stand for there.
+
+    ast-grep wants one item at least for a list that comes last, and lets a pattern leave out what
+    comes last in the code: an `else`, an assertion's message, the `async` of a function.
+    """
+    for shape in dict.fromkeys([pattern, LAST_LIST.sub("", pattern)]):
+        for node in scope.find_all(pattern=shape):
+            if tokens(shape, node) == joined(leaves(node)):
+                found = bindings(shape, node, text)
+                yield node, dict.fromkeys(metavariables(pattern), "") | found
+
+
+def bindings(pattern: str, node: SgNode, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, nodes in bound(pattern, node).items():
+        start, end = (span(nodes[0])[0], span(nodes[-1])[1]) if nodes else (0, 0)
+        code = text[start:end]
+        for outer in nodes:
+            for string in outer.find_all(kind="string"):
+                first, last = (place - start for place in span(string))
+                code = code[:first] + code[first:last].replace("\n", LITERAL_BREAK) + code[last:]
+        found[name] = unindent(code, indent_at(text, start))
+    return found
+
+
+def bound(pattern: str, node: SgNode) -> dict[str, list[SgNode]]:
+    """The nodes that each metavariable stands for, but for what closes a list of arguments."""
+    found = {}
+    for many, one in METAVARIABLE.findall(pattern):
+        nodes = node.get_multiple_matches(many) if many else [node[one]]
+        while many and nodes and nodes[-1].kind() in ("comment", ","):
+            if ends_with_meaning(nodes[-1]):
+                break
+            nodes.pop()
+        found[many or one] = nodes
+    return found
+
+
+def ends_with_meaning(node: SgNode) -> bool:
+    """Whether a comment or comma at the end stays: in a body, and in the tuple of `x[a,]`."""
+    parent = node.parent()
+    return parent is not None and parent.kind() in ("block", "module", "subscript")
+
+
+def tokens(pattern: str, node: SgNode) -> str:
+    """The pattern token by token, each metavariable as the code that it stands for."""
+    code = {
+        name: joined(t for n in nodes for t in leaves(n))
+        for name, nodes in bound(pattern, node).items()
+    }
+    return joined(
+        code.get(leaf.lstrip(STAND_IN), leaf) if leaf.startswith(STAND_IN) else leaf
+        for leaf in pattern_leaves(pattern)
+    )
+
+
+@lru_cache(maxsize=1024)
+def pattern_leaves(pattern: str) -> tuple[str, ...]:
+    return tuple(leaves(SgRoot(as_code(pattern), "python").root()))
+
+
+def leaves(node: SgNode) -> Iterator[str]:
+    """The tokens of a node without its comments."""
+    kind = node.kind()
+    if kind in ("comment", "line_continuation"):
+        return
+    if node.is_leaf() or kind == "string_content":
+        yield node.text()
+        return
+    for child in node.children():
+        yield from leaves(child)
+
+
+def joined(parts: Iterable[str]) -> str:
+    return SPARE_COMMA.sub("", "".join(parts))
 
 
 def fill(line: str, bindings: dict[str, str], indent: str) -> str:
@@ -136,6 +212,12 @@ def indent_at(text: str, position: int) -> str:
 def unindent(code: str, indent: str) -> str:
     """Code taken out of its place: the lines after its first, without that place's indent."""
     return "\n".join(line.removeprefix(indent) for line in code.split("\n"))
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether two pieces of code are the same but for white space and comments."""
+    one, other = (code.replace(LITERAL_BREAK, "\n") for code in (one, other))
+    return one == other or pattern_leaves(one) == pattern_leaves(other)
 
 
 def squeeze(code: str) -> str:
@@ -167,9 +249,9 @@ def next_statement(node: SgNode) -> SgNode | None:
     return following
 
 
-def match_exactly(node: SgNode, pattern: str) -> SgNode | None:
-    """The match of a pattern that covers the whole of `node`, if there is one."""
-    for found in node.find_all(pattern=pattern):
+def match_exactly(node: SgNode, pattern: str, text: str) -> dict[str, str] | None:
+    """The bindings of a match that covers the whole of `node`, if there is one."""
+    for found, names in matches(node, pattern, text):
         if span(found) == span(node):
-            return found
+            return names
     return None

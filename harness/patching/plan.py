@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from harness.errors import ConflictError, NotApplicable, PatchError
+from harness.matching.patterns import Match, same_code
 from harness.matching.scopes import ModuleSource
 from harness.matching.states import Finding, Site, Sources, State, find, form
 from harness.registry.schema import Toggle
@@ -182,11 +183,19 @@ def _check(source: ModuleSource, text: str, spans: list[tuple[Choice, Site, int,
         scopes = after.scopes(site.target.qualname)
         there = [m for scope in scopes for m in form(wanted).find(scope, text)]
         left = [m for scope in scopes for m in form(gone).find(scope, text)]
-        if [m.start for m in there] != [start] or left:
+        if [m.start for m in there] != [start] or left or not _binds_alike(there[0], site.match):
             raise PatchError(
                 f"{choice}: after the edit {site.target} has the wanted form {len(there)} times "
-                f"and the other {len(left)} times; the pattern is too loose"
+                f"and the other {len(left)} times, or its names stand for other code; "
+                "the pattern is too loose"
             )
+
+
+def _binds_alike(written: Match, found: Match) -> bool:
+    """`-$A` written for `x + y` would read `-x + y`, where `$A` is `x`."""
+    return written.bindings.keys() == found.bindings.keys() and all(
+        same_code(written.bindings[name], code) for name, code in found.bindings.items()
+    )
 
 
 def _site(choice: Choice, site: Site, text: str, start: int, end: int) -> PatchedSite:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import msgspec
 import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
+from yaml.reader import ReaderError
 
 from harness.errors import ToggleFileError
 from harness.matching.patterns import ANONYMOUS, Form, PatternError, as_code, metavariables, squeeze
@@ -31,30 +34,47 @@ class LinedDocument:
             loader = Loader(text)
             try:
                 self.root = loader.get_single_node()
-                self._refuse_doubled_keys(self.root)
+                self._refuse_what_is_no_plain_value(self.root, loader, set())
                 self.values = loader.construct_document(self.root) if self.root else None
             finally:
                 loader.dispose()
         except UnicodeDecodeError as error:
-            raise ToggleFileError(self.path, 1, f"not UTF-8: {error.reason}") from error
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise ToggleFileError(self.path, line, f"not UTF-8: {error.reason}") from error
+        except ReaderError as error:
+            line = text.partition(chr(error.character))[0].count("\n") + 1
+            problem = f"not safe YAML: character #x{error.character:04x}: {error.reason}"
+            raise ToggleFileError(self.path, line, problem) from error
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise ToggleFileError(self.path, line, f"not safe YAML: {error.problem}") from error
         except yaml.YAMLError as error:
             raise ToggleFileError(self.path, 1, f"not safe YAML: {error}") from error
 
-    def _refuse_doubled_keys(self, node: Any) -> None:
+    def _refuse_what_is_no_plain_value(self, node: Any, loader: Any, visited: set[int]) -> None:
+        """A doubled key, a key that is no word, a date of no calendar; aliases are seen once."""
+        if id(node) in visited:
+            return
+        visited.add(id(node))
+        if isinstance(node, yaml.ScalarNode):
+            try:
+                loader.construct_object(node)
+            except ValueError as error:
+                line = node.start_mark.line + 1
+                raise ToggleFileError(self.path, line, f"'{node.value}': {error}") from error
         if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                self._refuse_doubled_keys(item)
+                self._refuse_what_is_no_plain_value(item, loader, visited)
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:
+                line = key.start_mark.line + 1
+                if key.tag != "tag:yaml.org,2002:str":
+                    raise ToggleFileError(self.path, line, "a key is a word")
                 if key.value in seen:
-                    line = key.start_mark.line + 1
                     raise ToggleFileError(self.path, line, f"the key '{key.value}' stands twice")
                 seen.add(key.value)
-                self._refuse_doubled_keys(value)
+                self._refuse_what_is_no_plain_value(value, loader, visited)
 
     def line(self, *steps: str | int) -> int:
         """The line of a value, or of the nearest thing around it that is there."""
@@ -81,11 +101,11 @@ def read_toggle(path: Path) -> Toggle:
     if not isinstance(document.values, dict):
         raise ToggleFileError(document.path, 1, "a toggle file is a mapping with an id")
     try:
-        toggle = msgspec.convert(document.values, Toggle, strict=True)
+        toggle = msgspec.convert(_with_word_for_number(document.values), Toggle, strict=True)
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at `$")
         steps = list(_steps(where.rstrip("`")))
-        unknown = re.search(r"unknown field `(\w+)`", problem)
+        unknown = re.search(r"unknown field `([^`]*)`", problem)
         line = document.line(*steps, *([unknown[1]] if unknown else []))
         at = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
         problem = problem.replace("Object contains unknown field", "unknown key").replace(
@@ -101,6 +121,12 @@ def read_toggle(path: Path) -> Toggle:
         _check_variant(document, number, variant)
     _check_overlap(document, toggle)
     return toggle
+
+
+def _with_word_for_number(values: dict[str, Any]) -> dict[str, Any]:
+    """A PR number may stand as a number: `id: 27460`."""
+    number = values.get("id")
+    return {**values, "id": str(number)} if type(number) is int else values
 
 
 def _steps(where: str) -> Iterator[str | int]:
@@ -121,10 +147,15 @@ def _say_form(at: str, problem: str) -> str:
 def _check_variant(document: LinedDocument, number: int, variant: Variant) -> None:
     here = ("variants", number)
     try:
-        SpecifierSet(variant.releases)
-    except InvalidSpecifier as error:
+        specifiers = SpecifierSet(variant.releases)
+        for specifier in specifiers:
+            Version(specifier.version.removesuffix(".*"))
+    except (InvalidSpecifier, InvalidVersion) as error:
         line = document.line(*here, "releases")
         raise ToggleFileError(document.path, line, f"releases: {error}") from error
+    if not specifiers:
+        line = document.line(*here, "releases")
+        raise ToggleFileError(document.path, line, "releases: names no release")
     for index, edit in enumerate(variant.edits):
         place = (*here, "edits", index)
         if not (edit.target or variant.target):
@@ -147,7 +178,7 @@ def edit_problem(edit: Edit) -> str:
         if ANONYMOUS.search(text):
             return "a metavariable needs a name: '$$$' and '$_' cannot be written back"
     _ = fixed.statements, buggy.statements
-    if squeeze(edit.fixed) == squeeze(edit.buggy):
+    if shape(edit.fixed) == shape(edit.buggy):
         return "the fixed and the buggy form are the same"
     if metavariables(edit.fixed) != metavariables(edit.buggy):
         odd = sorted(metavariables(edit.fixed) ^ metavariables(edit.buggy))
@@ -160,6 +191,14 @@ def edit_problem(edit: Edit) -> str:
         if pattern.find(ModuleSource("", "", code).root, code):
             return f"the {name} form also matches the {other_name} form's code"
     return ""
+
+
+def shape(pattern: str) -> str:
+    """What a pattern says: white space counts in a string and as indentation, nowhere else."""
+    try:
+        return ast.dump(ast.parse(textwrap.dedent(as_code(pattern)).strip()))
+    except SyntaxError:
+        return squeeze(pattern)
 
 
 def _check_overlap(document: LinedDocument, toggle: Toggle) -> None:

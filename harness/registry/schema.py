@@ -11,8 +11,11 @@ from msgspec import Meta
 from packaging.specifiers import SpecifierSet
 
 Text = Annotated[str, Meta(pattern=r"\S")]
-Slug = Annotated[str, Meta(pattern=r"^[0-9a-z]+(-[0-9a-z]+)*$")]
-ModuleTarget = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*(:[A-Za-z_][\w.<>]*)?$")]
+Slug = Annotated[str, Meta(pattern=r"^[0-9a-z]+(-[0-9a-z]+)*\Z")]
+NAME = r"[A-Za-z_]\w*"
+ModuleTarget = Annotated[
+    str, Meta(pattern=rf"^{NAME}(\.{NAME})*(:{NAME}(\.<locals>)?(\.{NAME}(\.<locals>)?)*)?\Z")
+]
 
 
 class Symptom(Enum):
@@ -76,7 +79,7 @@ class Toggle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Slug
     title: Text
-    family: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")]
+    family: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
     symptom: Symptom
     devices: Annotated[tuple[Device, ...], Meta(min_length=1)]
     variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]

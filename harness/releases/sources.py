@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -116,7 +117,7 @@ class WheelTree(SourceTree):
             return None
         try:
             return self._zip.read(path).decode("utf-8")
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise NotReady(f"{self.wheel} is damaged ({error}): download it again") from error
 
     def place(self, path: str) -> str:
@@ -134,7 +135,7 @@ class WheelTree(SourceTree):
 def open_tree(path: Path) -> SourceTree:
     """The sources at a path: a wheel, a checkout's root, or a folder that holds the package."""
     if path.suffix == ".whl":
-        return WheelTree(path, path.name.split("-")[1])
+        return WheelTree(path, path.stem.removeprefix(f"{PACKAGE}-").partition("-")[0])
     for folder in (path, path / "python", path.parent if path.name == PACKAGE else path):
         if (folder / PACKAGE / "srt").is_dir():
             return FolderTree(folder, path.name)
