@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def machine() -> list[Line]:
     version = sys.version_info[:2]
-    free = shutil.disk_usage(paths.workspace()).free / 2**30
+    place = next(p for p in (paths.workspace(), *paths.workspace().parents) if p.exists())
+    free = shutil.disk_usage(place).free / 2**30
     return [
         Line(
             "python",

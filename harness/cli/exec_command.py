@@ -141,6 +141,7 @@ def _set(
         environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
     environment[boot.ATTESTATIONS] = str(attestations.resolve())
     environment[boot.PYTHON] = sys.executable
+    environment[boot.PLANNER_PATH] = os.environ.get("PYTHONPATH", "")
     environment["UNFIX_HOME"] = str(paths.workspace())
     rest = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{rest}" if rest else str(SITE)
@@ -184,8 +185,10 @@ def _record(path: Path, run: dict[str, Any], folder: Path, made_on: dict[str, An
         **run,
         "processes": [_as_data(a) for a in found],
     }
+    # Where the project lies on that machine is nobody's business in a recorded result.
+    text = json.dumps(record, indent=1).replace(str(paths.project()), ".")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(text + "\n")
 
 
 def _as_data(found: attestation.Attestation) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         (sys.executable, {}, ["tests", "--ignore=tests/kernels"]),
         (str(install.base_python()), {"TRITON_INTERPRET": "1"}, ["tests/kernels/interpreted"]),
         (str(install.base_python()), {"TRITON_INTERPRET": "0"}, ["tests/kernels/compiled"]),
+        (str(install.base_python()), {"TRITON_INTERPRET": "0"}, ["tests/kernels/gpu"]),
     ]
     codes = []
     for python, extra, places in sessions[:1] if chosen else sessions:

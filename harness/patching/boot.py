@@ -28,6 +28,7 @@ CARRIED = "UNFIX_REVERT"
 FOLDERS = "UNFIX_TOGGLES"
 ATTESTATIONS = "UNFIX_ATTESTATIONS"
 PYTHON = "UNFIX_PYTHON"
+PLANNER_PATH = "UNFIX_PYTHONPATH"
 
 recorder: Recorder | None = None
 
@@ -113,7 +114,8 @@ def _ask_planner(request: dict[str, Any]) -> dict[str, Any]:
     python = os.environ.get(PYTHON) or sys.executable
     ours = (REVERT, ENABLE, CARRIED, "PYTHONPATH", "PYTHONHOME")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
-    environment["PYTHONPATH"] = str(paths.PACKAGE.parent)
+    found_by = [str(paths.PACKAGE.parent), os.environ.get(PLANNER_PATH, "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, found_by))
     try:
         done = subprocess.run(
             [python, "-m", "harness.patching.planner"],

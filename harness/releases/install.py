@@ -110,7 +110,15 @@ def _make_base(say: Say) -> None:
     say("installing what the releases share: torch, Triton and plain dependencies (minutes)")
     _discard(base_folder())
     _venv(base_folder(), with_pip=False)
+    # torch alone with what it asks for: its plain build needs nothing more than the lock holds,
+    # the CUDA build that some indexes give does.
+    torch = next(str(r) for r in requirements(lock) if r.name == "torch")
+    constrained = "install --no-compile --only-binary :all: -c".split()
+    _pip(["--python", str(base_python()), *constrained, str(lock), torch])
     _pip_install(base_python(), [str(r) for r in requirements(lock)])
+    done = subprocess.run([base_python(), "-c", "import torch"], capture_output=True, text=True)
+    if done.returncode:
+        raise NotReady(f"torch was installed and does not import: {_last_line(done)}")
     _register_operators(_site(base_folder()))
     _complete(base_folder(), facts(lock))
 

@@ -100,7 +100,7 @@ def stand_in(package: str) -> None:
     module.__dict__["__unfix_withdraw__"] = withdraw
     module.__dict__["__unfix_provided__"] = provided
     if _Submodules not in sys.meta_path:
-        sys.meta_path.append(_Submodules)  # type: ignore[arg-type]
+        sys.meta_path.append(_Submodules)
 
 
 def _is_dunder(name: str) -> bool:

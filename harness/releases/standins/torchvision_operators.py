@@ -30,7 +30,7 @@ class _AfterTheBinary:
 def define() -> None:
     """See to it that torchvision, whenever it is imported, finds its operators."""
     if _AfterTheBinary not in sys.meta_path:
-        sys.meta_path.insert(0, _AfterTheBinary)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _AfterTheBinary)
 
 
 def _define_missing() -> None:

@@ -13,7 +13,7 @@ from harness import toggles
 from harness.patching.kernels import innermost
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="n/a: no CUDA device")
+pytestmark = pytest.mark.needs_cuda
 
 
 def launch(kernel: Any, **options: Any) -> int:

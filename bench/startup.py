@@ -1,0 +1,79 @@
+"""What the commands cost, and what a process pays that asks for no toggle.
+
+    python bench/startup.py [--record FILE]      (in unfix's own environment, one release installed)
+
+The price of the start line is measured in two release environments that differ in that line
+alone, by turns; `list` and `drift` beside a Python that does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import machine, paths
+from harness.releases import managed
+
+ROUNDS = 40
+
+
+def seconds(*words: str) -> float:
+    start = time.perf_counter()
+    subprocess.run(words, capture_output=True, check=False, cwd=paths.project())
+    return time.perf_counter() - start
+
+
+def without_start_line(release: managed.Release, folder: Path) -> Path:
+    """A copy of a release's environment whose path file does not look for toggles."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    assert release.site is not None
+    lines = (release.site / "unfix.pth").read_text().splitlines()[:2]
+    (site / "unfix.pth").write_text("\n".join(lines) + "\n")
+    return folder / "bin" / "python"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    release = managed.default()
+    assert release is not None
+    folder = Path(tempfile.mkdtemp())
+    bare = without_start_line(release, folder / "bare")
+    times: dict[str, list[float]] = {"with": [], "without": [], "nothing": [], "list": []}
+    for _ in range(ROUNDS):
+        times["with"].append(seconds(str(release.python), "-c", "pass"))
+        times["without"].append(seconds(str(bare), "-c", "pass"))
+        times["nothing"].append(seconds(sys.executable, "-c", "pass"))
+        times["list"].append(seconds(sys.executable, "-m", "harness", "list"))
+    shutil.rmtree(folder)
+    median = {name: statistics.median(found) for name, found in times.items()}
+    drift = seconds(sys.executable, "-m", "harness", "drift")
+    result: dict[str, Any] = {
+        "command": ["python", *sys.argv],
+        "machine": machine.facts(str(release.python)),
+        "rounds": ROUNDS,
+        "start_line_ms": (median["with"] - median["without"]) * 1000,
+        "start_line_ratio": median["with"] / median["without"],
+        "list_s": median["list"],
+        "list_over_empty_python": median["list"] / median["nothing"],
+        "drift_eleven_releases_s": drift,
+    }
+    print(json.dumps(result, indent=1))
+    if arguments.record:
+        arguments.record.parent.mkdir(parents=True, exist_ok=True)
+        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    return int(result["start_line_ms"] >= 2 or median["list"] >= 0.5 or drift >= 20)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
