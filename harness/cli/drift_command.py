@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.cli import options
 from harness.releases import managed, sources
@@ -40,9 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(drift.as_data())
     else:
-        show(drift)
+        show(drift, options.console())
     return 1 if drift.stale else 0
 
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MARKS = {
     "fixed": ("fixed", "green"),
@@ -54,32 +58,27 @@ MARKS = {
 }
 
 
-def show(drift: Drift) -> None:
+def show(drift: Drift, out: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    out = options.console()
+    grid = Table(box=None, pad_edge=False, padding=(0, 1))
+    grid.add_column("toggle", no_wrap=True)
+    for column in drift.columns:
+        grid.add_column(column.name, justify="center", no_wrap=True)
 
-    def table(title: str, rows: list[str], columns: list[Column], upstream: bool) -> Table:
-        out.print(title, style="bold")
-        grid = Table(box=None, pad_edge=False, padding=(0, 1))
-        grid.add_column("toggle", no_wrap=True)
-        for column in columns:
-            grid.add_column(column.name, justify="center", no_wrap=True)
-        for row in rows:
-            cells = [
-                (column.upstream if upstream else column.states).get(row, "absent")
-                for column in columns
-            ]
-            grid.add_row(row, *(Text(MARKS[cell][0], style=MARKS[cell][1]) for cell in cells))
-        return grid
+    def row(title: str, states: list[str]) -> None:
+        grid.add_row(title, *(Text(MARKS[state][0], style=MARKS[state][1]) for state in states))
 
-    out.print(table("toggles", [t.id for t in drift.toggles], drift.columns, upstream=False))
+    for toggle in drift.toggles:
+        row(toggle.id, [column.states[toggle.id] for column in drift.columns])
     numbers = sorted({number for column in drift.columns for number in column.upstream})
     if numbers:
-        out.print()
-        title = "SGLang's own registered reverts (SGLANG_DEBUG_REVERT_PR)"
-        out.print(table(title, numbers, drift.columns, upstream=True))
+        grid.add_row()
+        grid.add_row(Text("SGLang's own reverts", style="bold"))
+    for number in numbers:
+        row(number, [column.upstream.get(number, "absent") for column in drift.columns])
+    out.print(grid)
     for column in drift.columns:
         for finding in column.stale:
             out.print()
