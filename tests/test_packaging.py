@@ -1,0 +1,167 @@
+"""The wheel: one top-level package, which carries the project's data and works from anywhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkout import copy_of_the_tree
+
+from harness import __version__
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout, in which somebody also works."""
+    tree = copy_of_the_tree(tmp_path_factory.mktemp("checkout") / "tree")
+    (tree / ".releases").mkdir()
+    (tree / ".releases" / "large").touch()
+    (tree / "harness" / "__pycache__").mkdir()
+    (tree / "harness" / "__pycache__" / "paths.cpython-311.pyc").touch()
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path) -> Path:
+    out = tree.with_name("out")
+    pip(
+        "wheel", str(tree), "-q", "--no-deps", "-w", str(out),
+        *(["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []),
+    )  # fmt: skip
+    made = list(out.iterdir())
+    assert len(made) == 1
+    return made[0]
+
+
+@pytest.fixture(scope="module")
+def files(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.testzip() is None
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel alone was installed."""
+    target = tmp_path_factory.mktemp("installed") / "site"
+    pip("install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
+    return target
+
+
+def pip(*words: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def call(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m harness` from the installed wheel, where nothing else of the project is."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "SGLANG_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *words],
+        cwd=cwd,
+        env={**kept, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def kept_below(folder: Path) -> set[str]:
+    """The files of a folder of the checkout, as paths below it."""
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.name != ".gitkeep"
+    }
+
+
+def test_the_wheel_holds_one_top_level_package(files: set[str]) -> None:
+    tops = {name.partition("/")[0] for name in files}
+    assert tops == {"harness", f"unfix-{__version__}.dist-info"}
+
+
+def test_the_wheel_is_for_any_machine(wheel: Path) -> None:
+    assert wheel.name == f"unfix-{__version__}-py3-none-any.whl"
+
+
+@pytest.mark.parametrize("folder", ["toggles", "suites", "fixtures"])
+def test_the_wheel_carries_the_data_of_the_project(
+    files: set[str], tree: Path, folder: str
+) -> None:
+    carried = f"harness/carried/{folder}/"
+    held = {name.removeprefix(carried) for name in files if name.startswith(carried)}
+    assert held - {".gitkeep"} == kept_below(tree / folder)
+    assert held
+
+
+def test_the_wheel_holds_the_whole_engine_and_nothing_that_was_made(
+    files: set[str], tree: Path
+) -> None:
+    engine = {f"harness/{name}" for name in kept_below(tree / "harness")}
+    held = {n for n in files if n.startswith("harness/") and "/carried/" not in n}
+    assert held == engine
+    for needed in (
+        "releases/locks/base.txt",
+        "releases/locks/0.5.23.txt",
+        "releases/standins/sgl_kernel/__init__.py",
+        "releases/standins/_refusing.py",
+        "releases/standins_npu/torch_npu/__init__.py",
+        "releases/unfix_start.py",
+        "patching/site/sitecustomize.py",
+    ):
+        assert f"harness/{needed}" in files
+
+
+def test_the_wheel_names_its_command_and_the_python_it_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        info = f"unfix-{__version__}.dist-info"
+        metadata = archive.read(f"{info}/METADATA").decode().splitlines()
+        commands = archive.read(f"{info}/entry_points.txt").decode()
+    assert "Requires-Python: >=3.11" in metadata
+    assert "unfix = harness.cli.main:main" in commands
+
+
+def listed(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["toggles"]
+    return [row["id"] for row in rows]
+
+
+def test_installed_it_lists_its_own_toggles_from_anywhere(
+    installed: Path, tree: Path, tmp_path: Path
+) -> None:
+    ids = listed(call(installed, tmp_path, "list", "--json"))
+    assert sorted(ids) == sorted(path.stem for path in (tree / "toggles").glob("*.yaml"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_listed_comes_out_of_the_wheel(
+    installed: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    fewer = tmp_path_factory.mktemp("fewer") / "site"
+    shutil.copytree(installed, fewer)
+    for path in (fewer / "harness" / "carried" / "toggles").iterdir():
+        if path.name != "27460.yaml":
+            path.unlink()
+    assert listed(call(fewer, fewer.parent, "list", "--json")) == ["27460"]
+
+
+def test_installed_it_keeps_releases_where_one_works(installed: Path, tmp_path: Path) -> None:
+    done = call(installed, tmp_path, "doctor", "--json")
+    found = {line["name"]: line["found"] for line in json.loads(done.stdout)}
+    assert found["disk"].endswith(str(tmp_path))
+    assert str(installed) in found["toggles"]
+
+
+def test_its_own_tests_are_told_to_be_in_a_checkout(installed: Path, tmp_path: Path) -> None:
+    done = call(installed, tmp_path, "test")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "checkout" in done.stderr

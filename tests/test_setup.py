@@ -1,0 +1,265 @@
+"""`./unfix` on a fresh checkout: it sets itself up once, and says in one sentence if it cannot.
+
+Two set-ups here use the machine's own pip. The others put a pip and a venv of the test's on
+PYTHONPATH, which do at once what the real ones take seconds for, or fail the way they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from checkout import BASE_PYTHON, Checkout, copy_of_the_tree, fake_tools
+
+from harness import __version__
+
+ANSWER = f"unfix {__version__}\n"
+SETTING_UP = "unfix: setting up .venv, once"
+NO_NETWORK = {
+    "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+    "PIP_FIND_LINKS": "",
+    "PIP_EXTRA_INDEX_URL": "",
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_RETRIES": "0",
+}
+
+
+def until(claim: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def runs_pip(process: subprocess.Popen[str]) -> bool:
+    """Whether a set-up has come as far as pip."""
+    assert process.poll() is None
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    words = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]
+    return any(b"pip" in command and b"install" in command for command in words)
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], *says: str) -> None:
+    """The set-up was refused: exit 3, and one line that says why."""
+    told = [line for line in done.stderr.splitlines() if line != SETTING_UP]
+    assert (done.returncode, done.stdout, len(told)) == (3, "", 1), done.stderr
+    assert told[0].startswith("unfix: ")
+    for words in says:
+        assert words in told[0]
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("set-up")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)  # each real environment takes 100 MB
+
+
+@pytest.fixture(scope="module")
+def made(trees: Path) -> tuple[Checkout, subprocess.CompletedProcess[str]]:
+    """A checkout that was set up by the machine's own pip, and what its first call said."""
+    checkout = Checkout(copy_of_the_tree(trees / "made"))
+    return checkout, checkout.call()
+
+
+@pytest.fixture
+def faked(tmp_path: Path) -> Checkout:
+    """A fresh checkout beside a pip and a venv that are quick."""
+    return Checkout(copy_of_the_tree(tmp_path / "tree"), fake_tools(tmp_path / "fakes"))
+
+
+Made = tuple[Checkout, subprocess.CompletedProcess[str]]
+
+
+def test_the_first_call_sets_up_and_answers(made: Made) -> None:
+    checkout, done = made
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
+    assert checkout.ready.is_file()
+
+
+def test_the_second_call_starts_at_once_and_runs_no_pip(made: Made, faked: Checkout) -> None:
+    spied = Checkout(made[0].tree, faked.fakes)
+    mark = spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns
+    before = time.monotonic()
+    done = spied.call(FAKE_PIP_SAYS="pip was called", **NO_NETWORK)
+    assert time.monotonic() - before < 1.5
+    assert (done.returncode, done.stdout, done.stderr, spied.pips) == (0, ANSWER, "", [])
+    assert (spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns) == mark
+
+
+def test_the_arguments_and_the_exit_code_are_handed_over(made: Made) -> None:
+    done = made[0].call("show", "no-such-toggle")
+    assert done.returncode == 2
+    assert "no-such-toggle" in done.stderr
+
+
+def test_it_is_itself_wherever_it_is_called_from(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").touch()
+    (tmp_path / "harness" / "__main__.py").write_text("raise SystemExit('somebody else')")
+    (tmp_path / "link").symlink_to(made[0].tree / "unfix")
+    variables = made[0].variables()
+    words = [str(tmp_path / "link"), "--version"]
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
+
+
+def test_a_set_up_killed_during_pip_is_repaired_by_the_next_call(trees: Path) -> None:
+    checkout = Checkout(copy_of_the_tree(trees / "killed"))
+    with checkout.start() as process:
+        until(lambda: runs_pip(process))
+        os.killpg(process.pid, signal.SIGKILL)
+    assert (checkout.tree / ".venv" / "bin" / "python").exists()
+    assert not checkout.ready.exists()
+    done = checkout.call()
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
+
+
+def test_no_network_is_said_in_one_sentence(faked: Checkout) -> None:
+    real = Checkout(faked.tree)
+    assert_one_sentence(
+        real.call(**NO_NETWORK), "package index cannot be reached", "PIP_INDEX_URL", "connect"
+    )
+    assert not real.ready.exists()
+    assert faked.call().stdout == ANSWER
+
+
+def test_a_pip_that_outlives_its_set_up_does_not_write_into_the_next_one(faked: Checkout) -> None:
+    with faked.start(FAKE_PIP_SECONDS="2") as process:
+        until(lambda: faked.pips == ["begins"])
+        process.kill()
+    assert faked.pips == ["begins"]
+    assert faked.call().stdout == ANSWER
+    assert faked.pips == ["begins", "ends"] * 2
+
+
+def test_half_an_environment_without_its_mark_is_made_anew(faked: Checkout) -> None:
+    binaries = faked.tree / ".venv" / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "python").symlink_to(BASE_PYTHON)
+    (binaries / "left-over").touch()
+    assert faked.call().stdout == ANSWER
+    assert not (binaries / "left-over").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(faked: Checkout) -> None:
+    assert faked.call().returncode == 0
+    python = faked.tree / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to(faked.tree / "gone")
+    assert faked.call().stdout == ANSWER
+
+
+def test_two_calls_at_the_same_time_both_end_well_and_set_up_once(faked: Checkout) -> None:
+    with faked.start(FAKE_PIP_SECONDS="1") as one, faked.start(FAKE_PIP_SECONDS="1") as other:
+        answers = [process.communicate(timeout=60)[0] for process in (one, other)]
+    assert (answers, one.returncode, other.returncode) == ([ANSWER, ANSWER], 0, 0)
+    assert faked.pips == ["begins", "ends"]
+
+
+def test_new_dependencies_are_installed_also_from_inside_the_environment(faked: Checkout) -> None:
+    assert faked.call().returncode == 0
+    with open(faked.tree / "pyproject.toml", "a") as file:
+        file.write("\n")
+    inside = f"{faked.tree / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = faked.call(PATH=inside)
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
+    assert faked.pips == ["begins", "ends"] * 2
+
+
+def test_ctrl_c_stops_it_and_the_next_call_repairs(faked: Checkout) -> None:
+    with faked.start(FAKE_PIP_SECONDS="60") as process:
+        until(lambda: faked.pips == ["begins"])
+        os.killpg(process.pid, signal.SIGINT)
+        told = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert faked.call().stdout == ANSWER
+
+
+OLDER = [f"python3.{minor}" for minor in range(6, 11)]
+
+
+def older_pythons() -> list[str]:
+    """Pythons below 3.11 that run here: on the PATH, or installed beside the one in use."""
+    beside = Path(BASE_PYTHON).resolve().parents[2]
+    found = [str(path) for name in OLDER for path in beside.glob(f"*/bin/{name}")]
+    found += [path for name in OLDER if (path := shutil.which(name))]
+    return [p for p in found if subprocess.run([p, "-c", ""], capture_output=True).returncode == 0]
+
+
+def test_a_python_that_is_too_old_is_said_in_one_sentence(faked: Checkout) -> None:
+    """With Pythons that really are older where there are any, and with one that claims to be."""
+    says = ("3.11 or newer is needed", "UNFIX_PYTHON")
+    assert_one_sentence(faked.call(FAKE_VERSION="3.10.13"), "this is 3.10.13", *says)
+    for python in older_pythons():
+        assert_one_sentence(Checkout(faked.tree).call(UNFIX_PYTHON=python), *says)
+    assert not (faked.tree / ".venv").exists()
+
+
+@pytest.mark.parametrize("python", ["python-that-is-not-there", "false"])
+def test_a_chosen_python_that_does_not_run_is_named(faked: Checkout, python: str) -> None:
+    assert_one_sentence(faked.call(UNFIX_PYTHON=python), "UNFIX_PYTHON", python)
+
+
+def test_the_chosen_python_is_the_one_that_is_used(faked: Checkout, tmp_path: Path) -> None:
+    chosen = tmp_path / "chosen"
+    chosen.write_text(f'#!/bin/sh\necho ran >> {tmp_path / "ran"}\nexec {BASE_PYTHON} "$@"\n')
+    chosen.chmod(0o755)
+    assert faked.call(UNFIX_PYTHON=str(chosen)).stdout == ANSWER
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_full_disk_is_said_in_one_sentence(faked: Checkout) -> None:
+    assert_one_sentence(faked.call(FAKE_FREE="1000"), "disk is full", "needs 0.5")
+    says = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    assert_one_sentence(faked.call(FAKE_PIP_SAYS=says), "disk is full")
+    assert_one_sentence(faked.call(FAKE_VENV_SAYS="[Errno 28] No space left"), "disk is full")
+    assert not faked.ready.exists()
+
+
+def test_a_python_without_venv_is_told_what_to_install(faked: Checkout) -> None:
+    says = "The virtual environment was not created successfully because ensurepip is not available"
+    assert_one_sentence(faked.call(FAKE_VENV_SAYS=says), "python3-venv")
+    assert_one_sentence(faked.call(FAKE_PIP_SAYS="No module named pip"), "python3-venv")
+
+
+def test_any_other_trouble_is_told_by_the_error_line_of_pip(faked: Checkout) -> None:
+    says = "Collecting rich\nERROR: rich is for Python 4\nnote: this is not a problem with pip"
+    assert_one_sentence(faked.call(FAKE_PIP_SAYS=says), "ERROR: rich is for Python 4")
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_one_that_is_ready_still_runs(
+    faked: Checkout,
+) -> None:
+    # Root writes anywhere, unless it gives the right up: prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE).
+    give_up, override = 24, 1
+    program = (
+        "import ctypes, os, sys; "
+        f"ctypes.CDLL(None).prctl({give_up}, {override}, 0, 0, 0); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    words = [sys.executable, "-c", program, str(faked.tree / "unfix"), "list"]
+
+    def call() -> subprocess.CompletedProcess[str]:
+        variables = faked.variables()
+        return subprocess.run(words, env=variables, cwd="/", capture_output=True, text=True)
+
+    faked.tree.chmod(0o555)
+    try:
+        assert_one_sentence(call(), "cannot be written", "Permission denied")
+        faked.tree.chmod(0o755)
+        assert faked.call().stdout == ANSWER
+        faked.tree.chmod(0o555)
+        done = call()
+        assert done.returncode == 0, done.stderr
+        assert "27460" in done.stdout
+    finally:
+        faked.tree.chmod(0o755)
