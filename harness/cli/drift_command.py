@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options
+from harness.errors import NotReady
 from harness.releases import managed, sources
-from harness.releases.drift import Column, Drift, survey
+from harness.releases.drift import Drift, survey
+from harness.releases.sources import SourceTree
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     trees = [sources.open_tree(place) for place in arguments.places]
     trees += [managed.tree(name) for name in arguments.release]
     if not trees:
-        trees = [release.sources() for release in managed.all_releases()]
+        trees = all_trees()
     trees.sort(key=lambda tree: (tree.version is None, tree.version or 0))
     drift = survey(toggles, trees)
     if arguments.json:
@@ -45,8 +50,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if drift.stale else 0
 
 
-if TYPE_CHECKING:
-    from rich.console import Console
+def all_trees() -> list[SourceTree]:
+    releases = managed.all_releases()
+    missing = [r.name for r in releases if not r.installed and r.wheel is None]
+    if missing:
+        raise NotReady(
+            f"the sources of SGLang {', '.join(missing)} are not here; "
+            "`unfix releases add --sources all` fetches them (170 MB), or name some by --release "
+            "or --from"
+        )
+    return [release.sources() for release in releases]
+
 
 MARKS = {
     "fixed": ("fixed", "green"),
