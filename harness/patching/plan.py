@@ -6,7 +6,6 @@ given the same toggles run the same text.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import itertools
 from collections import defaultdict
@@ -166,7 +165,7 @@ def _written(choice: Choice, site: Site) -> str:
 def _check(source: ModuleSource, text: str, spans: list[tuple[Choice, Site, int, int]]) -> None:
     """The patched text is Python, and holds each edit in its other form, once, where it was put."""
     try:
-        ast.parse(text)
+        compile(text, source.path, "exec", dont_inherit=True)
     except SyntaxError as error:
         asked = ", ".join(sorted({str(choice) for choice, *_ in spans}))
         raise PatchError(

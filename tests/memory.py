@@ -1,0 +1,62 @@
+"""A release whose modules are written in the test, and toggles made without a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from harness.matching.scopes import ModuleSource
+from harness.patching.plan import Choice, Direction, make
+from harness.registry.schema import Device, Edit, Symptom, Toggle, Variant
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+class Memory:
+    """Sources in memory; `version` is None for a checkout that does not say it."""
+
+    def __init__(self, modules: dict[str, str], version: str | None = "0.5.9") -> None:
+        self.texts = modules
+        self.version = Version(version) if version else None
+
+    def read(self, module: str) -> ModuleSource | None:
+        text = self.texts.get(module)
+        return None if text is None else ModuleSource(module, f"{module}.py", text)
+
+    def modules(self) -> Iterator[str]:
+        return iter(self.texts)
+
+
+def variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> Variant:
+    edits = tuple(Edit(fixed, buggy) for fixed, buggy in pairs)
+    return Variant(releases=releases, edits=edits, target=target)
+
+
+def toggle(*variants: Variant, name: str = "some-fix") -> Toggle:
+    return Toggle(
+        id=name,
+        title="Something is off by one",
+        family="things",
+        symptom=Symptom.CRASH,
+        devices=(Device.CPU,),
+        variants=variants,
+    )
+
+
+def edit(fixed: str, buggy: str, target: str = "m:f", name: str = "some-fix") -> Toggle:
+    return toggle(variant(((fixed, buggy),), target), name=name)
+
+
+def patched(asked: Toggle, direction: Direction, text: str) -> str:
+    """The text of module `m` after one toggle."""
+    plan = make([Choice(asked, direction)], Memory({"m": text}), "0.5.9")
+    return plan.modules[0].text
+
+
+def reverted(asked: Toggle, text: str) -> str:
+    return patched(asked, Direction.REVERT, text)
+
+
+def enabled(asked: Toggle, text: str) -> str:
+    return patched(asked, Direction.ENABLE, text)

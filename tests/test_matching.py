@@ -1,0 +1,294 @@
+"""Patterns: what they match, what they do not, and that what is written back is the same code."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+from memory import edit, enabled, reverted
+
+from harness.errors import NotApplicable, PatchError
+from harness.matching.patterns import Form, PatternError
+from harness.matching.scopes import ModuleSource
+
+
+def found(pattern: str, code: str, qualname: str = "") -> list[str]:
+    """The pieces of code that a pattern matches."""
+    text = textwrap.dedent(code)
+    scopes = ModuleSource("m", "m.py", text).scopes(qualname)
+    return [text[m.start : m.end] for scope in scopes for m in Form(pattern).find(scope, text)]
+
+
+def stands_for(pattern: str, code: str) -> dict[str, str]:
+    (match,) = Form(pattern).find(ModuleSource("m", "m.py", code).root, code)
+    return match.bindings
+
+
+def there_and_back(fixed: str, buggy: str, code: str, target: str = "m:f") -> str:
+    """The reverted code, after a look that enabling it gives the same module again."""
+    asked, text = edit(fixed, buggy, target), textwrap.dedent(code)
+    bug = reverted(asked, text)
+    assert ast.dump(ast.parse(enabled(asked, bug))) == ast.dump(ast.parse(text))
+    assert ast.dump(ast.parse(bug)) != ast.dump(ast.parse(text))
+    return bug
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = g(a, b + 1)",
+        "x=g(a,b+1)",
+        "x = g(\n    a,\n    b\n    + 1,\n)",
+        "x = g(a, b + 1)  # why",
+        "x = [g(a, b + 1) for a in c]",
+    ],
+)
+def test_white_space_line_breaks_and_a_trailing_comma_do_not_matter(code: str) -> None:
+    assert len(found("g(a, b + 1)", code)) == 1
+    assert len(found("g(\n  a,\n  b + 1\n)", code)) == 1
+    assert len(found("g($A, $B + 1)", code)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [
+        ("if a:\n    x()", "if a:\n    x()\nelse:\n    y()"),
+        ("for a in b:\n    x()", "for a in b:\n    x()\nelse:\n    y()"),
+        ("for a in b:\n    x()", "async def f():\n    async for a in b:\n        x()"),
+        ("def f($$$P):\n    $$$BODY", "async def f(a):\n    x()"),
+        ("def f($$$P):\n    $$$BODY", "def f(a) -> int:\n    x()"),
+        ("assert a", "assert a, 'why'"),
+        ("raise A", "raise A from b"),
+        ("a < b", "a < b < c"),
+        ("x[$A:]", "x[a::]"),
+        ("x[:$A]", "x[::a]"),
+        ("f'{x}'", "f'{x=}'"),
+        ("g(a)", "g(*a)"),
+        ("g(a)", "g(a, b)"),
+        ("a in b", "a not in b"),
+        ("except_ = 'a'", "except_ = b'a'"),
+        ("x = (a)", "x = (a,)"),
+    ],
+)
+def test_a_pattern_that_leaves_something_out_does_not_match(pattern: str, code: str) -> None:
+    assert found(pattern, code) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "items"),
+    [
+        ("g(1)", ""),
+        ("g(1,)", ""),
+        ("g(1, a)", "a"),
+        ("g(1, a, *b, c=2, **d,)", "a, *b, c=2, **d"),
+        ("g(\n    1,\n    a,\n    b,  # why\n)", "a,\nb"),
+    ],
+)
+def test_a_list_metavariable_stands_for_any_number_of_items(code: str, items: str) -> None:
+    assert stands_for("g(1, $$$REST)", code) == {"REST": items}
+    assert stands_for("$F(1, $$$REST)", code) == {"F": "g", "REST": items}
+
+
+@pytest.mark.parametrize("code", ["g()", "g(a)", "g(a, b)", "g(\n    a,\n    b,\n)", "g(a,)"])
+@pytest.mark.parametrize(
+    "buggy",
+    ["h($$$A)", "h(1, $$$A)", "h($$$A, 2)", "h(1, $$$A, 2)", "h([$$$A])", "h(1, *[$$$A])"],
+)
+def test_a_list_metavariable_is_written_back_without_a_comma_too_many(
+    code: str, buggy: str
+) -> None:
+    bug = there_and_back("g($$$A)", buggy, f"def f():\n    return {code}\n")
+    items = "a, b" if "b" in code else "a" if "a" in code else ""
+    wanted = ast.parse(buggy.replace("$$$A", items or "*()"))
+    call = ast.unparse(wanted).replace(", *()", "").replace("*(), ", "").replace("*()", "")
+    assert ast.unparse(ast.parse(bug)) == f"def f():\n    return {call}"
+
+
+def test_a_metavariable_stands_for_the_same_code_throughout_a_form() -> None:
+    assert found("x = $A\ny = $A", "x = g( 1 )\ny = g(1)") == ["x = g( 1 )\ny = g(1)"]
+    assert found("x = $A\ny = $A", "x = g(1)\ny = g(2)") == []
+    assert found("x = $A\ny = $A", "x = 'a b'\ny = 'ab'") == []
+    assert found("g($A, $A)", "g(a, b)") == []
+
+
+def test_the_other_form_gets_what_the_metavariables_stand_for() -> None:
+    code = "def f():\n    return (self.steps, width(max_bs, self.topk), max_bs + 1)\n"
+    bug = there_and_back("($S, width($B, self.topk), $E)", "($E, width($B), $S)", code)
+    assert bug == "def f():\n    return (max_bs + 1, width(max_bs), self.steps)\n"
+
+
+def test_a_run_is_found_over_comments_and_blank_lines() -> None:
+    code = "a()\nx = 1  # one\n\n# two\n\ny = 2\nb()\n"
+    assert found("x = $A\ny = $B", code) == ["x = 1  # one\n\n# two\n\ny = 2"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["x = 1\nz()\ny = 2", "y = 2\nx = 1", "if a:\n    x = 1\nelse:\n    y = 2", "g(x=1)\ny = 2"],
+)
+def test_a_run_is_only_found_as_neighbours(code: str) -> None:
+    assert found("x = $A\ny = $B", code) == []
+
+
+def test_a_run_is_made_of_whole_statements() -> None:
+    assert found("x()\ny()", "x()\ny()") == ["x()\ny()"]
+    assert found("x()\ny()", "z = x()\ny()") == []
+    assert found("x()\ny()", "x()\nz = y()") == []
+
+
+def test_a_run_is_found_in_any_block_and_changed_there_alone() -> None:
+    code = "def f():\n    y = 0\n    while a:\n        x = 1\n        y = 2\n    y = 3\n"
+    bug = there_and_back("x = $A\ny = $B", "y = $B\nx = $A", code)
+    assert bug == "def f():\n    y = 0\n    while a:\n        y = 2\n        x = 1\n    y = 3\n"
+
+
+def test_a_run_may_not_hold_a_bare_metavariable() -> None:
+    with pytest.raises(PatternError, match="bare metavariable"):
+        found("x = 1\n$REST", "x = 1")
+
+
+def test_text_that_is_not_ascii_shifts_nothing() -> None:
+    code = "# Grüße 😀 漢字\ndef f(größe):\n    s = '😀é'; return g(größe)  # é\n"
+    bug = there_and_back("g($A)", "h($A)", code)
+    assert bug == code.replace("g(größe)", "h(größe)")
+
+
+SCOPES = """\
+g(0)
+
+@decorate(g(1))
+@other
+def decorated():
+    return g(2)
+
+class Outer:
+    field = g(3)
+
+    @property
+    def method(self):
+        def nested():
+            return g(4)
+        return nested
+
+    class Inner:
+        @staticmethod
+        def method():
+            return g(5)
+
+if condition:
+    def either():
+        return g(6)
+else:
+    def either():
+        return g(7)
+
+try:
+    import something
+except ImportError:
+    async def fallback():
+        return g(8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("qualname", "numbers"),
+    [
+        ("decorated", "12"),
+        ("Outer", "345"),
+        ("Outer.method", "4"),
+        ("Outer.method.nested", "4"),
+        ("Outer.Inner.method", "5"),
+        ("either", "67"),
+        ("fallback", "8"),
+        ("", "012345678"),
+        ("method", ""),
+        ("nested", ""),
+        ("Outer.field", ""),
+        ("Outer.Inner.missing", ""),
+    ],
+)
+def test_a_target_is_found_by_its_qualified_name(qualname: str, numbers: str) -> None:
+    assert found("g($N)", SCOPES, qualname) == [f"g({number})" for number in numbers]
+
+
+@pytest.mark.parametrize("target", ["decorated", "Outer.method.nested", "Outer.Inner.method"])
+def test_only_the_target_changes(target: str) -> None:
+    number = {"decorated": "2", "Outer.method.nested": "4", "Outer.Inner.method": "5"}[target]
+    bug = there_and_back("return g($N)", "return h($N)", SCOPES, f"m:{target}")
+    assert bug == SCOPES.replace(f"return g({number})", f"return h({number})")
+
+
+def test_a_decorator_a_default_and_a_class_line_can_be_changed() -> None:
+    code = "@keep\n@tuned(8)\ndef f(a=g(1)):\n    pass\n\nclass C(B):\n    x = 1\n    y = 2\n"
+    assert "@keep\n@slow(8)\ndef f(" in there_and_back("tuned($N)", "slow($N)", code)
+    assert "def f(a=h(1)):" in there_and_back("g($N)", "h($N)", code)
+    bug = there_and_back("class C(B):\n    $$$BODY", "class C(D):\n    $$$BODY", code, "m:C")
+    assert bug.endswith("class C(D):\n    x = 1\n    y = 2\n")
+
+
+def test_a_form_of_several_lines_keeps_the_indentation_of_its_place() -> None:
+    code = "def f():\n    if a:\n        x = g(1)\n        z()\n"
+    bug = there_and_back("x = g($A)", "if b:\n    x = h($A)\nelse:\n    x = k($A)", code)
+    assert bug == (
+        "def f():\n    if a:\n        if b:\n            x = h(1)\n"
+        "        else:\n            x = k(1)\n        z()\n"
+    )
+
+
+BODY = '''\
+def f():
+    for item in items:
+        if item:
+            # first
+            text = """one
+two
+            three"""
+
+            call(
+                text,
+            )
+        # last
+    return text
+'''
+
+
+@pytest.mark.parametrize(
+    ("fixed", "buggy"),
+    [
+        ("for $I in items:\n    $$$BODY", "for $I in others:\n    $$$BODY"),
+        ("for $I in items: $$$BODY", "for $I in others: $$$BODY"),
+        ("for $I in items:\n  $$$BODY", "for $I in others:\n  $$$BODY"),
+    ],
+)
+def test_a_body_is_written_back_with_its_shape(fixed: str, buggy: str) -> None:
+    bug = there_and_back(fixed, buggy, BODY)
+    assert ast.dump(ast.parse(bug)) == ast.dump(ast.parse(BODY.replace("items", "others")))
+    assert "# first" in bug
+    if fixed == "for $I in items:\n    $$$BODY":
+        assert bug == BODY.replace("in items", "in others")
+
+
+def test_a_body_moves_deeper_and_back_without_its_strings_changing() -> None:
+    fixed = "for $I in items:\n    $$$BODY"
+    buggy = "if items:\n    for $I in others:\n        $$$BODY"
+    bug = there_and_back(fixed, buggy, BODY)
+    assert '"""one\ntwo\n            three"""' in bug
+    assert "\n                # first\n" in bug
+
+
+def test_a_body_behind_its_colon_takes_all_statements_along() -> None:
+    code = "def f():\n    if a: x(); y()\n    z()\n"
+    assert "if b:" in there_and_back("if a: $$$BODY", "if b: $$$BODY", code)
+
+
+def test_code_that_would_bind_otherwise_where_it_is_written_is_refused() -> None:
+    asked = edit("g($A)", "-$A")
+    with pytest.raises(PatchError, match="its names stand for other code"):
+        reverted(asked, "def f():\n    return g(x + y)\n")
+    assert reverted(asked, "def f():\n    return g(x)\n") == "def f():\n    return -x\n"
+
+
+def test_a_toggle_whose_form_leaves_out_an_else_loses_no_code() -> None:
+    with pytest.raises(NotApplicable, match="neither form"):
+        reverted(edit("if a:\n    x()", "y()"), "def f():\n    if a: x()\n    else: z()\n")

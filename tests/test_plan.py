@@ -1,0 +1,248 @@
+"""Plans: whole or not at all, the same for the same toggles, and an error that names the one."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from memory import Memory, edit, toggle, variant
+
+from harness.errors import ConflictError, NotApplicable, PatchError, UnfixError
+from harness.patching.plan import Choice, Direction, Plan, make
+from harness.registry.schema import Edit, Toggle, Variant
+
+TEXT = """\
+# Größe 😀
+def f():
+    width = rows * topk
+    if deep:
+        é = good(1); other = 2
+    return width
+
+def g():
+    start()
+    finish()
+"""
+WIDTH = edit("width = rows * topk", "width = rows", name="width")
+CALL = edit("good($N)", "if_bad(\n    $N,\n)", name="call")
+RUN = edit("start()\nfinish()", "start()\nagain()\nfinish()", "m:g", name="run")
+BUGGY_TEXT = TEXT.replace(" * topk", "")
+
+
+def revert(*toggles: Toggle) -> list[Choice]:
+    return [Choice(each, Direction.REVERT) for each in toggles]
+
+
+def enable(*toggles: Toggle) -> list[Choice]:
+    return [Choice(each, Direction.ENABLE) for each in toggles]
+
+
+def observe(*toggles: Toggle) -> list[Choice]:
+    return [Choice(each, Direction.OBSERVE) for each in toggles]
+
+
+def planned(choices: list[Choice], **modules: str) -> Plan:
+    return make(choices, Memory(modules or {"m": TEXT}), "0.5.9")
+
+
+def refusal(kind: type[UnfixError], choices: list[Choice], **modules: str) -> str:
+    with pytest.raises(kind) as caught:
+        planned(choices, **modules)
+    return str(caught.value)
+
+
+def test_a_plan_holds_the_module_with_the_other_form_and_nothing_else_changed() -> None:
+    plan = planned(revert(WIDTH))
+    assert plan.release == "0.5.9"
+    assert plan.toggles == (("width", "revert", "Something is off by one"),)
+    (module,) = plan.modules
+    assert (module.module, module.path, module.text) == ("m", "m.py", BUGGY_TEXT)
+    assert planned(enable(WIDTH), m=BUGGY_TEXT).modules[0].text == TEXT
+
+
+def test_the_digest_is_of_the_text_before_the_edits() -> None:
+    (module,) = planned(revert(WIDTH)).modules
+    assert module.digest == hashlib.sha256(TEXT.encode()).hexdigest()
+
+
+def test_observing_keeps_the_text_and_says_where_the_code_is_in_either_state() -> None:
+    for text in (TEXT, BUGGY_TEXT):
+        (module,) = planned(observe(WIDTH), m=text).modules
+        assert module.text == text
+        assert [site.direction for site in module.sites] == ["observe"]
+
+
+def test_toggles_on_different_code_of_one_module_compose_in_any_order() -> None:
+    wanted = (BUGGY_TEXT.replace("good(1)", "if_bad(\n            1,\n        )")).replace(
+        "    start()\n", "    start()\n    again()\n"
+    )
+    for order in itertools.permutations([WIDTH, CALL, RUN]):
+        (module,) = planned(revert(*order)).modules
+        assert module.text == wanted
+
+
+def test_reverting_one_and_enabling_another_compose() -> None:
+    (module,) = planned([*revert(RUN), *enable(WIDTH)], m=BUGGY_TEXT).modules
+    assert module.text == TEXT.replace("    start()\n", "    start()\n    again()\n")
+
+
+def test_a_toggle_over_two_modules_patches_both() -> None:
+    edits = (Edit("one(a)", "one()"), Edit("two(a)", "two()", "n"))
+    asked = toggle(Variant(">=0", edits, "m"))
+    plan = planned(revert(asked), m="one(a)\n", n="two(a)\n", other="one(a)\n")
+    assert {module.module: module.text for module in plan.modules} == {
+        "m": "one()\n",
+        "n": "two()\n",
+    }
+
+
+def test_sites_say_the_lines_and_the_columns_of_the_patched_text() -> None:
+    (module,) = planned(revert(WIDTH, CALL, RUN)).modules
+    found = {site.toggle: site for site in module.sites}
+    nodes = {
+        (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset): ast.unparse(node)
+        for node in ast.walk(ast.parse(module.text))
+        if isinstance(node, ast.stmt | ast.expr)
+    }
+    places = {
+        name: (site.line, site.column, site.end_line, site.end_column)
+        for name, site in found.items()
+    }
+    assert nodes[places["width"]] == "width = rows"
+    assert nodes[places["call"]] == "if_bad(1)"
+    assert places["width"] == (3, 4, 3, 16)
+    assert places["call"] == (5, 13, 7, 9)
+    assert places["run"] == (11, 4, 13, 12)
+    assert found["run"].target == "m:g"
+    assert {site.direction for site in module.sites} == {"revert"}
+
+
+@pytest.mark.parametrize("first", [revert, observe])
+def test_two_toggles_on_the_same_code_are_refused(first: object) -> None:
+    part = edit("topk", "top", name="part")
+    both = (revert if first is revert else observe)(WIDTH) + revert(part)
+    assert refusal(ConflictError, both) == (
+        f"{both[0]} and revert part change the same code, m line 3"
+    )
+    assert "change the same code, m line 3" in refusal(ConflictError, both[::-1])
+
+
+def test_two_toggles_on_the_very_same_code_are_refused() -> None:
+    twin = edit("width = rows * topk", "width = topk", name="twin")
+    assert "change the same code" in refusal(ConflictError, revert(WIDTH, twin))
+
+
+def test_neighbours_are_not_the_same_code() -> None:
+    left, right = edit("'a'", "'x'", name="left"), edit("'b'", "'y'", name="right")
+    (module,) = planned(revert(left, right), m="def f():\n    return 'a''b'\n").modules
+    assert module.text == "def f():\n    return 'x''y'\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("revert", "enable"), ("enable", "revert"), ("observe", "revert")]
+)
+def test_one_toggle_both_ways_is_refused(one: str, other: str) -> None:
+    choices = [Choice(WIDTH, Direction(one)), Choice(WIDTH, Direction(other))]
+    assert refusal(ConflictError, choices) == (
+        f"toggle width is asked for twice over: {one} and {other}"
+    )
+
+
+def test_one_toggle_twice_the_same_way_is_one_toggle() -> None:
+    assert planned(revert(WIDTH, WIDTH)) == planned(revert(WIDTH))
+
+
+def test_reverting_a_buggy_toggle_is_refused() -> None:
+    message = refusal(NotApplicable, revert(WIDTH), m=BUGGY_TEXT)
+    assert message.startswith("cannot revert width on SGLang 0.5.9: it is buggy there")
+    assert "`enable` would carry the fix" in message
+
+
+def test_enabling_a_fixed_toggle_is_refused() -> None:
+    message = refusal(NotApplicable, enable(WIDTH))
+    assert message.startswith("cannot enable width on SGLang 0.5.9: it is fixed there")
+    assert "`revert` would take it out" in message
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_an_absent_toggle_is_refused(direction: Direction) -> None:
+    later = toggle(variant((("a", "b"),), releases=">=0.6"), name="later")
+    message = refusal(NotApplicable, [Choice(later, direction)])
+    assert "later on SGLang 0.5.9: it is absent there" in message
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_stale_toggle_is_refused_with_the_nearest_source(direction: Direction) -> None:
+    message = refusal(
+        NotApplicable, [Choice(WIDTH, direction)], m=TEXT.replace("* topk", "* self.topk")
+    )
+    assert "it is stale there: m:f has neither form" in message
+    assert "+width = rows * self.topk" in message
+
+
+def test_one_toggle_that_does_not_apply_stops_the_whole_plan() -> None:
+    assert "cannot revert run" in refusal(
+        NotApplicable, revert(WIDTH, RUN), m=TEXT.replace("finish()", "end()")
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (edit("value($A)", "$A = 1\nvalue()"), "def f():\n    return value(a)\n"),
+        (edit("value($A)", "value($A=1)"), "def f():\n    return value('a')\n"),
+        (edit("x = $A", "return $A", "m"), "x = 1\n"),
+        (edit("x = $A", "x = await $A"), "def f():\n    x = 1\n"),
+    ],
+)
+def test_a_patched_source_that_does_not_compile_is_refused(asked: Toggle, text: str) -> None:
+    with pytest.raises(
+        PatchError, match=r"m does not compile after revert some-fix: .* at line \d"
+    ):
+        planned(revert(asked), m=text)
+
+
+def test_a_patch_that_leaves_its_own_other_form_there_is_refused() -> None:
+    with pytest.raises(PatchError, match="the other 1 times"):
+        planned(revert(edit("x = a", "x = b\nx = a")), m="def f():\n    x = a\n")
+
+
+def test_a_toggle_that_writes_another_ones_form_is_refused_beside_it() -> None:
+    writes = edit("other = 2", "width = rows", name="writes")
+    assert planned(revert(writes))
+    with pytest.raises(PatchError, match=r"revert width: .* the wanted form 2 times"):
+        planned(revert(WIDTH, writes))
+
+
+PRINT_PLAN = """
+import json
+from memory import Memory
+from test_plan import CALL, RUN, TEXT, WIDTH, edit, revert
+from harness.patching.plan import make
+many = edit("many($$$A, $$$B)", "few($$$B, $$$A)", "n", name="many")
+modules = {"m": TEXT, "n": "many()"}
+print(json.dumps(make(revert(WIDTH, many, CALL, RUN), Memory(modules), "0.5.9").as_data()))
+"""
+
+
+def test_a_plan_is_the_same_in_every_process() -> None:
+    answers = set()
+    for seed in ("0", "1", "2"):
+        here = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+        answer = subprocess.run(
+            [sys.executable, "-c", PRINT_PLAN],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": here},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.add(answer.stdout)
+    (one,) = answers
+    assert [module["module"] for module in json.loads(one)["modules"]] == ["m", "n"]

@@ -1,0 +1,233 @@
+"""States: what a toggle is on a release is read from its source, and a stale one says why."""
+
+from __future__ import annotations
+
+import pytest
+from memory import Memory, edit, toggle, variant
+
+from harness.matching.states import Finding, State, find
+from harness.registry.schema import Edit, Toggle, Variant
+
+FIXED = "def f():\n    width = rows * topk\n    return width\n"
+BUGGY = "def f():\n    width = rows\n    return width\n"
+PAIR = ("width = rows * topk", "width = rows")
+PLAIN = edit(*PAIR)
+
+
+def state(asked: Toggle, text: str, version: str | None = "0.5.9") -> State:
+    return find(asked, Memory({"m": text}, version)).state
+
+
+def stale(asked: Toggle, modules: dict[str, str], version: str | None = "0.5.9") -> Finding:
+    finding = find(asked, Memory(modules, version))
+    assert finding.state is State.STALE
+    assert finding.problem
+    assert finding.sites == ()
+    return finding
+
+
+def test_the_fixed_and_the_buggy_form_are_told_apart() -> None:
+    assert state(PLAIN, FIXED) is State.FIXED
+    assert state(PLAIN, BUGGY) is State.BUGGY
+
+
+def test_a_finding_says_where_the_code_stands() -> None:
+    (site,) = find(PLAIN, Memory({"m": FIXED})).sites
+    assert FIXED[site.match.start : site.match.end] == "width = rows * topk"
+    assert str(site.target) == "m:f"
+    assert site.state is State.FIXED
+
+
+RANGED = toggle(
+    variant((PAIR,), releases=">=0.5.9,<0.5.13"),
+    variant((("new(rows, topk)", "new(rows)"),), releases=">=0.5.13,<0.5.16"),
+)
+
+
+@pytest.mark.parametrize("version", ["0.5.8", "0.5.16", "0.5.13rc1"])
+def test_outside_of_every_range_code_in_neither_form_is_absent(version: str) -> None:
+    assert state(RANGED, "def f():\n    pass\n", version) is State.ABSENT
+    assert find(RANGED, Memory({}, version)).state is State.ABSENT
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "wanted"),
+    [
+        ("0.5.9", FIXED, State.FIXED),
+        ("0.5.12.post1", BUGGY, State.BUGGY),
+        ("0.5.13", "def f(): new(rows, topk)\n", State.FIXED),
+        ("0.5.15.dev7+g1a2b3c4", "def f(): new(rows)\n", State.BUGGY),
+        ("0.5.12", "def f(): new(rows)\n", State.STALE),
+    ],
+)
+def test_the_version_says_which_variant_to_look_for_and_the_source_its_state(
+    version: str, text: str, wanted: State
+) -> None:
+    assert state(RANGED, text, version) is wanted
+
+
+@pytest.mark.parametrize(("text", "form"), [(FIXED, "fixed"), (BUGGY, "buggy")])
+def test_a_form_found_outside_of_its_range_is_stale(text: str, form: str) -> None:
+    finding = stale(RANGED, {"m": text}, "0.5.16")
+    assert finding.problem == (
+        f"the range '>=0.5.9,<0.5.13' leaves out 0.5.16, where its {form} form is found"
+    )
+
+
+def test_a_module_that_is_gone_is_stale_and_shows_where_its_code_went() -> None:
+    old = "sglang.srt.layers.attention.nsa.nsa_indexer"
+    new = "sglang.srt.layers.attention.dsa.dsa_indexer"
+    finding = stale(edit(*PAIR, target=f"{old}:f"), {new: FIXED, "other": "def g(): pass\n"})
+    assert finding.problem == f"there is no module {old}"
+    assert finding.nearest == f"may have moved to: {new}:f"
+
+
+def test_a_target_that_is_a_whole_module_shows_modules_of_a_like_name() -> None:
+    asked = edit("LIMIT = 10", "LIMIT = 11", target="sglang.srt.nsa_backend")
+    finding = stale(asked, {"sglang.srt.dsa_backend": "LIMIT = 10\n", "other": ""})
+    assert finding.nearest == "may have moved to: sglang.srt.dsa_backend"
+
+
+def test_a_definition_that_is_gone_is_stale_and_shows_its_new_name() -> None:
+    asked = edit(*PAIR, target="m:Backend.init_row")
+    text = "class Backend:\n    def init_rows(self):\n        width = rows * topk\n"
+    moved = "class Backend:\n    def init_row(self):\n        width = rows * topk\n"
+    finding = stale(asked, {"m": text, "elsewhere": moved, "uses": "Backend().init_row()\n"})
+    assert finding.problem == "m defines no Backend.init_row"
+    first, *_, last = finding.nearest.splitlines()
+    assert first == "near it: m:Backend.init_rows"
+    assert last == "may have moved to: elsewhere:Backend.init_row"
+
+
+def test_code_in_neither_form_is_stale_and_shows_what_changed() -> None:
+    text = "def f():\n    first()\n    width = rows * self.topk + 1\n    return width\n"
+    finding = stale(PLAIN, {"m": text})
+    assert finding.problem == "m:f has neither form"
+    assert finding.nearest.splitlines() == [
+        "--- the fixed form",
+        "+++ m.py:3",
+        "@@ -1 +1 @@",
+        "-width = rows * topk",
+        "+width = rows * self.topk + 1",
+    ]
+
+
+def test_the_nearest_source_is_compared_with_the_form_that_is_nearer() -> None:
+    finding = stale(PLAIN, {"m": "def f():\n    width = row\n"})
+    assert finding.nearest.splitlines()[0] == "--- the buggy form"
+
+
+def test_a_form_of_several_lines_is_shown_beside_as_many_lines() -> None:
+    names = "abcde"
+    form = [f"{name} = make({name})" for name in names]
+    code = "".join(f"    {name} = make({name}{', c' * (name == 'c')})\n" for name in names)
+    asked = edit("\n".join(form), "\n".join(form[1:-1]))
+    finding = stale(asked, {"m": f"def f():\n    start()\n{code}    end()\n"})
+    assert finding.nearest.splitlines()[1:] == [
+        "+++ m.py:3",
+        "@@ -1,5 +1,5 @@",
+        " a = make(a)",
+        " b = make(b)",
+        "-c = make(c)",
+        "+c = make(c, c)",
+        " d = make(d)",
+        " e = make(e)",
+    ]
+
+
+def test_both_forms_in_one_target_are_stale() -> None:
+    finding = stale(PLAIN, {"m": "def f():\n    width = rows * topk\n    width = rows\n"})
+    assert finding.problem == "m:f has both forms"
+
+
+@pytest.mark.parametrize("form", PAIR)
+def test_a_form_that_matches_twice_is_stale(form: str) -> None:
+    which = "fixed" if form == PAIR[0] else "buggy"
+    finding = stale(PLAIN, {"m": f"def f():\n    {form}\n    if a:\n        {form}\n"})
+    assert finding.problem == f"m:f has the {which} form 2 times, not once"
+
+
+def test_a_form_in_both_arms_of_a_conditional_definition_is_stale() -> None:
+    arm = "    def f():\n        width = rows\n"
+    finding = stale(PLAIN, {"m": f"if a:\n{arm}else:\n{arm}"})
+    assert finding.problem == "m:f has the buggy form 2 times, not once"
+
+
+def test_a_form_outside_of_its_target_does_not_count() -> None:
+    assert state(PLAIN, FIXED + "def g():\n    width = rows\n") is State.FIXED
+    assert stale(PLAIN, {"m": "def f():\n    pass\n" + FIXED.replace("f()", "g()")})
+
+
+SEVERAL = toggle(variant((PAIR, ("use(width, topk)", "use(width)"))))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        ("rows * topk", "width, topk", State.FIXED),
+        ("rows", "width", State.BUGGY),
+        ("rows * topk", "width", State.STALE),
+        ("rows", "width, topk", State.STALE),
+        ("rows", "width, row", State.STALE),
+    ],
+)
+def test_a_toggle_of_several_edits_is_whole_or_stale(
+    first: str, second: str, wanted: State
+) -> None:
+    text = f"def f():\n    width = {first}\n    use({second})\n"
+    finding = find(SEVERAL, Memory({"m": text}))
+    assert finding.state is wanted
+    assert len(finding.sites) == (0 if wanted is State.STALE else 2)
+
+
+def test_edits_that_disagree_are_named_with_their_states() -> None:
+    text = "def f():\n    width = rows * topk\n    use(width)\n"
+    assert stale(SEVERAL, {"m": text}).problem == "its edits disagree: m:f is fixed, m:f is buggy"
+
+
+def test_edits_of_one_toggle_may_be_in_several_modules() -> None:
+    one, other = Edit(*PAIR), Edit("use(width, topk)", "use(width)", "n:K.g")
+    asked = toggle(Variant(">=0", (one, other), "m:f"))
+    text = "class K:\n    def g(self):\n        use(width{})\n"
+    fixed = Memory({"m": FIXED, "n": text.format(", topk")})
+    assert find(asked, fixed).state is State.FIXED
+    assert find(asked, Memory({"m": BUGGY, "n": text.format("")})).state is State.BUGGY
+    assert stale(asked, {"m": FIXED, "n": text.format("")}).problem == (
+        "its edits disagree: m:f is fixed, n:K.g is buggy"
+    )
+    assert stale(asked, {"m": FIXED}).problem == "there is no module n"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (FIXED, State.FIXED),
+        (BUGGY, State.BUGGY),
+        ("def f(): new(rows, topk)\n", State.FIXED),
+        ("def f(): new(rows)\n", State.BUGGY),
+        ("def f(): pass\n", State.STALE),
+    ],
+)
+def test_a_checkout_that_does_not_say_its_version_takes_the_variant_that_fits(
+    text: str, wanted: State
+) -> None:
+    assert state(RANGED, text, None) is wanted
+
+
+def test_a_checkout_takes_the_newest_of_two_variants_that_fit() -> None:
+    text = "def f():\n    width = rows\n    new(rows, topk)\n"
+    finding = find(RANGED, Memory({"m": text}, None))
+    assert (finding.state, finding.variant) == (State.FIXED, RANGED.variants[1])
+
+
+def test_a_checkout_explains_a_stale_toggle_by_its_newest_variant() -> None:
+    finding = stale(RANGED, {"m": "def f():\n    new(rows, topk, 1)\n"}, None)
+    assert finding.variant == RANGED.variants[1]
+    assert "+new(rows, topk, 1)" in finding.nearest
+
+
+def test_in_a_checkout_a_toggle_whose_modules_are_all_gone_is_absent() -> None:
+    assert find(RANGED, Memory({"other": FIXED}, None)).state is State.ABSENT
+    moved = toggle(variant((PAIR,)), variant((PAIR,), target="n:f"))
+    assert find(moved, Memory({"other": FIXED}, None)).state is State.ABSENT
+    assert stale(moved, {"n": "def g():\n    pass\n"}, None).problem == "n defines no f"
