@@ -126,7 +126,9 @@ def standins() -> list[Line]:
     lines = []
     for folder, when in ((install.STANDINS, "always"), (install.STANDINS_NPU, "for NPU suites")):
         for name in sorted(p.name for p in folder.iterdir() if (p / "__init__.py").is_file()):
-            real = list(install.base_folder().glob(f"lib/python*/site-packages/{name}"))
-            says = f"{real[0]} (real)" if real else f"a stand-in that refuses to be called, {when}"
+            real = sorted(paths.releases().glob(f"*/lib/python*/site-packages/{name}"))
+            says = f"a stand-in that refuses to be called, {when}"
+            if real:
+                says = f"{', '.join(map(str, real))} (real)"
             lines.append(Line(f"stands in: {name}", None, says))
     return lines

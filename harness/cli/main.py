@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from harness import __version__
-from harness.errors import UnfixError
+from harness.errors import NotReady, UnfixError
 
 COMMANDS = {
     "list": "the registry, with each toggle's state on a release",
@@ -61,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output went away (`| head`): nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # A disk that is full, a folder that cannot be written: the error names it.
+        print(f"unfix: {error}", file=sys.stderr)
+        return NotReady.exit_code
     except KeyboardInterrupt:
         print("unfix: stopped", file=sys.stderr)
         return 130

@@ -29,14 +29,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
         return listing(arguments.json)
     chosen = select(arguments.versions)
+    if arguments.action == "remove":
+        for release in chosen:
+            if not release.folder.exists() and release.wheel is None:
+                raise UnfixError(f"SGLang {release.name} is not here: nothing to remove")
     for release in chosen:
         if arguments.action == "add" and arguments.sources:
             install.add_sources(release, options.say)
         elif arguments.action == "add":
             install.add(release, options.say)
         else:
-            if not release.folder.exists() and release.wheel is None:
-                raise UnfixError(f"SGLang {release.name} is not here: nothing to remove")
             install.remove(release, arguments.force)
     if arguments.json:
         options.print_json([describe(release) for release in chosen])

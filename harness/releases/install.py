@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def add(release: Release, say: Say) -> None:
         if release.ready:
             return
         wheel = _fetch(release, say)
+        _refuse_if_used(release.folder, f"SGLang {release.name}", "end it first: it is made anew")
         say(f"installing SGLang {release.name}")
         _discard(release.folder)
         _venv(release.folder, with_pip=False)
@@ -66,13 +68,10 @@ def add_sources(release: Release, say: Say) -> None:
 
 def remove(release: Release, force: bool = False) -> None:
     """Remove a release, unless a process is running from it."""
-    users = processes_of(release.folder)
-    if users and not force:
-        shown = ", ".join(f"{pid} ({name})" for pid, name in users[:5])
-        raise NotReady(
-            f"SGLang {release.name} is in use by process {shown}; end it first, or add --force"
-        )
     with _one_at_a_time():
+        if not force:
+            hint = "end it first, or add --force"
+            _refuse_if_used(release.folder, f"SGLang {release.name}", hint)
         _discard(release.folder)
         if release.wheel is not None:
             release.wheel.unlink()
@@ -107,6 +106,7 @@ def _make_base(say: Say) -> None:
             f"{free / GIBIBYTE:.1f} GiB are free under {paths.releases()}; "
             "the shared base of the releases needs 5"
         )
+    _refuse_if_used(base_folder(), "what the releases share", "end it first: it is made anew")
     say("installing what the releases share: torch, Triton and plain dependencies (minutes)")
     _discard(base_folder())
     _venv(base_folder(), with_pip=False)
@@ -171,7 +171,7 @@ def wheel_is_whole(wheel: Path) -> bool:
     try:
         with zipfile.ZipFile(wheel) as archive:
             return archive.testzip() is None
-    except (zipfile.BadZipFile, OSError, EOFError):
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError):
         return False
 
 
@@ -189,7 +189,9 @@ def _pip_install(python: Path, wanted: list[str]) -> None:
 
 def _pip(words: list[str]) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *words]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, pass_fds=_held
+    )
     if done.returncode == 0:
         return
     if "No space left" in done.stderr:
@@ -217,6 +219,10 @@ def _discard(folder: Path) -> None:
         shutil.rmtree(leaving)
 
 
+# The lock while it is held: pip holds it too, so that one that outlives us is waited for.
+_held: list[int] = []
+
+
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
     import fcntl
@@ -224,7 +230,20 @@ def _one_at_a_time() -> Iterator[None]:
     paths.releases().mkdir(parents=True, exist_ok=True)
     with open(paths.releases() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        for left in paths.releases().glob(".leaving-*"):
+            shutil.rmtree(left, ignore_errors=True)  # somebody was stopped while removing it
+        _held.append(lock.fileno())
+        try:
+            yield
+        finally:
+            _held.clear()
+
+
+def _refuse_if_used(folder: Path, name: str, hint: str) -> None:
+    users = processes_of(folder)
+    if users:
+        shown = ", ".join(f"{pid} ({words})" for pid, words in users[:5])
+        raise NotReady(f"{name} is in use by process {shown}; {hint}")
 
 
 def processes_of(folder: Path) -> list[tuple[int, str]]:
@@ -236,12 +255,26 @@ def processes_of(folder: Path) -> list[tuple[int, str]]:
             continue
         try:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            held = words[:1] + [line.split(" ")[-1] for line in _lines(entry / "maps")]
+            held = [line.split(" ")[-1] for line in _lines(entry / "maps")]
+            held.append(_program(entry, words[0]))
         except OSError:
             continue  # it ended meanwhile, or is somebody else's
         if any(word.startswith(inside) for word in held):
             found.append((int(entry.name), " ".join(words)[:60].strip()))
     return sorted(found)
+
+
+def _program(entry: Path, word: str) -> str:
+    """Where the program of a process lies that was called by this word, links not followed.
+
+    An environment's python is a link, so the system tells of the real one alone.
+    """
+    if os.sep not in word:
+        variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+        path = next((v.removeprefix("PATH=") for v in variables if v.startswith("PATH=")), "")
+        word = shutil.which(word, path=path) or word
+    folder, name = os.path.split(os.path.join(os.readlink(entry / "cwd"), word))
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _lines(path: Path) -> list[str]:

@@ -41,8 +41,9 @@ class Release:
 
     @property
     def ready(self) -> bool:
-        """Finished, from today's lock, and for this place."""
-        return is_current(self.folder, self.facts())
+        """Finished, from today's locks, and for this place; as is the base that it stands on."""
+        base = is_current(paths.releases() / "base", facts(LOCKS / "base.txt"))
+        return base and is_current(self.folder, self.facts())
 
     def facts(self) -> dict[str, str]:
         """What the environment was made from, the files that start toggles in it included."""
