@@ -6,6 +6,8 @@ import argparse
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 from harness import paths
 from harness.cli import options
@@ -14,30 +16,62 @@ from harness.releases import install, managed
 
 # With an environment: the oldest, the one that serves in the tests, and the newest.
 INSTALLED = ("0.5.9", "0.5.18", "0.5.23")
+EVERY = "--every-release"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One pytest run: which tests, under which Python, Triton compiled or interpreted."""
+
+    python: str
+    words: tuple[str, ...]
+    interpret: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unfix test [PYTEST ARGUMENTS …]"
+    parser.usage = f"unfix test [{EVERY}] [PYTEST ARGUMENTS …]"
+    parser.epilog = (
+        f"{EVERY}: over the environments of all eleven releases, not of {', '.join(INSTALLED)} "
+        "alone. A path or node among the arguments runs in unfix's own environment alone."
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     root = paths.project()
     if not (root / "tests").is_dir():
         raise UnfixError("the tests are in a checkout of the project, not in the wheel")
+    chosen = managed.all_releases()
+    if EVERY not in arguments.words:
+        chosen = [managed.get(name) for name in INSTALLED]
+    words = [word for word in arguments.words if word != EVERY]
     for release in managed.all_releases():
         install.add_sources(release, options.say)
-    for name in INSTALLED:
-        install.add(managed.get(name), options.say)
-    chosen = [word for word in arguments.words if not word.startswith("-")]
-    sessions = [
-        (sys.executable, {}, ["tests", "--ignore=tests/kernels"]),
-        (str(install.base_python()), {"TRITON_INTERPRET": "1"}, ["tests/kernels/interpreted"]),
-        (str(install.base_python()), {"TRITON_INTERPRET": "0"}, ["tests/kernels/compiled"]),
-        (str(install.base_python()), {"TRITON_INTERPRET": "0"}, ["tests/kernels/gpu"]),
-    ]
-    codes = []
-    for python, extra, places in sessions[:1] if chosen else sessions:
-        words = [python, "-m", "pytest", *([] if chosen else places), *arguments.words]
-        environment = {**os.environ, **extra, "PYTHONPATH": str(root)}
-        codes.append(subprocess.run(words, cwd=root, env=environment).returncode)
+    for release in chosen:
+        install.add(release, options.say)
+    places = [word for word in words if (root / word.partition("::")[0]).exists()]
+    planned = [Session(sys.executable, ())] if places else sessions(chosen)
+    codes = [session_code(session, words, root) for session in planned]
     return next((1 for code in codes if code), 0)
+
+
+def sessions(releases: list[managed.Release]) -> list[Session]:
+    elsewhere = ("--ignore=tests/kernels", "--ignore=tests/releases")
+    base = str(install.base_python())
+    return [
+        Session(sys.executable, ("tests", *elsewhere)),
+        Session(base, ("tests/kernels/interpreted",), interpret=True),
+        Session(base, ("tests/kernels/compiled",)),
+        Session(base, ("tests/kernels/gpu",)),
+        *(Session(str(release.python), ("tests/releases",)) for release in releases),
+    ]
+
+
+def session_code(session: Session, words: list[str], root: Path) -> int:
+    command = [session.python, "-m", "pytest", *session.words, *words]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "TRITON_INTERPRET": "1" if session.interpret else "0",
+    }
+    options.say(f"{' '.join(session.words or words)} under {session.python}")
+    return subprocess.run(command, cwd=root, env=environment).returncode

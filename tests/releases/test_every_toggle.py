@@ -1,0 +1,131 @@
+"""Every toggle of the registry on the real release that runs these tests, live and at import."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import pytest
+
+from harness import toggles
+from harness.matching.states import Finding, State, find
+from harness.patching import attestation, kernels
+from harness.patching.live import engine
+from harness.registry import catalogue
+from harness.registry.schema import Toggle
+from harness.releases import install, sources
+
+TOGGLES = list(catalogue.load())
+# transformers probes for torch_npu, so its stand-in is on the path for NPU modules alone.
+NPU = "23268-"
+
+
+@functools.lru_cache(maxsize=1)
+def tree() -> sources.FolderTree:
+    found = sources.current()
+    assert found is not None, "these tests run in the environment of a release"
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def finding(toggle_id: str) -> Finding:
+    return find(next(t for t in TOGGLES if t.id == toggle_id), tree())
+
+
+def modules_of(toggle: Toggle) -> list[str]:
+    return sorted({site.target.module for site in finding(toggle.id).sites})
+
+
+def present() -> list[Toggle]:
+    return [t for t in TOGGLES if finding(t.id).state is not State.ABSENT]
+
+
+@pytest.fixture
+def npu_standins() -> Any:
+    sys.path.append(str(install.STANDINS_NPU))
+    yield
+    sys.path.remove(str(install.STANDINS_NPU))
+
+
+def body(target: Any, module: Any) -> Any:
+    """What the target is now: a kernel's source, or a function's code."""
+    found: Any = module
+    for name in target.qualname.split(".") if target.qualname else []:
+        found = vars(found)[name]
+    kernel = kernels.innermost(found)
+    if kernel is not None:
+        return kernel.fn.__code__, id(kernel)
+    while hasattr(found, "__func__") or hasattr(found, "__wrapped__"):
+        found = getattr(found, "__func__", None) or found.__wrapped__
+    return getattr(found, "__code__", None), id(found)
+
+
+@pytest.mark.parametrize("toggle", present(), ids=lambda t: t.id)
+@pytest.mark.usefixtures("npu_standins")
+def test_live_in_and_out(toggle: Toggle) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        modules = {name: importlib.import_module(name) for name in modules_of(toggle)}
+        targets = {site.target for site in finding(toggle.id).sites}
+        before = {t: body(t, modules[t.module]) for t in targets}
+        names = {name: dict(vars(module)) for name, module in modules.items()}
+        turned = finding(toggle.id).state is State.FIXED
+        with (toggles.reverted if turned else toggles.enabled)(toggle.id):
+            for target, (code, identity) in before.items():
+                now, same = body(target, modules[target.module])
+                assert same == identity
+                assert now is not code or code is None  # a class or a module has no code
+            assert engine._originals
+        assert {t: body(t, modules[t.module]) for t in targets} == before
+        for target, (code, _) in before.items():
+            assert body(target, modules[target.module])[0] is code
+        assert {name: dict(vars(module)) for name, module in modules.items()} == names
+        assert not engine._originals
+
+
+IMPORT = """
+import importlib, json, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.append(sys.argv[2])
+outcome = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        importlib.import_module(name)
+        outcome[name] = "ok"
+    except Exception as error:
+        outcome[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(outcome))
+"""
+
+
+def test_all_at_once_at_import(tmp_path: Any) -> None:
+    """Every toggle that applies, in one process, and each patched module imports."""
+    by_state = {
+        state: [t for t in present() if finding(t.id).state is state]
+        for state in (State.FIXED, State.BUGGY)
+    }
+    modules = sorted({name for toggle in present() for name in modules_of(toggle)})
+    environment = {
+        **os.environ,
+        "SGLANG_DEBUG_REVERT_PR": ",".join(t.id for t in by_state[State.FIXED]),
+        "SGLANG_DEBUG_ENABLE_PR": ",".join(t.id for t in by_state[State.BUGGY]),
+        "UNFIX_ATTESTATIONS": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, json.dumps(modules), str(install.STANDINS_NPU)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(modules, "ok")
+    [left] = attestation.read(tmp_path)
+    assert sorted(left.modules) == modules
+    assert sorted(left.toggles) == sorted(t.id for t in present())
