@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--" in words:
             cut = words.index("--")
             own, command = words[:cut], words[cut + 1 :]
-        if name == "test":
+        if name == "test" and not {"-h", "--help"} & set(words):
             own, command = words[: words.index("test") + 1], words[words.index("test") + 1 :]
         parsed = build_parser(name).parse_args(own)
         parsed.words = [word for word in command if word != "--"] if name == "test" else command

@@ -1,0 +1,116 @@
+"""The commands as a user calls them: their output, their exit codes, their errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.releases import managed
+
+NEWEST = managed.newest().name
+
+
+def unfix(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=paths.project(),
+    )
+
+
+def test_list_shows_every_toggle_with_its_state() -> None:
+    done = unfix("list", "--release", NEWEST)
+    assert done.returncode == 0
+    for path in (paths.project() / "toggles").glob("*.yaml"):
+        assert f"{path.stem} " in done.stdout
+    assert f"toggles, on SGLang {NEWEST}" in done.stdout
+    assert "of these 27338, 27460 no longer apply" in done.stdout
+
+
+def test_list_as_json() -> None:
+    data = json.loads(unfix("list", "--json", "--release", "0.5.9", "kv_indices").stdout)
+    states = {row["id"]: row["state"] for row in data["toggles"]}
+    assert states == {"27338": "buggy", "27460": "buggy", "kv-indices-size-check": "buggy"}
+    assert data["release"] == "0.5.9"
+
+
+def test_list_is_instant() -> None:
+    best = 9.0
+    for _ in range(5):
+        start = time.perf_counter()
+        assert unfix("list").returncode == 0
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.5
+
+
+def test_show_prints_the_patch_that_would_run() -> None:
+    done = unfix("show", "27460", "--release", "0.5.18")
+    assert done.returncode == 0
+    assert "on SGLang 0.5.18: fixed" in done.stdout
+    assert "+        kv_indices_width = draft_kv_indices_buffer_width(max_bs, 1," in done.stdout
+
+
+def test_show_of_a_release_that_has_the_bug_shows_the_fix_that_enable_puts_in() -> None:
+    [data] = json.loads(unfix("show", "27460", "--release", "0.5.9", "--json").stdout)
+    assert (data["state"], data["does"]) == ("buggy", "enable")
+    assert "+            (self.speculative_num_steps, max_bs * self.topk" in data["diff"]
+
+
+def test_show_of_a_pr_shows_all_its_parts() -> None:
+    shown = json.loads(unfix("show", "23268", "--release", "0.5.11", "--json").stdout)
+    assert [data["id"] for data in shown] == ["23268-fused-qk-split", "23268-kv-prefix-lens"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("show", "27461"), 2, "no toggle is called '27461'; near it: 27460"),
+        (("list", "--release", "0.5.99"), 2, "'0.5.99' is no managed release; there are 0.5.9"),
+        (("list", "--release", "/nowhere/at/all"), 3, "is no wheel of sglang, no checkout"),
+        (("list", "--release", "current"), 3, "no SGLang is installed in this interpreter"),
+        (("list", "--toggles", "/nowhere"), 2, "there is no folder of toggles at /nowhere"),
+        (("drift", "--from", "/nowhere.whl"), 3, "/nowhere.whl is not a whole wheel"),
+        (("frobnicate",), 2, "invalid choice: 'frobnicate'"),
+        ((), 2, "required: COMMAND"),
+        (("exec", "--revert", "27460"), 2, "exec needs a command"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(words: tuple[str, ...], code: int, message: str) -> None:
+    done = unfix(*words)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_toggle_file_ends_every_command_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("id: broken\ntitel: t\n")
+    for command in (["list"], ["drift"], ["exec", "--revert", "broken", "--", "true"]):
+        own, _, rest = " ".join(command).partition(" -- ")
+        words = [*own.split(), "--toggles", str(tmp_path), *(["--", rest] if rest else [])]
+        done = unfix(*words)
+        assert done.returncode == 2
+        assert "broken.yaml:2: unknown key `titel`" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    words = f"{sys.executable} -m harness list --json | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True, cwd=paths.project()
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_help_of_every_command() -> None:
+    for command in ("list", "show", "drift", "exec", "releases", "doctor", "test"):
+        done = unfix(command, "--help")
+        assert done.returncode == 0
+        assert "usage: unfix" in done.stdout
