@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from packaging.version import Version
@@ -214,10 +214,10 @@ class Engine:
         """Functions made by an outer one, before or during a toggle, change along with it."""
         for before, after in current.closures if current else []:
             for function in functions.closures_of(after):
-                _put(function, before)
+                function.__code__ = before
         for before, after in variant.closures if variant else []:
             for function in functions.closures_of(before):
-                _put(function, after)
+                function.__code__ = after
 
     def _attest(self, choices: set[Choice], modules: Iterable[str]) -> None:
         self.recorder.applied(
@@ -234,15 +234,6 @@ class Engine:
         """How often the code of these toggles has run in this process while they were in."""
         wanted = {(c.toggle.id, c.direction.value) for c in choices}
         return sum(n for s, n in self.recorder.counts() if (s.toggle, s.direction) in wanted)
-
-
-def _put(function: FunctionType, code: Any) -> None:
-    if function.__code__.co_freevars != code.co_freevars:
-        raise PatchError(
-            f"{function.__qualname__}: the closures made before hold other variables than the "
-            "patched code needs; toggle it at import, not live"
-        )
-    function.__code__ = code
 
 
 engine = Engine()

@@ -140,7 +140,10 @@ class Builder:
                 self._refuse(target, "which outer variables a closure holds")
             new = (code, *self._defaults(function, before, definition))
             self.variant.units.append(FunctionUnit(function, new))
-            self.variant.closures += functions.nested_pairs(function.__code__, code)
+            pairs = list(functions.nested_pairs(function.__code__, code))
+            if any(before.co_freevars != after.co_freevars for before, after in pairs):
+                self._refuse(target, "which outer variables a closure holds")
+            self.variant.closures += pairs
 
     def _defaults(self, function: FunctionType, before: Any, after: Any) -> tuple[Any, Any]:
         """The defaults after the edit; those it does not touch stay the same objects."""
