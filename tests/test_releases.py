@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ class FakePip:
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
         self.cuts_short = False
+        self.seconds = 0.0
 
     def __call__(self, words: list[str]) -> None:
         self.calls.append(words)
@@ -49,6 +51,7 @@ class FakePip:
             (site / "torch" / "__init__.py").touch()
 
     def download(self, folder: Path, version: str) -> None:
+        time.sleep(self.seconds)
         wheel = folder / f"sglang-{version}-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("sglang/__init__.py", "# text that is deflated\n" * 200)
@@ -336,12 +339,26 @@ def test_a_wheel_that_comes_cut_short_is_refused(
 
 def test_two_calls_at_the_same_time_add_a_release_once(pip: FakePip) -> None:
     release = managed.get(VERSION)
+    pip.seconds = 0.3
     both = [threading.Thread(target=install.add, args=(release, lambda _: None)) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:
         thread.join()
     assert (release.ready, pip.downloads) == (True, 1)
+
+
+def test_a_pip_that_outlives_its_call_still_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nls -l /proc/self/fd > {tmp_path / 'open'}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(python))
+    with install._one_at_a_time():
+        install._pip(["install"])
+    assert str(tmp_path / ".releases" / ".lock") in (tmp_path / "open").read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_one_line(
