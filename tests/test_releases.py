@@ -1,108 +1,48 @@
-"""Managed releases as files and folders: made whole or not at all, and never pulled from under
-a process. Here pip is a function that lays down next to nothing; `test_release_environments.py`
-looks at the real ones.
+"""Managed releases as files and folders: made whole or not at all, and not used otherwise.
+
+Here pip is a function that lays down next to nothing; `test_release_environments.py` looks at the
+real ones.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
-import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fake_releases import (
+    ADD,
+    VERSION,
+    FakePip,
+    added,
+    refusal,
+    refusal_of_add,
+    rewrite_mark,
+    state_of,
+    workspace,
+)
 
 from harness.cli.main import main
 from harness.errors import NotReady
 from harness.releases import install, managed
 from harness.releases.managed import COMPLETE, Release
 
-VERSION = "0.5.14"
-ADD = f"unfix releases add {VERSION}"
-ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
-
-
-class FakePip:
-    """What `install` asks of pip, done with files of a few bytes."""
-
-    def __init__(self) -> None:
-        self.calls: list[list[str]] = []
-        self.cuts_short = False
-        self.seconds = 0.0
-
-    def __call__(self, words: list[str]) -> None:
-        self.calls.append(words)
-        if "download" in words:
-            self.download(Path(words[words.index("-d") + 1]), words[-1].partition("==")[2])
-            return
-        site = install._site(Path(words[words.index("--python") + 1]).parent.parent)
-        for wheel in (word for word in words if word.endswith(".whl")):
-            zipfile.ZipFile(wheel).extractall(site)
-        if any(word.startswith("torch==") for word in words):
-            (site / "torch").mkdir(exist_ok=True)
-            (site / "torch" / "__init__.py").touch()
-
-    def download(self, folder: Path, version: str) -> None:
-        time.sleep(self.seconds)
-        wheel = folder / f"sglang-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("sglang/__init__.py", "# text that is deflated\n" * 200)
-            archive.writestr("sglang/version.py", f'__version__ = "{version}"\n')
-        if self.cuts_short:
-            wheel.write_bytes(wheel.read_bytes()[:-30])
-
-    @property
-    def downloads(self) -> int:
-        return sum("download" in words for words in self.calls)
-
 
 @pytest.fixture
 def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
     """A workspace without releases, and the pip that will fill it."""
-    fake = FakePip()
-    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    monkeypatch.setattr(install, "_pip", fake)
-    for name in install.VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    return fake
+    return workspace(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def release(pip: FakePip) -> Release:
-    made = managed.get(VERSION)
-    install.add(made, lambda _: None)
-    return made
-
-
-def state_of(release: Release, capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    assert main(["releases", "list", "--json"]) == 0
-    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["managed"]
-    return str(next(row["environment"] for row in rows if row["release"] == release.name))
-
-
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code of a call, and the one line that it says."""
-    capsys.readouterr()
-    code = main(words)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("unfix: ")
-    assert told.err.count("\n") == 1
-    return code, told.err
-
-
-def rewrite_mark(folder: Path, **facts: str) -> None:
-    mark = folder / COMPLETE
-    mark.write_text(json.dumps({**json.loads(mark.read_text()), **facts}))
+    return added()
 
 
 SPOILED: dict[str, tuple[str, Callable[[Release], object]]] = {
@@ -167,12 +107,6 @@ def test_an_installation_that_fails_leaves_nothing_that_counts(
     assert state_of(release, capsys) == "yes"
 
 
-def refusal_of_add(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code, and the last line: the ones before it say what is being done."""
-    code = main(["releases", "add", VERSION])
-    return code, capsys.readouterr().err.splitlines()[-1]
-
-
 def test_an_unknown_version_names_the_known_ones(
     pip: FakePip, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,82 +151,6 @@ def test_an_index_that_cannot_be_reached_ends_in_one_line(
     told = capsys.readouterr().err.splitlines()
     assert (code, len(told)) == (3, 2)
     assert f"sglang=={VERSION}" in told[1]
-
-
-@contextlib.contextmanager
-def running(*words: str, **how: Any) -> Iterator[int]:
-    """A process that sleeps, started by these words; its id."""
-    program = "print(flush=True); import time; time.sleep(60)"
-    with subprocess.Popen([*words, "-c", program], stdout=subprocess.PIPE, **how) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield process.pid
-        finally:
-            process.kill()
-
-
-def test_a_release_in_use_is_removed_by_force_alone(
-    release: Release, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with running(str(release.python)) as pid:
-        code, told = refusal(["releases", "remove", VERSION], capsys)
-        assert (code, str(pid) in told, "--force" in told) == (3, True, True)
-        assert state_of(release, capsys) == "yes"
-        assert main(["releases", "remove", VERSION, "--force"]) == 0
-    assert not release.folder.exists()
-    assert release.wheel is None
-
-
-def test_a_release_in_use_is_noticed_however_its_python_was_called(
-    release: Release, tmp_path: Path
-) -> None:
-    activated = {"PATH": f"{release.python.parent}{os.pathsep}{os.environ['PATH']}"}
-    (tmp_path / "link").symlink_to(release.folder.parent)
-    linked = str(tmp_path / "link" / VERSION / "bin" / "python")
-    here = f"../{VERSION}/bin/python"
-    with (
-        running("env", "python", env=activated) as by_name,
-        running(here, cwd=release.folder, executable=str(release.python)) as by_place,
-        running(linked) as by_link,
-        running(sys.executable),
-    ):
-        users = [pid for pid, _ in install.processes_of(release.folder)]
-    assert users == sorted([by_name, by_place, by_link])
-
-
-def test_a_release_or_base_in_use_is_not_made_anew_under_its_users(
-    release: Release, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rewrite_mark(release.folder, lock="0")
-    for python in (release.python, install.base_python()):
-        with running(str(python)) as pid:
-            code, told = refusal_of_add(capsys)
-            assert (code, str(pid) in told, "in use" in told) == (3, True, True)
-            assert python.exists()
-        rewrite_mark(install.base_folder(), lock="0")
-
-
-def test_a_release_no_longer_in_use_is_removed(release: Release) -> None:
-    with running(str(release.python)):
-        pass
-    assert main(["releases", "remove", VERSION]) == 0
-    assert not release.folder.exists()
-
-
-def test_removing_what_is_not_there_removes_nothing(
-    release: Release, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, told = refusal(["releases", "remove", VERSION, "0.5.15"], capsys)
-    assert (code, "0.5.15 is not here" in told) == (2, True)
-    assert state_of(release, capsys) == "yes"
-
-
-def test_what_a_stopped_removal_left_goes_with_the_next_call(release: Release) -> None:
-    left = release.folder.with_name(".leaving-0.5.9-1")
-    left.mkdir()
-    install.add_sources(release, lambda _: None)
-    assert not left.exists()
 
 
 def cut_short(wheel: Path) -> None:
@@ -368,33 +226,6 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "file"))
     code, told = refusal(["releases", "add", VERSION], capsys)
     assert (code, str(tmp_path / "file") in told) == (3, True)
-
-
-def run_in(release: Release, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "PYTHON"))}
-    words = [str(release.python), "-c", "print('the program ran')"]
-    return subprocess.run(words, env={**kept, **variables}, capture_output=True, text=True)
-
-
-BROKEN_STARTS: dict[str, Callable[[Path], object]] = {
-    "raises": lambda start: start.write_text("1 / 0"),
-    "exits": lambda start: start.write_text("raise SystemExit(0)"),
-    "is gone": lambda start: start.unlink(),
-    "does not compile": lambda start: start.write_text("def"),
-    "finds no mark": lambda start: (start.parents[3] / COMPLETE).unlink(),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN_STARTS)
-def test_a_process_that_was_asked_for_a_fault_does_not_run_without_it(
-    release: Release, broken: str
-) -> None:
-    assert run_in(release, **ASKED).stdout == "the program ran\n"
-    BROKEN_STARTS[broken](install._site(release.folder) / "unfix_start.py")
-    done = run_in(release, **ASKED)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "toggles cannot be applied" in done.stderr
-    assert run_in(release).stdout == "the program ran\n"
 
 
 @pytest.mark.parametrize("place", ["base", "release"])

@@ -1,0 +1,97 @@
+"""Managed releases of a few bytes, made by the real `install` with a pip that lays down nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.main import main
+from harness.releases import install, managed
+from harness.releases.managed import COMPLETE, Release
+
+VERSION = "0.5.14"
+ADD = f"unfix releases add {VERSION}"
+
+
+class FakePip:
+    """What `install` asks of pip, done with files of a few bytes."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.cuts_short = False
+        self.seconds = 0.0
+
+    def __call__(self, words: list[str]) -> None:
+        self.calls.append(words)
+        if "download" in words:
+            self.download(Path(words[words.index("-d") + 1]), words[-1].partition("==")[2])
+            return
+        site = install._site(Path(words[words.index("--python") + 1]).parent.parent)
+        for wheel in (word for word in words if word.endswith(".whl")):
+            zipfile.ZipFile(wheel).extractall(site)
+        if any(word.startswith("torch==") for word in words):
+            (site / "torch").mkdir(exist_ok=True)
+            (site / "torch" / "__init__.py").touch()
+
+    def download(self, folder: Path, version: str) -> None:
+        time.sleep(self.seconds)
+        wheel = folder / f"sglang-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("sglang/__init__.py", "# text that is deflated\n" * 200)
+            archive.writestr("sglang/version.py", f'__version__ = "{version}"\n')
+        if self.cuts_short:
+            wheel.write_bytes(wheel.read_bytes()[:-30])
+
+    @property
+    def downloads(self) -> int:
+        return sum("download" in words for words in self.calls)
+
+
+def workspace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    """Have releases kept in a folder, and made by a fake pip."""
+    fake = FakePip()
+    monkeypatch.setenv("UNFIX_HOME", str(folder))
+    monkeypatch.setattr(install, "_pip", fake)
+    for name in install.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return fake
+
+
+def added() -> Release:
+    made = managed.get(VERSION)
+    install.add(made, lambda _: None)
+    return made
+
+
+def state_of(release: Release, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(["releases", "list", "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["managed"]
+    return str(next(row["environment"] for row in rows if row["release"] == release.name))
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code of a call, and the one line that it says."""
+    capsys.readouterr()
+    code = main(words)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("unfix: ")
+    assert told.err.count("\n") == 1
+    return code, told.err
+
+
+def rewrite_mark(folder: Path, **facts: str) -> None:
+    mark = folder / COMPLETE
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), **facts}))
+
+
+def refusal_of_add(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code, and the last line: the ones before it say what is being done."""
+    code = main(["releases", "add", VERSION])
+    return code, capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,145 @@
+"""Managed releases and the processes that run from them: never pulled from under one, and a process
+that was asked for a fault does not run without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_releases import (
+    VERSION,
+    FakePip,
+    added,
+    refusal,
+    refusal_of_add,
+    rewrite_mark,
+    state_of,
+    workspace,
+)
+
+from harness.cli.main import main
+from harness.releases import install
+from harness.releases.managed import COMPLETE, Release
+
+ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    """A workspace without releases, and the pip that will fill it."""
+    return workspace(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def release(pip: FakePip) -> Release:
+    return added()
+
+
+@contextlib.contextmanager
+def running(*words: str, **how: Any) -> Iterator[int]:
+    """A process that sleeps, started by these words; its id."""
+    program = "print(flush=True); import time; time.sleep(60)"
+    with subprocess.Popen([*words, "-c", program], stdout=subprocess.PIPE, **how) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_a_release_in_use_is_removed_by_force_alone(
+    release: Release, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(str(release.python)) as pid:
+        code, told = refusal(["releases", "remove", VERSION], capsys)
+        assert (code, str(pid) in told, "--force" in told) == (3, True, True)
+        assert state_of(release, capsys) == "yes"
+        assert main(["releases", "remove", VERSION, "--force"]) == 0
+    assert not release.folder.exists()
+    assert release.wheel is None
+
+
+def test_a_release_in_use_is_noticed_however_its_python_was_called(
+    release: Release, tmp_path: Path
+) -> None:
+    activated = {"PATH": f"{release.python.parent}{os.pathsep}{os.environ['PATH']}"}
+    (tmp_path / "link").symlink_to(release.folder.parent)
+    linked = str(tmp_path / "link" / VERSION / "bin" / "python")
+    here = f"../{VERSION}/bin/python"
+    with (
+        running("env", "python", env=activated) as by_name,
+        running(here, cwd=release.folder, executable=str(release.python)) as by_place,
+        running(linked) as by_link,
+        running(sys.executable),
+    ):
+        users = [pid for pid, _ in install.processes_of(release.folder)]
+    assert users == sorted([by_name, by_place, by_link])
+
+
+def test_a_release_or_base_in_use_is_not_made_anew_under_its_users(
+    release: Release, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite_mark(release.folder, lock="0")
+    for python in (release.python, install.base_python()):
+        with running(str(python)) as pid:
+            code, told = refusal_of_add(capsys)
+            assert (code, str(pid) in told, "in use" in told) == (3, True, True)
+            assert python.exists()
+        rewrite_mark(install.base_folder(), lock="0")
+
+
+def test_a_release_no_longer_in_use_is_removed(release: Release) -> None:
+    with running(str(release.python)):
+        pass
+    assert main(["releases", "remove", VERSION]) == 0
+    assert not release.folder.exists()
+
+
+def test_removing_what_is_not_there_removes_nothing(
+    release: Release, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = refusal(["releases", "remove", VERSION, "0.5.15"], capsys)
+    assert (code, "0.5.15 is not here" in told) == (2, True)
+    assert state_of(release, capsys) == "yes"
+
+
+def test_what_a_stopped_removal_left_goes_with_the_next_call(release: Release) -> None:
+    left = release.folder.with_name(".leaving-0.5.9-1")
+    left.mkdir()
+    install.add_sources(release, lambda _: None)
+    assert not left.exists()
+
+
+def run_in(release: Release, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "PYTHON"))}
+    words = [str(release.python), "-c", "print('the program ran')"]
+    return subprocess.run(words, env={**kept, **variables}, capture_output=True, text=True)
+
+
+BROKEN_STARTS: dict[str, Callable[[Path], object]] = {
+    "raises": lambda start: start.write_text("1 / 0"),
+    "exits": lambda start: start.write_text("raise SystemExit(0)"),
+    "is gone": lambda start: start.unlink(),
+    "does not compile": lambda start: start.write_text("def"),
+    "finds no mark": lambda start: (start.parents[3] / COMPLETE).unlink(),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_STARTS)
+def test_a_process_that_was_asked_for_a_fault_does_not_run_without_it(
+    release: Release, broken: str
+) -> None:
+    assert run_in(release, **ASKED).stdout == "the program ran\n"
+    BROKEN_STARTS[broken](install._site(release.folder) / "unfix_start.py")
+    done = run_in(release, **ASKED)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "toggles cannot be applied" in done.stderr
+    assert run_in(release).stdout == "the program ran\n"
