@@ -1,0 +1,278 @@
+"""Drift over the real releases: every state as a person read it, every toggle flips both ways.
+
+The sources of all managed releases must be here; where one is missing these tests fail with what to
+do about it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.cli.main import main
+from harness.errors import NotReady
+from harness.matching.scopes import ModuleSource
+from harness.matching.states import State, find
+from harness.patching.plan import Choice, Direction, make
+from harness.registry import catalogue
+from harness.registry.schema import Toggle
+from harness.releases import managed
+from harness.releases.drift import Column, Drift, survey
+from harness.releases.sources import SourceTree, open_tree
+
+HISTORY: dict[str, dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parent / "history.yaml").read_text(encoding="utf-8")
+)
+RELEASES = [release.name for release in managed.all_releases()]
+TOGGLES = list(catalogue.load())
+NEWEST = RELEASES[-1]
+FLIP = {State.FIXED: Direction.REVERT, State.BUGGY: Direction.ENABLE}
+OTHER = {State.FIXED: State.BUGGY, State.BUGGY: State.FIXED}
+
+
+@cache
+def trees() -> dict[str, SourceTree]:
+    return {release.name: release.sources() for release in managed.all_releases()}
+
+
+@cache
+def drift() -> Drift:
+    return survey(TOGGLES, list(trees().values()))
+
+
+def column(release: str) -> Column:
+    return next(column for column in drift().columns if column.name == release)
+
+
+class Patched:
+    """A release with some of its modules replaced."""
+
+    def __init__(self, tree: SourceTree, modules: dict[str, str]) -> None:
+        self.tree = tree
+        self.version = tree.version
+        self.texts = modules
+
+    def read(self, module: str) -> ModuleSource | None:
+        text = self.texts.get(module)
+        return self.tree.read(module) if text is None else ModuleSource(module, "patched", text)
+
+    def modules(self) -> Iterator[str]:
+        return self.tree.modules()
+
+
+@cache
+def meaning(text: str) -> str:
+    return ast.dump(ast.parse(text))
+
+
+def test_the_releases_are_the_eleven() -> None:
+    eleven = "0.5.9 0.5.10 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15 0.5.16 0.5.18 0.5.20 0.5.23"
+    assert eleven.split() == RELEASES
+
+
+def test_each_release_is_read_as_the_version_that_it_is() -> None:
+    assert {name: str(tree.version) for name, tree in trees().items()} == {
+        name: name for name in RELEASES
+    }
+
+
+def test_the_history_and_the_toggles_are_about_the_same() -> None:
+    assert set(HISTORY) == {toggle.id for toggle in TOGGLES}
+
+
+@pytest.mark.parametrize("name", HISTORY)
+def test_the_history_says_one_thing_of_each_release(name: str) -> None:
+    entry = HISTORY[name]
+    assert set(entry) == {"merged", "fixed", "buggy", "absent", "note"}
+    said = [*entry["fixed"], *entry["buggy"], *entry["absent"]]
+    assert sorted(said) == sorted(RELEASES)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_no_toggle_is_stale(release: str) -> None:
+    stale = [
+        f"{finding.toggle.id}: {finding.problem}\n{finding.nearest}"
+        for finding in column(release).stale
+    ]
+    assert stale == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_state_is_as_a_person_read_it(release: str) -> None:
+    read = {
+        name: next(state for state in ("fixed", "buggy", "absent") if release in entry[state])
+        for name, entry in HISTORY.items()
+    }
+    assert column(release).states == read
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
+    tree = trees()[release]
+    flipped = [finding for finding in column(release).findings if finding.state in FLIP]
+    assert flipped
+    for finding in flipped:
+        toggle, state = finding.toggle, finding.state
+        there = make([Choice(toggle, FLIP[state])], tree, release)
+        changed = Patched(tree, {module.module: module.text for module in there.modules})
+        assert find(toggle, changed).state is OTHER[state], toggle.id
+        back = make([Choice(toggle, FLIP[OTHER[state]])], changed, release)
+        assert {m.module for m in back.modules} == {m.module for m in there.modules}
+        for module in back.modules:
+            original = tree.read(module.module)
+            assert original is not None
+            assert changed.texts[module.module] != original.text
+            assert meaning(module.text) == meaning(original.text), (toggle.id, module.module)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_upstreams_own_reverts_are_as_they_were_seen_to_be(release: str) -> None:
+    if RELEASES.index(release) < RELEASES.index("0.5.13"):
+        assert column(release).upstream == {}
+        return
+    broken = {"27338", "27460"} | ({"26972"} if release == "0.5.16" else set())
+    assert column(release).upstream == {
+        number: "broken" if number in broken else "applies"
+        for number in ("25015", "26329", "26972", "27338", "27360", "27460")
+    }
+    assert {n for n, problem in column(release).upstream_problems.items() if problem} == broken
+
+
+RUN_DRIFT = """
+import json, sys, time
+from harness.cli.main import main
+start = time.perf_counter()
+code = main(["drift", "--json"])
+seconds = time.perf_counter() - start
+loaded = sorted(n for n in sys.modules if n.split(".")[0] in ("sglang", "torch", "triton"))
+print(json.dumps([code, seconds, loaded]), file=sys.stderr)
+"""
+
+
+def test_the_whole_drift_is_quick_and_imports_nothing_of_a_release(toy: Path) -> None:
+    # The toy package stands ready, so that an import of sglang would succeed and show.
+    here = os.pathsep.join([str(toy), str(Path(__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_DRIFT],
+        env={**os.environ, "PYTHONPATH": here},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, seconds, loaded = json.loads(done.stderr)
+    assert (code, loaded) == (0, [])
+    assert len(json.loads(done.stdout)["releases"]) == len(RELEASES)
+    assert seconds < 20
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    path = tmp_path / "sglang-0.5.99-py3-none-any.whl"
+    noise = "".join(f"name_{number} = {number * number}\n" for number in range(5000))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("sglang/srt/big.py", noise)
+        archive.writestr("sglang-0.5.99.dist-info/METADATA", "Name: sglang\nVersion: 0.5.99\n")
+    return path
+
+
+def test_a_whole_wheel_is_read_where_it_lies(wheel: Path) -> None:
+    tree = open_tree(wheel)
+    assert (tree.name, str(tree.version)) == ("0.5.99", "0.5.99")
+    assert list(tree.modules()) == ["sglang.srt.big"]
+    assert tree.read("sglang.srt.big") is not None
+    assert tree.read("sglang.srt.none") is None
+
+
+def test_a_wheel_that_was_cut_short_is_not_ready(
+    wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel.write_bytes(wheel.read_bytes()[:-100])
+    with pytest.raises(NotReady, match=r"is not a whole wheel .* download it again"):
+        open_tree(wheel)
+    assert main(["drift", "--from", str(wheel)]) == 3
+    assert "download it again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("at", [60, 200, 5000])
+def test_a_wheel_with_a_damaged_member_is_not_ready(wheel: Path, at: int) -> None:
+    data = bytearray(wheel.read_bytes())
+    data[at : at + 20] = bytes(20)
+    wheel.write_bytes(bytes(data))
+    with pytest.raises(NotReady, match=r"is damaged .* download it again"):
+        open_tree(wheel).read("sglang.srt.big")
+
+
+def test_a_wheel_of_no_release_is_not_ready(tmp_path: Path) -> None:
+    with pytest.raises(NotReady):
+        open_tree(tmp_path / "some.whl")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The newest release, as far as the toggles look at it."""
+    tree = trees()[NEWEST]
+    (tmp_path / f"sglang-{NEWEST}.dist-info").mkdir()
+    (tmp_path / f"sglang-{NEWEST}.dist-info" / "METADATA").write_text(f"Version: {NEWEST}\n")
+    for target in {t for toggle in TOGGLES for v in toggle.variants for t in v.targets}:
+        source = tree.read(target.module)
+        if source is not None:
+            path = tmp_path / (target.module.replace(".", "/") + ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source.text, encoding="utf-8")
+    return tmp_path
+
+
+def run_drift(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", "drift", *words, "--from", str(folder)]
+    root = Path(__file__).parents[1]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def sources_of(toggle: Toggle, folder: Path) -> Path:
+    (variant,) = [v for v in toggle.variants if v.specifier.contains(NEWEST)]
+    return folder / (variant.targets[0].module.replace(".", "/") + ".py")
+
+
+def test_a_renamed_target_is_stale_and_its_new_name_is_shown(copy: Path) -> None:
+    untouched = run_drift(copy)
+    assert (untouched.returncode, untouched.stderr) == (0, "")
+    assert " 0 stale" in untouched.stdout
+    (toggle,) = [toggle for toggle in TOGGLES if toggle.id == "27460"]
+    path = sources_of(toggle, copy)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("def init_cuda_graph_state(", "def init_graph_state("))
+    tampered = run_drift(copy)
+    assert tampered.returncode == 1
+    name = "FlashInferMLAMultiStepDraftBackend"
+    module = "sglang.srt.layers.attention.flashinfer_mla_backend"
+    assert f"STALE 27460 on {copy.name}: {module} defines no {name}.init_cuda_graph_state" in (
+        tampered.stdout
+    )
+    assert f"near it: {module}:{name}.init_graph_state" in tampered.stdout
+
+
+def test_a_changed_expression_is_stale_and_shown_as_a_diff(copy: Path) -> None:
+    (toggle,) = [toggle for toggle in TOGGLES if toggle.id == "req-to-token-row-check"]
+    path = sources_of(toggle, copy)
+    text = path.read_text(encoding="utf-8")
+    assert text.count("assert max_alloc_len <= row_width") == 1
+    path.write_text(text.replace("max_alloc_len <= row_width", "max_alloc_len < row_width"))
+    tampered = run_drift(copy)
+    assert tampered.returncode == 1
+    assert "-assert max_alloc_len <= row_width, $MESSAGE" in tampered.stdout
+    assert "+assert max_alloc_len < row_width" in tampered.stdout
+    (release,) = json.loads(run_drift(copy, "--json").stdout)["releases"]
+    stale = [found for found in release["toggles"] if found["state"] == "stale"]
+    assert [found["id"] for found in stale] == ["req-to-token-row-check"]
+    assert "+assert max_alloc_len < row_width" in stale[0]["nearest"]
