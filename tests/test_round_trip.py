@@ -80,7 +80,7 @@ def block(head: str) -> st.SearchStrategy[list[str]]:
 simple = st.one_of(
     st.builds("noise = {}".format, expressions),
     st.builds("noise({})  # é".format, expressions),
-    st.sampled_from(["pass", "# a comment", "", "return", "a; b()", f'"""doc{INSIDE}string"""']),
+    st.sampled_from(["pass", "# a comment", "", "raise", "a; b()", f'"""doc{INSIDE}string"""']),
 ).map(lambda line: [line])
 statement = st.one_of(
     simple,
@@ -131,7 +131,7 @@ def cases(draw: st.DrawFn) -> Case:
         **{name: draw(statements) for name in ("S1", "S2")},
     }
     before, after = draw(statements), draw(statements)
-    around = draw(st.sampled_from(["{}", "got = {}", "return {}", "use(1, {})"]))
+    around = draw(st.sampled_from(["{}", "got = {}", "raise {}", "use(1, {})"]))
     nest = draw(st.sampled_from([[], ["if deep:"], ["for i in r:", "with w:"]]))
     place = draw(
         st.sampled_from(
