@@ -9,29 +9,32 @@ assert toggled.reach
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ContextDecorator
-from functools import lru_cache
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from harness.errors import PatchError, UnknownToggle
 from harness.patching.live import engine
 from harness.patching.plan import Choice, Direction
 from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
 
 
-class Toggled(ContextDecorator):
+class Toggled:
     """Toggles that are in while the block (or the decorated function) runs."""
 
     def __init__(self, choices: tuple[Choice, ...]) -> None:
         self.choices = choices
-        self._before: list[int] = []
+        self._before: list[tuple[int, int]] = []
         self._reached = 0
 
     def __enter__(self) -> Toggled:
         engine.enter(self.choices)
-        self._before.append(engine.reach(self.choices))
+        self._before.append((os.getpid(), engine.reach(self.choices)))
         return self
 
     def __exit__(
@@ -40,15 +43,44 @@ class Toggled(ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._reached = engine.reach(self.choices) - self._before.pop()
+        self._reached = self.reach
+        self._before.pop()
         engine.leave(self.choices)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with the toggles in for as long as its body runs."""
+        if inspect.isasyncgenfunction(function):
+            raise PatchError(
+                f"{function.__qualname__} is an async generator: put `with` into its body"
+            )
+
+        @functools.wraps(function)
+        async def awaited(*arguments: Any, **options: Any) -> Any:
+            with self:
+                return await function(*arguments, **options)
+
+        @functools.wraps(function)
+        def generated(*arguments: Any, **options: Any) -> Any:
+            with self:
+                return (yield from function(*arguments, **options))
+
+        @functools.wraps(function)
+        def called(*arguments: Any, **options: Any) -> Any:
+            with self:
+                return function(*arguments, **options)
+
+        if inspect.iscoroutinefunction(function):
+            return awaited
+        return generated if inspect.isgeneratorfunction(function) else called
 
     @property
     def reach(self) -> int:
         """How often the toggled code ran since the block was entered."""
-        if self._before:
-            return engine.reach(self.choices) - self._before[-1]
-        return self._reached
+        if not self._before:
+            return self._reached
+        process, before = self._before[-1]
+        # A forked child counts for itself, from nothing.
+        return engine.reach(self.choices) - (before if process == os.getpid() else 0)
 
 
 def reverted(*names: str, folders: Iterable[Path] = ()) -> Toggled:
@@ -69,9 +101,11 @@ def observed(*names: str, folders: Iterable[Path] = ()) -> Toggled:
 def _choices(
     direction: Direction, names: tuple[str, ...], folders: tuple[Path, ...]
 ) -> tuple[Choice, ...]:
+    if not names:
+        raise UnknownToggle(f"{direction.value} of no toggle: name at least one")
     return tuple(Choice(toggle, direction) for toggle in _catalogue(folders).select_all(names))
 
 
-@lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=8)
 def _catalogue(folders: tuple[Path, ...]) -> Catalogue:
     return catalogue.load(folders)

@@ -285,7 +285,7 @@ def test_a_number_that_only_upstream_knows_is_left_to_upstream(shell: Shell) -> 
 
 def test_upstream_can_parse_what_is_left_when_ours_is_taken_out(shell: Shell) -> None:
     assert shell.python(UPSTREAM, **{REVERT: "toy-plain,901"}).stdout == "6 901 901\n"
-    assert shell.python(UPSTREAM, **{REVERT: "toy-plain,toy-method"}).stdout == "6 0 None\n"
+    assert shell.python(UPSTREAM, **{REVERT: "toy-plain,toy-method"}).stdout == "6 0 0\n"
 
 
 def test_upstream_takes_one_number_only(shell: Shell) -> None:
@@ -375,8 +375,13 @@ def test_exec_without_a_command_says_how_it_is_called(shell: Shell) -> None:
 
 def test_exec_says_when_nothing_was_applied(shell: Shell) -> None:
     done = shell.unfix("--revert", "toy-plain", "--", sys.executable, "-c", "pass")
-    assert done.returncode == 0
-    assert "no process of the command imported SGLang" in done.stderr
+    assert done.returncode == 3
+    assert "no process applied a toggle: none imported SGLang" in done.stderr
+    code = "from sglang import users; print(users.use(3, 5))"
+    done = shell.unfix("--revert", "toy-plain", "--", sys.executable, "-E", "-c", "pass")
+    assert done.returncode == 3
+    done = shell.unfix("--revert", "", "--", sys.executable, "-c", code)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_exec_passes_signals_on(shell: Shell) -> None:

@@ -51,8 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.words:
         raise UnfixError("exec needs a command: unfix exec --revert ID -- python -m …")
     revert, enable = (_split(ids) for ids in (arguments.revert, arguments.enable))
-    revert += boot.words(boot.REVERT)
-    enable += boot.words(boot.ENABLE)
+    for option, ids in (("revert", revert), ("enable", enable)):
+        if getattr(arguments, option) and not ids:
+            raise UnfixError(f"--{option} names no toggle")
+    inherited = boot.asked_for()
+    revert += inherited[0]
+    enable += inherited[1]
     release, tree = _release(arguments.release)
     environment = dict(os.environ)
     if release is not None:
@@ -67,18 +71,26 @@ def run(arguments: argparse.Namespace) -> int:
         what = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
         options.say(f"{what} on {on}; attestations in {folder}")
     started = time.monotonic()
+    before = attestation.files(folder) if folder.is_dir() else set()
     code, output = _run(command, environment, keep=arguments.record is not None)
+    found = attestation.read(folder, ignoring=before) if folder.is_dir() else []
     if arguments.record is not None:
         run = {"exit_code": code, "seconds": round(time.monotonic() - started, 1)}
         python = shutil.which("python3", path=environment["PATH"]) or sys.executable
-        _record(arguments.record, {**run, "output": output}, folder, machine.facts(python))
+        _record(arguments.record, {**run, "output": output}, found, machine.facts(python))
     if revert or enable:
-        _summary(folder, arguments.json)
+        _summary(found, arguments.json)
+        if not any(a.toggles for a in found):
+            options.say(
+                "no process applied a toggle: none imported SGLang, or only under a Python that "
+                "ignores PYTHONPATH (-I, -E, a PYTHONPATH of its own); the outcome says nothing"
+            )
+            return code or NotReady.exit_code
     return code
 
 
 def _split(values: list[str]) -> list[str]:
-    return [word.strip() for value in values for word in value.split(",") if word.strip()]
+    return [word for value in values for word in boot.split(value)]
 
 
 def _run_name() -> str:
@@ -133,6 +145,7 @@ def _set(
     folders: list[Path],
     attestations: Path,
 ) -> None:
+    environment.pop(boot.CARRIED, None)
     for name, ids in ((boot.REVERT, revert), (boot.ENABLE, enable)):
         environment.pop(name, None)
         if ids:
@@ -140,7 +153,7 @@ def _set(
     if folders:
         environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
     environment[boot.ATTESTATIONS] = str(attestations.resolve())
-    environment[boot.PYTHON] = sys.executable
+    environment[boot.PLANNER] = sys.executable
     environment[boot.PLANNER_PATH] = os.environ.get("PYTHONPATH", "")
     environment["UNFIX_HOME"] = str(paths.workspace())
     rest = environment.get("PYTHONPATH")
@@ -176,9 +189,13 @@ def _run(command: list[str], environment: dict[str, str], keep: bool) -> tuple[i
     return (128 - code if code < 0 else code), list(last)
 
 
-def _record(path: Path, run: dict[str, Any], folder: Path, made_on: dict[str, Any]) -> None:
+def _record(
+    path: Path,
+    run: dict[str, Any],
+    found: list[attestation.Attestation],
+    made_on: dict[str, Any],
+) -> None:
     """A recorded result: the command, the machine, the outcome and the attestations."""
-    found = attestation.read(folder) if folder.is_dir() else []
     record = {
         "command": ["unfix", *sys.argv[1:]],
         "machine": made_on,
@@ -203,13 +220,10 @@ def _as_data(found: attestation.Attestation) -> dict[str, Any]:
     }
 
 
-def _summary(folder: Path, as_json: bool) -> None:
-    found = attestation.read(folder) if folder.is_dir() else []
+def _summary(found: list[attestation.Attestation], as_json: bool) -> None:
     if as_json:
         options.print_json([_as_data(a) for a in found])
         return
-    if not found:
-        options.say("no process of the command imported SGLang, so no toggle was applied")
     toggles = {toggle for a in found for toggle in a.toggles}
     for toggle in sorted(toggles):
         count = sum(a.reach(toggle) for a in found)

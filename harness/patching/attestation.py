@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ class Recorder:
         self._file = self._folder / f"{pid}-{time.time_ns():x}.json"
         counts_file = self._file.with_suffix(".counts")
         with open(counts_file, "x+b") as handle:
-            handle.truncate(8 * SLOTS)
+            # Room on the disk now, not at the first count: a full disk would end in SIGBUS.
+            os.posix_fallocate(handle.fileno(), 0, 8 * SLOTS)
             self._map = mmap.mmap(handle.fileno(), 8 * SLOTS)
         self._counts = memoryview(self._map).cast("Q")
         self._facts.update(
@@ -67,8 +69,13 @@ class Recorder:
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
-        self._open(forked_from=self._facts["pid"])
-        self._write()
+        try:
+            self._open(forked_from=self._facts["pid"])
+            self._write()
+        except BaseException as error:
+            # Python goes on after an error in a fork hook; a child without proof must not.
+            os.write(2, f"unfix: a forked child can leave no attestation ({error})\n".encode())
+            os._exit(3)
 
     def applied(self, release: str, toggles: list[dict[str, str]]) -> None:
         """These toggles hold in this process from now on."""
@@ -142,10 +149,15 @@ class Attestation:
         return sum(n for slot, n in self.counts.items() if slot.toggle == toggle)
 
 
-def read(folder: Path) -> list[Attestation]:
-    """Every attestation in a folder, in the order in which the processes started."""
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.glob("*.json") if path.with_suffix(".counts").is_file()}
+
+
+def read(folder: Path, ignoring: Iterable[Path] = ()) -> list[Attestation]:
+    """The attestations in a folder, in the order in which the processes started."""
     found = []
-    for path in sorted(folder.glob("*.json"), key=lambda p: p.stem.partition("-")[2]):
+    wanted = files(folder) - set(ignoring)
+    for path in sorted(wanted, key=lambda p: p.stem.partition("-")[2]):
         data = json.loads(path.read_text())
         slots = [Slot(**slot) for slot in data["slots"]]
         raw = path.with_suffix(".counts").read_bytes()

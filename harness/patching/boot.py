@@ -14,55 +14,82 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness import paths
 from harness.patching.attestation import Recorder
-from harness.patching.importing import Patched, PatchingFinder
+from harness.patching.importing import PACKAGE, Patched, PatchingFinder
 
 REVERT = "SGLANG_DEBUG_REVERT_PR"
 ENABLE = "SGLANG_DEBUG_ENABLE_PR"
-# SGLang reads its own variable as one integer, so what is ours travels on in another.
+# SGLang reads its own variable as one integer, so what is ours travels on in another, as
+# 'what was left there|ours'. A child that sets the variable anew means what it says.
 CARRIED = "UNFIX_REVERT"
 FOLDERS = "UNFIX_TOGGLES"
 ATTESTATIONS = "UNFIX_ATTESTATIONS"
-PYTHON = "UNFIX_PYTHON"
-PLANNER_PATH = "UNFIX_PYTHONPATH"
+PLANNER = "UNFIX_PLANNER"
+PLANNER_PATH = "UNFIX_PLANNER_PATH"
 
 recorder: Recorder | None = None
 
 
-def words(name: str) -> list[str]:
-    """The ids a variable lists; SGLang's own default, 0, asks for nothing."""
-    listed = [word.strip().lstrip("#") for word in os.environ.get(name, "").split(",")]
+def split(text: str) -> list[str]:
+    """The ids in a list; SGLang's own default, 0, asks for nothing."""
+    listed = [word.strip().lstrip("#") for word in text.split(",")]
     return [word for word in listed if word and word != "0"]
+
+
+def asked_for() -> tuple[list[str], list[str]]:
+    """What the environment wants reverted and enabled."""
+    own = os.environ.get(REVERT, "")
+    left, _, carried = os.environ.get(CARRIED, "").partition("|")
+    revert = split(own) + (split(carried) if REVERT in os.environ and own == left else [])
+    return list(dict.fromkeys(revert)), split(os.environ.get(ENABLE, ""))
 
 
 def install() -> None:
     """Have toggles applied to whatever this process imports of SGLang."""
     if any(isinstance(finder, PatchingFinder) for finder in sys.meta_path):
         return
-    revert = list(dict.fromkeys(words(REVERT) + words(CARRIED)))
-    enable = words(ENABLE)
+    revert, enable = asked_for()
     if revert or enable:
+        if PACKAGE in sys.modules:
+            stop(f"{PACKAGE} was imported before its toggles could be applied")
         sys.meta_path.insert(0, PatchingFinder(lambda p: _arm(p, revert, enable), stop))
 
 
 def stop(message: str, code: int = 3) -> NoReturn:
     """End the process before it serves anything, also when a thread was the one to import."""
-    print(f"unfix: {message}", file=sys.stderr, flush=True)
+    say(message)
+    if sys.is_finalizing():
+        os._exit(code)
     if threading.current_thread() is not threading.main_thread():
         os._exit(code)
     raise SystemExit(code)
 
 
+def say(message: str) -> None:
+    """A line on stderr; a reader that went away is no reason to end, nor to run unpatched."""
+    try:
+        print(f"unfix: {message}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
 def _arm(package: str, revert: list[str], enable: list[str]) -> tuple[list[Patched], Recorder]:
+    try:
+        return _armed(package, revert, enable)
+    except Exception as error:
+        stop(f"toggles cannot be applied: {error!r}")
+
+
+def _armed(package: str, revert: list[str], enable: list[str]) -> tuple[list[Patched], Recorder]:
     global recorder
     answer = _plan(str(Path(package).parent), revert, enable)
     if "error" in answer:
         stop(answer["error"], answer["exit_code"])
-    _leave_the_rest_to_upstream(answer)
     plan = answer["plan"]
     folder = Path(os.environ.get(ATTESTATIONS) or paths.state() / "attestations" / "loose")
     try:
@@ -74,21 +101,21 @@ def _arm(package: str, revert: list[str], enable: list[str]) -> tuple[list[Patch
         stop(f"no attestation can be left in {folder} ({error}), so no toggle is applied")
     for toggle in toggles:
         verb = "REVERTED" if toggle["direction"] == "revert" else "ENABLED"
-        print(
-            f"unfix: pid {os.getpid()} runs SGLang {plan['release']} with {verb} "
-            f"{toggle['id']}: {toggle['title']}",
-            file=sys.stderr,
-            flush=True,
+        say(
+            f"pid {os.getpid()} runs SGLang {plan['release']} with {verb} "
+            f"{toggle['id']}: {toggle['title']}"
         )
+    _leave_the_rest_to_upstream(answer)
+    if sys.excepthook is sys.__excepthook__:
+        # Python's own prints the lines of the file; this one those that ran.
+        sys.excepthook = traceback.print_exception
     return [Patched.from_data(module) for module in plan["modules"]], recorder
 
 
 def _leave_the_rest_to_upstream(answer: dict[str, Any]) -> None:
-    os.environ[CARRIED] = ",".join(answer["ours"])
-    if answer["upstream"]:
-        os.environ[REVERT] = answer["upstream"]
-    else:
-        os.environ.pop(REVERT, None)
+    if REVERT in os.environ:
+        os.environ[REVERT] = left = answer["upstream"] or "0"
+        os.environ[CARRIED] = f"{left}|{','.join(answer['ours'])}"
 
 
 def _plan(root: str, revert: list[str], enable: list[str]) -> dict[str, Any]:
@@ -101,7 +128,7 @@ def _plan(root: str, revert: list[str], enable: list[str]) -> dict[str, Any]:
         if all(_signature(Path(m["path"])) == m["signature"] for m in answer["read"]):
             return answer
     except (OSError, ValueError, KeyError):
-        pass  # not kept yet, or cut short: it is made again below
+        answer = {}  # not kept yet, or cut short: it is made again
     answer = _ask_planner(request)
     if "error" not in answer:
         for module in answer["read"]:
@@ -111,14 +138,14 @@ def _plan(root: str, revert: list[str], enable: list[str]) -> dict[str, Any]:
 
 
 def _ask_planner(request: dict[str, Any]) -> dict[str, Any]:
-    python = os.environ.get(PYTHON) or sys.executable
+    python = os.environ.get(PLANNER) or sys.executable
     ours = (REVERT, ENABLE, CARRIED, "PYTHONPATH", "PYTHONHOME")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
     found_by = [str(paths.PACKAGE.parent), os.environ.get(PLANNER_PATH, "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, found_by))
     try:
         done = subprocess.run(
-            [python, "-m", "harness.patching.planner"],
+            [python, "-P", "-m", "harness.patching.planner"],
             input=json.dumps(request),
             capture_output=True,
             text=True,
@@ -137,7 +164,7 @@ def _key(request: dict[str, Any]) -> str:
     """A name for a plan: what was asked, the toggle files and the engine that read them."""
     seen = [json.dumps(request, sort_keys=True)]
     for folder in [paths.toggles(), *map(Path, request["folders"])]:
-        seen += [str(_signature(p)) for p in sorted(folder.glob("*.yaml"))]
+        seen += [f"{p} {p.read_bytes()!r}" for p in sorted(folder.glob("*.yaml"))]
     for package in ("registry", "matching", "patching", "releases"):
         seen += [str(_signature(p)) for p in sorted((paths.PACKAGE / package).glob("*.py"))]
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:24]
@@ -145,7 +172,7 @@ def _key(request: dict[str, Any]) -> str:
 
 def _signature(path: Path) -> list[Any]:
     found = path.stat()
-    return [str(path), found.st_size, found.st_mtime_ns]
+    return [str(path), found.st_size, found.st_mtime_ns, found.st_ino]
 
 
 def _keep(path: Path, answer: dict[str, Any]) -> None:
@@ -156,4 +183,4 @@ def _keep(path: Path, answer: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(answer))
         os.replace(temporary, path)
     except OSError as error:
-        print(f"unfix: the plan is not kept ({error})", file=sys.stderr)
+        say(f"the plan is not kept ({error})")

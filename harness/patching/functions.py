@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -13,6 +13,8 @@ from harness.patching.instrument import FUNCTIONS
 
 # A definition's way down through a module: names, each with which one of that name it is.
 Path = tuple[tuple[str, int], ...]
+# Their frames live no longer than the call that holds them.
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 HIDING_PLACES = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func", "fn", "_fn")
 
 
@@ -46,23 +48,49 @@ def first_line(definition: ast.AST) -> int:
     return int(min([definition.lineno, *lines]))  # type: ignore[attr-defined]
 
 
-def live_functions(module: ModuleType, path: Path, line: int, filename: str) -> list[FunctionType]:
-    """The functions made by the definition that begins on `line`: usually one."""
+def live_functions(
+    module: ModuleType,
+    path: Path,
+    line: int,
+    filename: str,
+    code_of: Callable[[FunctionType], CodeType],
+) -> list[FunctionType]:
+    """The functions made by the definition that begins on `line`: usually one.
+
+    `code_of` tells a function's own code, also while a toggle has given it another.
+    """
     name = path[-1][0]
 
     def is_it(function: FunctionType) -> bool:
-        code = function.__code__
+        code = code_of(function)
         return code.co_name == name and code.co_firstlineno == line and code.co_filename == filename
 
-    holder: Any = module
-    for outer, _ in path[:-1]:
-        holder = vars(holder).get(outer) if hasattr(holder, "__dict__") else None
-    start = vars(holder).get(name) if hasattr(holder, "__dict__") else None
+    start = bound(module, path)
     found = [f for f in functions_behind(start) if is_it(f)]
     if found:
         return list({id(f): f for f in found}.values())
     # Hidden by a decorator that keeps it out of sight: every function of the process is asked.
     return [f for f in gc.get_objects() if type(f) is FunctionType and is_it(f)]
+
+
+def bound(module: ModuleType, path: Path) -> Any:
+    """What a definition's name is bound to, as it lies in its module or class; None if nothing."""
+    found: Any = module
+    for name, _ in path:
+        found = vars(found).get(name) if hasattr(found, "__dict__") else None
+    return found
+
+
+def caches_behind(found: Any) -> list[Any]:
+    """The `lru_cache` wrappers around a function, whose kept answers another code would change."""
+    caches = []
+    for _ in range(16):
+        if isinstance(found, functools._lru_cache_wrapper):
+            caches.append(found)
+        found = getattr(found, "__func__", None) or getattr(found, "__wrapped__", None)
+        if found is None:
+            break
+    return caches
 
 
 def functions_behind(found: Any, depth: int = 6) -> Iterator[FunctionType]:
@@ -98,7 +126,7 @@ def nested_pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, 
     """The functions inside two versions of one function that differ, matched by name and order."""
     olds, news = _inner(before), _inner(after)
     for key in olds.keys() & news.keys():
-        if not key[0].startswith("<") and _acts(olds[key]) != _acts(news[key]):
+        if key[0] not in COMPREHENSIONS and acts(olds[key]) != acts(news[key]):
             yield olds[key], news[key]
             yield from nested_pairs(olds[key], news[key])
 
@@ -113,7 +141,7 @@ def _inner(code: CodeType) -> dict[tuple[str, int], CodeType]:
     return found
 
 
-def _acts(code: CodeType) -> tuple[Any, ...]:
+def acts(code: CodeType) -> tuple[Any, ...]:
     """What a code object does, without where it stands."""
-    constants = [_acts(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    constants = [acts(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts]
     return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(constants))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import io
 import linecache
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import decode_source
 from types import CodeType, ModuleType
 from typing import Any
 
 from harness.patching.attestation import Recorder
-from harness.patching.instrument import RAN, Instrumented, compile_instrumented
+from harness.patching.instrument import Instrumented, compile_instrumented
 
 PACKAGE = "sglang"
-
-
-class SourceChanged(Exception):
-    """A module's source is not what the plan was made from."""
 
 
 @dataclass(frozen=True)
@@ -50,46 +51,49 @@ class PatchedLoader(SourceFileLoader):
         self.patched = patched
         self._recorder = recorder
         self._stop = stop
-        self._compiled: Instrumented | None = None
 
     def get_source(self, fullname: str) -> str:
         return self.patched.text
 
     def get_code(self, fullname: str) -> CodeType:
-        if self._compiled is None:
-            self._compiled = self._compile()
-        return self._compiled.code
+        return self.compiled.code
 
-    def _compile(self) -> Instrumented:
-        original = self.get_data(self.path).decode("utf-8").replace("\r\n", "\n")
+    @cached_property
+    def compiled(self) -> Instrumented:
+        original = decode_source(self.get_data(self.path))
         if hashlib.sha256(original.encode()).hexdigest() != self.patched.digest:
             self._stop(f"{self.path} changed while toggles were being applied to it; start again")
-            raise SourceChanged(self.path)
         slots = [
             (self._recorder.slot(s["toggle"], s["direction"], s["target"]), s)
             for s in self.patched.sites
         ]
-        compiled = compile_instrumented(
-            self.patched.text, self.path, [(slot, s["line"], s["column"]) for slot, s in slots]
-        )
+        sites = [(slot, s["line"], s["column"]) for slot, s in slots]
+        compiled = compile_instrumented(self.patched.text, self.path, sites, self._recorder.ran)
         self._recorder.counted_as(compiled.kinds)
-        # No modification time: linecache then keeps these lines instead of the file's own.
-        lines = self.patched.text.splitlines(keepends=True)
-        linecache.cache[self.path] = (len(self.patched.text), None, lines, self.path)
+        show_lines(self.path, self.patched.text)
         return compiled
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__[RAN] = self._recorder.ran
         super().exec_module(module)
-        if self._compiled is not None and self._compiled.kernels:
+        if self.compiled.kernels:
             from harness.patching import kernels
 
-            kernels.count_launches(module, self._compiled.kernels, self._recorder.ran)
+            kernels.count_launches(module, self.compiled.kernels, self._recorder.ran)
         self._recorder.patched(self.name)
 
 
+def show_lines(filename: str, text: str) -> None:
+    """Have tracebacks, `inspect` and Triton see these lines under that name."""
+    # No modification time: linecache then keeps these lines instead of the file's own.
+    linecache.cache[filename] = (len(text), None, io.StringIO(text).readlines(), filename)
+
+
 class PatchingFinder:
-    """Stands first on sys.meta_path; makes the plan when the package is first looked for."""
+    """Stands first on sys.meta_path; makes the plan when the package is first looked for.
+
+    A plan that fails stays unmade: the next import of the package fails the same way, also in a
+    program that swallowed the first refusal.
+    """
 
     def __init__(
         self, plan: Callable[[str], tuple[list[Patched], Recorder]], stop: Callable[[str], None]
@@ -98,28 +102,46 @@ class PatchingFinder:
         self._stop = stop
         self._modules: dict[str, Patched] | None = None
         self._recorder: Recorder | None = None
+        atexit.register(self._check_at_exit)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != PACKAGE and not fullname.startswith(PACKAGE + "."):
             return None
-        if fullname == PACKAGE and self._modules is None:
-            spec = self._next_spec(fullname, path, target)
+        if self._modules is None:
+            spec = self._next_spec(PACKAGE, None, None)
             if spec is None or not spec.submodule_search_locations:
                 return None
-            self._modules = {}
             modules, self._recorder = self._plan(next(iter(spec.submodule_search_locations)))
             self._modules = {patched.module: patched for patched in modules}
-        patched = (self._modules or {}).get(fullname)
+        self.check()
+        patched = self._modules.get(fullname)
         if patched is None or self._recorder is None:
             return None
         spec = self._next_spec(fullname, path, target)
         if spec is None or spec.origin is None:
             return None
-        loader = PatchedLoader(fullname, spec.origin, patched, self._recorder, self._stop)
-        spec.loader = loader
+        spec.loader = PatchedLoader(fullname, spec.origin, patched, self._recorder, self._stop)
         return spec
+
+    def _check_at_exit(self) -> None:
+        try:
+            self.check()
+        except SystemExit:
+            sys.stdout.flush()
+            os._exit(3)  # an exit hook cannot change how the process ends in any other way
+
+    def check(self) -> None:
+        """No module of the plan may have come in past us, through another import hook."""
+        for name in self._modules or ():
+            module = sys.modules.get(name)
+            loader = getattr(getattr(module, "__spec__", None), "loader", None)
+            if module is not None and not isinstance(loader, PatchedLoader):
+                self._stop(
+                    f"{name} was loaded without its toggles by {type(loader).__name__}, an import "
+                    "hook that stands before unfix's"
+                )
 
     def _next_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
-from typing import Any, Union
+from typing import Any
 
-RAN = "__unfix_ran__"
+PLACE = "__unfix_place_"
+Ran = Callable[[int], None]
 JIT = re.compile(r"^(?!torch\.|numba\.)(\w+\.)*jit\b")
-Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]  # noqa: UP007 (read by any Python)
 # Handlers of a `try` and cases of a `match` hold statement lists of their own.
 HOLDERS = (ast.ExceptHandler, ast.match_case)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -40,7 +41,7 @@ class Place:
 
 
 def compile_instrumented(
-    text: str, filename: str, sites: list[tuple[int, int, int]], flags: int = 0
+    text: str, filename: str, sites: list[tuple[int, int, int]], ran: Ran
 ) -> Instrumented:
     """Compile a module; `sites` are (slot, line, column) of each edit's beginning."""
     tree = ast.parse(text)
@@ -58,12 +59,35 @@ def compile_instrumented(
                 kinds.setdefault(slot, "definitions" if where == "after" else "runs")
     for place, slot, where in insertions:
         _insert(place, slot, where)
-    code = compile(tree, filename, "exec", flags=flags, dont_inherit=True)
-    return Instrumented(code, kinds, kernels)
+    code = compile(tree, filename, "exec", dont_inherit=True)
+    return Instrumented(_with_counters(code, ran), kinds, kernels)
+
+
+class Counter:
+    """What the counting call is made on. It lies in the code itself: no name has to be there
+    for it, and a frame that outlives a toggle can still count."""
+
+    __slots__ = ("hit",)
+
+    def __init__(self, ran: Ran, slot: int) -> None:
+        self.hit = partial(ran, slot)
+
+
+def _with_counters(code: CodeType, ran: Ran) -> CodeType:
+    constants: list[Any] = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constants.append(_with_counters(constant, ran))
+        elif isinstance(constant, str) and constant.startswith(PLACE):
+            constants.append(Counter(ran, int(constant.removeprefix(PLACE))))
+        else:
+            constants.append(constant)
+    return code.replace(co_consts=tuple(constants))
 
 
 def _insert(place: Place, slot: int, where: str) -> None:
-    call = ast.Expr(ast.Call(ast.Name(RAN, ast.Load()), [ast.Constant(slot)], []))
+    counter = ast.Attribute(ast.Constant(f"{PLACE}{slot}"), "hit", ast.Load())
+    call = ast.Expr(ast.Call(counter, [], []))
     for node in ast.walk(call):
         ast.copy_location(node, place.statement)
         if isinstance(node, (ast.expr, ast.stmt)):
@@ -92,7 +116,7 @@ def _places(tree: ast.Module, line: int, column: int) -> Iterator[tuple[Place, s
     elif any(isinstance(place.statement, FUNCTIONS) for place in chain):
         yield last, "before", ""
     else:
-        names = set(_assigned(last.statement)) if len(chain) == 1 else set()
+        names = set(assigned(last.statement)) if len(chain) == 1 else set()
         reading = list(readers(tree, names)) if names else []
         yield from reading or [(last, "after", "")]
 
@@ -142,10 +166,30 @@ def _kernel(chain: list[Place]) -> str:
     return ""
 
 
-def _assigned(statement: ast.stmt) -> Iterator[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+def assigned(statement: ast.stmt) -> Iterator[str]:
+    """The names that an assignment binds in its own scope."""
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    for target in targets:
+        for node in ast.walk(target) if target is not None else ():
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+
+
+def shadows(function: ast.AST, name: str) -> bool:
+    """Whether a name is a function's own: a parameter, or assigned without `global`."""
+    if isinstance(function, FUNCTIONS):
+        arguments = function.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        every += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+        if any(argument.arg == name for argument in every):
+            return True
+    inside = list(ast.walk(function))
+    if any(isinstance(node, ast.Global) and name in node.names for node in inside):
+        return False
+    return any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in inside
+    )
 
 
 def readers(tree: ast.Module, names: set[str]) -> Iterator[tuple[Place, str, str]]:
@@ -157,18 +201,9 @@ def readers(tree: ast.Module, names: set[str]) -> Iterator[tuple[Place, str, str
             inside = [place for place in chain if isinstance(place.statement, FUNCTIONS)]
             if not inside or id(chain[-1].statement) in seen:
                 continue
+            if any(shadows(place.statement, node.id) for place in inside):
+                continue
             seen.add(id(chain[-1].statement))
             kernel = _kernel(chain)
             where = "inside" if isinstance(chain[-1].statement, FUNCTIONS) else "before"
             yield chain[-1], where, kernel
-
-
-def code_objects(code: CodeType, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, CodeType]]:
-    """Every code object inside a compiled module, by a path of names that survives edits."""
-    counted: dict[str, int] = {}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            number = counted[constant.co_name] = counted.get(constant.co_name, -1) + 1
-            path = (*prefix, (constant.co_name, number))
-            yield path, constant
-            yield from code_objects(constant, path)

@@ -24,8 +24,9 @@ from harness.errors import ConflictError, PatchError
 from harness.matching.scopes import ModuleSource
 from harness.patching import boot, functions, kernels
 from harness.patching.attestation import Recorder
+from harness.patching.importers import importers
 from harness.patching.importing import PACKAGE, PatchedLoader
-from harness.patching.plan import Choice, PatchedModule, make
+from harness.patching.plan import Choice, make
 from harness.patching.units import Unit
 from harness.patching.variants import Builder, Variant
 from harness.releases import sources
@@ -56,6 +57,11 @@ class LivingSources:
 
     def modules(self) -> Iterator[str]:
         return self._tree.modules()
+
+    def forget(self, module: str) -> None:
+        """Read a module's source again: it may have been reloaded."""
+        self._read.pop(module, None)
+        self._tree.forget(module)
 
 
 class Engine:
@@ -113,11 +119,20 @@ class Engine:
                 )
                 for module in dict.fromkeys(touched)
             }
-            for module, variant in prepared.items():
-                self._switch(module, variant)
             if after - before:
                 self._attest(after - before, prepared)
+            self._switch_all(prepared)
         self._active = wanted
+
+    def _switch_all(self, prepared: dict[str, Variant | None]) -> None:
+        there = {module: self._applied.get(module) for module in prepared}
+        try:
+            for module, variant in prepared.items():
+                self._switch(module, variant)
+        except BaseException:
+            for module, variant in there.items():
+                self._switch(module, variant)
+            raise
 
     def _modules(self, choice: Choice) -> tuple[str, ...]:
         if choice not in self._modules_of:
@@ -128,37 +143,25 @@ class Engine:
     def _variant(self, name: str, choices: frozenset[Choice]) -> Variant | None:
         if not choices:
             return None
-        if (name, choices) not in self._variants:
-            ordered = sorted(choices, key=str)
-            plan = make(ordered, self.sources, str(self.sources.version))
-            patched = next(module for module in plan.modules if module.module == name)
-            module = self._import(name)
-            source = self.sources.read(name)
-            assert source is not None
-            self._refuse_other_text(module, source)
-            slots = [
-                self.recorder.slot(site.toggle, site.direction, site.target)
-                for site in patched.sites
-            ]
-            variant = self._build(module, source, patched, slots)
-            self._variants[(name, choices)] = variant
-        return self._variants[(name, choices)]
+        known = self._variants.get((name, choices))
+        if known is not None and known.still_fits:
+            return known
+        self.sources.forget(name)
+        ordered = sorted(choices, key=str)
+        plan = make(ordered, self.sources, str(self.sources.version))
+        patched = next(module for module in plan.modules if module.module == name)
+        module = self._import(name)
+        source = self.sources.read(name)
+        assert source is not None
+        slots = [self.recorder.slot(s.toggle, s.direction, s.target) for s in patched.sites]
+        builder = Builder(module, source.text, patched, slots, self.recorder.ran, self._original_of)
+        variant = self._variants[(name, choices)] = builder.build()
+        self.recorder.counted_as(builder.compiled.kinds)
+        return variant
 
-    def _build(
-        self, module: ModuleType, source: ModuleSource, patched: PatchedModule, slots: list[int]
-    ) -> Variant:
-        # Functions are found by their own lines, so what is active now is looked through.
-        active = self._applied.get(module.__name__)
-        if active is not None:
-            self._switch(module.__name__, None)
-        try:
-            builder = Builder(module, source.text, patched, slots, self.recorder.ran)
-            variant = builder.build()
-            self.recorder.counted_as(builder.compiled.kinds)
-            return variant
-        finally:
-            if active is not None:
-                self._switch(module.__name__, active)
+    def _original_of(self, key: tuple[Any, ...], now: Any) -> Any:
+        known = self._originals.get(key)
+        return now if known is None else known[1]
 
     def _import(self, name: str) -> ModuleType:
         try:
@@ -168,47 +171,48 @@ class Engine:
                 f"the target's module {name} does not import here: {type(error).__name__}: {error}"
             ) from error
 
-    def _refuse_other_text(self, module: ModuleType, source: ModuleSource) -> None:
-        """A file that was edited after its import would put other code into the living module."""
-        loader = getattr(module.__spec__, "loader", None)
-        if isinstance(loader, PatchedLoader) or module.__spec__ is None:
-            return
-        cached = module.__spec__.cached
-        origin = module.__spec__.origin
-        if cached and origin and os.path.exists(cached):
-            with open(cached, "rb") as handle:
-                head = handle.read(16)
-            flags = int.from_bytes(head[4:8], "little")
-            seconds = int.from_bytes(head[8:12], "little")
-            if flags == 0 and seconds != int(os.stat(origin).st_mtime) & 0xFFFFFFFF:
-                raise PatchError(f"{origin} was edited after this process imported it: start anew")
-
     def _switch(self, name: str, variant: Variant | None) -> None:
         """Move one module to a variant; what neither holds any more goes back to what it was."""
-        current = self._applied.get(name)
+        current = self._applied.pop(name, None)
         for kernel, _ in current.watched if current else []:
             kernels.unwatch(kernel)
         units = variant.units if variant else []
         self._move_closures(current, variant)
+        if variant is not None:
+            self._applied[name] = variant
         keys = {unit.key for unit in units}
+        for unit in current.units if current else []:
+            if unit.key not in keys:
+                self._restore(unit.key)
         for unit in units:
             if unit.key not in self._originals:
                 self._originals[unit.key] = (unit, unit.read())
             unit.write(unit.new)
-        for unit in current.units if current else []:
-            if unit.key not in keys:
-                self._restore(unit.key)
-        if variant is None:
-            self._applied.pop(name, None)
-        else:
-            self._applied[name] = variant
-            for kernel, slots in variant.watched:
-                kernels.watch(kernel, slots, self.recorder.ran)
+        for constant, old, new in current.constants if current else []:
+            self._take_back(current, constant, old, new)
+        for kernel, slots in variant.watched if variant else []:
+            kernels.watch(kernel, slots, self.recorder.ran)
 
     def _restore(self, key: tuple[Any, ...]) -> None:
-        if key in self._originals:
-            unit, state = self._originals.pop(key)
-            unit.write(state)
+        """What it was before any toggle, or what the toggles of other modules still make of it."""
+        if key not in self._originals:
+            return
+        unit, state = self._originals[key]
+        unit.write(state)
+        others = [u for v in self._applied.values() for u in v.units if u.key == key]
+        for other in others:
+            other.write(other.new)
+        if not others:
+            del self._originals[key]
+
+    def _take_back(self, variant: Variant | None, name: str, old: Any, new: Any) -> None:
+        """A constant that somebody imported while it was toggled."""
+        assert variant is not None
+        if vars(variant.module).get(name) is not old:
+            return
+        for holder, alias in importers(variant.module, name, new):
+            if ("name", id(vars(holder)), alias) not in self._originals:
+                vars(holder)[alias] = old
 
     def _move_closures(self, current: Variant | None, variant: Variant | None) -> None:
         """Functions made by an outer one, before or during a toggle, change along with it."""

@@ -52,7 +52,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "plan": plan.as_data(),
         "ours": [c.toggle.id for c in chosen if c.direction is Direction.REVERT],
         "upstream": theirs[0] if theirs else "",
-        "read": [{"path": module.path} for module in plan.modules],
+        "read": [{"path": path} for path in tree.paths_read()],
     }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Protocol
+
+from harness.patching import kernels
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
@@ -87,16 +89,33 @@ class ClassUnit:
 
 
 @dataclass
-class ObjectUnit:
-    """All attributes of an object that keeps its state in its dictionary, as kernels do."""
+class CacheUnit:
+    """A function's kept answers, which are another code's answers after every change."""
 
     target: Any
-    new: Any
-    on_leave: Any = field(default=None)
+    new: Any = None
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return ("object", id(self.target))
+        return ("cache", id(self.target))
+
+    def read(self) -> Any:
+        return None
+
+    def write(self, state: Any) -> None:
+        self.target.cache_clear()
+
+
+@dataclass
+class KernelUnit:
+    """All attributes of a kernel object, or of a wrapper that keeps what it chose."""
+
+    target: Any
+    new: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("kernel", id(self.target))
 
     def read(self) -> Any:
         return dict(vars(self.target))
@@ -107,5 +126,23 @@ class ObjectUnit:
         attributes.update(state)
         for name in attributes.keys() - state.keys():
             del attributes[name]
-        if self.on_leave is not None and leaving is not attributes.get("fn"):
-            self.on_leave(leaving)
+        if isinstance(leaving, FunctionType) and leaving is not attributes.get("fn"):
+            kernels.forget_rewritten(leaving)
+
+
+@dataclass
+class CallerUnit:
+    """A compiled kernel that holds a copy of something changed: it has to compile again."""
+
+    target: Any
+    new: Any = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("kernel", id(self.target))
+
+    def read(self) -> Any:
+        return dict(vars(self.target))
+
+    def write(self, state: Any) -> None:
+        vars(self.target).update(kernels.forgotten(self.target) if state is None else state)

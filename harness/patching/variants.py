@@ -1,26 +1,23 @@
 """From a patched module's text to the units that make a living module behave like it."""
 
 from __future__ import annotations
+import __future__
 
 import ast
-import dataclasses
-import functools
-import linecache
-import re
-import sys
-from abc import ABCMeta
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from harness.errors import PatchError
-from harness.patching import functions, kernels
+from harness.patching import class_bodies, functions, kernels
+from harness.patching.importers import derived_at, importers, source_text
+from harness.patching.importing import PatchedLoader, show_lines
 from harness.patching.instrument import (
     FUNCTIONS,
-    RAN,
     Place,
+    assigned,
     chain_to,
     compile_instrumented,
     is_kernel,
@@ -29,14 +26,18 @@ from harness.patching.instrument import (
 from harness.patching.plan import Direction, PatchedModule
 from harness.patching.units import (
     MISSING,
+    CacheUnit,
+    CallerUnit,
     ClassUnit,
     FunctionUnit,
+    KernelUnit,
     NameUnit,
-    ObjectUnit,
     Unit,
 )
 
 Ran = Callable[[int], None]
+# What a unit's key held before any toggle, or else what it holds now.
+Original = Callable[[tuple[Any, ...], Any], Any]
 
 
 @dataclass
@@ -48,31 +49,54 @@ class Variant:
     # Closures come and go: (code before, code after) to look for their functions each time.
     closures: list[tuple[CodeType, CodeType]] = field(default_factory=list)
     watched: list[tuple[Any, list[int]]] = field(default_factory=list)
+    # What was found where, so that a reload is noticed.
+    bindings: list[tuple[functions.Path, Any]] = field(default_factory=list)
+    # (name, value before, value under the toggle): others may import them at any time.
+    constants: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    @property
+    def still_fits(self) -> bool:
+        """Whether it can be used again: constants are taken over by others between two uses."""
+        return not self.constants and all(
+            functions.bound(self.module, path) is found for path, found in self.bindings
+        )
 
 
 class Builder:
     """Builds the variant of one living module; refuses what only an import can change."""
 
     def __init__(
-        self, module: ModuleType, original: str, patched: PatchedModule, slots: list[int], ran: Ran
+        self,
+        module: ModuleType,
+        original: str,
+        patched: PatchedModule,
+        slots: list[int],
+        ran: Ran,
+        original_of: Original,
     ) -> None:
         self.module = module
         self.filename: str = patched.path
         self.original = ast.parse(original)
         self.tree = ast.parse(patched.text)
         self.patched = patched
-        self.slots = slots
+        self.original_of = original_of
         names = "+".join(dict.fromkeys(f"{s.direction} {s.toggle}" for s in patched.sites))
         # A name of its own: the file's other functions keep their own lines.
         self.virtual = f"<unfix {names} {patched.module}>"
-        lines = patched.text.splitlines(keepends=True)
-        linecache.cache[self.virtual] = (len(patched.text), None, lines, self.virtual)
+        show_lines(self.virtual, patched.text)
         sites = [(n, s.line, s.column) for n, s in zip(slots, patched.sites, strict=True)]
-        self.compiled = compile_instrumented(patched.text, self.virtual, sites)
+        self.compiled = compile_instrumented(patched.text, self.virtual, sites, ran)
+        self.running = _running_code(module, original, self.filename)
         self.before = dict(functions.definitions(self.original))
         self.after = {id(node): path for path, node in functions.definitions(self.tree)}
-        self.variant = Variant(module, [NameUnit(vars(module), RAN, ran)])
+        self.variant = Variant(module)
         self.done: set[Any] = set()
+        self.classes: dict[functions.Path, dict[str, Any]] = {}
+
+    def code_of(self, function: FunctionType) -> CodeType:
+        now = (function.__code__,)
+        code: CodeType = self.original_of(("function", id(function)), now)[0]
+        return code
 
     def build(self) -> Variant:
         for site in self.patched.sites:
@@ -83,10 +107,15 @@ class Builder:
             watched = any(is_kernel(place.statement) for place in chain)
             if site.direction != Direction.OBSERVE.value or not watched:
                 self._site(chain, site.target)
+        for path, changed in self.classes.items():
+            self._class_units(path, changed)
         for qualname, slots in self.compiled.kernels.items():
-            kernel = kernels.innermost(kernels.find(self.module, qualname))
-            if kernel is not None:
-                self.variant.watched.append((kernel, slots))
+            kernel = kernels.find(self.module, qualname)
+            if kernel is None:
+                self._refuse(qualname, "a kernel that its module does not hold by name")
+            self.variant.watched.append((kernels.innermost(kernel), slots))
+        if self.variant.closures and gc.get_freeze_count():
+            raise PatchError("after gc.freeze() the living closures cannot be found")
         return self.variant
 
     def _site(self, chain: list[Place], target: str) -> None:
@@ -97,7 +126,7 @@ class Builder:
                 self._refuse(target, "a class's own header")
             classes = [p.statement for p in chain if isinstance(p.statement, ast.ClassDef)]
             if classes:
-                self._class_body(classes[-1], chain[-1], target)
+                self._class_body(classes[-1], last, target)
             else:
                 self._module_names(chain, target)
             return
@@ -131,19 +160,27 @@ class Builder:
     def _function(self, path: functions.Path, definition: Any, target: str) -> None:
         before: Any = self.before[path]
         line = functions.first_line(before)
-        found = functions.live_functions(self.module, path, line, self.filename)
+        holder = functions.bound(self.module, path)
+        if type(holder).__module__.startswith(("torch.jit", "torch._C")):
+            self._refuse(target, "a function that torch.jit has compiled")
+        found = functions.live_functions(self.module, path, line, self.filename, self.code_of)
         if not found:
             raise PatchError(f"{target}: no living function was made at line {line}")
         code = functions.code_at(self.compiled.code, path)
         for function in found:
-            if function.__code__.co_freevars != code.co_freevars:
+            own = self.code_of(function)
+            if functions.acts(own) != functions.acts(functions.code_at(self.running, path)):
+                raise PatchError(
+                    f"{self.filename} was edited after this process imported it: start anew"
+                )
+            pairs = list(functions.nested_pairs(own, code))
+            if any(a.co_freevars != b.co_freevars for a, b in [(own, code), *pairs]):
                 self._refuse(target, "which outer variables a closure holds")
             new = (code, *self._defaults(function, before, definition))
             self.variant.units.append(FunctionUnit(function, new))
-            pairs = list(functions.nested_pairs(function.__code__, code))
-            if any(before.co_freevars != after.co_freevars for before, after in pairs):
-                self._refuse(target, "which outer variables a closure holds")
             self.variant.closures += pairs
+        self.variant.units += [CacheUnit(cache) for cache in functions.caches_behind(holder)]
+        self.variant.bindings.append((path, holder))
 
     def _defaults(self, function: FunctionType, before: Any, after: Any) -> tuple[Any, Any]:
         """The defaults after the edit; those it does not touch stay the same objects."""
@@ -161,107 +198,87 @@ class Builder:
         return positional, keyword
 
     def _kernel(self, path: functions.Path, target: str) -> None:
-        qualname = ".".join(name for name, _ in path)
-        try:
-            bound = kernels.find(self.module, qualname)
-        except AttributeError:
-            bound = None
+        bound = functions.bound(self.module, path)
         kernel = kernels.innermost(bound)
         if kernel is None:
-            self._function(path, self._definition(path), target)
-            return
-        code = functions.code_at(self.compiled.code, path)
+            self._refuse(target, "a kernel that its module does not hold by name")
         old = kernel.fn
+        code = functions.code_at(self.compiled.code, path)
         fresh = FunctionType(code, old.__globals__, old.__name__, old.__defaults__, old.__closure__)
         fresh.__kwdefaults__ = old.__kwdefaults__
         fresh.__annotations__ = old.__annotations__
         fresh.__qualname__ = old.__qualname__
         fresh.__module__ = old.__module__
-        attributes = kernels.rebuilt(kernel, fresh)
-        self.variant.units.append(ObjectUnit(kernel, attributes, kernels.forget_rewritten))
+        self.variant.units.append(KernelUnit(kernel, kernels.rebuilt(kernel, fresh)))
         for wrapper in kernels.wrappers(bound):
-            self.variant.units.append(ObjectUnit(wrapper, kernels.retuned(wrapper)))
-        self._forget(kernels.callers(kernel))
-
-    def _definition(self, path: functions.Path) -> Any:
-        return next(node for p, node in functions.definitions(self.tree) if p == path)
-
-    def _forget(self, compiled: list[Any]) -> None:
-        for other in compiled:
-            self.variant.units.append(ObjectUnit(other, kernels.forgotten(other)))
+            self.variant.units.append(KernelUnit(wrapper, kernels.retuned(wrapper)))
+        self.variant.units += [CallerUnit(caller) for caller in kernels.callers(kernel)]
+        self.variant.bindings.append((path, bound))
 
     # Classes
 
-    def _class_body(self, definition: ast.ClassDef, place: Place, target: str) -> None:
+    def _class_body(self, definition: ast.ClassDef, statement: ast.stmt, target: str) -> None:
         path = self.after[id(definition)]
-        cls: Any = self.module
-        for name, _ in path:
-            cls = vars(cls).get(name) if hasattr(cls, "__dict__") else None
-        if not isinstance(cls, type) or path not in self.before:
+        cls = functions.bound(self.module, path)
+        before: Any = self.before.get(path)
+        if not isinstance(cls, type) or before is None:
             raise PatchError(f"{target}: no living class of that name")
-        if type(cls) not in (type, ABCMeta):
-            self._refuse(target, f"the body of a class made by {type(cls).__name__}")
-        names = set(_stored(place.statement))
-        if not names:
-            self._refuse(target, "this part of a class body")
+        if what := class_bodies.obstacle(cls, before, definition, statement):
+            self._refuse(target, what)
         scope = dict(vars(cls))
-        exec(_module(place.statement, self.virtual), vars(self.module), scope)
-        changed = {name: scope[name] for name in names if name in scope}
-        if "__dataclass_fields__" in vars(cls):
-            changed = self._dataclass(cls, changed, target)
-        self.variant.units += [ClassUnit(cls, name, value) for name, value in changed.items()]
+        self._run(statement, vars(self.module), scope)
+        changed = {name: scope[name] for name in assigned(statement) if name in scope}
+        self.classes.setdefault(path, {}).update(changed)
 
-    def _dataclass(self, cls: type, changed: dict[str, Any], target: str) -> dict[str, Any]:
-        """What `dataclass` makes of the edited fields, tried out on a twin of the class."""
-        subclasses: list[type] = cls.__subclasses__()
-        if any("__dataclass_fields__" in vars(sub) for sub in subclasses):
-            self._refuse(target, "a field that subclasses have copied")
-        own: dict[str, Any] = vars(cls)["__dataclass_fields__"]
-        annotations = vars(cls).get("__annotations__", {})
-        generated = ("__init__", "__repr__", "__eq__", "__dataclass_fields__", "__match_args__")
-        body: dict[str, Any] = {"__annotations__": annotations, "__module__": cls.__module__}
-        for name in annotations:
-            if name in own:
-                body[name] = _fresh_field(own[name])
-                if body[name] is MISSING:
-                    del body[name]
-        body.update(changed)
-        parameters: Any = vars(cls)["__dataclass_params__"]
-        options = {n: getattr(parameters, n) for n in ("init", "repr", "eq", "order", "frozen")}
-        twin: type = dataclasses.dataclass(**options)(type(cls)(cls.__name__, cls.__bases__, body))
-        written = _written_methods(cls, generated)
-        slots = "__slots__" in vars(cls)
-        names = [n for n in generated if n not in written] + ([] if slots else list(changed))
-        state = {}
-        for name in names:
-            value = vars(twin).get(name, MISSING)
-            if isinstance(value, FunctionType):
-                value.__qualname__ = f"{cls.__qualname__}.{name}"
-            if value is not MISSING or name in vars(cls):
-                state[name] = value
-        return state
+    def _class_units(self, path: functions.Path, changed: dict[str, Any]) -> None:
+        cls: type = functions.bound(self.module, path)
+        now = vars(cls).get("__dataclass_fields__")
+        own = self.original_of(("class", id(cls), "__dataclass_fields__"), now)
+        for name, value in class_bodies.attributes(cls, changed, own).items():
+            self.variant.units.append(ClassUnit(cls, name, value))
+        self.variant.bindings.append((path, cls))
+
+    def _run(self, statement: ast.stmt, scope: dict[str, Any], names: dict[str, Any]) -> None:
+        """Run one assignment of the patched module, for its value alone."""
+        names["__annotations__"] = {}
+        postponed = any(
+            isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            for node in self.tree.body
+        )
+        flags = __future__.annotations.compiler_flag if postponed else 0
+        module = ast.Module([statement], [])
+        exec(compile(module, self.virtual, "exec", flags=flags, dont_inherit=True), scope, names)
 
     # Modules
 
     def _module_names(self, chain: list[Place], target: str) -> None:
         statement = chain[-1].statement
-        names = set(_stored(statement))
+        names = set(assigned(statement))
         if len(chain) > 1 or not names or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
             self._refuse(target, "this part of a module")
-        for name in names:
-            self._refuse_derived(name, statement, target)
         scope = dict(vars(self.module))
-        exec(_module(statement, self.virtual), scope)
+        self._run(statement, scope, scope)
         for name in names:
-            old = vars(self.module).get(name, MISSING)
-            if old is MISSING:
-                raise PatchError(f"{target}: the living module has no {name}")
-            for holder, alias in [(self.module, name), *importers(self.module, name, old)]:
-                self.variant.units.append(NameUnit(vars(holder), alias, scope[name]))
-                self._forget(kernels.readers(vars(holder), alias))
-
+            self._module_name(name, scope[name], target)
         for place, _, kernel in readers(self.tree, names):
             self._count_reader(place, kernel, target)
+
+    def _module_name(self, name: str, value: Any, target: str) -> None:
+        now = vars(self.module).get(name, MISSING)
+        if now is MISSING:
+            raise PatchError(f"{target}: the living module has no {name}")
+        old = self.original_of(("name", id(vars(self.module)), name), now)
+        holders = importers(self.module, name, old)
+        if now is not old:
+            holders += importers(self.module, name, now)
+        trees = [(self.tree, name)] + [(ast.parse(source_text(m)), a) for m, a in holders]
+        for tree, alias in trees:
+            if (line := derived_at(tree, alias)) is not None:
+                self._refuse(target, f"what line {line} derives from {alias}")
+        for holder, alias in [(self.module, name), *holders]:
+            self.variant.units.append(NameUnit(vars(holder), alias, value))
+            self.variant.units += [CallerUnit(k) for k in kernels.readers(vars(holder), alias)]
+        self.variant.constants.append((name, old, value))
 
     def _count_reader(self, place: Place, kernel: str, target: str) -> None:
         """A function that reads a changed constant runs the same code, with the count in it."""
@@ -276,55 +293,13 @@ class Builder:
             self.done.add(path)
             self._function(path, outer.statement, target)
 
-    def _refuse_derived(self, name: str, statement: ast.stmt, target: str) -> None:
-        """A default, a decorator or another constant has read the value for good."""
-        inside = {
-            id(node)
-            for function in ast.walk(self.tree)
-            if isinstance(function, FUNCTIONS)
-            for part in function.body
-            for node in ast.walk(part)
-        }
-        for node in ast.walk(self.tree):
-            if (
-                isinstance(node, ast.Name)
-                and node.id == name
-                and isinstance(node.ctx, ast.Load)
-                and id(node) not in inside
-            ):
-                self._refuse(target, f"what line {node.lineno} derives from {name}")
 
-
-def importers(module: ModuleType, name: str, value: Any) -> Iterator[tuple[ModuleType, str]]:
-    """The loaded modules that took the name over by `from module import name`, and as what."""
-    for other in list(sys.modules.values()):
-        if other is module or not isinstance(other, ModuleType):
-            continue
-        held = [key for key, found in list(vars(other).items()) if found is value]
-        if held:
-            taken = _imported_names(other, module.__name__, name)
-            yield from ((other, key) for key in held if key in taken)
-
-
-def _imported_names(importer: ModuleType, source: str, name: str) -> set[str]:
-    text = _source_text(getattr(importer, "__file__", None) or "")
-    if not re.search(rf"\b{re.escape(name)}\b", text):
-        return set()
-    package = (importer.__package__ or "").split(".")
-    taken = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            if ".".join([*base, *([node.module] if node.module else [])]) == source:
-                taken |= {a.asname or a.name for a in node.names if a.name in (name, "*")}
-                if any(a.name == "*" for a in node.names):
-                    taken.add(name)
-    return taken
-
-
-@functools.lru_cache(maxsize=4096)
-def _source_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8") if path.endswith(".py") else ""
+def _running_code(module: ModuleType, original: str, filename: str) -> CodeType:
+    """What the module's text compiles to: an import under toggles compiled it with counters."""
+    loader = getattr(module.__spec__, "loader", None)
+    if isinstance(loader, PatchedLoader):
+        return loader.compiled.code
+    return compile(original, filename, "exec", dont_inherit=True)
 
 
 def _dump(nodes: Any) -> list[str]:
@@ -333,35 +308,3 @@ def _dump(nodes: Any) -> list[str]:
 
 def _value(expression: ast.expr, scope: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(expression), "<unfix default>", "eval"), scope)
-
-
-def _module(statement: ast.stmt, filename: str) -> CodeType:
-    return compile(ast.Module([statement], []), filename, "exec", dont_inherit=True)
-
-
-def _stored(statement: ast.stmt) -> Iterator[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-
-
-def _fresh_field(old: Any) -> Any:
-    """The class-body value that a field came from."""
-    if old.default_factory is dataclasses.MISSING and old.default is dataclasses.MISSING:
-        plain = old.init and old.repr and old.compare and old.hash is None and not old.kw_only
-        if plain and not old.metadata:
-            return MISSING
-    options = {n: getattr(old, n) for n in ("default", "default_factory", "init", "repr", "hash")}
-    options.update(compare=old.compare, metadata=old.metadata, kw_only=old.kw_only)
-    return dataclasses.field(**options)
-
-
-def _written_methods(cls: type, names: tuple[str, ...]) -> set[str]:
-    """Those of the names that the class's author wrote, which `dataclass` leaves alone."""
-    return {
-        name
-        for name in names
-        if isinstance(vars(cls).get(name), FunctionType)
-        and vars(cls)[name].__code__.co_filename
-        == getattr(sys.modules[cls.__module__], "__file__", "")
-    }

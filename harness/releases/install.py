@@ -29,7 +29,7 @@ BASE = "base"
 STANDINS = paths.PACKAGE / "releases" / "standins"
 STANDINS_NPU = paths.PACKAGE / "releases" / "standins_npu"
 START = "unfix_start"
-VARIABLES = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT")
+VARIABLES = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
 GIBIBYTE = 2**30
 
 

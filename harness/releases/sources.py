@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
+from importlib.util import decode_source
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -32,7 +33,7 @@ class SourceTree:
             stem = module.replace(".", "/")
             self._read[module] = next(
                 (
-                    ModuleSource(module, self.place(path), text.replace("\r\n", "\n"))
+                    ModuleSource(module, self.place(path), text)
                     for path in (f"{stem}.py", f"{stem}/__init__.py")
                     if (text := self.text(path)) is not None
                 ),
@@ -55,6 +56,15 @@ class SourceTree:
                 except InvalidVersion:
                     continue
         return None
+
+    def forget(self, module: str) -> None:
+        self._read.pop(module, None)
+
+    def paths_read(self) -> list[str]:
+        """The files that what was read here depends on."""
+        found = [source.path for source in self._read.values() if source is not None]
+        own = [self.place(path) for path in self.version_files() if self.text(path) is not None]
+        return sorted({*found, *own})
 
     def modules(self) -> Iterator[str]:
         for path in self.files():
@@ -83,7 +93,7 @@ class FolderTree(SourceTree):
 
     def text(self, path: str) -> str | None:
         try:
-            return (self.folder / path).read_text(encoding="utf-8")
+            return decode_source((self.folder / path).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -116,7 +126,7 @@ class WheelTree(SourceTree):
         if path not in self._names:
             return None
         try:
-            return self._zip.read(path).decode("utf-8")
+            return decode_source(self._zip.read(path))
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise NotReady(f"{self.wheel} is damaged ({error}): download it again") from error
 

@@ -11,7 +11,7 @@ import sys
 
 with open(os.path.join(sys.prefix, "unfix-complete.json")) as file:
     facts = json.load(file)
-os.environ.setdefault("UNFIX_PYTHON", facts["planner"])
+os.environ.setdefault("UNFIX_PLANNER", facts["planner"])
 os.environ.setdefault("UNFIX_HOME", facts["home"])
 if "harness" not in sys.modules:
     spec = importlib.util.spec_from_file_location(

@@ -6,7 +6,7 @@ import sys
 from importlib.machinery import PathFinder
 
 _here = os.path.dirname(os.path.abspath(__file__))
-_asked = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT")
+_asked = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
 
 
 def _apply_toggles() -> None:
@@ -37,7 +37,7 @@ def _run_the_next() -> None:
 if any(os.environ.get(name) for name in _asked):
     try:
         _apply_toggles()
-    except Exception as error:
+    except BaseException as error:
         sys.stderr.write(f"unfix: toggles cannot be applied ({error!r})\n")
         sys.stderr.flush()
         os._exit(3)

@@ -1,0 +1,86 @@
+"""Who took a module's constant over by `from module import NAME`, and what was made out of it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.patching.instrument import FUNCTIONS
+
+
+def importers(module: ModuleType, name: str, value: Any) -> list[tuple[ModuleType, str]]:
+    """The loaded modules that hold the name's value, as what, re-exports followed."""
+    found: dict[tuple[str, str], tuple[ModuleType, str]] = {}
+    waiting = [(module, name)]
+    while waiting:
+        source, taken = waiting.pop()
+        for other, key in _direct(source, taken, value):
+            if (other.__name__, key) not in found and other is not module:
+                found[(other.__name__, key)] = (other, key)
+                waiting.append((other, key))
+    return list(found.values())
+
+
+def _direct(module: ModuleType, name: str, value: Any) -> Iterator[tuple[ModuleType, str]]:
+    for other in list(sys.modules.values()):
+        if other is module or not isinstance(other, ModuleType):
+            continue
+        held = [key for key, found in list(vars(other).items()) if found is value]
+        if held:
+            taken = _imported_names(other, module.__name__, name)
+            yield from ((other, key) for key in held if key in taken)
+
+
+def _imported_names(importer: ModuleType, source: str, name: str) -> set[str]:
+    text = source_text(importer)
+    if not re.search(rf"\b{re.escape(name)}\b|import\s*\*", text):
+        return set()
+    package = (importer.__package__ or "").split(".")
+    taken = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            if ".".join([*base, *([node.module] if node.module else [])]) == source:
+                for alias in node.names:
+                    if alias.name == name:
+                        taken.add(alias.asname or name)
+                    elif alias.name == "*":
+                        taken.add(name)
+    return taken
+
+
+def source_text(module: ModuleType) -> str:
+    """A module's source, or '' where there is none to read (built in, zipped, gone)."""
+    path = getattr(module, "__file__", None) or ""
+    return _text(path) if path.endswith(".py") and Path(path).is_file() else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def derived_at(tree: ast.AST, name: str) -> int | None:
+    """The line where a default, a decorator or another constant read a name for good, if any."""
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, FUNCTIONS)
+        for part in function.body
+        for node in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Name)
+            and node.id == name
+            and isinstance(node.ctx, ast.Load)
+            and id(node) not in inside
+        ):
+            return node.lineno
+    return None

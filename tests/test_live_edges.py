@@ -1,0 +1,388 @@
+"""Live toggles at their edges: reloads, late importers, suspended frames, threads, caches, fork."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib
+import os
+import sys
+import textwrap
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang import forms
+
+from harness import toggles
+from harness.errors import PatchError, UnknownToggle
+from harness.patching.live import engine
+
+
+class Lab:
+    """Modules and toggles written for one test, beside the toy release."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.toggles = folder / "toggles"
+        self.toggles.mkdir()
+        self.made: list[str] = []
+
+    def module(self, name: str, text: str) -> types.ModuleType:
+        path = Path(forms.__file__).parent / f"lab_{name}.py"
+        path.write_text(textwrap.dedent(text))
+        self.made.append(f"sglang.lab_{name}")
+        importlib.invalidate_caches()
+        return importlib.import_module(f"sglang.lab_{name}")
+
+    def toggle(self, name: str, module: str, target: str, fixed: str, buggy: str) -> None:
+        (self.toggles / f"{name}.yaml").write_text(
+            f"id: {name}\ntitle: t\nfamily: lab\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
+            f"  - releases: '>=1'\n    target: 'sglang.lab_{module}{target and ':' + target}'\n"
+            f"    edits:\n      - fixed: {fixed!r}\n        buggy: {buggy!r}\n"
+        )
+        toggles._catalogue.cache_clear()
+
+    def reverted(self, *names: str) -> toggles.Toggled:
+        return toggles.reverted(*names, folders=(self.toggles,))
+
+    def observed(self, *names: str) -> toggles.Toggled:
+        return toggles.observed(*names, folders=(self.toggles,))
+
+    def clean(self) -> None:
+        for name in self.made:
+            module = sys.modules.pop(name, None)
+            if module is not None:
+                Path(str(module.__file__)).unlink(missing_ok=True)
+            engine.sources.forget(name)
+            engine._variants.clear()
+            engine._modules_of.clear()
+            delattr(sys.modules["sglang"], name.rpartition(".")[2])
+        assert not engine._originals
+        assert not engine._applied
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(tmp_path)
+    yield made
+    made.clean()
+
+
+def test_a_reloaded_module_is_toggled_anew(lab: Lab) -> None:
+    module = lab.module("reload", "def f():\n    return 1\n")
+    lab.toggle("lab-reload", "reload", "f", "return 1", "return 2")
+    with lab.reverted("lab-reload"):
+        assert module.f() == 2
+    importlib.reload(module)
+    with lab.reverted("lab-reload"):
+        assert module.f() == 2
+    assert module.f() == 1
+
+
+CONSTANT = "LIMIT = 100\n\n\ndef read():\n    return LIMIT\n"
+
+
+def test_a_constant_reaches_importers_that_came_later_and_through_others(lab: Lab) -> None:
+    origin = lab.module("constant", CONSTANT)
+    lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
+    with lab.reverted("lab-constant"):
+        assert origin.read() == 10
+    middle = lab.module("middle", "from sglang.lab_constant import LIMIT\n")
+    last = lab.module("last", "from sglang.lab_middle import LIMIT as TOP\n")
+    with lab.reverted("lab-constant"):
+        assert (middle.LIMIT, last.TOP) == (10, 10)
+    assert (origin.read(), middle.LIMIT, last.TOP) == (100, 100, 100)
+
+
+def test_a_module_imported_under_a_toggle_gets_the_true_constant_afterwards(lab: Lab) -> None:
+    lab.module("constant", CONSTANT)
+    lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
+    with lab.reverted("lab-constant"):
+        late = lab.module("late", "from sglang.lab_constant import LIMIT\n")
+        assert late.LIMIT == 10
+    assert late.LIMIT == 100
+
+
+@pytest.mark.parametrize("derived", ["DOUBLE = LIMIT * 2", "def f(x=LIMIT): return x"])
+def test_a_value_derived_by_an_importer_is_refused(lab: Lab, derived: str) -> None:
+    lab.module("constant", CONSTANT)
+    lab.module("derives", f"from sglang.lab_constant import LIMIT\n{derived}\n")
+    lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
+    with pytest.raises(PatchError, match="line 2 derives from LIMIT"):
+        lab.reverted("lab-constant").__enter__()
+
+
+def test_a_constant_counts_its_readers_and_not_names_that_shadow_it(lab: Lab) -> None:
+    shadow = "def other(LIMIT):\n    return LIMIT\n\n\ndef third():\n    LIMIT = 3\n    return LIMIT\n"
+    module = lab.module("constant", f"{CONSTANT}\n\n{shadow}")
+    lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
+    with lab.observed("lab-constant") as seen:
+        module.other(1)
+        module.third()
+        assert seen.reach == 0
+        module.read()
+        assert seen.reach == 1
+
+
+def test_another_threads_toggle_stays_in_while_one_is_built(lab: Lab) -> None:
+    filler = "\n".join(f"def filler_{n}():\n    return {n}\n" for n in range(1500))
+    module = lab.module("big", f"def f():\n    return 1\n\ndef g():\n    return 1\n{filler}")
+    lab.toggle("lab-f", "big", "f", "return 1", "return 2")
+    lab.toggle("lab-g", "big", "g", "return 1", "return 2")
+    seen: set[int] = set()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.add(module.f())
+
+    with lab.reverted("lab-f"):
+        thread = threading.Thread(target=watch)
+        thread.start()
+        with lab.reverted("lab-g"):
+            assert (module.f(), module.g()) == (2, 2)
+        done.set()
+        thread.join()
+    assert seen == {2}
+    assert (module.f(), module.g()) == (1, 1)
+
+
+def test_a_suspended_generator_outlives_its_toggle() -> None:
+    folder = (Path(__file__).parent / "toy" / "toggles",)
+    with toggles.reverted("toy-generator", folders=folder):
+        going = forms.Forms().generate(3)
+        assert next(going) == 0
+    assert list(going) == [3, 6]
+
+
+def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
+    folder = (Path(__file__).parent / "toy" / "toggles",)
+    reverted = toggles.reverted("toy-plain", folders=folder)
+
+    @reverted
+    async def awaited() -> int:
+        await asyncio.sleep(0)
+        return int(forms.plain(3, 5))
+
+    @reverted
+    def generated() -> Iterator[int]:
+        yield forms.plain(3, 5)
+
+    assert asyncio.run(awaited()) == 6
+    assert list(generated()) == [6]
+    assert forms.plain(3, 5) == 30
+
+    async def stream() -> Any:
+        yield 1
+
+    with pytest.raises(PatchError, match="async generator"):
+        reverted(stream)
+
+
+def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = (Path(__file__).parent / "toy" / "toggles",)
+    with toggles.reverted("toy-plain", folders=folder):
+        pass
+
+    def full_disk(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(engine.recorder, "applied", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        toggles.reverted("toy-plain", folders=folder).__enter__()
+    assert forms.plain(3, 5) == 30
+    assert not engine._active
+
+
+def test_a_failure_in_the_middle_of_switching_is_rolled_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = (Path(__file__).parent / "toy" / "toggles",)
+    switch = engine._switch
+    calls: list[Any] = []
+
+    def failing(name: str, variant: Any) -> None:
+        switch(name, variant)
+        calls.append(variant)
+        if len(calls) == 1:
+            raise RuntimeError("interrupted")
+
+    monkeypatch.setattr(engine, "_switch", failing)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        toggles.reverted("toy-plain", folders=folder).__enter__()
+    monkeypatch.undo()
+    assert forms.plain(3, 5) == 30
+    assert not engine._originals
+
+
+def test_kept_answers_of_one_code_are_not_given_for_the_other() -> None:
+    folder = (Path(__file__).parent / "toy" / "toggles",)
+    assert forms.cached(1) == 21
+    with toggles.reverted("toy-cached", folders=folder):
+        assert forms.cached(1) == 201
+    assert forms.cached(1) == 21
+
+
+def test_lambdas_made_before_and_during_change_with_their_maker(lab: Lab) -> None:
+    module = lab.module("lambdas", "def make():\n    return lambda value: value + 1\n")
+    lab.toggle("lab-lambda", "lambdas", "make", "value + 1", "value + 100")
+    early = module.make()
+    with lab.reverted("lab-lambda"):
+        during = module.make()
+        assert (early(1), during(1)) == (101, 101)
+    assert (early(1), during(1)) == (2, 2)
+
+
+def test_a_closure_that_would_need_another_variable_is_refused(lab: Lab) -> None:
+    text = "def make(a, b):\n    def inner():\n        return a\n    return inner, b\n"
+    module = lab.module("free", text)
+    lab.toggle("lab-free", "free", "make", "return a", "return a + b")
+    early, _ = module.make(1, 2)
+    with pytest.raises(PatchError, match="which outer variables a closure holds"):
+        lab.reverted("lab-free").__enter__()
+    assert early() == 1
+
+
+BODIES = {
+    "private": ("class C:\n    __secret = 8\n", "C", "__secret = 8", "__secret = 80"),
+    "derived": ("class C:\n    a = 8\n    b = a * 2\n", "C", "a = 8", "a = 80"),
+    "branch": ("class C:\n    if True:\n        a = 8\n", "C", "a = 8", "a = 80"),
+    "named tuple": (
+        "import typing\nclass C(typing.NamedTuple):\n    a: int = 8\n",
+        "C",
+        "a: int = 8",
+        "a: int = 80",
+    ),
+    "annotation": ("class C:\n    a: int = 8\n", "C", "a: int = 8", "a: float = 8"),
+    "grandchild": (
+        "from dataclasses import dataclass\n@dataclass\nclass C:\n    a: int = 8\n"
+        "class D(C): pass\n@dataclass\nclass E(D): pass\n",
+        "C",
+        "a: int = 8",
+        "a: int = 80",
+    ),
+    "decorator": (
+        "import functools\n@functools.lru_cache(maxsize=8)\ndef f(): return 1\n",
+        "f",
+        "functools.lru_cache(maxsize=8)",
+        "functools.lru_cache(maxsize=80)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_what_would_only_half_change_is_refused(lab: Lab, case: str) -> None:
+    text, target, fixed, buggy = BODIES[case]
+    lab.module("bodies", text)
+    lab.toggle("lab-body", "bodies", target, fixed, buggy)
+    with pytest.raises(PatchError, match="toggle it at import"):
+        lab.reverted("lab-body").__enter__()
+
+
+def test_annotations_are_left_alone(lab: Lab) -> None:
+    module = lab.module("annotated", "class C:\n    a: 'int' = 8\n\n\nN: 'int' = 5\n")
+    lab.toggle("lab-class", "annotated", "C", "a: 'int' = 8", "a: 'int' = 80")
+    lab.toggle("lab-name", "annotated", "", "N: 'int' = 5", "N: 'int' = 50")
+    before = dict(module.C.__annotations__), dict(module.__annotations__)
+    with lab.reverted("lab-class", "lab-name"):
+        assert (module.C.a, module.N) == (80, 50)
+    assert (module.C.__annotations__, module.__annotations__) == before
+    assert (module.C.a, module.N) == (8, 5)
+
+
+def test_a_keyword_only_field_stays_keyword_only(lab: Lab) -> None:
+    text = """
+        from dataclasses import dataclass
+        @dataclass(kw_only=True)
+        class C:
+            a: int
+            b: int = 8
+    """
+    module = lab.module("keywords", text)
+    lab.toggle("lab-keyword", "keywords", "C", "b: int = 8", "b: int = 80")
+    with lab.reverted("lab-keyword"):
+        assert dataclasses.astuple(module.C(a=1)) == (1, 80)
+        with pytest.raises(TypeError):
+            module.C(1)
+    assert dataclasses.astuple(module.C(a=1)) == (1, 8)
+
+
+def test_two_fields_of_one_dataclass_come_and_go_apart(lab: Lab) -> None:
+    text = """
+        from dataclasses import dataclass
+        @dataclass
+        class C:
+            a: int = 1
+            b: int = 2
+    """
+    module = lab.module("fields", text)
+    lab.toggle("lab-a", "fields", "C", "a: int = 1", "a: int = 10")
+    lab.toggle("lab-b", "fields", "C", "b: int = 2", "b: int = 20")
+    first, second = lab.reverted("lab-a"), lab.reverted("lab-b")
+    first.__enter__()
+    second.__enter__()
+    assert dataclasses.astuple(module.C()) == (10, 20)
+    first.__exit__(None, None, None)
+    assert dataclasses.astuple(module.C()) == (1, 20)
+    second.__exit__(None, None, None)
+    assert dataclasses.astuple(module.C()) == (1, 2)
+
+
+def test_a_file_edited_after_its_import_is_not_put_into_the_process(lab: Lab) -> None:
+    module = lab.module("edited", "def f():\n    return 1 + 0\n")
+    path = Path(str(module.__file__))
+    path.write_text("def f():\n    return 1 + 1000\n")
+    lab.toggle("lab-edited", "edited", "f", "return 1 + $X", "return 2 + $X")
+    with pytest.raises(PatchError, match="was edited after this process imported it"):
+        lab.reverted("lab-edited").__enter__()
+    assert module.f() == 1
+
+
+def test_a_target_that_does_not_import_says_why(lab: Lab) -> None:
+    path = Path(forms.__file__).parent / "lab_broken.py"
+    path.write_text("import no_such_package\n\n\ndef f():\n    return 1\n")
+    lab.toggle("lab-broken", "broken", "f", "return 1", "return 2")
+    try:
+        with pytest.raises(PatchError, match="lab_broken does not import here: ModuleNotFound"):
+            lab.reverted("lab-broken").__enter__()
+    finally:
+        path.unlink()
+
+
+def test_odd_line_ends_and_encodings_keep_their_lines(lab: Lab) -> None:
+    text = "\ufeffA = 'é'\n\x0c\ndef first():\n    return 0\n\x0c\ndef f():\n    return 1\n"
+    path = Path(forms.__file__).parent / "lab_odd.py"
+    path.write_bytes(text.replace("\n", "\r\n").encode("utf-8"))
+    lab.made.append("sglang.lab_odd")
+    importlib.invalidate_caches()
+    module = importlib.import_module("sglang.lab_odd")
+    lab.toggle("lab-odd", "odd", "f", "return 1", "return 2")
+    import inspect
+
+    with lab.reverted("lab-odd"):
+        assert module.f() == 2
+        assert inspect.getsource(module.f).startswith("def f():\n    return 2")
+    assert module.f() == 1
+
+
+def test_no_name_at_all_is_an_error() -> None:
+    with pytest.raises(UnknownToggle, match="name at least one"):
+        toggles.reverted()
+
+
+def test_a_forked_child_counts_for_itself() -> None:
+    folder = (Path(__file__).parent / "toy" / "toggles",)
+    with toggles.observed("toy-plain", folders=folder) as seen:
+        for _ in range(5):
+            forms.plain(1, 1)
+        child = os.fork()
+        if child == 0:
+            before = seen.reach
+            forms.plain(1, 1)
+            os._exit(0 if (before, seen.reach) == (0, 1) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert seen.reach == 5
