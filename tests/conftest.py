@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,3 +23,10 @@ def toy() -> Path:
 @pytest.fixture
 def toy_toggles() -> Path:
     return TOY / "toggles"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Any:
+    from shell import Shell
+
+    return Shell(tmp_path)

@@ -7,67 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from pathlib import Path
 
 import pytest
+from shell import ENABLE, PLAIN, REVERT, SITE, TOY, Shell
 
 from harness import paths
-from harness.patching import attestation
-
-TOY = Path(__file__).parent / "toy"
-SITE = paths.PACKAGE / "patching" / "site"
-
-
-class Shell:
-    """Runs Python programs over the toy release under toggles."""
-
-    def __init__(self, tmp: Path) -> None:
-        self.tmp = tmp
-        self.attestations = tmp / "attestations"
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": f"{SITE}{os.pathsep}{TOY}",
-            "PYTHONDONTWRITEBYTECODE": "",
-            "UNFIX_HOME": str(tmp),
-            "UNFIX_TOGGLES": str(TOY / "toggles"),
-            "UNFIX_ATTESTATIONS": str(self.attestations),
-        }
-
-    def python(self, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        script = self.tmp / "program.py"
-        script.write_text(textwrap.dedent(program))
-        return subprocess.run(
-            [sys.executable, str(script)],
-            env={**self.environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    def unfix(self, *words: str) -> subprocess.CompletedProcess[str]:
-        folders = ["--toggles", str(TOY / "toggles"), "--attestations", str(self.attestations)]
-        environment = {**self.environment, "PYTHONPATH": f"{TOY}{os.pathsep}{paths.PACKAGE.parent}"}
-        return subprocess.run(
-            [sys.executable, "-m", "harness", "exec", *folders, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    def left(self) -> list[attestation.Attestation]:
-        return attestation.read(self.attestations)
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
-REVERT, ENABLE = "SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR"
-PLAIN = "from sglang import users\nprint(users.use(3, 5))\n"
 
 
 def test_a_reverted_fix_is_out_and_said_once(shell: Shell) -> None:
