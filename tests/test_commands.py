@@ -114,3 +114,50 @@ def test_help_of_every_command() -> None:
         done = unfix(command, "--help")
         assert done.returncode == 0
         assert "usage: unfix" in done.stdout
+
+
+def test_a_narrow_terminal_still_tells_the_releases_apart() -> None:
+    import io
+
+    from rich.console import Console
+
+    from harness.cli import drift_command
+    from harness.registry import catalogue
+    from harness.releases.drift import survey
+
+    trees = [release.sources() for release in managed.all_releases()]
+    drift = survey(catalogue.load().select("kv_indices"), trees)
+    written = io.StringIO()
+    drift_command.show(drift, Console(file=written, width=80, force_terminal=False))
+    header, first, *_ = written.getvalue().splitlines()
+    assert header.split() == [
+        "toggle",
+        *(r.name.removeprefix("0.5") for r in managed.all_releases()),
+    ]
+    assert first.split() == ["27338", *["BUG"] * 4, *["fix"] * 7]
+
+
+def test_a_toggle_may_stand_behind_the_places_of_from() -> None:
+    wheel = managed.get("0.5.18").wheel
+    done = unfix("drift", "--json", "--from", str(wheel), "27460")
+    [column] = json.loads(done.stdout)["releases"]
+    assert [row["id"] for row in column["toggles"]] == ["27460"]
+    assert [row["id"] for row in column["upstream"]] == ["27338", "27460"]
+
+
+def test_a_test_that_is_not_there_installs_nothing() -> None:
+    done = unfix("test", "tests/no_such_test.py")
+    assert done.returncode == 2
+    assert "there is no tests/no_such_test.py" in done.stderr
+
+
+def test_every_file_that_the_documents_name_is_there() -> None:
+    import re
+
+    root = paths.project()
+    for document in (*root.glob("*.md"), *root.glob("docs/*.md")):
+        for name in re.findall(
+            r"[`(]((?:harness|tests|docs|bench|fixtures)/[\w./-]+)[`)]", document.read_text()
+        ):
+            there = (root / name.replace("VERSION", "base")).exists()
+            assert there, f"{document.name} names {name}"

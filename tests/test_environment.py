@@ -288,10 +288,10 @@ def test_exec_runs_a_command_under_toggles_and_reports(shell: Shell) -> None:
     done = shell.unfix("--revert", "toy-plain,toy-method", "--", sys.executable, "-c", code)
     assert done.returncode == 7
     assert done.stdout == "6\n"
-    assert "toy-plain: in 1 processes, 1 of which loaded patched code; its code ran 1 times" in (
+    assert "toy-plain: in 1 process, 1 of which loaded patched code; its code ran 1 time" in (
         done.stderr
     )
-    assert "toy-method: in 1 processes, 1 of which loaded patched code; its code never ran" in (
+    assert "toy-method: in 1 process, 1 of which loaded patched code; its code never ran" in (
         done.stderr
     )
 

@@ -179,8 +179,8 @@ def test_an_old_attestation_in_the_folder_is_not_this_runs(shell: Shell) -> None
     import sys
 
     run = ("--revert", "toy-plain", "--", sys.executable, "-c")
-    assert "ran 1 times" in shell.unfix(*run, PLAIN).stderr
+    assert "ran 1 time" in shell.unfix(*run, PLAIN).stderr
     (shell.attestations / "notes.json").write_text(json.dumps({"not": "ours"}))
     done = shell.unfix(*run, "import sglang.users")
-    assert "toy-plain: in 1 processes" in done.stderr
+    assert "toy-plain: in 1 process," in done.stderr
     assert "its code never ran" in done.stderr

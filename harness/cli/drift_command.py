@@ -36,13 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     catalogue = options.catalogue(arguments)
-    toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
-    trees = [sources.open_tree(place) for place in arguments.places]
+    # `--from` takes all that follows: what is no path there was meant as a toggle.
+    places = [place for place in arguments.places if place.exists() or place.suffix == ".whl"]
+    names = arguments.names + [str(p) for p in arguments.places if p not in places]
+    toggles = catalogue.select_all(names) if names else list(catalogue)
+    trees = [sources.open_tree(place) for place in places]
     trees += [managed.tree(name) for name in arguments.release]
     if not trees:
         trees = all_trees()
     trees.sort(key=lambda tree: (tree.version is None, tree.version or 0))
-    drift = survey(toggles, trees)
+    drift = survey(toggles, trees, named=bool(names))
     if arguments.json:
         options.print_json(drift.as_data())
     else:
@@ -63,29 +66,38 @@ def all_trees() -> list[SourceTree]:
 
 
 MARKS = {
-    "fixed": ("fixed", "green"),
-    "buggy": ("BUGGY", "yellow"),
-    "absent": ("·", "dim"),
-    "stale": ("STALE", "bold red"),
-    "applies": ("applies", "green"),
-    "broken": ("BROKEN", "bold red"),
+    "fixed": ("fixed", "fix", "green"),
+    "buggy": ("BUGGY", "BUG", "yellow"),
+    "absent": ("·", "·", "dim"),
+    "outside": ("-", "-", "dim"),
+    "stale": ("STALE", "!!!", "bold red"),
+    "applies": ("applies", "ok", "green"),
+    "broken": ("BROKEN", "BRK", "bold red"),
 }
+FULL_WIDTH = 118
 
 
 def show(drift: Drift, out: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, padding=(0, 1))
+    narrow = out.width < FULL_WIDTH and len(drift.columns) > 3
+    grid = Table(box=None, pad_edge=False, padding=(0, 0 if narrow else 1))
     grid.add_column("toggle", no_wrap=True)
     for column in drift.columns:
-        grid.add_column(column.name, justify="center", no_wrap=True)
+        name = column.name.removeprefix("0.5") if narrow else column.name
+        grid.add_column(name, justify="center", no_wrap=True, min_width=4)
 
     def row(title: str, states: list[str]) -> None:
-        grid.add_row(title, *(Text(MARKS[state][0], style=MARKS[state][1]) for state in states))
+        cells = (MARKS[state] for state in states)
+        grid.add_row(title, *(Text(short if narrow else full, style=s) for full, short, s in cells))
 
     for toggle in drift.toggles:
-        row(toggle.id, [column.states[toggle.id] for column in drift.columns])
+        states = [
+            "outside" if toggle.id in column.outside else column.states[toggle.id]
+            for column in drift.columns
+        ]
+        row(toggle.id, states)
     numbers = sorted({number for column in drift.columns for number in column.upstream})
     if numbers:
         grid.add_row()

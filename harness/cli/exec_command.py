@@ -20,7 +20,7 @@ from harness.cli import options
 from harness.errors import NotReady, UnfixError
 from harness.patching import attestation, boot, planner
 from harness.patching.plan import Choice, make
-from harness.releases import managed, sources
+from harness.releases import managed
 from harness.releases.sources import SourceTree
 
 SITE = paths.PACKAGE / "patching" / "site"
@@ -28,7 +28,7 @@ KEPT_LINES = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unfix exec [--revert IDS] [--enable IDS] [--release R] -- COMMAND …"
+    parser.usage = "unfix exec [--revert IDS] [--enable IDS] [--release R] [OPTIONS] -- COMMAND …"
     for direction, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
         parser.add_argument(
             f"--{direction}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--release",
         metavar="R",
         help="a managed version, whose python the command then finds first, or 'current' "
-        "(default: the SGLang beside the command's python)",
+        "(default: whatever SGLang the command's own python has)",
     )
     parser.add_argument("--attestations", type=Path, metavar="DIR", help="where they are left")
     parser.add_argument(
@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not any(a.toggles for a in found):
             options.say(
                 "no process applied a toggle: none imported SGLang, or only under a Python that "
-                "ignores PYTHONPATH (-I, -E, a PYTHONPATH of its own); the outcome says nothing"
+                "ignores PYTHONPATH (-I, -E, a PYTHONPATH of its own); the outcome says nothing. "
+                "--release VERSION puts a managed release's python first"
             )
             return code or NotReady.exit_code
     return code
@@ -98,17 +99,12 @@ def _run_name() -> str:
 
 
 def _release(name: str | None) -> tuple[managed.Release | None, SourceTree | None]:
-    """The managed release to run under, if one was named, or else is the only SGLang there is."""
+    """The managed release to run under, if one was named; nothing is chosen by itself."""
+    if name is None:
+        return None, None
     if name == "current":
         return None, managed.tree(name)
-    if name is None:
-        if sources.current() is not None:
-            return None, None
-        release = managed.default()
-        if release is None or not release.ready:
-            return None, None
-    else:
-        release = managed.get(name)
+    release = managed.get(name)
     if not release.ready:
         how = "outdated or cut short" if release.folder.exists() else "not installed"
         raise NotReady(
@@ -228,7 +224,6 @@ def _summary(found: list[attestation.Attestation], as_json: bool) -> None:
     for toggle in sorted(toggles):
         count = sum(a.reach(toggle) for a in found)
         loaded = sum(bool(a.modules) for a in found)
-        ran = f"its code ran {count} times" if count else "its code never ran"
-        options.say(
-            f"{toggle}: in {len(found)} processes, {loaded} of which loaded patched code; {ran}"
-        )
+        ran = f"its code ran {count} time{'s' * (count != 1)}" if count else "its code never ran"
+        where = f"in {len(found)} process{'es' * (len(found) != 1)}"
+        options.say(f"{toggle}: {where}, {loaded} of which loaded patched code; {ran}")

@@ -68,7 +68,8 @@ def show(data: dict[str, Any]) -> None:
 
     out = options.console()
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("toggle", "state", "family", "symptom"):
+    wide = out.width >= 120
+    for title in ("toggle", "state", *(("family", "symptom") if wide else ())):
         grid.add_column(title, no_wrap=True)
     grid.add_column("what is wrong when the fix is out")
     for row in data["toggles"]:
@@ -76,8 +77,7 @@ def show(data: dict[str, Any]) -> None:
         grid.add_row(
             row["id"],
             Text(state, style=STYLES.get(state, "")),
-            row["family"],
-            row["symptom"],
+            *((row["family"], row["symptom"]) if wide else ()),
             row["title"],
         )
     out.print(grid)

@@ -44,7 +44,11 @@ def catalogue(arguments: argparse.Namespace) -> Catalogue:
 
 
 def console() -> Console:
-    from rich.console import Console
+    from rich.console import Console as RichConsole
+
+    class Console(RichConsole):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # main() knows what to do; rich would end with 1
 
     # A pipe has no width of its own: a table in a log is never cut.
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)

@@ -74,8 +74,10 @@ def module_diff(module: PatchedModule, tree: SourceTree) -> str:
     return diff(before, module.text, f"a/{place}", f"b/{place}")
 
 
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
 def show(data: dict[str, Any]) -> None:
-    from rich.syntax import Syntax
     from rich.text import Text
 
     out = options.console()
@@ -88,7 +90,8 @@ def show(data: dict[str, Any]) -> None:
         print(textwrap.indent(textwrap.fill(data["why"], 96), "  "))
     out.print()
     for variant in data["variants"]:
-        out.print(Text(f"  {variant['releases']:<18} {', '.join(variant['targets'])}"))
+        for target in variant["targets"]:
+            out.print(Text(f"  {variant['releases']:<18} {target}"), soft_wrap=True)
     out.print()
     if data["state"]:
         style = STYLES[data["state"]]
@@ -99,8 +102,6 @@ def show(data: dict[str, Any]) -> None:
         out.print(Text(data["nearest"]), soft_wrap=True)
     if data["diff"]:
         out.print(f"`{data['does']}` does this:")
-        if out.is_terminal:
-            out.print(Syntax(data["diff"], "diff", background_color="default", word_wrap=True))
-        else:
-            print(data["diff"])
+        for line in data["diff"].splitlines():
+            out.print(Text(line, style=COLOURS.get(line[:1], "")), soft_wrap=True)
     out.print()

@@ -44,6 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     if EVERY not in arguments.words:
         chosen = [managed.get(name) for name in INSTALLED]
     words = [word for word in arguments.words if word != EVERY]
+    for word in words:
+        path = word.partition("::")[0]
+        if path.startswith("tests") and not (root / path).exists():
+            raise UnfixError(f"there is no {path} under {root}")
     for release in managed.all_releases():
         install.add_sources(release, options.say)
     for release in chosen:

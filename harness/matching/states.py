@@ -86,7 +86,14 @@ def find(toggle: Toggle, sources: Sources) -> Finding:
                     f"where its {finding.state.value} form is found"
                 ),
             )
-    return Finding(toggle, State.ABSENT)
+    there = [
+        target
+        for variant in toggle.variants
+        for target in variant.targets
+        if (source := sources.read(target.module)) is not None and source.scopes(target.qualname)
+    ]
+    problem = f"no range holds {version}, though {there[0]} is there" if there else ""
+    return Finding(toggle, State.ABSENT, problem=problem)
 
 
 def _without_version(toggle: Toggle, sources: Sources) -> Finding:

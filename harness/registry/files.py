@@ -18,7 +18,7 @@ from yaml.reader import ReaderError
 from harness.errors import ToggleFileError
 from harness.matching.patterns import ANONYMOUS, Form, PatternError, as_code, metavariables, squeeze
 from harness.matching.scopes import ModuleSource
-from harness.registry.schema import Edit, Toggle, Variant
+from harness.registry.schema import Device, Edit, Symptom, Toggle, Variant
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
@@ -111,8 +111,7 @@ def read_toggle(path: Path) -> Toggle:
         problem = problem.replace("Object contains unknown field", "unknown key").replace(
             "Object missing required field", "missing key"
         )
-        if "matching regex" in problem:
-            problem = _say_form(at, problem)
+        problem = _say_form(at, problem)
         raise ToggleFileError(document.path, line, f"{at}: {problem}" if at else problem) from error
     if toggle.id != path.stem:
         problem = f"the id '{toggle.id}' is not the file's name '{path.stem}'"
@@ -136,7 +135,14 @@ def _steps(where: str) -> Iterator[str | int]:
 
 
 def _say_form(at: str, problem: str) -> str:
-    last = at.rpartition(".")[2]
+    last = re.sub(r"\[\d+\]$", "", at).rpartition(".")[2]
+    if "enum value" in problem:
+        words = {"symptom": Symptom, "devices": Device}[last]
+        return f"{problem}; it is one of {', '.join(word.value for word in words)}"
+    if "Expected `array`" in problem:
+        return f"{problem}: each item begins with '- '"
+    if "matching regex" not in problem:
+        return problem
     return {
         "id": "an id is a PR number or a slug of small letters, digits and '-'",
         "target": "a target is 'module' or 'module:qualified.name'",
@@ -152,7 +158,9 @@ def _check_variant(document: LinedDocument, number: int, variant: Variant) -> No
             Version(specifier.version.removesuffix(".*"))
     except (InvalidSpecifier, InvalidVersion) as error:
         line = document.line(*here, "releases")
-        raise ToggleFileError(document.path, line, f"releases: {error}") from error
+        raise ToggleFileError(
+            document.path, line, f"releases: {error}; write it like '>=0.5.9,<0.5.13'"
+        ) from error
     if not specifiers:
         line = document.line(*here, "releases")
         raise ToggleFileError(document.path, line, "releases: names no release")

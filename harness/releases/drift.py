@@ -27,6 +27,11 @@ class Column:
         return {finding.toggle.id: finding.state.value for finding in self.findings}
 
     @property
+    def outside(self) -> set[str]:
+        """Toggles that are absent by their ranges alone: the target itself is there."""
+        return {f.toggle.id for f in self.findings if f.state is State.ABSENT and f.problem}
+
+    @property
     def stale(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.state is State.STALE]
 
@@ -44,10 +49,15 @@ class Drift:
 
     def summary(self) -> str:
         states = [state for column in self.columns for state in column.states.values()]
-        counted = ", ".join(f"{states.count(s.value)} {s.value}" for s in State)
+        outside = sum(len(column.outside) for column in self.columns)
+        some = f" ({outside} by a range's end alone: -)" if outside else ""
+        counted = ", ".join(
+            f"{states.count(s.value)} {s.value}{some if s is State.ABSENT else ''}" for s in State
+        )
         broken = [s for column in self.columns for s in column.upstream.values()]
         own = f"; of upstream's {len(broken)}, {broken.count('broken')} broken" if broken else ""
-        return f"{len(self.toggles)} toggles on {len(self.columns)} releases: {counted}{own}"
+        toggles = _count(len(self.toggles), "toggle")
+        return f"{toggles} on {_count(len(self.columns), 'release')}: {counted}{own}"
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -86,10 +96,16 @@ def applied(toggle: Toggle, tree: SourceTree) -> Finding:
     return finding
 
 
-def survey(toggles: list[Toggle], trees: list[SourceTree]) -> Drift:
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def survey(toggles: list[Toggle], trees: list[SourceTree], named: bool = False) -> Drift:
+    """The survey; where toggles were named, SGLang's own reverts of the same fixes alone."""
+    numbers = {str(number) for toggle in toggles for number in toggle.upstream}
     columns = []
     for tree in trees:
-        own = upstream.registered(tree)
+        own = [r for r in upstream.registered(tree) if not named or r.name in numbers]
         columns.append(
             Column(
                 tree.name,

@@ -57,6 +57,8 @@ def add(release: Release, say: Say) -> None:
         site = _site(release.folder)
         (site / "unfix.pth").write_text(pth(_site(base_folder())))
         shutil.copy(paths.PACKAGE / "releases" / f"{START}.py", site)
+        # For `from harness import toggles`; nothing else of the checkout is on the path.
+        (site / "harness").symlink_to(paths.PACKAGE)
         _complete(release.folder, release.facts())
 
 
