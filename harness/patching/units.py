@@ -131,18 +131,10 @@ class KernelUnit:
 
 
 @dataclass
-class CallerUnit:
+class CallerUnit(KernelUnit):
     """A compiled kernel that holds a copy of something changed: it has to compile again."""
 
-    target: Any
     new: Any = None
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("kernel", id(self.target))
-
-    def read(self) -> Any:
-        return dict(vars(self.target))
 
     def write(self, state: Any) -> None:
         vars(self.target).update(kernels.forgotten(self.target) if state is None else state)

@@ -50,6 +50,8 @@ def load(folders: Iterable[Path] = ()) -> Catalogue:
     for folder in (paths.toggles(), *folders):
         if not folder.is_dir():
             raise UnfixError(f"there is no folder of toggles at {folder}")
+        for stray in folder.glob("*.yml"):
+            raise UnfixError(f"{stray} would not be read: a toggle file ends in .yaml")
         for path in sorted(folder.glob("*.yaml"), key=_natural):
             if path.stem in found:
                 raise UnfixError(f"two files hold toggle '{path.stem}': {found[path.stem]}, {path}")

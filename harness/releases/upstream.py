@@ -31,7 +31,7 @@ def registered(tree: SourceTree) -> list[UpstreamRevert]:
     source = tree.read(REGISTRY)
     if source is None:
         return []
-    return [UpstreamRevert(str(n), _problem(tree, text)) for n, text in sorted(_entries(source))]
+    return [UpstreamRevert(str(n), _checked(tree, text)) for n, text in sorted(_entries(source))]
 
 
 def numbers(tree: SourceTree) -> set[int]:
@@ -59,6 +59,13 @@ def _entries(source: ModuleSource) -> Iterator[tuple[int, str]]:
 def _assigned(node: ast.stmt) -> str | None:
     target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
     return target.id if isinstance(target, ast.Name) else None
+
+
+def _checked(tree: SourceTree, text: str) -> str:
+    try:
+        return _problem(tree, text)
+    except (KeyError, TypeError, yaml.YAMLError) as error:
+        return f"its entry is not in the form that is known here: {error!r}"
 
 
 def _problem(tree: SourceTree, text: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ from sglang import kernels
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import KernelInterface
 
-from harness import toggles
+from harness import paths, toggles
+from harness.patching import attestation
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 
@@ -63,3 +67,37 @@ def test_launches_are_counted_through_callers_and_not_while_out() -> None:
         launch(kernels.calling_kernel, BLOCK=16)
     launch(kernels.calling_kernel, BLOCK=16)
     assert seen.reach == 2
+
+
+AT_IMPORT = """
+import torch
+from sglang import kernels
+x = torch.arange(20, dtype=torch.int32)
+out = torch.zeros_like(x)
+for kernel in (kernels.calling_kernel, kernels.add_kernel, kernels.calling_kernel):
+    kernel[(2,)](out, x, 20, BLOCK=16)
+    print(int(out[3]))
+"""
+
+
+def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_path: Path) -> None:
+    toy = FOLDER[0].parent
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(paths.PACKAGE / "patching" / "site"), str(toy)]),
+        "SGLANG_DEBUG_REVERT_PR": "toy-helper,toy-kernel,toy-tuned",
+        "UNFIX_TOGGLES": str(FOLDER[0]),
+        "UNFIX_ATTESTATIONS": str(tmp_path / "attestations"),
+        "UNFIX_HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", AT_IMPORT], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["60", "103", "60"], done.stderr
+    [left] = attestation.read(tmp_path / "attestations")
+    reached = {slot.toggle: (count, left.kinds[slot]) for slot, count in left.counts.items()}
+    assert reached == {
+        "toy-helper": (2, "launches"),
+        "toy-kernel": (1, "launches"),
+        "toy-tuned": (0, "launches"),
+    }
