@@ -247,11 +247,6 @@ def test_a_decorator_form_of_the_api() -> None:
     assert forms.plain(3, 5) == 30
 
 
-def test_docstrings_survive() -> None:
-    with observed("toy-plain"):
-        assert forms.plain.__doc__ == "Keeps its docstring."
-
-
 def test_what_only_an_import_can_change_is_refused_live(tmp_path: Path) -> None:
     (tmp_path / "toy-derived.yaml").write_text(
         "id: toy-derived\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\n"

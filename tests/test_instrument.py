@@ -1,0 +1,120 @@
+"""Counting: the call stands where the edit is, and changes nothing else of the code."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+
+from harness.patching.instrument import Instrumented, compile_instrumented
+
+
+def compiled(text: str, mark: str) -> tuple[Instrumented, dict[str, Any], list[int]]:
+    """The module with one site, at the first place where `mark` stands."""
+    text = textwrap.dedent(text)
+    before = text[: text.index(mark)]
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
+    hits: list[int] = []
+    made = compile_instrumented(text, "site.py", [(7, line, column)], hits.append)
+    scope: dict[str, Any] = {"__name__": "site"}
+    exec(made.code, scope)
+    return made, scope, hits
+
+
+def test_an_edit_in_a_functions_header_counts_calls_and_keeps_the_docstring() -> None:
+    made, scope, hits = compiled('def f(x=1):\n    "what it does"\n    return x\n', "1")
+    assert scope["f"].__doc__ == "what it does"
+    assert hits == []
+    assert (scope["f"](), hits) == (1, [7])
+    assert made.kinds == {7: "runs"}
+
+
+BRANCHES = """
+def f(n):
+    if n == 0:
+        return "zero"
+    elif n == 1:
+        return "one"
+    try:
+        return 1 // (n - 2)
+    except ZeroDivisionError:
+        return "two"
+    finally:
+        n = "done"
+
+
+def g(n):
+    match n:
+        case 0:
+            return "none"
+        case _:
+            return [k for k in range(n)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "function", "counted", "not_counted"),
+    [
+        ('return "zero"', "f", 0, 1),
+        ('return "one"', "f", 1, 0),
+        ("elif", "f", 1, 0),
+        ('return "two"', "f", 2, 3),
+        ('n = "done"', "f", 2, 0),
+        ('return "none"', "g", 0, 2),
+        ("return [k", "g", 2, 0),
+    ],
+)
+def test_a_statement_counts_when_it_runs_and_only_then(
+    mark: str, function: str, counted: int, not_counted: int
+) -> None:
+    _, scope, hits = compiled(BRANCHES, mark)
+    scope[function](not_counted)
+    assert hits == []
+    scope[function](counted)
+    assert hits == [7]
+
+
+def test_a_kernel_is_left_as_it_is() -> None:
+    text = "def jit(f): return f\n\n\n@jit\ndef kernel(x):\n    return x + 1\n"
+    made, scope, hits = compiled(text, "x + 1")
+    assert made.kinds == {7: "launches"}
+    assert made.kernels == {"kernel": [7]}
+    assert (scope["kernel"](1), hits) == (2, [])
+
+
+def test_a_constant_counts_the_statements_that_read_it() -> None:
+    text = """
+        LIMIT = 5
+        COMPREHENDED = [LIMIT2 for LIMIT2 in range(3)]
+
+        def reads():
+            return LIMIT
+
+        def own(LIMIT):
+            return LIMIT
+
+        def assigns():
+            LIMIT = 1
+            return LIMIT
+    """
+    made, scope, hits = compiled(text, "LIMIT = 5")
+    scope["own"](1)
+    scope["assigns"]()
+    assert hits == []
+    scope["reads"]()
+    assert hits == [7]
+    assert made.kinds == {7: "runs"}
+
+
+def test_what_nobody_reads_counts_its_definition() -> None:
+    made, _, hits = compiled("class C:\n    'doc'\n    width: int = 8\n", "width")
+    assert (made.kinds, hits) == ({7: "definitions"}, [7])
+
+
+def test_lines_stay_where_they_are() -> None:
+    _, scope, _ = compiled(BRANCHES, 'return "two"')
+    plain: dict[str, Any] = {"__name__": "site"}
+    exec(compile(BRANCHES, "site.py", "exec"), plain)
+    lines = {line for _, _, line in scope["f"].__code__.co_lines() if line}
+    assert lines == {line for _, _, line in plain["f"].__code__.co_lines() if line}
