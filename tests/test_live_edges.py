@@ -145,10 +145,12 @@ def test_another_threads_toggle_stays_in_while_one_is_built(lab: Lab) -> None:
     with lab.reverted("lab-f"):
         thread = threading.Thread(target=watch)
         thread.start()
-        with lab.reverted("lab-g"):
-            assert (module.f(), module.g()) == (2, 2)
-        done.set()
-        thread.join()
+        try:
+            with lab.reverted("lab-g"):
+                assert (module.f(), module.g()) == (2, 2)
+        finally:
+            done.set()
+            thread.join()
     assert seen == {2}
     assert (module.f(), module.g()) == (1, 1)
 
