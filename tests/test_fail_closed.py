@@ -184,3 +184,23 @@ def test_an_old_attestation_in_the_folder_is_not_this_runs(shell: Shell) -> None
     done = shell.unfix(*run, "import sglang.users")
     assert "toy-plain: in 1 process," in done.stderr
     assert "its code never ran" in done.stderr
+
+
+def test_a_module_that_came_in_past_ours_stops_the_next_import(shell: Shell) -> None:
+    program = """
+        import sys
+        from importlib.machinery import PathFinder
+
+        class Front:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                return PathFinder.find_spec(name, path) if name == "sglang.forms" else None
+
+        import sglang
+        sys.meta_path.insert(0, Front)
+        from sglang import users
+        import sglang.srt
+        print("served", users.use(3, 5))
+    """
+    done = shell.python(program, **{REVERT: "toy-plain"})
+    assert (done.returncode, done.stdout) == (3, "")
