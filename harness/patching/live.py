@@ -129,7 +129,7 @@ class Engine:
         try:
             for module, variant in prepared.items():
                 self._switch(module, variant)
-        except BaseException:
+        except BaseException:  # a Ctrl-C as well: put everything back, then let it go on
             for module, variant in there.items():
                 self._switch(module, variant)
             raise
