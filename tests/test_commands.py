@@ -43,12 +43,17 @@ def test_list_as_json() -> None:
 
 
 def test_list_is_instant() -> None:
-    best = 9.0
+    """Against what it cannot do without, in the same seconds: machines differ, and so do minutes."""
+    least = [sys.executable, "-c", "import argparse, json, msgspec, rich.console, rich.table"]
+    listing = [sys.executable, "-m", "harness", "list"]
+    best = {}
     for _ in range(5):
-        start = time.perf_counter()
-        assert unfix("list").returncode == 0
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.5
+        for name, command in (("least", least), ("listing", listing)):
+            start = time.perf_counter()
+            subprocess.run(command, capture_output=True, check=True, cwd=paths.project())
+            took = time.perf_counter() - start
+            best[name] = min(took, best.get(name, took))
+    assert best["listing"] < 8 * best["least"]
 
 
 def test_show_prints_the_patch_that_would_run() -> None:
