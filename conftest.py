@@ -6,6 +6,8 @@ import importlib.util
 
 import pytest
 
+pytest_plugins = ("harness.guards.plugin",)
+
 
 def has_cuda() -> bool:
     if importlib.util.find_spec("torch") is None:

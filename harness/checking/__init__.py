@@ -1,0 +1,28 @@
+"""Kernels under check: every access of a launch held against the tensors the launch was given."""
+
+from harness.checking.session import Check, checked
+from harness.checking.violations import (
+    CannotFollow,
+    FenceCrossed,
+    KernelAssertion,
+    OutOfBounds,
+    Race,
+    Unwritten,
+    Violation,
+    Wrapped,
+)
+from harness.checking.virtual import virtual
+
+__all__ = [
+    "CannotFollow",
+    "Check",
+    "FenceCrossed",
+    "KernelAssertion",
+    "OutOfBounds",
+    "Race",
+    "Unwritten",
+    "Violation",
+    "Wrapped",
+    "checked",
+    "virtual",
+]

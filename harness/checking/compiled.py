@@ -1,0 +1,135 @@
+"""Compiled kernels under check on a GPU: guard zones, fences by comparison, poisoned outputs.
+
+What a program reads cannot be seen there, nor which program wrote; the zones hold a pattern that no
+answer survives. `only` is for the interpreter: here the whole grid runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.checking import modes
+from harness.checking.launches import Launch, whole_grid
+from harness.checking.memory import POISON, Index
+from harness.checking.session import Check
+from harness.checking.violations import CannotFollow
+from harness.checking.zones import Guarded, moved
+
+_OWN = ("sgl_kernel", "sglang")  # operators whose kernels are SGLang's and not PyTorch's
+
+
+class CompiledCheck(Check):
+    device = "cuda"
+
+    def opened(self, stack: contextlib.ExitStack) -> None:
+        stack.enter_context(modes.Writes(self._memory))
+        stack.enter_context(_Operators(self))
+        stack.enter_context(self._jit_launches())
+
+    def poison(self, tensor: torch.Tensor) -> None:
+        modes.poison(tensor)
+
+    def written(self, tensor: torch.Tensor, index: Index = ...) -> None:
+        """By value: no answer has the poison's bits. Of one-byte types nothing can be said."""
+        size = tensor.element_size()
+        if size == 1 or not tensor.numel():
+            return
+        bits = tensor.contiguous().view(torch.uint8).view(*tensor.shape, size)
+        empty = (bits == POISON).all(-1).cpu()
+        chosen = torch.zeros(tensor.shape, dtype=torch.bool)
+        chosen[index] = True
+        self._refuse_unwritten(chosen & empty, chosen)
+
+    def knows(self, tensor: torch.Tensor, name: str) -> None:
+        """Addresses in tables are not followed here."""
+
+    @contextlib.contextmanager
+    def _jit_launches(self) -> Any:
+        from triton.runtime.jit import JITFunction
+
+        original = JITFunction.run
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            def call(values: dict[str, Any]) -> Any:
+                return original(kernel, grid=grid, warmup=warmup, **values, **extra)
+
+            names = inspect.signature(kernel.fn).parameters
+            extra = {name: value for name, value in options.items() if name not in names}
+            own = {name: value for name, value in options.items() if name in names}
+            bound = inspect.signature(kernel.fn).bind(*args, **own)
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+            if warmup or torch.cuda.is_current_stream_capturing():
+                return call(given)
+            sides = grid(given) if callable(grid) else grid
+            launch = Launch(kernel.fn.__name__, whole_grid(sides), given)
+            return self.guarded(launch, call)
+
+        JITFunction.run = run
+        try:
+            yield
+        finally:
+            JITFunction.run = original
+
+    def guarded(self, launch: Launch, call: Callable[[dict[str, Any]], Any]) -> Any:
+        """One launch on copies; its arguments hold the result afterwards, unless it misbehaved."""
+        self.launches.append(launch)
+        fences = self.launches.fences_of(launch)
+        held = [
+            (storage, fence)
+            for fence in fences
+            if (storage := self._memory.storage_of(fence.tensor)) is not None
+        ]
+        zones = Guarded()
+
+        def copy(tensor: torch.Tensor, name: str) -> torch.Tensor:
+            if tensor.device.type != "cuda":
+                return tensor
+            storage = self._memory.storage_of(tensor, name)
+            held.extend(
+                (storage, fence) for fence in storage.fences if (storage, fence) not in held
+            )
+            mine = any(storage is other for other, _ in held)
+            return zones.copy_of(tensor, name, keep=mine)
+
+        values = {
+            name: moved(value, lambda tensor, name=name: copy(tensor, name))  # type: ignore[misc]
+            for name, value in launch.arguments.items()
+        }
+        result = call(values)
+        torch.cuda.synchronize()
+        zones.check(launch.kernel)
+        programs = itertools.product(*(range(side) for side in launch.grid))
+        every = list(programs) if held and launch.size < 1 << 20 else []
+        if held and not every:
+            raise CannotFollow(f"{launch}: too many programs to hold against a fence")
+        for storage, fence in held:
+            zones.check_fence(launch.kernel, fence, storage, every)  # type: ignore[arg-type]
+        zones.take_back()
+        return result
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[misc]
+    """SGLang's own compiled operators get zones as its Triton kernels do."""
+
+    def __init__(self, check: CompiledCheck) -> None:
+        super().__init__()
+        self._check = check
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        aliased = any(returned.alias_info is not None for returned in func._schema.returns)
+        if func.namespace not in _OWN or aliased:
+            return func(*args, **kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        launch = Launch(func.name(), (1, 1, 1), {**dict(zip(names, args, strict=False)), **kwargs})
+        return self._check.guarded(launch, lambda values: func(**values))

@@ -1,0 +1,201 @@
+"""What a value carries along: the argument a pointer was made from, and integers that wrapped.
+
+Both hang on the interpreter's own handles. Integers are computed in a type that holds the true
+value; lanes where the kernel's type does not are remembered, through what is computed from them,
+until they reach an address or are forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as stock
+
+from harness.checking import arithmetic
+from harness.checking.accesses import Wrap
+from harness.checking.memory import Array, Span
+from harness.checking.violations import CannotFollow, Place
+
+Handle = stock.TensorHandle
+
+
+class Carried:
+    """Puts origins and wraps on the results of the builder's operations."""
+
+    def __init__(self, place: Callable[[], Place]) -> None:
+        self._place = place
+        self._wraps = False  # did any integer wrap in this program?
+
+    def program_starts(self) -> None:
+        self._wraps = False
+
+    def methods(self, builder: Any) -> dict[str, Callable[..., Any]]:
+        methods = {
+            name: self._marked(getattr(builder, name))
+            for name in dir(builder)
+            if name.startswith("create_") and not _SILENT.search(name)
+        }
+        for name, exact in _INTEGER.items():
+            methods[name] = self._integer(getattr(builder, name), *exact)
+        methods["create_int_cast"] = self._marked(self._int_cast(builder.create_int_cast))
+        methods["create_addptr"] = self._addptr
+        return methods
+
+    def _marked(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Carries a pointer's origin and the memory of a wrap over an operation."""
+
+        def marked(*args: Any, **options: Any) -> Any:
+            result = method(*args, **options)
+            results = result if isinstance(result, tuple) else (result,)
+            for value in args:
+                if type(value) is Handle:
+                    origin = value.__dict__.get("origin")
+                    if origin is not None:
+                        for each in results:
+                            each.origin = _common(origin, each)
+            if self._wraps:
+                self._carry_wrap(args, results)
+            return result
+
+        return marked
+
+    def _carry_wrap(self, args: tuple[Any, ...], results: tuple[Any, ...]) -> None:
+        wraps = [value.wrap for value in args if type(value) is Handle and hasattr(value, "wrap")]
+        for result in results:
+            if wraps and type(result) is Handle:
+                result.wrap = _joined(wraps, result.data.shape)
+
+    def _integer(self, method: Any, operation: str, exact: Any) -> Callable[..., Any]:
+        """In a type that holds the true value, then back; what changed on the way is remembered."""
+
+        def whole(lhs: Any, rhs: Any) -> Any:
+            left, right = lhs.data, rhs.data
+            kind = left.dtype
+            if kind.kind not in "iu" or right.dtype != kind:
+                return method(lhs, rhs)
+            if kind.itemsize < 8:
+                true = exact(left, right, dtype=np.int64)
+                data = true.astype(kind)
+                fits = data == true
+            else:
+                data = exact(left, right)
+                fits = _fits_64(operation, left, right, data)
+            result = Handle(data, lhs.dtype.scalar)
+            if fits is not True and not fits.all():
+                self._remember(result, ~fits, operation, left, right)
+            return result
+
+        return self._marked(whole)
+
+    def _remember(
+        self, result: Any, lanes: Array, operation: str, left: Array, right: Array
+    ) -> None:
+        lane = tuple(int(axis[0]) for axis in np.nonzero(lanes))
+        one = int(np.broadcast_to(left, lanes.shape)[lane])
+        other = int(np.broadcast_to(right, lanes.shape)[lane])
+        got = int(result.data[lane])
+        words = f"{one} {operation} {other} became {got}: more than {result.dtype} holds"
+        result.wrap = Wrap(lanes, words, self._place())
+        self._wraps = True
+
+    def _int_cast(self, method: Any) -> Callable[..., Any]:
+        def cast(src: Any, dst_type: Any, is_signed: bool) -> Any:
+            result = method(src, dst_type, is_signed)
+            narrower = result.data.dtype.itemsize < src.data.dtype.itemsize
+            if narrower and result.data.dtype.kind in "iu" and src.data.dtype.kind in "iu":
+                lost = result.data != src.data
+                if lost.any():
+                    self._remember(result, lost, "narrowed from", result.data, src.data)
+            return result
+
+        return cast
+
+    def _addptr(self, ptr: Any, offset: Any) -> Any:
+        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        data = ptr.data + np.uint64(width) * offset.data.astype(np.uint64)
+        result = Handle(data, ptr.dtype)
+        origin = ptr.__dict__.get("origin")
+        if origin is not None:
+            result.origin = origin
+        if self._wraps:
+            self._carry_wrap((ptr, offset), (result,))
+        return result
+
+    def folding(self, fold: Any) -> Callable[..., Any]:
+        """Reductions and scans read arrays directly: what they read is held against the type."""
+
+        def folded(value: Any, *args: Any, **options: Any) -> Any:
+            values = value if isinstance(value, tuple) else (value,)
+            combine = options.get("combine_fn", args[1] if len(args) > 1 else None)
+            for each in values:
+                if each.dtype.name in arithmetic.PACKED:
+                    raise CannotFollow(f"a reduction or scan in {each.dtype}")
+            result = fold(value, *args, **options)
+            if not isinstance(result, tuple) and isinstance(result, tl.tensor):
+                self._mark_fold(values[0], result, combine, args, options)
+            return result
+
+        return folded
+
+    def _mark_fold(
+        self, value: Any, result: Any, combine: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        wrap = getattr(value.handle, "wrap", None)
+        if wrap is not None:
+            result.handle.wrap = _joined([wrap], result.handle.data.shape)
+            return
+        is_sum = combine is getattr(tl.standard, "_sum_combine", None)
+        if is_sum and value.handle.data.dtype.kind in "iu":
+            axis = options.get("axis", args[0] if args else None)
+            true = value.handle.data.astype(np.int64)
+            scan = result.handle.data.shape == true.shape
+            exact = np.cumsum(true, axis=axis) if scan else np.sum(true, axis=axis)
+            if np.size(exact) != result.handle.data.size:
+                return
+            lost = result.handle.data != np.reshape(exact, result.handle.data.shape)
+            if lost.any() and not options.get("reverse"):
+                lane = tuple(int(place[0]) for place in np.nonzero(lost))
+                words = f"a sum of {true.size} values became {int(result.handle.data[lane])}"
+                result.handle.wrap = Wrap(lost, words, self._place())
+                self._wraps = True
+
+
+def _common(origin: Span | None, result: Any) -> Span | None:
+    """One origin for all lanes, or none where two tensors' pointers were mixed."""
+    return origin if result.__dict__.get("origin", origin) is origin else None
+
+
+def _joined(wraps: list[Wrap], shape: tuple[int, ...]) -> Wrap:
+    lanes = np.zeros(shape, dtype=bool)
+    for wrap in wraps:
+        try:
+            lanes |= np.broadcast_to(wrap.lanes, shape)
+        except ValueError:  # reshaped, or folded: which lane is no longer known
+            lanes |= (
+                wrap.lanes.reshape(shape) if wrap.lanes.size == lanes.size else wrap.lanes.any()
+            )
+    return Wrap(lanes, wraps[0].operation, wraps[0].place)
+
+
+def _fits_64(operation: str, left: Array, right: Array, data: Array) -> Any:
+    if operation == "*":
+        about = np.multiply(left.astype(np.float64), right.astype(np.float64))
+        return np.abs(about - data.astype(np.float64)) < 2.0**62
+    if operation in "+-" and data.dtype.kind == "i":
+        other = ~right if operation == "-" else right
+        return ((left ^ data) & (other ^ data)) >= 0
+    return True
+
+
+# Their results are neither the pointer nor the number that they were given.
+_SILENT = re.compile("load|store|atomic|cmp|print|assert|assume|barrier|gather$|scatter$")
+_INTEGER = {
+    "create_add": ("+", np.add),
+    "create_sub": ("-", np.subtract),
+    "create_mul": ("*", np.multiply),
+    "create_shl": ("<<", np.left_shift),
+}

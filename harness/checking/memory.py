@@ -1,0 +1,190 @@
+"""What a checked session knows of memory: storages, what was written in them, and by whom.
+
+Knows torch and numpy, not Triton. Shadows lie beside a storage, one byte or one number an element,
+and are mapped lazily, so that the shadow of a virtual tensor costs what is touched of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from harness.checking.virtual import untouched
+
+Array = Any
+Index = Any
+Program = tuple[int, int, int]
+
+POISON = 0xFB  # no float worth having, and as an index far before every tensor
+
+
+@dataclass(slots=True)
+class Span:
+    """The bytes that one tensor (a view of a storage, perhaps) reaches."""
+
+    name: str
+    start: int
+    end: int
+    itemsize: int
+    shape: tuple[int, ...]
+    kind: str
+    storage: Storage
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind} {list(self.shape)})"
+
+    def index_of(self, address: int) -> int:
+        return (address - self.start) // self.itemsize
+
+
+@dataclass(slots=True)
+class Fence:
+    """What of a tensor each program may touch; None where anything goes."""
+
+    tensor: torch.Tensor
+    write: Callable[[Program], Index] | None
+    read: Callable[[Program], Index] | None
+    masks: dict[tuple[str, Program], Array] = field(default_factory=dict)
+
+    def allowed(self, kind: str, program: Program, storage: Storage) -> Array | None:
+        """The bytes of the storage that may be touched, or None for all of them."""
+        rule = self.write if kind == "write" else self.read
+        if rule is None:
+            return None
+        key = (kind, program)
+        if key not in self.masks:
+            self.masks[key] = self._mask(rule(program), storage)
+        return self.masks[key]
+
+    def _mask(self, index: Index, storage: Storage) -> Array:
+        bytes_allowed = torch.zeros(storage.size, dtype=torch.uint8)
+        if index is not None:
+            as_bytes(bytes_allowed, self.tensor)[index] = 1
+        return bytes_allowed.numpy()
+
+
+def as_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A storage's byte shadow in the shape of one of its tensors, an element's bytes last."""
+    size = tensor.element_size()
+    return torch.as_strided(
+        shadow,
+        (*tensor.shape, size),
+        (*(stride * size for stride in tensor.stride()), 1),
+        tensor.storage_offset() * size,
+    )
+
+
+class Storage:
+    """One piece of memory, for as long as it lives."""
+
+    def __init__(self, tensor: torch.Tensor, name: str) -> None:
+        storage = tensor.untyped_storage()
+        self.name = name
+        self.start = storage.data_ptr()
+        self.size = storage.nbytes()
+        self.end = self.start + self.size
+        self.fences: list[Fence] = []
+        self.unwritten: torch.Tensor | None = None  # one byte a byte: 1 where nobody wrote
+        self._unwritten_array: Array | None = None
+        self._writers: dict[int, Array] = {}
+        self._alive = StorageWeakRef(storage)
+
+    @property
+    def freed(self) -> bool:
+        return bool(self._alive.expired())
+
+    def born_empty(self) -> None:
+        self.unwritten = untouched(self.size)
+        self.unwritten.fill_(1)
+        self._unwritten_array = self.unwritten.numpy()
+
+    def forget_unwritten(self) -> None:
+        self.unwritten = self._unwritten_array = None
+
+    def poisoned(self, tensor: torch.Tensor) -> None:
+        if self.unwritten is None:
+            self.unwritten = untouched(self.size)
+            self._unwritten_array = self.unwritten.numpy()
+        as_bytes(self.unwritten, tensor).fill_(1)
+
+    @property
+    def unwritten_bytes(self) -> Array | None:
+        return self._unwritten_array
+
+    def writers(self, itemsize: int) -> Array:
+        """Who wrote each element last; only this launch's numbers mean something."""
+        if itemsize not in self._writers:
+            count = self.size // itemsize + 1
+            self._writers[itemsize] = untouched(count * 8).numpy().view(np.int64)
+        return self._writers[itemsize]
+
+
+class Memory:
+    """All storages that a session has met."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, Storage] = {}
+        self._graves: list[Storage] = []
+
+    def storage_of(self, tensor: torch.Tensor, name: str = "a tensor") -> Storage:
+        start = tensor.untyped_storage().data_ptr()
+        found = self._storages.get(start)
+        if (
+            found is not None
+            and not found.freed
+            and found.size == tensor.untyped_storage().nbytes()
+        ):
+            return found
+        return self._met(tensor, name)
+
+    def _met(self, tensor: torch.Tensor, name: str) -> Storage:
+        new = Storage(tensor, name)
+        old = self._storages.get(new.start)
+        if old is not None:
+            self._graves.append(old)
+        self._graves = [
+            grave for grave in self._graves if grave.end <= new.start or grave.start >= new.end
+        ]
+        if new.size:
+            self._storages[new.start] = new
+        return new
+
+    def known(self, tensor: torch.Tensor) -> Storage | None:
+        """The storage, if the session has anything to say of it."""
+        found = self._storages.get(tensor.untyped_storage().data_ptr())
+        return None if found is None or found.freed else found
+
+    def span_of(self, tensor: torch.Tensor, name: str, itemsize: int | None = None) -> Span:
+        storage = self.storage_of(tensor, name)
+        size = itemsize or tensor.element_size()
+        reach = 0
+        if tensor.numel():
+            last = sum(
+                (length - 1) * stride
+                for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            reach = (last + 1) * tensor.element_size()
+        start = tensor.data_ptr()
+        kind = str(tensor.dtype).removeprefix("torch.")
+        return Span(name, start, start + reach, size, tuple(tensor.shape), kind, storage)
+
+    def living(self) -> Iterator[Storage]:
+        return (storage for storage in self._storages.values() if not storage.freed)
+
+    def freed_at(self, address: int) -> Storage | None:
+        dead = [storage for storage in self._storages.values() if storage.freed]
+        for storage in (*dead, *self._graves):
+            if storage.start <= address < storage.end:
+                return storage
+        return None
+
+    def living_at(self, address: int) -> Storage | None:
+        for storage in self.living():
+            if storage.start <= address < storage.end:
+                return storage
+        return None

@@ -1,0 +1,114 @@
+"""What a session sees of torch: devices that are not here, tensors born empty, writes of its own.
+
+A kernel is not the only one that writes. Between launches torch's own operations fill buffers, and
+the shadow of what nobody wrote must know.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.checking.memory import POISON, Memory, as_bytes
+
+_EMPTY = frozenset(
+    {
+        "aten::empty.memory_format",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::empty_permuted",
+    }
+)
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Values that nobody would compute with unnoticed."""
+    if not tensor.numel():
+        return
+    with torch._C._DisableTorchDispatch():
+        # On a GPU the bits must tell that nobody wrote: a NaN may be an answer there.
+        if tensor.device.type == "cpu" and tensor.dtype.is_floating_point and tensor.itemsize > 1:
+            tensor.fill_(float("nan"))
+        elif tensor.dtype == torch.bool or tensor.dtype.is_complex:
+            tensor.fill_(1)
+        elif tensor.is_contiguous():
+            tensor.view(torch.uint8).fill_(POISON)
+
+
+class HereOnly(TorchFunctionMode):  # type: ignore[misc]
+    """`device="cuda"` means this machine's memory; a GPU's own abilities are still missing."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if "device" in kwargs:
+            kwargs["device"] = _here(kwargs["device"])
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        name = getattr(func, "__name__", "")
+        if name == "to" or func is torch.device:
+            args = tuple(_here(value) if index else value for index, value in enumerate(args))
+        elif name == "cuda" or name == "pin_memory":
+            return args[0]
+        return func(*args, **kwargs)
+
+
+def _here(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type in ("cuda", "npu") else value
+    if isinstance(value, str) and value.split(":")[0] in ("cuda", "npu"):
+        return "cpu"
+    return value
+
+
+class Writes(TorchDispatchMode):  # type: ignore[misc]
+    """Marks what torch itself writes, and poisons what is born empty."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.name() in _EMPTY:
+            self._born(result)
+        for place, name in _written(func):
+            value = args[place] if place is not None and place < len(args) else kwargs.get(name)
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor):
+                    self._wrote(tensor)
+        return result
+
+    def _born(self, tensor: torch.Tensor) -> None:
+        if type(tensor) is torch.Tensor and tensor.numel():
+            poison(tensor)
+            if tensor.device.type == "cpu":
+                self._memory.storage_of(tensor, "an empty tensor").born_empty()
+
+    def _wrote(self, tensor: torch.Tensor) -> None:
+        if tensor.device.type != "cpu":
+            return
+        storage = self._memory.known(tensor)
+        if storage is not None and storage.unwritten is not None and tensor.numel():
+            with torch._C._DisableTorchDispatch():
+                as_bytes(storage.unwritten, tensor).fill_(0)
+
+
+@functools.cache
+def _written(func: Any) -> tuple[tuple[int | None, str], ...]:
+    """The arguments that an operator writes into."""
+    return tuple(
+        (None if argument.kwarg_only else place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )

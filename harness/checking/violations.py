@@ -1,0 +1,59 @@
+"""What a check may say of a kernel, in the words of whoever has to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a launch something happened."""
+
+    kernel: str
+    file: str
+    line: int
+    text: str
+    program: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}  {self.text}\n  program {self.program}"
+
+
+class Violation(AssertionError):
+    """A kernel did what it must not do. An assertion, so that a test fails by it."""
+
+    def __init__(self, headline: str, place: Place | None = None, details: tuple[str, ...] = ()):
+        lines = [headline]
+        if place is not None:
+            lines.append(str(place))
+        super().__init__("\n  ".join([*lines, *details]))
+        self.headline = headline
+        self.place = place
+
+
+class OutOfBounds(Violation):
+    """An address outside the tensor that the launch was given."""
+
+
+class FenceCrossed(Violation):
+    """An element that the suite said this program may not touch."""
+
+
+class Wrapped(Violation):
+    """An integer left its type on the way into an address."""
+
+
+class Unwritten(Violation):
+    """What should have been written was not, or was read before anyone wrote it."""
+
+
+class Race(Violation):
+    """Two programs of one launch wrote different values to one address."""
+
+
+class KernelAssertion(Violation):
+    """An assertion inside the kernel itself."""
+
+
+class CannotFollow(Exception):
+    """The checker has no right answer for this kernel: the guard says nothing, and is not green."""

@@ -1,0 +1,92 @@
+"""A cell: one guard, one toggle, one side of it; and what is put in and out to get there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+
+from harness.errors import UnfixError
+from harness.matching.states import Finding, State, find
+from harness.patching.live import engine
+from harness.patching.plan import Choice, Direction
+from harness.registry import catalogue
+from harness.registry.schema import Toggle
+from harness.toggles import Toggled
+
+MARKER = "guards"
+
+
+class Side(Enum):
+    FIXED = "fixed"
+    BUGGY = "buggy"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What a guard says of itself."""
+
+    guards: tuple[Toggle, ...]
+    without: tuple[Toggle, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    finding: Finding
+    side: Side
+
+    @property
+    def toggle(self) -> Toggle:
+        return self.finding.toggle
+
+    def __str__(self) -> str:
+        return f"{self.toggle.id} {self.side.value}"
+
+
+def marked(marker: pytest.Mark) -> Marked:
+    """The toggles that a marker names; an unknown one is an error that names the nearest."""
+    known = catalogue.load(())
+    unexpected = set(marker.kwargs) - {"without"}
+    if not marker.args or unexpected:
+        problem = f"it takes no {', '.join(unexpected)}" if unexpected else "it names no toggle"
+        raise UnfixError(f"@pytest.mark.{MARKER}: {problem}")
+    return Marked(
+        tuple(toggle for name in marker.args for toggle in known.select(name)),
+        tuple(toggle for name in marker.kwargs.get("without", ()) for toggle in known.select(name)),
+    )
+
+
+def state_of(toggle: Toggle) -> Finding:
+    """A toggle on the release that this process runs."""
+    return find(toggle, engine.sources)
+
+
+def cells(marks: Marked) -> list[Cell]:
+    return [Cell(state_of(toggle), side) for toggle in marks.guards for side in Side]
+
+
+@contextlib.contextmanager
+def without(toggles: tuple[Toggle, ...]) -> Iterator[None]:
+    """With these always-on checks out, wherever this release has them."""
+    there = [toggle for toggle in toggles if state_of(toggle).state is State.FIXED]
+    if not there:
+        yield
+        return
+    with Toggled(tuple(Choice(toggle, Direction.REVERT) for toggle in there)):
+        yield
+
+
+def applied(cell: Cell) -> Toggled:
+    """The release on one side of a toggle; untouched where it is there already, and counted."""
+    state = cell.finding.state
+    if state is State.STALE:
+        raise UnfixError(f"{cell.toggle.id} is stale here: {cell.finding.problem}")
+    there = Side.FIXED if state is State.FIXED else Side.BUGGY
+    if there is cell.side:
+        direction = Direction.OBSERVE
+    else:
+        direction = Direction.REVERT if cell.side is Side.BUGGY else Direction.ENABLE
+    return Toggled((Choice(cell.toggle, direction),))

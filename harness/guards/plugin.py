@@ -1,0 +1,198 @@
+"""Guards as pytest tests: devices, profiles, seeds, both sides of a toggle, and what is not here.
+
+Loaded by the root conftest.py. A file under suites/ makes `prepare` run before it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis.core
+import pytest
+
+from harness.errors import UnfixError
+from harness.guards import absence, cells, device, profiles, replay
+from harness.guards.cells import Cell, Side
+from harness.matching.states import State
+
+CELL = pytest.StashKey[Cell]()
+ABSENT = pytest.StashKey[list[tuple[str, str]]]()
+REPLAYS = pytest.StashKey[dict[str, str]]()
+_PARAMETER = "unfix_cell"
+_SEED = "UNFIX_SEED"
+
+
+class Toothless(Exception):
+    """A guard that passes with its bug in, or whose toggled code never ran."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the buggy side showed."""
+
+    failure: str
+    reach: int
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("unfix")
+    group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    group.addoption("--profile", choices=tuple(profiles.EXAMPLES), default=profiles.DEFAULT)
+    group.addoption(
+        "--teeth",
+        action="store_true",
+        help="run each guard with its fix in and with it out; the second must fail",
+    )
+    group.addoption("--replay", metavar="BLOB", help="run one failing example again")
+
+
+def prepare(config: pytest.Config) -> None:
+    """Settle the device, the profile and the seed, before any suite is imported."""
+    # SGLang's warnings, and those of what it imports, are not a suite's.
+    config.addinivalue_line("filterwarnings", "ignore")
+    if not hasattr(config, "workerinput"):
+        device.choose(config.getoption("device"))
+        if config.getoption("hypothesis_seed", None) is None:
+            os.environ.setdefault(_SEED, str(profiles.seed_for(config.getoption("profile"))))
+    profiles.load(config.getoption("profile"))
+    given = config.getoption("hypothesis_seed", None)
+    seed = int(os.environ[_SEED] if given in (None, "random") else given)
+    hypothesis.core.global_force_seed = seed  # type: ignore[assignment]
+
+
+# Collecting
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker(cells.MARKER)
+    if marker is None or not metafunc.config.getoption("teeth"):
+        return
+    found = cells.cells(cells.marked(marker))
+    metafunc.fixturenames.append(_PARAMETER)
+    metafunc.parametrize(_PARAMETER, found, ids=str, scope="module")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    teeth = config.getoption("teeth")
+    unmarked = []
+    for item in items:
+        marker = item.get_closest_marker(cells.MARKER)
+        if marker is None:
+            if teeth:
+                unmarked.append(item)
+            continue
+        try:
+            marks = cells.marked(marker)
+        except UnfixError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+        cell = getattr(item, "callspec", None) and item.callspec.params.get(_PARAMETER)  # type: ignore[attr-defined]
+        if cell is not None:
+            item.stash[CELL] = cell
+        toggles = [cell.toggle] if cell is not None else list(marks.guards)
+        if all(cells.state_of(toggle).state is State.ABSENT for toggle in toggles):
+            names = ", ".join(toggle.id for toggle in toggles)
+            item.add_marker(
+                pytest.mark.skip(reason=f"{absence.PREFIX}{names}: not in this release")
+            )
+        replay.reproduce(item, config.getoption("replay"))
+    if unmarked:
+        config.hook.pytest_deselected(items=unmarked)
+        items[:] = [item for item in items if item not in unmarked]
+
+
+# Running
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    marker = pyfuncitem.get_closest_marker(cells.MARKER)
+    if marker is None:
+        return (yield)
+    with cells.without(cells.marked(marker).without):
+        cell = pyfuncitem.stash.get(CELL, None)
+        if cell is None:
+            return (yield)
+        return (yield from _on_one_side(cell, pyfuncitem))
+
+
+def _on_one_side(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
+    failure: AssertionError | None = None
+    result = None
+    with cells.applied(cell) as toggled:
+        try:
+            result = yield
+        except AssertionError as error:
+            if cell.side is Side.FIXED:
+                raise
+            failure = error
+    if cell.side is Side.BUGGY:
+        if failure is None:
+            raise Toothless(
+                f"{cell.toggle.id} is out, its code ran {toggled.reach} times: it passes"
+            )
+        item.user_properties.append(("counterexample", str(failure)))
+        item.user_properties.append(("notes", "\n".join(getattr(failure, "__notes__", ()))))
+    if not toggled.reach:
+        raise Toothless(f"the code of {cell.toggle.id} never ran: the result says nothing")
+    item.user_properties.append(("reach", toggled.reach))
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
+    report = yield
+    if report.failed and call.excinfo is not None and item.get_closest_marker(cells.MARKER):
+        line = replay.line(item, call.excinfo.value)
+        if line:
+            report.sections.append(("replay this example", line))
+    return report
+
+
+# Telling
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    if _SEED not in os.environ:
+        return []
+    return [
+        f"unfix: device {device.get()}, profile {config.getoption('profile')}, "
+        f"seed {hypothesis.core.global_force_seed}"
+    ]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    absent = list(_absences(terminalreporter))
+    if absent:
+        terminalreporter.write_line(f"n/a: {len(absent)} guards do not apply here")
+        for nodeid, reason in absent:
+            terminalreporter.write_line(f"  n/a {nodeid}: {reason}")
+    if config.getoption("teeth"):
+        _show_teeth(terminalreporter)
+
+
+def _absences(terminalreporter: Any) -> Iterator[tuple[str, str]]:
+    for report in terminalreporter.stats.get("skipped", ()):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if reason.startswith(absence.PREFIX) and "suites" in report.nodeid:
+            yield report.nodeid, reason.removeprefix(absence.PREFIX)
+
+
+def _show_teeth(terminalreporter: Any) -> None:
+    for report in terminalreporter.stats.get("passed", ()):
+        shown = dict(report.user_properties)
+        if "counterexample" in shown:
+            terminalreporter.write_line(
+                f"caught {report.nodeid} (its code ran {shown['reach']} times)"
+            )
+            first = str(shown["counterexample"]).splitlines()[:1]
+            falsified = [
+                line for line in str(shown["notes"]).splitlines() if "reproduce_failure" not in line
+            ]
+            for line in (*first, *falsified[:8]):
+                terminalreporter.write_line(f"    {line}")
