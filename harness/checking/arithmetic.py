@@ -91,12 +91,26 @@ def narrowed(values: Array, name: str) -> Array:
         return values.astype({"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}[name])
 
 
+def smaller(x: Array, y: Array) -> Array:
+    """The smaller number; a number rather than NaN, and -0.0 before 0.0."""
+    return np.where((x == y) & np.signbit(x), x, np.fmin(x, y))
+
+
+def larger(x: Array, y: Array) -> Array:
+    return np.where((x == y) & ~np.signbit(x), x, np.fmax(x, y))
+
+
 def to_integer(values: Array, target: Any) -> Array:
-    """Toward zero; what does not fit goes to the nearest end and NaN to zero, as on a GPU."""
+    """Toward zero; what does not fit goes to the nearest end, as on a GPU.
+
+    NaN becomes zero, and in 64 bits the smallest number.
+    """
     limits = np.iinfo(target)
+    nothing = limits.min if limits.bits == 64 else 0
     with np.errstate(**QUIET):
         whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0))
         result = whole.astype(target)
         result = np.where(whole >= float(limits.max), limits.max, result)
         result = np.where(whole <= float(limits.min), limits.min, result)
+        result = np.where(np.isnan(values), nothing, result)
     return result.astype(target)

@@ -35,7 +35,7 @@ class Carried:
 
     def methods(self, builder: Any) -> dict[str, Callable[..., Any]]:
         methods = {
-            name: self._marked(getattr(builder, name))
+            name: self._marked(getattr(builder, name), refused="" if name in _MOVES else name)
             for name in dir(builder)
             if name.startswith("create_") and not _SILENT.search(name)
         }
@@ -45,10 +45,15 @@ class Carried:
         methods["create_addptr"] = self._addptr
         return methods
 
-    def _marked(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Carries a pointer's origin and the memory of a wrap over an operation."""
+    def _marked(self, method: Callable[..., Any], refused: str = "") -> Callable[..., Any]:
+        """Carries a pointer's origin and the memory of a wrap over an operation.
+
+        One that does more than move bits has to know floats, and this one's are numpy's.
+        """
 
         def marked(*args: Any, **options: Any) -> Any:
+            if refused:
+                _refuse_packed(refused, args)
             result = method(*args, **options)
             results = result if isinstance(result, tuple) else (result,)
             for value in args:
@@ -99,6 +104,9 @@ class Carried:
         other = int(np.broadcast_to(right, lanes.shape)[lane])
         got = int(result.data[lane])
         words = f"{one} {operation} {other} became {got}: more than {result.dtype} holds"
+        self._wrapped(result, lanes, words)
+
+    def _wrapped(self, result: Any, lanes: Array, words: str) -> None:
         result.wrap = Wrap(lanes, words, self._place())
         self._wraps = True
 
@@ -109,7 +117,10 @@ class Carried:
             if narrower and result.data.dtype.kind in "iu" and src.data.dtype.kind in "iu":
                 lost = result.data != src.data
                 if lost.any():
-                    self._remember(result, lost, "narrowed from", result.data, src.data)
+                    lane = tuple(int(axis[0]) for axis in np.nonzero(lost))
+                    was, now = int(src.data[lane]), int(result.data[lane])
+                    words = f"{was} narrowed to {result.dtype} became {now}"
+                    self._wrapped(result, lost, words)
             return result
 
         return cast
@@ -130,38 +141,44 @@ class Carried:
 
         def folded(value: Any, *args: Any, **options: Any) -> Any:
             values = value if isinstance(value, tuple) else (value,)
-            combine = options.get("combine_fn", args[1] if len(args) > 1 else None)
             for each in values:
                 if each.dtype.name in arithmetic.PACKED:
                     raise CannotFollow(f"a reduction or scan in {each.dtype}")
+            combine = options.get("combine_fn", args[1] if len(args) > 1 else None)
+            whole = values[0].handle.data.dtype.kind in "iu"
+            if whole and combine is tl.standard._sum_combine:
+                return self._sum(fold, value, args, options)
             result = fold(value, *args, **options)
-            if not isinstance(result, tuple) and isinstance(result, tl.tensor):
-                self._mark_fold(values[0], result, combine, args, options)
+            wrap = getattr(values[0].handle, "wrap", None)
+            if wrap is not None and isinstance(result, tl.tensor):
+                result.handle.wrap = _joined([wrap], result.handle.data.shape)
             return result
 
         return folded
 
-    def _mark_fold(
-        self, value: Any, result: Any, combine: Any, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        wrap = getattr(value.handle, "wrap", None)
-        if wrap is not None:
-            result.handle.wrap = _joined([wrap], result.handle.data.shape)
-            return
-        is_sum = combine is getattr(tl.standard, "_sum_combine", None)
-        if is_sum and value.handle.data.dtype.kind in "iu":
-            axis = options.get("axis", args[0] if args else None)
-            true = value.handle.data.astype(np.int64)
-            scan = result.handle.data.shape == true.shape
-            exact = np.cumsum(true, axis=axis) if scan else np.sum(true, axis=axis)
-            if np.size(exact) != result.handle.data.size:
-                return
-            lost = result.handle.data != np.reshape(exact, result.handle.data.shape)
-            if lost.any() and not options.get("reverse"):
-                lane = tuple(int(place[0]) for place in np.nonzero(lost))
-                words = f"a sum of {true.size} values became {int(result.handle.data[lane])}"
-                result.handle.wrap = Wrap(lost, words, self._place())
-                self._wraps = True
+    def _sum(self, fold: Any, value: Any, args: Any, options: Any) -> Any:
+        """In 64 bits, then back."""
+        shape = value.handle.data.shape
+        wide = Handle(value.handle.data.astype(np.int64), tl.int64)
+        kind = tl.block_type(tl.int64, list(shape)) if value.type.is_block() else tl.int64
+        exact = fold(tl.tensor(wide, kind), *args, **options)
+        true = exact.handle.data
+        handle = Handle(true.astype(value.handle.data.dtype), value.dtype)
+        if (handle.data != true).any():
+            lane = tuple(int(axis[0]) for axis in np.nonzero(handle.data != true))
+            words = f"a sum of {int(true[lane])} became {int(handle.data[lane])} in {value.dtype}"
+            self._wrapped(handle, handle.data != true, words)
+        elif hasattr(value.handle, "wrap"):
+            handle.wrap = _joined([value.handle.wrap], handle.data.shape)
+        block = exact.type.is_block()
+        kind = tl.block_type(value.dtype, list(true.shape)) if block else value.dtype
+        return tl.tensor(handle, kind)
+
+
+def _refuse_packed(name: str, args: tuple[Any, ...]) -> None:
+    for value in args:
+        if type(value) is Handle and value.dtype.scalar.name in arithmetic.PACKED:
+            raise CannotFollow(f"{name.removeprefix('create_')} of {value.dtype.scalar}")
 
 
 def _common(origin: Span | None, result: Any) -> Span | None:
@@ -193,6 +210,14 @@ def _fits_64(operation: str, left: Array, right: Array, data: Array) -> Any:
 
 # Their results are neither the pointer nor the number that they were given.
 _SILENT = re.compile("load|store|atomic|cmp|print|assert|assume|barrier|gather$|scatter$")
+# They put bits elsewhere and compute nothing.
+_MOVES = frozenset(
+    f"create_{name}"
+    for name in (
+        "bitcast broadcast cat expand_dims fabs join reshape select splat split trans unsplat"
+        " int_to_ptr ptr_to_int make_tensor_descriptor make_block_ptr advance"
+    ).split()
+)
 _INTEGER = {
     "create_add": ("+", np.add),
     "create_sub": ("-", np.subtract),

@@ -20,6 +20,7 @@ def methods(builder: Any) -> dict[str, Callable[..., Any]]:
     made = {name: _float(getattr(builder, name), _FLOAT[name], name) for name in _FLOAT}
     made |= {name: _conversion() for name in _CONVERSIONS if hasattr(builder, name)}
     made["create_dot"] = _dot
+    made["create_fneg"] = _negated
     made["create_clampf"] = _clamp
     made["get_bf16"] = lambda value: Handle(
         arithmetic.narrowed(np.array([value], dtype=np.float32), "bf16"), tl.bfloat16
@@ -47,6 +48,13 @@ def _float(method: Any, function: Any, name: str) -> Callable[..., Any]:
     return real
 
 
+def _negated(value: Any) -> Any:
+    """The sign's bit, whatever the format."""
+    bits = value.data.view(f"u{value.data.dtype.itemsize}")
+    sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
+    return Handle((bits ^ sign).view(value.data.dtype), value.dtype.scalar)
+
+
 def _clamp(value: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
     kind = value.dtype.scalar.name
     if kind in ("fp8e4nv", "fp8e5") or kind not in arithmetic.KNOWN:
@@ -55,7 +63,7 @@ def _clamp(value: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
     if propagate_nan == stock._ir.PROPAGATE_NAN.ALL:
         result = np.minimum(np.maximum(wide[0], wide[1]), wide[2])
     else:
-        result = np.fmin(np.fmax(wide[0], wide[1]), wide[2])
+        result = arithmetic.smaller(arithmetic.larger(wide[0], wide[1]), wide[2])
     return Handle(arithmetic.narrowed(result, kind), value.dtype.scalar)
 
 
@@ -72,6 +80,9 @@ def _conversion() -> Callable[..., Any]:
         ):
             raise CannotFollow(f"a conversion of {source} to {target}")
         wide = arithmetic.widened(src.data, source.name)
+        if (source.name, target.name) == ("fp8e5", "bf16") and not np.isfinite(wide).all():
+            # Compiled, these become large numbers: an accident that no kernel may build on.
+            raise CannotFollow("a conversion of infinities or NaN from fp8e5 to bf16")
         if target.is_floating():
             if target.name in arithmetic.PACKED:
                 wide = wide.astype(np.float32)
@@ -117,8 +128,8 @@ _NUMPY = {
 # None: numpy's own where numpy has the type. A function: there too, as the interpreter's differs.
 _FLOAT: dict[str, Any] = {
     **dict.fromkeys(_NUMPY),
-    "create_minnumf": np.fmin,
-    "create_maxnumf": np.fmax,
+    "create_minnumf": arithmetic.smaller,
+    "create_maxnumf": arithmetic.larger,
     "create_fma": lambda x, y, z: (
         x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)
     ).astype(z.dtype),

@@ -93,7 +93,10 @@ class Interpreter:
             )
         self._patch_language()
         self._replace(
-            builder, "options", dataclasses.replace(builder.options, sanitize_overflow=False)
+            builder,
+            "options",
+            # Wraps are watched here; a kernel's own assertions are worth having.
+            dataclasses.replace(builder.options, sanitize_overflow=False, debug=True),
         )
         for name, method in self._methods().items():
             self._replace(builder, name, method)
@@ -184,7 +187,8 @@ class Interpreter:
 
     def _program(self, function: Callable[..., Any], values: dict[str, Any]) -> None:
         try:
-            function(**values)
+            with np.errstate(**arithmetic.QUIET):
+                function(**values)
         except (Violation, CannotFollow):
             raise
         except AssertionError as error:

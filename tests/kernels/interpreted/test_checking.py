@@ -1,0 +1,417 @@
+"""Kernels under check: each kind of wrong access is reported, in words, and right ones pass."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as stock
+
+from harness import checking
+from harness.checking import (
+    CannotFollow,
+    Check,
+    FenceCrossed,
+    KernelAssertion,
+    OutOfBounds,
+    Race,
+    Unwritten,
+    Wrapped,
+)
+
+
+@triton.jit
+def copy(source, target, count, shift, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(source + at + shift, mask=at < count)
+    tl.store(target + at, value, mask=at < count)
+
+
+@triton.jit
+def at_product(target, row, stride):
+    tl.store(target + row * stride, 1)
+
+
+@triton.jit
+def masked_product(target, row, stride):
+    at = row * stride
+    tl.store(target + at, 1, mask=at > 0)
+
+
+@triton.jit
+def through_loop(target, rows, STRIDE: tl.constexpr):
+    for row in range(rows, rows + 1):
+        tl.store(target + row * STRIDE, 1)
+
+
+@triton.jit
+def narrowed(target, where):
+    tl.store(target + tl.load(where).to(tl.int32), 1)
+
+
+@triton.jit
+def summed(target, parts, N: tl.constexpr):
+    tl.store(target + tl.sum(tl.load(parts + tl.arange(0, N)), 0), 1)
+
+
+@triton.jit
+def broadcast_product(target, rows, stride, N: tl.constexpr):
+    row = tl.load(rows + tl.arange(0, N))
+    at = (row * stride)[:, None] + tl.arange(0, N)[None, :]
+    tl.store(target + tl.where(at > 0, at, at), 1, mask=row[:, None] < 8)
+
+
+@triton.jit
+def wide_product(target, row, stride):
+    tl.store(target + row.to(tl.int64) * stride, 1)
+
+
+@triton.jit
+def by_row(target, stride):
+    tl.store(target + tl.program_id(0).to(tl.int64) * stride, 1)
+
+
+@triton.jit
+def value_wraps(target, row, stride):
+    tl.store(target, row * stride)
+
+
+@triton.jit
+def same_place(target, value, STEP: tl.constexpr):
+    tl.store(target, value + STEP * tl.program_id(0))
+
+
+@triton.jit
+def counted(target):
+    tl.atomic_add(target, 1)
+
+
+@triton.jit
+def counted_outside(target, count):
+    tl.atomic_add(target + count, 1)
+
+
+@triton.jit
+def through_table(table, target):
+    source = tl.load(table).to(tl.pointer_type(tl.int32))
+    tl.store(target, tl.load(source + 1))
+
+
+@triton.jit
+def inner(source, at):
+    return tl.load(source + at)
+
+
+@triton.jit
+def outer(source, target, at):
+    tl.store(target, inner(source, at))
+
+
+@triton.jit
+def by_block(source, target, rows, BLOCK: tl.constexpr):
+    make = tl.make_tensor_descriptor
+    blocks = make(source, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[2, BLOCK])
+    values = tl.sum(blocks.load([0, 0]), 0)
+    tl.store(target + tl.arange(0, BLOCK), values)
+
+
+@triton.jit
+def assembled(target):
+    value = tl.inline_asm_elementwise(
+        "mov.u32 $0, 1;", "=r", [], dtype=tl.int32, is_pure=True, pack=1
+    )
+    tl.store(target, value)
+
+
+@triton.jit
+def asserting(target, count):
+    tl.static_assert(True)
+    tl.device_assert(count < 3, "three is too many")
+    tl.store(target, count)
+
+
+def check() -> Any:
+    return checking.checked("cpu")
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.int32)
+
+
+# Bounds
+
+
+def test_past_the_end_is_reported_in_a_kernel_engineers_words() -> None:
+    with check(), pytest.raises(OutOfBounds) as caught:
+        copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
+    told = str(caught.value)
+    assert "copy read 4 bytes past the end of source (its index 20, and it is int32 [20])" in told
+    assert "test_checking.py:" in told
+    assert "value = tl.load(source + at + shift, mask=at < count)" in told
+    assert "program (2, 0, 0)" in told
+    assert "4 of 8 lanes" in told
+    assert "nearest tensor: source, which ends 0 bytes before" in told
+
+
+def test_before_the_start() -> None:
+    with check(), pytest.raises(OutOfBounds, match="12 bytes before the start of source"):
+        copy[(1,)](numbers(20), numbers(20), 20, -3, BLOCK=8)
+
+
+def test_masked_lanes_may_point_anywhere() -> None:
+    target = numbers(20)
+    with check():
+        copy[(3,)](numbers(20) + 5, target, 20, 0, BLOCK=8)
+    assert target.tolist() == list(range(5, 25))
+
+
+def test_what_lies_in_the_way_is_named() -> None:
+    both = numbers(40)
+    with check(), pytest.raises(OutOfBounds) as caught:
+        copy[(3,)](numbers(24), both[:20], 24, 0, BLOCK=8)
+    assert "wrote 4 bytes past the end of target" in str(caught.value)
+    assert "still inside the storage that this tensor is a view of" in str(caught.value)
+
+
+def test_an_atomic_is_an_access() -> None:
+    with check(), pytest.raises(OutOfBounds, match="updated 4 bytes past the end of target"):
+        counted_outside[(1,)](numbers(4), 4)
+
+
+def test_a_callee_is_named_with_its_kernel() -> None:
+    with check(), pytest.raises(OutOfBounds, match=r"outer \(in inner\) read"):
+        outer[(1,)](numbers(4), numbers(1), 4)
+
+
+def test_a_pointer_from_a_table_must_point_to_a_tensor_the_session_knows() -> None:
+    there = numbers(4)
+    table = torch.tensor([there.data_ptr()])
+    with check() as held:
+        with pytest.raises(OutOfBounds, match="in no tensor that this launch was given"):
+            through_table[(1,)](table, numbers(1))
+        held.knows(there, "the pool")
+        target = numbers(1)
+        through_table[(1,)](table, target)
+        assert target.tolist() == [1]
+
+
+def test_a_freed_tensor_is_named() -> None:
+    with check() as held:
+        there = numbers(1 << 20)
+        held.knows(there, "the pool")
+        table = torch.tensor([there.data_ptr()])
+        del there
+        gc.collect()
+        with pytest.raises(OutOfBounds, match="memory of the pool, which was freed"):
+            through_table[(1,)](table, numbers(1))
+
+
+def test_descriptors_are_followed() -> None:
+    target = torch.zeros(16, dtype=torch.int32)
+    with check():
+        by_block[(1,)](numbers(32), target, 2, BLOCK=16)
+        assert target.tolist() == list(range(16, 47, 2))
+        with pytest.raises(OutOfBounds):
+            by_block[(1,)](numbers(16), target, 2, BLOCK=16)
+
+
+# Fences
+
+
+def test_a_neighbours_row_is_fenced_off() -> None:
+    rows = torch.zeros((3, 8), dtype=torch.int32)
+    with check() as held:
+        held.fence(rows, write=lambda x, y, z: x)
+        copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
+        with pytest.raises(FenceCrossed, match=r"copy wrote target\[1, 0\], outside of what pr"):
+            copy[(2,)](numbers(24), rows, 24, 0, BLOCK=16)
+
+
+def test_a_fence_by_argument_sees_the_launch_and_ends_with_it() -> None:
+    with check() as held:
+        held.fence_argument(
+            "copy", "source", read=lambda launch, x, y, z: slice(0, launch.arguments["count"] - 1)
+        )
+        with pytest.raises(FenceCrossed, match=r"copy read source\[7\]"):
+            copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+        outer[(1,)](numbers(8), numbers(1), 7)
+
+
+def test_a_fence_on_no_argument_is_an_error() -> None:
+    with check() as held:
+        held.fence_argument("copy", "sauce", read=lambda launch, x, y, z: None)
+        with pytest.raises(ValueError, match="copy has no argument sauce: source, target"):
+            copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+
+
+# Integers that wrap
+
+
+@pytest.mark.parametrize(
+    ("launch", "operands"),
+    [
+        (lambda t: at_product[(1,)](t, 3, 2**30), "3 * 1073741824 became -1073741824"),
+        (lambda t: through_loop[(1,)](t, 3, STRIDE=2**30), "3 * 1073741824"),
+        (lambda t: narrowed[(1,)](t, torch.tensor([2**32 + 1])), "4294967297 narrowed to int32"),
+        (
+            lambda t: summed[(1,)](t, torch.full((4,), 2**30, dtype=torch.int32), N=4),
+            "a sum of 4294967296 became 0",
+        ),
+        (
+            lambda t: broadcast_product[(1,)](t, torch.tensor([0, 6]).int(), 2**30, N=2),
+            "6 * 1073741824 became -2147483648",
+        ),
+    ],
+)
+def test_a_wrap_is_reported_where_it_happens(launch: Any, operands: str) -> None:
+    with check(), pytest.raises(Wrapped) as caught:
+        launch(checking.virtual((2**33,), torch.int32))
+    assert operands in str(caught.value)
+    assert "test_checking.py:" in str(caught.value)
+
+
+def test_a_wrap_matters_only_where_it_reaches_an_address() -> None:
+    target = numbers(4)
+    with check():
+        value_wraps[(1,)](target, 3, 2**30)
+        masked_product[(1,)](target, 3, 2**30)
+        wide = checking.virtual((2**32,), torch.int8)
+        wide_product[(1,)](wide, 3, 2**30)
+        assert wide[3 * 2**30] == 1
+    assert target[0] == -(2**30)
+
+
+# What nobody wrote
+
+
+def test_what_was_not_written_is_found() -> None:
+    with check() as held:
+        target = torch.empty(24, dtype=torch.int32, device="cuda")
+        copy[(2,)](numbers(24), target, 24, 0, BLOCK=8)
+        held.written(target, slice(0, 16))
+        with pytest.raises(Unwritten, match=r"8 of 24 elements were never written: index \[16\]"):
+            held.written(target)
+        target[16:] = 0
+        held.written(target)
+
+
+def test_reading_what_nobody_wrote_is_reported() -> None:
+    with check():
+        source = torch.empty(24, dtype=torch.int32)
+        source[:16] = 1
+        copy[(2,)](source, numbers(24), 24, 0, BLOCK=8)
+        with pytest.raises(
+            Unwritten, match=r"copy read source where nobody has written \(index 16"
+        ):
+            copy[(3,)](source, numbers(24), 24, 0, BLOCK=8)
+
+
+def test_a_buffer_can_be_declared_empty_again() -> None:
+    with check() as held:
+        target = numbers(8)
+        held.written(target)
+        held.poison(target)
+        assert target.min() < -1
+        with pytest.raises(Unwritten):
+            held.written(target)
+
+
+# Races
+
+
+def test_two_programs_must_not_disagree() -> None:
+    with check():
+        same_place[(3,)](numbers(1), 7, STEP=0)
+        same_place[(1,)](numbers(1), 8, STEP=0)
+        told = r"programs \(0, 0, 0\) and \(1, 0, 0\) write different values to target, index 0"
+        with pytest.raises(Race, match=told):
+            same_place[(3,)](numbers(1), 7, STEP=1)
+
+
+def test_launches_and_atomics_do_not_race() -> None:
+    target = torch.zeros(1, dtype=torch.int32)
+    with check():
+        for value in range(3):
+            same_place[(1,)](target, value, STEP=1)
+        counted[(5,)](target)
+    assert target.tolist() == [7]
+
+
+# Sparse grids and virtual tensors
+
+
+def test_named_programs_of_a_huge_grid_over_a_huge_tensor() -> None:
+    rows = 2**31
+    target = checking.virtual((rows, 4), torch.int8)
+    with check() as held:
+        held.only("by_row", [(0,), (rows - 1,)])
+        by_row[(rows,)](target, 4)
+        assert [launch.grid for launch in held.launches] == [(rows, 1, 1)]
+        held.only("by_row", [(rows,)])
+        with pytest.raises(ValueError, match="has no program"):
+            by_row[(rows,)](target, 4)
+    assert [int(target[row, 0]) for row in (0, 1, rows - 2, rows - 1)] == [1, 0, 0, 1]
+
+
+def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    before = resident()
+    huge = checking.virtual((1 << 37,), torch.int8)
+    huge[1 << 36] = 1
+    assert resident() - before < 1 << 24
+
+
+# What it cannot follow, and what it leaves behind
+
+
+def test_what_the_checker_cannot_follow_is_refused_by_name() -> None:
+    with check(), pytest.raises(CannotFollow, match=r"assembled: the checker cannot.*inline_asm"):
+        assembled[(1,)](numbers(1))
+    assert not issubclass(CannotFollow, AssertionError)
+
+
+def test_a_kernels_own_assertion_is_a_violation() -> None:
+    with check(), pytest.raises(KernelAssertion, match="three is too many"):
+        asserting[(1,)](numbers(1), 3)
+
+
+def test_sessions_do_not_nest() -> None:
+    with check(), pytest.raises(RuntimeError, match="do not nest"), check():
+        pass
+
+
+def test_the_interpreter_is_as_it_was() -> None:
+    def held() -> list[Any]:
+        return [
+            dict(vars(stock.interpreter_builder)),
+            dict(vars(stock.GridExecutor)),
+            dict(vars(stock.InterpretedFunction)),
+            tl.load.__qualname__,
+            tl.sum,
+            # Before 3.7 every launch puts a new one there, and none takes it out.
+            tl.reduce.__qualname__,
+        ]
+
+    copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+    before = held()
+    with check():
+        copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+    with pytest.raises(OutOfBounds), check():
+        copy[(1,)](numbers(1), numbers(8), 8, 0, BLOCK=8)
+    assert held() == before
+    copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+
+
+def test_a_suite_can_ask_which_kernels_ran() -> None:
+    with check() as held:
+        assert isinstance(held, Check)
+        copy[(2,)](numbers(16), numbers(16), 16, 0, BLOCK=8)
+        assert [(launch.kernel, launch.grid) for launch in held.launches] == [("copy", (2, 1, 1))]
+        assert held.launches[0].arguments["count"] == 16

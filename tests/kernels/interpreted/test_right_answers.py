@@ -1,0 +1,38 @@
+"""Under check, numbers are what compiled Triton gave on a GPU, bit for bit, or refused by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+from harness import paths
+
+RECORDED = paths.project() / "bench" / "recorded" / "arithmetic-h200.json"
+
+
+def load() -> Any:
+    place = paths.project() / "bench" / "arithmetic.py"
+    spec = importlib.util.spec_from_file_location("arithmetic_bench", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_checker_answers_as_the_gpu_did() -> None:
+    bench = load()
+    recorded = json.loads(RECORDED.read_text())["answers"]
+    now = bench.answers("cpu")
+    assert set(now) == set(recorded)
+    assert bench.differences(recorded, now) == []
+    refused = {name for name, text in now.items() if text.startswith("refused")}
+    assert refused == {"sum bf16", "fp8e5 to bf16"}
+
+
+def test_a_wrong_bit_is_told() -> None:
+    bench = load()
+    recorded = json.loads(RECORDED.read_text())["answers"]
+    wrong = {**recorded, "add bf16": "ff" + recorded["add bf16"][2:]}
+    assert bench.differences(recorded, wrong)[0].startswith("add bf16: 1 of 256, first at 0")
