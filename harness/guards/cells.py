@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import pytest
 
 from harness.errors import UnfixError
 from harness.matching.states import Finding, State, find
+from harness.patching import boot
 from harness.patching.live import engine
 from harness.patching.plan import Choice, Direction
 from harness.registry import catalogue
+from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Toggle
 from harness.toggles import Toggled
 
@@ -46,9 +50,15 @@ class Cell:
         return f"{self.toggle.id} {self.side.value}"
 
 
+@functools.cache
+def registry() -> Catalogue:
+    """The project's toggles, and those of the folders that the environment names."""
+    return catalogue.load([Path(folder) for folder in boot.folders()])
+
+
 def marked(marker: pytest.Mark) -> Marked:
     """The toggles that a marker names; an unknown one is an error that names the nearest."""
-    known = catalogue.load(())
+    known = registry()
     unexpected = set(marker.kwargs) - {"without"}
     if not marker.args or unexpected:
         problem = f"it takes no {', '.join(unexpected)}" if unexpected else "it names no toggle"

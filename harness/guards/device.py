@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 
@@ -16,8 +17,11 @@ def get() -> str:
 
 def choose(wanted: str) -> str:
     """Settle the device for this process and those below it, before Triton is imported."""
-    if wanted == "auto":
-        wanted = "cuda" if _has_cuda() else "cpu"
+    if wanted != "cpu":
+        there = _has_cuda()
+        if wanted == "cuda" and not there:
+            raise UnfixError("this machine has no CUDA device: the suites run with --device cpu")
+        wanted = "cuda" if there else "cpu"
     interpreted = wanted == "cpu"
     set_before = os.environ.get("TRITON_INTERPRET", "0") == "1"
     if "triton" in sys.modules and set_before != interpreted:
@@ -31,6 +35,8 @@ def choose(wanted: str) -> str:
 
 
 def _has_cuda() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
     import torch
 
     return bool(torch.cuda.is_available())

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hypothesis.core
 import pytest
 
 from harness.errors import UnfixError
-from harness.guards import absence, cells, device, profiles, replay
+from harness.guards import absence, cells, device, profiles, recording, replay
 from harness.guards.cells import Cell, Side
 from harness.matching.states import State
 
@@ -46,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run each guard with its fix in and with it out; the second must fail",
     )
+    group.addoption("--record", type=Path, metavar="FILE", help="write what each guard said")
     group.addoption("--replay", metavar="BLOB", help="run one failing example again")
 
 
@@ -54,7 +56,10 @@ def prepare(config: pytest.Config) -> None:
     # SGLang's warnings, and those of what it imports, are not a suite's.
     config.addinivalue_line("filterwarnings", "ignore")
     if not hasattr(config, "workerinput"):
-        device.choose(config.getoption("device"))
+        try:
+            device.choose(config.getoption("device"))
+        except UnfixError as error:
+            raise pytest.UsageError(str(error)) from error
         if config.getoption("hypothesis_seed", None) is None:
             os.environ.setdefault(_SEED, str(profiles.seed_for(config.getoption("profile"))))
     profiles.load(config.getoption("profile"))
@@ -150,7 +155,32 @@ def pytest_runtest_makereport(
         line = replay.line(item, call.excinfo.value)
         if line:
             report.sections.append(("replay this example", line))
+        lacking = _lacking(item)
+        if lacking:
+            report.sections.append(("this release lacks the fix", lacking))
     return report
+
+
+def _lacking(item: pytest.Item) -> str:
+    """The guarded fixes that this release never had, with the way to put them in."""
+    marker = item.get_closest_marker(cells.MARKER)
+    if marker is None or CELL in item.stash:
+        return ""
+    toggles = [
+        toggle.id
+        for toggle in cells.marked(marker).guards
+        if cells.state_of(toggle).state is State.BUGGY
+    ]
+    return f"./unfix exec --enable {','.join(toggles)} …" if toggles else ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Guards that all do not apply prove nothing: such a run is not green."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and _SEED in os.environ and session.exitstatus == 0:
+        passed = [report for report in reporter.stats.get("passed", ()) if report.when == "call"]
+        if not passed and reporter.stats.get("skipped"):
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 # Telling
@@ -173,6 +203,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"  n/a {nodeid}: {reason}")
     if config.getoption("teeth"):
         _show_teeth(terminalreporter)
+    if config.getoption("record"):
+        settings = {
+            "device": device.get(),
+            "profile": config.getoption("profile"),
+            "seed": hypothesis.core.global_force_seed,
+            "teeth": config.getoption("teeth"),
+        }
+        recording.write(config.getoption("record"), terminalreporter.stats, settings)
 
 
 def _absences(terminalreporter: Any) -> Iterator[tuple[str, str]]:
@@ -191,8 +229,5 @@ def _show_teeth(terminalreporter: Any) -> None:
                 f"caught {report.nodeid} (its code ran {shown['reach']} times)"
             )
             first = str(shown["counterexample"]).splitlines()[:1]
-            falsified = [
-                line for line in str(shown["notes"]).splitlines() if "reproduce_failure" not in line
-            ]
-            for line in (*first, *falsified[:8]):
+            for line in (*first, *recording.falsifying(str(shown["notes"]))[:8]):
                 terminalreporter.write_line(f"    {line}")

@@ -19,6 +19,7 @@ def load(name: str) -> None:
         deadline=None if name == "nightly" else timedelta(seconds=60),
         database=None,
         print_blob=True,
+        report_multiple_bugs=False,  # one counterexample, the smallest
         phases=(Phase.explicit, Phase.generate, Phase.target, Phase.shrink),
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )

@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from harness.errors import UnfixError
+from harness.patching import boot
 from harness.patching.live import engine
 
 _BLOB = re.compile(r"reproduce_failure\('([^']+)', (b'[^']*')\)")
@@ -24,9 +25,12 @@ def line(item: pytest.Item, error: BaseException) -> str:
     if found is None:
         return ""
     blob = ast.literal_eval(found[2]).decode()
-    words = ["./unfix", "exec", "--release", str(engine.sources.version), "--", "pytest"]
+    words = ["./unfix", "exec", "--release", str(engine.sources.version)]
+    reverted, enabled = boot.asked_for()
+    words += [word for name in reverted for word in ("--revert", name)]
+    words += [word for name in enabled for word in ("--enable", name)]
     teeth = ["--teeth"] if item.config.getoption("teeth") else []
-    return shlex.join([*words, item.nodeid, *teeth, "--replay", blob])
+    return shlex.join([*words, "--", "pytest", item.nodeid, *teeth, "--replay", blob])
 
 
 def reproduce(item: Any, blob: str | None) -> None:

@@ -49,6 +49,11 @@ def asked_for() -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(revert)), split(os.environ.get(ENABLE, ""))
 
 
+def folders() -> list[str]:
+    """Toggle folders beside the project's own."""
+    return [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+
+
 def install() -> None:
     """Have toggles applied to whatever this process imports of SGLang."""
     if any(isinstance(finder, PatchingFinder) for finder in sys.meta_path):
@@ -120,8 +125,7 @@ def _leave_the_rest_to_upstream(answer: dict[str, Any]) -> None:
 
 def _plan(root: str, revert: list[str], enable: list[str]) -> dict[str, Any]:
     """The planner's answer for this release and these toggles, from the last time or afresh."""
-    folders = [f for f in os.environ.get(FOLDERS, "").split(os.pathsep) if f]
-    request = {"root": root, "revert": revert, "enable": enable, "folders": folders}
+    request = {"root": root, "revert": revert, "enable": enable, "folders": folders()}
     kept = paths.state() / "plans" / f"{_key(request)}.json"
     try:
         answer: dict[str, Any] = json.loads(kept.read_text())

@@ -1,0 +1,197 @@
+"""Guards as pytest runs them: both sides of a toggle, profiles, seeds, replays, and refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+
+ROOT = paths.project()
+TOY = Path(__file__).parent / "toy"
+
+HEAD = """
+import pytest
+from hypothesis import given, strategies as st
+from sglang import forms
+from harness.guards import not_here
+"""
+
+PLAIN = """
+@pytest.mark.guards("toy-plain")
+@given(rows=st.integers(0, 99), topk=st.integers(0, 99))
+def test_plain(rows, topk):
+    assert forms.plain(rows, topk) == rows * topk * 2
+"""
+
+
+class Suites:
+    """A folder of suites beside the toy, run in a process of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "suites").mkdir()
+        (root / "conftest.py").write_text('pytest_plugins = ("harness.guards.plugin",)\n')
+        (root / "pytest.ini").write_text("[pytest]\nmarkers =\n    guards: toggles\n")
+        own = (ROOT / "suites" / "conftest.py").read_text()
+        (root / "suites" / "conftest.py").write_text(own)
+
+    def run(self, text: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        (self.root / "suites" / "test_toy.py").write_text(HEAD + text)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{TOY}",
+            "UNFIX_TOGGLES": str(TOY / "toggles"),
+            "UNFIX_HOME": str(self.root),
+            **variables,
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", *words],
+            cwd=self.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture
+def suites(tmp_path: Path) -> Suites:
+    return Suites(tmp_path)
+
+
+def test_a_guard_passes_as_it_is(suites: Suites) -> None:
+    done = suites.run(PLAIN, "-v")
+    assert done.returncode == 0
+    assert "unfix: device cpu, profile default, seed 0" in done.stdout
+
+
+def test_with_teeth_both_sides_run_and_the_counterexample_is_shown(suites: Suites) -> None:
+    done = suites.run(PLAIN, "--teeth", "-v")
+    assert done.returncode == 0, done.stdout
+    assert "test_plain[toy-plain fixed] PASSED" in done.stdout
+    assert "test_plain[toy-plain buggy] PASSED" in done.stdout
+    assert "caught suites/test_toy.py::test_plain[toy-plain buggy] (its code ran" in done.stdout
+    assert re.search(r"rows=1,\s+topk=0", done.stdout)
+
+
+def test_a_guard_that_does_not_notice_is_toothless(suites: Suites) -> None:
+    blind = PLAIN.replace("== rows * topk * 2", ">= 0")
+    done = suites.run(blind, "--teeth")
+    assert done.returncode == 1
+    assert "Toothless: toy-plain is out, its code ran" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_guard_whose_code_never_runs_says_nothing(suites: Suites) -> None:
+    away = PLAIN.replace("forms.plain(rows, topk)", "rows * topk * 2")
+    done = suites.run(away, "--teeth")
+    assert done.returncode == 1
+    assert "the code of toy-plain never ran" in done.stdout
+
+
+def test_another_error_than_an_assertion_is_no_proof(suites: Suites) -> None:
+    broken = PLAIN.replace("assert forms.plain(rows, topk) ==", "{}[forms.plain(rows, topk) -")
+    broken = broken.replace("* 2\n", "* 2] if forms.plain(rows, topk) != rows * topk * 2 else 0\n")
+    done = suites.run(broken, "--teeth")
+    assert done.returncode == 1
+    assert "KeyError" in done.stdout
+    assert "caught" not in done.stdout
+
+
+def test_a_guard_that_fails_fixed_is_red(suites: Suites) -> None:
+    wrong = PLAIN.replace("topk * 2", "topk * 3")
+    done = suites.run(wrong, "--teeth")
+    assert "test_plain[toy-plain fixed]" in done.stdout.split("short test summary")[1]
+    assert done.returncode == 1
+
+
+def test_a_failure_prints_the_line_that_replays_it(suites: Suites) -> None:
+    wrong = PLAIN.replace("topk * 2", "topk * 3")
+    done = suites.run(wrong)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("./unfix exec"))
+    words = shlex.split(line)
+    assert words[:5] == ["./unfix", "exec", "--release", "1.0.0", "--"], line
+    assert "this release lacks the fix" not in done.stdout
+    again = suites.run(wrong, *words[7:], "-v")
+    assert "1 failed" in again.stdout
+    mended = suites.run(PLAIN, *words[7:])
+    assert "DidNotReproduce" in mended.stdout
+
+
+def test_always_on_checks_are_taken_out_for_both_sides(suites: Suites) -> None:
+    text = PLAIN.replace('"toy-plain"', '"toy-closure", without=("toy-plain",)')
+    text = text.replace("== rows * topk * 2", "== rows * 2")
+    text = text.replace("    assert", "    assert forms.outer(5)(100) == 105\n    assert")
+    text += "\ndef test_back():\n    assert forms.plain(3, 5) == 30\n"
+    assert suites.run(text, "--teeth").returncode == 0
+    assert suites.run(text).returncode == 0
+
+
+def test_an_unknown_toggle_is_an_error_that_names_the_nearest(suites: Suites) -> None:
+    done = suites.run(PLAIN.replace('"toy-plain"', '"toy-plane"'))
+    assert done.returncode == 4
+    assert "toy-plane" in done.stderr
+    assert "toy-plain" in done.stderr
+
+
+@pytest.mark.parametrize("marker", ["", '"toy-plain", unless=("toy-plain",)'])
+def test_a_marker_that_says_nothing_or_too_much_is_an_error(suites: Suites, marker: str) -> None:
+    done = suites.run(PLAIN.replace('"toy-plain"', marker))
+    assert done.returncode == 4
+    assert "pytest.mark.guards" in done.stderr
+
+
+def test_nothing_collected_is_red(suites: Suites) -> None:
+    assert suites.run("", "--teeth").returncode == 5
+
+
+def test_what_is_not_here_is_counted_and_named(suites: Suites) -> None:
+    text = PLAIN + '\ndef test_away():\n    not_here("no such backend")\n'
+    done = suites.run(text)
+    assert "n/a: 1 guards do not apply here" in done.stdout
+    assert "n/a suites/test_toy.py::test_away: no such backend" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_device_that_is_not_here_is_said(suites: Suites) -> None:
+    done = suites.run(PLAIN, "--device", "cuda")
+    assert done.returncode != 0
+    assert "no CUDA device" in done.stdout + done.stderr
+
+
+def test_a_seed_decides_everything_and_workers_share_it(suites: Suites) -> None:
+    text = PLAIN.replace("assert", "open('seen', 'a').write(f'{rows} {topk}\\n')\n    assert")
+    seen = suites.root / "seen"
+    runs = []
+    for words in (("--hypothesis-seed", "7"), ("--hypothesis-seed", "7", "-n", "1"), ()):
+        assert suites.run(text, *words).returncode == 0
+        runs.append(seen.read_text())
+        seen.unlink()
+    assert runs[0] == runs[1] != runs[2]
+
+
+@pytest.mark.parametrize(("profile", "examples"), [("smoke", 10), ("default", 40)])
+def test_a_profile_says_how_hard_to_look(suites: Suites, profile: str, examples: int) -> None:
+    text = PLAIN.replace("assert", "open('seen', 'a').write('.')\n    assert")
+    assert suites.run(text, "--profile", profile).returncode == 0
+    assert len((suites.root / "seen").read_text()) == examples
+
+
+def test_a_run_is_recorded(suites: Suites) -> None:
+    text = PLAIN + '\ndef test_away():\n    not_here("no such backend")\n'
+    assert suites.run(text, "--teeth", "--record", "out/run.json").returncode == 0
+    record = json.loads((suites.root / "out" / "run.json").read_text())
+    assert record["counts"] == {"passed": 2, "failed": 0, "error": 0, "skipped": 0}
+    assert {"versions", "date", "gpu"} <= set(record["machine"])
+    buggy = record["guards"][0]
+    assert buggy["guard"] == "suites/test_toy.py::test_plain[toy-plain buggy]"
+    assert buggy["reach"] > 0
+    assert any("rows=1" in line for line in buggy["counterexample"])
