@@ -120,9 +120,9 @@ def test_a_failure_prints_the_line_that_replays_it(suites: Suites) -> None:
     words = shlex.split(line)
     assert words[:5] == ["./unfix", "exec", "--release", "1.0.0", "--"], line
     assert "this release lacks the fix" not in done.stdout
-    again = suites.run(wrong, *words[7:], "-v")
+    again = suites.run(wrong, *words[9:], "-v")
     assert "1 failed" in again.stdout
-    mended = suites.run(PLAIN, *words[7:])
+    mended = suites.run(PLAIN, *words[9:])
     assert "DidNotReproduce" in mended.stdout
 
 

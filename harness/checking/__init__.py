@@ -3,8 +3,10 @@
 from harness.checking.session import Check, checked
 from harness.checking.violations import (
     CannotFollow,
+    CudaError,
     FenceCrossed,
     KernelAssertion,
+    LostDevice,
     OutOfBounds,
     Race,
     Unwritten,
@@ -16,8 +18,10 @@ from harness.checking.virtual import virtual
 __all__ = [
     "CannotFollow",
     "Check",
+    "CudaError",
     "FenceCrossed",
     "KernelAssertion",
+    "LostDevice",
     "OutOfBounds",
     "Race",
     "Unwritten",

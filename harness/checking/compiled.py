@@ -19,7 +19,7 @@ from harness.checking import modes
 from harness.checking.launches import Launch, whole_grid
 from harness.checking.memory import POISON, Index
 from harness.checking.session import Check
-from harness.checking.violations import CannotFollow
+from harness.checking.violations import CannotFollow, LostDevice
 from harness.checking.zones import Guarded, moved
 
 _OWN = ("sgl_kernel", "sglang")  # operators whose kernels are SGLang's and not PyTorch's
@@ -103,8 +103,13 @@ class CompiledCheck(Check):
             name: moved(value, lambda tensor, name=name: copy(tensor, name))  # type: ignore[misc]
             for name, value in launch.arguments.items()
         }
-        result = call(values)
-        torch.cuda.synchronize()
+        try:
+            result = call(values)
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            if "CUDA error" not in str(error):
+                raise
+            raise LostDevice(f"{launch}: {str(error).splitlines()[0]}; {shapes(launch)}") from error
         zones.check(launch.kernel)
         programs = itertools.product(*(range(side) for side in launch.grid))
         every = list(programs) if held and launch.size < 1 << 20 else []
@@ -114,6 +119,16 @@ class CompiledCheck(Check):
             zones.check_fence(launch.kernel, fence, storage, every)  # type: ignore[arg-type]
         zones.take_back()
         return result
+
+
+def shapes(launch: Launch) -> str:
+    """What the launch was given, in a line: no example can be shrunk once the device is lost."""
+    words = []
+    for name, value in launch.arguments.items():
+        if isinstance(value, torch.Tensor):
+            value = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        words.append(f"{name} {value}")
+    return ", ".join(words)
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[misc]

@@ -55,5 +55,15 @@ class KernelAssertion(Violation):
     """An assertion inside the kernel itself."""
 
 
+class CudaError(Violation):
+    """The device itself stopped a kernel: an address that no allocation holds, mostly."""
+
+
+class LostDevice(BaseException):
+    """After a CUDA error nothing runs in this process. Not an Exception: nobody may go on from it,
+    and shrinking an example on a dead device would shrink it to nothing.
+    """
+
+
 class CannotFollow(Exception):
     """The checker has no right answer for this kernel: the guard says nothing, and is not green."""

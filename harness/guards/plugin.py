@@ -5,7 +5,9 @@ Loaded by the root conftest.py. A file under suites/ makes `prepare` run before 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,11 +118,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     marker = pyfuncitem.get_closest_marker(cells.MARKER)
     if marker is None:
         return (yield)
+    cell = pyfuncitem.stash.get(CELL, None)
     with cells.without(cells.marked(marker).without):
-        cell = pyfuncitem.stash.get(CELL, None)
         if cell is None:
-            return (yield)
+            with _device_errors():
+                return (yield)
         return (yield from _on_one_side(cell, pyfuncitem))
+
+
+@contextlib.contextmanager
+def _device_errors() -> Iterator[None]:
+    """A lost device is this guard's failure; whatever runs after it here fails at once."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    from harness.checking import CudaError, LostDevice
+
+    try:
+        yield
+    except LostDevice as error:
+        raise CudaError(
+            f"{error}: the device is lost, run what follows in a fresh process"
+        ) from error
 
 
 def _on_one_side(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
@@ -128,7 +147,8 @@ def _on_one_side(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]
     result = None
     with cells.applied(cell) as toggled:
         try:
-            result = yield
+            with _device_errors():
+                result = yield
         except AssertionError as error:
             if cell.side is Side.FIXED:
                 raise

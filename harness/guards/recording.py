@@ -33,9 +33,10 @@ def write(file: Path, stats: dict[str, list[Any]], settings: dict[str, Any]) -> 
 
 
 def guard(report: Any, outcome: str) -> dict[str, Any]:
-    said = dict(report.user_properties)
+    # A file that could not be collected has neither.
+    said = dict(getattr(report, "user_properties", ()))
     told: dict[str, Any] = {"guard": report.nodeid, "outcome": outcome}
-    told["seconds"] = round(report.duration, 2)
+    told["seconds"] = round(getattr(report, "duration", 0.0), 2)
     if "reach" in said:
         told["reach"] = said["reach"]
     if "counterexample" in said:

@@ -16,6 +16,7 @@ from harness.errors import UnfixError
 from harness.patching import boot
 from harness.patching.live import engine
 
+_PYTEST = ("python", "-m", "pytest")
 _BLOB = re.compile(r"reproduce_failure\('([^']+)', (b'[^']*')\)")
 
 
@@ -30,7 +31,7 @@ def line(item: pytest.Item, error: BaseException) -> str:
     words += [word for name in reverted for word in ("--revert", name)]
     words += [word for name in enabled for word in ("--enable", name)]
     teeth = ["--teeth"] if item.config.getoption("teeth") else []
-    return shlex.join([*words, "--", "pytest", item.nodeid, *teeth, "--replay", blob])
+    return shlex.join([*words, "--", *_PYTEST, item.nodeid, *teeth, "--replay", blob])
 
 
 def reproduce(item: Any, blob: str | None) -> None:
