@@ -1,0 +1,112 @@
+"""Context parallelism on an NPU, with and without a cached prefix.
+
+The ranks share a prompt's new tokens. The tokens of its cached prefix belong to no rank, and every
+rank looks at them. In plain words:
+
+- Over all ranks, each new token asks once. It may look at all tokens of its own request before it,
+  those of the cached prefix among them, and at itself: neither fewer nor more. That holds for the
+  operator that chooses keys and for the attention behind it, however unevenly the tokens divide.
+- What a token may look at does not depend on how many ranks there are.
+- A longer cached prefix lengthens every look by just that many keys.
+- Each rank stores every new token's key, in order.
+- The fused split of queries and keys gives no latent cache, which gathering keys needs: under
+  context parallelism it is never taken. Whether it is taken or not, the same keys are stored.
+
+Until 0.5.18 the scheduler hands context parallelism one request at a time, so that is what is tried
+there; 0.5.23 takes several. The Ascend operators are stand-ins (fixtures/npu_operators.py):
+recorders with the semantics of their public description.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import cp_prefix as adapter
+from fixtures import cp_ranks
+from harness import checking
+from harness.guards import not_here
+
+OPERATORS = ("indexer", "attention")
+
+
+@pytest.fixture(autouse=True)
+def _context_parallelism_runs_here() -> None:
+    said = cp_ranks.refusal()
+    if said:
+        not_here(f"the release refuses it: {said}")
+
+
+@pytest.mark.guards("23268-kv-prefix-lens")
+@given(prefill=adapter.prefills())
+def test_each_token_looks_at_its_prefix_and_at_itself(prefill: adapter.Prefill) -> None:
+    with checking.checked() as check:
+        seen = adapter.attend(prefill, check.device)
+    for operator in OPERATORS:
+        got, wanted = seen.looks(operator), prefill.attends()
+        assert got == wanted, adapter.complaint(operator, got, wanted)
+
+
+@pytest.mark.guards("23268-kv-prefix-lens")
+@given(prefill=adapter.prefills())
+def test_ranks_change_nothing_that_is_looked_at(prefill: adapter.Prefill) -> None:
+    alone = dataclasses.replace(prefill, ranks=1)
+    with checking.checked() as check:
+        shared, whole = (adapter.attend(one, check.device) for one in (prefill, alone))
+    assert not whole.dealt
+    for operator in OPERATORS:
+        got, wanted = shared.looks(operator), whole.looks(operator)
+        assert got == wanted, adapter.complaint(operator, got, wanted)
+
+
+@pytest.mark.guards("23268-kv-prefix-lens")
+@given(prefill=adapter.prefills(), longer=st.integers(1, 300))
+def test_a_longer_prefix_lengthens_every_look(prefill: adapter.Prefill, longer: int) -> None:
+    both = prefill, prefill.lengthened(longer)
+    with checking.checked() as check:
+        before, after = (adapter.attend(one, check.device) for one in both)
+    for operator in OPERATORS:
+        wanted = [
+            dataclasses.replace(look, keys=look.keys + longer * (look.request == 0))
+            for look in before.looks(operator)
+        ]
+        got = after.looks(operator)
+        assert got == wanted, adapter.complaint(operator, got, wanted)
+
+
+@given(prefill=adapter.prefills())
+def test_lengths_from_positions_hold_the_prefix(prefill: adapter.Prefill) -> None:
+    """The same claim, where other code took the place of 23268-kv-prefix-lens's."""
+    if not cp_ranks.BY_POSITION:
+        not_here("the KV lengths come from the split, not from the tokens' positions")
+    with checking.checked() as check:
+        seen = adapter.attend(prefill, check.device)
+    for operator in OPERATORS:
+        got, wanted = seen.looks(operator), prefill.attends()
+        assert got == wanted, adapter.complaint(operator, got, wanted)
+
+
+@given(prefill=adapter.prefills())
+def test_every_rank_stores_all_keys_in_order(prefill: adapter.Prefill) -> None:
+    with checking.checked() as check:
+        seen = adapter.attend(prefill, check.device, gathered=True)
+    for keys in seen.keys:
+        assert keys.reshape(len(keys), -1)[:, 0].tolist() == list(range(1, len(keys) + 1))
+        assert len(keys) == len(prefill.tokens)
+
+
+@pytest.mark.guards("23268-fused-qk-split")
+@given(prefill=adapter.prefills())
+def test_the_fused_split_and_context_parallelism_never_meet(prefill: adapter.Prefill) -> None:
+    if not cp_ranks.FUSED_SPLIT:
+        not_here("no fused split of queries and keys")
+    with checking.checked() as check:
+        seen = adapter.prepare(prefill, check.device)
+    assert not seen.unbound, f"the prefill ends: {seen.unbound[0]}"
+    assert not (seen.dealt and seen.recorder.fused_splits)
+    for keys in seen.keys:
+        assert torch.equal(keys.cpu(), adapter.stored(prefill))

@@ -1,0 +1,62 @@
+"""Where EAGLE's draft reads its tokens.
+
+After a prefix of L tokens a draft reads its own tokens at the places L, L + 1, and so on. In plain
+words:
+
+- The i-th forward of a draft reads each branch's token at place L + i, from i = 0: right behind the
+  prefix. That holds for a tree and for a chain, and however the tokens are picked.
+- So a chain drafts what the model says when it is asked for one token at a time, each at its place.
+- A CUDA graph runs the draft over the same buffers again and again: each run reads at the places
+  that the buffers hold, as the first did.
+- Drafting requests together gives what drafting each alone gives.
+
+The draft model is a stand-in that writes down where it was asked to read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+
+from fixtures import draft_graph
+from fixtures import draft_positions as adapter
+from harness import checking
+
+
+@pytest.mark.guards("25015")
+@given(draft=adapter.drafts())
+def test_each_token_is_read_at_its_own_place(draft: adapter.Draft) -> None:
+    with checking.checked() as check:
+        drafted = adapter.run(draft, check.device)
+    assert drafted.places == draft.places
+
+
+@pytest.mark.guards("25015")
+@given(draft=adapter.drafts(ways=("chain", "kernel")))
+def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: adapter.Draft) -> None:
+    with checking.checked() as check:
+        drafted = adapter.run(draft, check.device)
+    assert drafted.tokens == [draft.chain(request) for request in range(len(draft.lengths))]
+
+
+@pytest.mark.guards("25015")
+@given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
+def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: adapter.Draft) -> None:
+    with checking.checked() as check:
+        places = draft_graph.captured_places(draft, check.device)
+    assert places == draft.places * draft_graph.RUNS
+
+
+@given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
+def test_drafting_together_is_drafting_each_alone(draft: adapter.Draft) -> None:
+    with checking.checked() as check:
+        together = adapter.run(draft, check.device)
+        alone = [
+            adapter.run(dataclasses.replace(draft, lengths=(length,)), check.device)
+            for length in draft.lengths
+        ]
+    assert together.tokens == [one.tokens[0] for one in alone]
+    for step, places in enumerate(together.places):
+        assert places == [place for one in alone for place in one.places[step]]

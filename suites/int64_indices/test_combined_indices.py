@@ -1,0 +1,78 @@
+"""Combining what a query chose with its sliding window, for a chunk of any size.
+
+THE INVARIANTS IN PLAIN WORDS
+- A query token's row holds the compressed keys that were chosen for it, as many as there are yet,
+  then the keys of its sliding window, both as places in the workspace; its length says how many.
+- The row that it is read from and the row that it is written to are its own, however many entries
+  lie before them: around 2^31 and 2^32, by the number of tokens and by how far apart the rows lie.
+- Where a window is given and not worked out, its keys are the given ones, and a hole stays one.
+- A request's rows do not depend on who else is in the chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from fixtures import int64_indices as adapter
+from harness import checking
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _the_kernels_are_here() -> None:
+    adapter.need_sparse_prefill()
+
+
+def combined(chunk: adapter.Chunk, check: Any) -> adapter.Combined:
+    case = adapter.Combined(chunk, check.device)
+    check.only(adapter.COMBINE_KERNEL, case.programs())
+    case.run()
+    assert [launch.kernel for launch in check.launches] == [adapter.COMBINE_KERNEL]
+    return case
+
+
+def assert_combines(chunk: adapter.Chunk) -> None:
+    with checking.checked() as check:
+        case = combined(chunk, check)
+        for token, query, position in case.asking():
+            expected = case.expected(query, position)
+            assert int(case.lengths[token]) == len(expected)
+            assert case.rows[token].tolist() == expected + [-1] * (case.width - len(expected))
+
+
+@pytest.mark.guards("25418-combine-int64")
+@given(chunk=adapter.chunks("topk"))
+def test_chosen_keys_are_read_from_a_row_past_any_boundary(chunk: adapter.Chunk) -> None:
+    assert_combines(chunk)
+
+
+@pytest.mark.guards("25418-combine-int64")
+@given(chunk=adapter.chunks("rows"))
+def test_combined_rows_are_written_past_any_boundary(chunk: adapter.Chunk) -> None:
+    assert_combines(chunk)
+
+
+@pytest.fixture(scope="module")
+def _windows_can_be_given() -> None:
+    adapter.need_given_windows()
+
+
+@pytest.mark.guards("25418-combine-int64")
+@pytest.mark.usefixtures("_windows_can_be_given")
+@given(chunk=adapter.chunks("window"))
+def test_given_windows_are_read_from_a_row_past_any_boundary(chunk: adapter.Chunk) -> None:
+    assert_combines(chunk)
+
+
+@given(chunk=adapter.chunks("rows"))
+def test_a_request_has_the_same_rows_with_and_without_others(chunk: adapter.Chunk) -> None:
+    with checking.checked() as check:
+        together = combined(chunk, check).told()
+    rows = []
+    for query in chunk.queries:
+        with checking.checked() as check:
+            rows += combined(dataclasses.replace(chunk, queries=(query,)), check).told()
+    assert together == rows

@@ -1,0 +1,95 @@
+"""Reading quantised keys out of a paged cache of any size.
+
+THE INVARIANTS IN PLAIN WORDS
+- A token's key is read from its page and its place there, however many bytes lie before it: on
+  this side of 2^31 and 2^32 bytes, across them, and beyond.
+- It means what its bytes say, to the bit: 448 codes of e4m3 under 7 scales, each a power of two for
+  64 of them, then 64 bfloat16 as they are. So for each of the 256 codes and of the 256 scales; a
+  code that is no number stays none.
+- Each row of the output is one entry of the list of tokens, written by its own program and by no
+  other; the rest of a larger workspace stays as it was.
+- Where a key lies changes nothing of what it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import dsv4_keys as adapter
+from fixtures import int64_indices
+from harness import checking
+
+KINDS = st.sampled_from((torch.int32, torch.int64))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _the_kernels_are_here() -> None:
+    int64_indices.need_sparse_prefill()
+
+
+def dequantised(keys: adapter.Keys, order: list[int], kind: torch.dtype, check: Any) -> Any:
+    """The rows of these tokens, as the real kernel makes them."""
+    check.fence_argument(adapter.KERNEL, "output_ptr", write=adapter.own_rows)
+    cache = adapter.stored(keys, check.device)
+    ids = adapter.token_ids(keys, order, check.device, kind)
+    rows = adapter.dequantised(cache, ids, keys.page_size)
+    assert [launch.kernel for launch in check.launches] == [adapter.KERNEL]
+    check.written(rows)
+    return rows
+
+
+@pytest.mark.guards("25418-dequant-int64")
+@given(keys=adapter.keys(), kind=KINDS, data=st.data())
+def test_a_key_is_found_however_many_bytes_lie_before_it(
+    keys: adapter.Keys, kind: torch.dtype, data: st.DataObject
+) -> None:
+    numbers = st.integers(0, len(keys.places) - 1)
+    order = data.draw(st.lists(numbers, min_size=1, max_size=3), label="order")
+    with checking.checked() as check:
+        rows = dequantised(keys, order, kind, check)
+        for row, number in zip(rows, order, strict=True):
+            adapter.assert_is_key(row, *keys.key(number))
+
+
+@pytest.mark.guards("25418-dequant-int64")
+@given(keys=adapter.keys(most=2))
+def test_where_a_key_lies_changes_nothing_of_what_it_is(keys: adapter.Keys) -> None:
+    near = adapter.moved_to_the_front(keys)
+    order = list(range(len(keys.places)))
+    with checking.checked() as check:
+        far_rows = dequantised(keys, order, torch.int64, check)
+    with checking.checked() as check:
+        near_rows = dequantised(near, order, torch.int64, check)
+    assert adapter.same_bits(far_rows, near_rows)
+
+
+def test_every_code_and_every_scale() -> None:
+    keys = adapter.EveryByte()
+    with checking.checked() as check:
+        rows = dequantised(keys, list(range(len(keys.places))), torch.int32, check)
+        for number, row in enumerate(rows):
+            adapter.assert_is_key(row, *keys.key(number))
+
+
+@given(keys=adapter.keys(st.just(0), most=2), before=st.integers(0, 2), after=st.integers(0, 2))
+def test_the_rest_of_a_larger_workspace_stays_as_it_was(
+    keys: adapter.Keys, before: int, after: int
+) -> None:
+    order = list(range(len(keys.places)))
+    with checking.checked() as check:
+        total = before + len(order) + after
+        workspace = torch.full((total, 1, adapter.WIDTH), 7.0, dtype=torch.bfloat16)
+        workspace = workspace.to(check.device)
+        out = workspace[before : before + len(order)]
+        ids = adapter.token_ids(keys, order, check.device, torch.int32)
+        cache = adapter.stored(keys, check.device)
+        rows = adapter.dequantised(cache, ids, keys.page_size, out)
+        for number, row in enumerate(rows):
+            adapter.assert_is_key(row, *keys.key(number))
+        rest = torch.cat((workspace[:before], workspace[before + len(order) :]))
+        assert rest.eq(7.0).all()

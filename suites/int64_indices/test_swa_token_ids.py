@@ -1,0 +1,73 @@
+"""The ids of the keys in each request's sliding window, for a table of tokens of any size.
+
+THE INVARIANTS IN PLAIN WORDS
+- For each request in turn: the slots of the tokens that any of its queries may see, from the table
+  of tokens through the pools' map into the sliding-window pool, in order.
+- They are read from the request's own row however many entries lie before it: a context of a
+  million tokens puts request 2048 at 2^31. The full pool may be as large as 32-bit slots allow.
+- They are written where the request's share begins, across 2^31 too.
+- The first position, the count and the running sum of the counts are those of the windows.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import int64_indices as adapter
+from harness import checking
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _the_kernels_are_here() -> None:
+    adapter.need_sparse_prefill()
+
+
+@pytest.mark.guards("25418-swa-token-ids-int64")
+@given(windows=adapter.windows())
+def test_ids_are_read_from_a_row_past_any_boundary(windows: adapter.Windows) -> None:
+    with checking.checked() as check:
+        case = adapter.Ids(windows, check.device)
+        check.only(adapter.SWA_KERNEL, case.programs())
+        ids, first, counts, offsets = case.build()
+        assert [launch.kernel for launch in check.launches] == [adapter.SWA_KERNEL]
+        check.written(ids)
+        wanted = [windows.gathered(request) for request in windows.requests]
+        assert counts.tolist() == wanted
+        assert offsets.tolist() == list(itertools.accumulate(wanted, initial=0))
+        assert first.tolist() == [
+            request.length - count for request, count in zip(windows.requests, wanted, strict=True)
+        ]
+        assert ids.tolist() == case.expected
+
+
+@pytest.mark.guards("25418-swa-token-ids-int64")
+@given(windows=adapter.windows(st.just(0)), back=st.integers(0, 3))
+def test_ids_are_written_across_the_boundary(windows: adapter.Windows, back: int) -> None:
+    with checking.checked() as check:
+        case = adapter.Ids(windows, check.device)
+        check.only(adapter.SWA_KERNEL, case.programs())
+        counts = [windows.gathered(request) for request in windows.requests]
+        first = adapter.BOUNDARY - 1 - back - sum(counts[:-1])
+        offsets = list(itertools.accumulate(counts[:-1], initial=first))
+        out = checking.virtual((adapter.BOUNDARY + 64,), torch.int32, check.device)
+        case.build_into(out, offsets)
+        assert out[first : first + len(case.expected)].tolist() == case.expected
+
+
+@given(windows=adapter.windows(), data=st.data())
+def test_requests_in_another_order_have_the_same_ids(
+    windows: adapter.Windows, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(windows.requests), label="order")
+    with checking.checked() as check:
+        case = adapter.Ids(windows, check.device)
+        check.only(adapter.SWA_KERNEL, case.programs())
+        as_given = case.by_row(case.build())
+        check.only(adapter.SWA_KERNEL, case.programs(order))
+        reordered = case.by_row(case.build(order), order)
+    assert as_given == reordered

@@ -1,0 +1,105 @@
+"""Which pages a draft step of FlashAttention looks at when branches have pages of their own.
+
+THE INVARIANTS IN PLAIN WORDS
+
+With topk above 1 a draft attends in two halves. All branches of a request share the whole pages of
+its prefix. Each branch then has its own pages: its copy of the prefix's last, unfinished page, on
+which its draft tokens follow. Step i has drafted i + 1 tokens, so a branch lies on i + 2 pages at
+the most, and that is how many columns step i's table of own pages has.
+
+1. Filling a step's table writes no column behind a row's own: the next column is the next branch's.
+2. A row names exactly the pages its branch has grown onto by that step, in that order, and counts
+   the tokens on them: the unfinished page's and the drafted ones.
+3. The prefix's table names the whole pages of each request, and counts the tokens on them.
+4. A step does not know how long the draft will be: one more step changes no table of those before.
+5. The order of the requests is the order of the rows, and padding changes none of their rows.
+6. Were a table ever too narrow, SGLang's own check refuses the batch before the table is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fixtures import page_table as adapter
+from fixtures.draft_batches import Batch, one_at_a_time, padded
+from harness import checking
+
+CHECK = "draft-page-table-size-check"
+
+
+@pytest.mark.guards("27360", without=(CHECK,))
+@given(batch=adapter.batches())
+def test_no_step_writes_behind_a_row_of_its_table(batch: Batch) -> None:
+    with checking.checked() as check:
+        for step in adapter.replayed(batch, adapter.drafted_slots(batch), check.device):
+            assert (step.own.behind == adapter.FREE).all(), step.own.rows.tolist()
+
+
+@given(batch=adapter.batches())
+def test_each_branch_finds_its_own_pages(batch: Batch) -> None:
+    slots = adapter.drafted_slots(batch)
+    with checking.checked() as check:
+        for number, step in enumerate(adapter.replayed(batch, slots, check.device)):
+            adapter.shows(step.prefix, adapter.prefix_half(batch))
+            adapter.shows(step.own, adapter.own_half(batch, slots, number))
+
+
+@given(batch=adapter.batches())
+def test_each_branch_finds_its_own_pages_without_a_graph(batch: Batch) -> None:
+    slots = adapter.drafted_slots(batch)
+    with checking.checked() as check:
+        for number, step in enumerate(adapter.eager(batch, slots, check.device)):
+            adapter.shows(step.prefix, adapter.prefix_half(batch))
+            adapter.shows(step.own, adapter.own_half(batch, slots, number))
+
+
+@pytest.mark.guards("27360", without=(CHECK,))
+@given(batch=adapter.batches())
+def test_one_more_step_changes_none_before(batch: Batch) -> None:
+    longer = adapter.drafted_slots(batch)
+    shorter = dataclasses.replace(batch, steps=batch.steps - 1)
+    assume(shorter.steps > 1)
+    with checking.checked() as check:
+        before = adapter.replayed(shorter, [branch[:-1] for branch in longer], check.device)
+        after = adapter.replayed(batch, longer, check.device)
+        for one, other in zip(before, after, strict=False):
+            assert one.own.rows.tolist() == other.own.rows.tolist()
+            assert one.own.tokens.tolist() == other.own.tokens.tolist()
+
+
+@given(batch=adapter.batches(), padding=st.integers(0, 2))
+def test_a_batch_is_its_requests_whatever_fills_it_up(batch: Batch, padding: int) -> None:
+    slots = adapter.drafted_slots(batch)
+    nowhere = [[0] * batch.steps] * (padding * batch.topk)
+    with checking.checked() as check:
+        together = adapter.replayed(padded(batch, padding), slots + nowhere, check.device)
+        alone = [
+            adapter.replayed(one, adapter.drafted_slots(one), check.device)
+            for one in one_at_a_time(batch)
+        ]
+        for number, step in enumerate(together):
+            own = [row for one in alone for row in one[number].own.rows.tolist()]
+            tokens = [count for one in alone for count in one[number].own.tokens.tolist()]
+            assert step.own.rows.tolist()[: batch.branches] == own
+            assert step.own.tokens.tolist()[: batch.branches] == tokens
+
+
+@pytest.mark.guards(CHECK)
+@given(batch=adapter.batches(pages=st.just(64)), chosen=st.integers(0, 4))
+def test_a_table_that_is_too_narrow_is_refused_before_it_is_written(
+    batch: Batch, chosen: int
+) -> None:
+    assume(batch.steps > 2)  # the first step's one column cannot be taken
+    # All on one page: SGLang counts tokens, and would write what it did not refuse.
+    assume(all(length % 64 + batch.steps <= 64 for length in batch.lengths))
+    step = 1 + chosen % (batch.steps - 2)
+    with checking.checked() as check:
+        forward = adapter.forward_batch(batch, adapter.drafted_slots(batch), check.device)
+        many = adapter.captured(batch, forward, check.device)
+        table = adapter.take_a_column(many, batch, step)
+        assert adapter.refuses(many, forward)
+        assert (table == adapter.FREE).all()

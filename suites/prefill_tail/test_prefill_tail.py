@@ -1,0 +1,78 @@
+"""What EAGLE's draft reads at the end of a chunk of a prompt.
+
+The draft reads a prompt one token ahead of the target. In plain words:
+
+- At each place of a prompt the draft reads the token of the next place; at the last one it reads
+  the token that the target has just sampled. A chunk's end is no prompt's end: there the next token
+  of the prompt is known, and it is that which is read.
+- So chunks change nothing: over all of them the draft reads what it reads of the whole prompt.
+- Nor do the other prompts of a batch.
+
+The draft model is a stand-in that writes down what it was given to read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+
+from fixtures import prefill_tail as adapter
+from harness import checking
+
+
+@pytest.mark.guards("26329")
+@given(prefill=adapter.prefills())
+def test_the_draft_reads_one_token_ahead(prefill: adapter.Prefill) -> None:
+    with checking.checked() as check:
+        read = adapter.run(prefill, check.device)
+    assert read == [prefill.reads(number) for number in range(len(read))]
+
+
+@pytest.mark.guards("26329")
+@given(prefill=adapter.prefills())
+def test_chunks_change_nothing_that_is_read(prefill: adapter.Prefill) -> None:
+    last = prefill.chunks[-1]
+    whole = dataclasses.replace(
+        prefill, chunks=(dataclasses.replace(last, size=len(prefill.prompt)),)
+    )
+    with checking.checked() as check:
+        in_chunks = adapter.run(prefill, check.device)
+        at_once = adapter.run(whole, check.device)
+    read = [
+        token
+        for chunk, batch in zip(prefill.chunks, in_chunks, strict=True)
+        for token in batch[len(chunk.before)]
+    ]
+    assert read == at_once[0][len(last.before)]
+
+
+@given(prefill=adapter.prefills())
+def test_other_prompts_change_nothing_that_is_read(prefill: adapter.Prefill) -> None:
+    alone = dataclasses.replace(
+        prefill, chunks=tuple(adapter.Chunk(chunk.size) for chunk in prefill.chunks)
+    )
+    with checking.checked() as check:
+        together, by_itself = (adapter.run(one, check.device) for one in (prefill, alone))
+    for chunk, batch, own in zip(prefill.chunks, together, by_itself, strict=True):
+        assert [batch[len(chunk.before)]] == own
+
+
+# What every release so far gets wrong. Strict: a release that gets it right is red here.
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the multi-layer worker has 26329")
+@given(prefill=adapter.prefills(workers=("multi-layer",)))
+def test_the_multi_layer_draft_reads_one_token_ahead(prefill: adapter.Prefill) -> None:
+    with checking.checked() as check:
+        read = adapter.run(prefill, check.device)
+    assert read == [prefill.reads(number) for number in range(len(read))]
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="upstream pull request 28254, open")
+@given(prefill=adapter.prefills(answered=True))
+def test_an_answer_from_before_a_retraction_is_read_like_a_prompt(prefill: adapter.Prefill) -> None:
+    with checking.checked() as check:
+        read = adapter.run(prefill, check.device)
+    assert read == [prefill.reads(number) for number in range(len(read))]

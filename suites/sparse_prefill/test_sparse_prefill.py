@@ -1,0 +1,120 @@
+"""DeepSeek V4's sparse prefill: whose keys a query reads, whatever was kept of the forward before.
+
+THE INVARIANTS
+- A query at position p reads its window, the last 128 tokens up to p, of its own request. In a
+  layer with blocks of four it reads those that the layer's indexer chose, at most (p + 1) // 4; in
+  one with blocks of 128, all (p + 1) // 128; in one without blocks, nothing more.
+- A row of indices is blocks, then window, then -1 up to a multiple of 128; its length counts the
+  first two. A row behind the last query reads nothing. Queries may be counted from any start.
+- What was kept for one chunk is never read by another: not by the next forward, not after a copy,
+  not in a graph's replay (0.5.13 and 0.5.14 have the last wrong as they are).
+- Who else is in the chunk, in which order, and how much padding there is, changes nothing.
+- The kernel that a forward goes to:
+
+      forward mode                               query rows  switch  kernel
+      EXTEND, MIXED, SPLIT_PREFILL, DLLM_EXTEND  > 11673     any     flash_mla_sparse_fwd
+      the same                                   <= 11673    on      flash_mla_sparse_fwd
+      the same                                   <= 11673    off     flash_mla_with_kvcache
+      all others (decode, idle, speculative)     any         any     flash_mla_with_kvcache
+
+  The switch is SGLANG_OPT_FLASHMLA_SPARSE_PREFILL. (On a machine without SM120, which has a kernel
+  of its own, and without context parallelism.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import sparse_prefill as adapter
+from fixtures.sparse_prefill import Chunk, Rows, Scenario
+from harness import checking
+from harness.guards import not_here
+
+REPLAYED = pytest.mark.xfail(
+    adapter.REPLAY_KEEPS_THE_CACHE,
+    strict=True,
+    reason="upstream: a graph's replay keeps the chunk cache of the capture, until 0.5.15",
+)
+
+
+@pytest.fixture(autouse=True)
+def sparse_prefill() -> None:
+    if not adapter.HAS_SPARSE_PREFILL:
+        not_here("this release has no sparse prefill")
+
+
+def every_layer_reads_its_own(scenario: Scenario) -> None:
+    with checking.checked() as check, adapter.machine(check, scenario.window) as world:
+        for step, reads in zip(scenario.steps, world.run(scenario), strict=True):
+            assert [read.kernel for read in reads] == ["sparse"] * len(step.layers)
+            for layer, (ratio, read) in enumerate(zip(step.layers, reads, strict=True)):
+                wanted = adapter.should_read(
+                    step.chunk, layer, ratio, scenario.window, world.full_to_swa
+                )
+                for row, (got, due) in enumerate(zip(read.rows, wanted, strict=True)):
+                    assert got == due, f"{step}, layer {layer}, row {row}"
+
+
+@pytest.mark.guards("25418-sparse-prefill-switch")
+@given(adapter.scenarios())
+def test_every_query_reads_its_window_and_its_blocks(scenario: Scenario) -> None:
+    every_layer_reads_its_own(scenario)
+
+
+@pytest.mark.guards("25418-chunk-cache")
+@given(adapter.scenarios("copied", "copied", "new"))
+def test_no_forward_reads_what_another_left(scenario: Scenario) -> None:
+    every_layer_reads_its_own(scenario)
+
+
+@REPLAYED
+@given(adapter.scenarios("replayed", "copied", "replayed"))
+def test_no_replay_reads_what_the_capture_left(scenario: Scenario) -> None:
+    every_layer_reads_its_own(scenario)
+
+
+@pytest.mark.guards("25418-sparse-prefill-switch")
+@given(adapter.chunks(), st.sampled_from((0, 4, 128)), adapter.orders())
+def test_a_request_reads_the_same_in_any_company(
+    chunk: Chunk, ratio: int, order: tuple[tuple[int, ...], int]
+) -> None:
+    """Shuffling the requests, cutting the chunk in two and padding it changes nothing for any."""
+    whole = keys_read(chunk, ratio)
+    apart: dict[int, list[Any]] = {}
+    for part in chunk.parts(order):
+        apart |= keys_read(part, ratio)
+    assert whole == apart
+
+
+def keys_read(chunk: Chunk, ratio: int) -> dict[int, list[Any]]:
+    """Under each request's name, the keys of its queries in a layer of this ratio."""
+    step = adapter.Step("new", chunk, (ratio,))
+    with checking.checked() as check, adapter.machine(check) as world:
+        ((read,),) = world.run(Scenario((step,)))
+    assert read.kernel == "sparse"
+    return adapter.by_request(chunk, read.rows)
+
+
+@given(adapter.rows())
+def test_a_row_is_blocks_then_window_then_nothing(case: Rows) -> None:
+    with checking.checked() as check:
+        assert adapter.combine(check, case) == adapter.combined(case)
+
+
+@pytest.mark.guards("25418-sparse-prefill-switch")
+@given(
+    st.just("EXTEND") | st.sampled_from(adapter.FORWARD_MODES),
+    st.sampled_from((0, 4, 128)),
+    adapter.query_counts(),
+    st.booleans(),
+)
+def test_the_kernel_is_the_one_that_the_table_says(
+    mode: str, ratio: int, queries: int, switched_on: bool
+) -> None:
+    with checking.checked() as check:
+        kernel = adapter.route(check, mode, ratio, queries, switched_on)
+    assert kernel == ("sparse" if adapter.is_sparse(mode, queries, switched_on) else "decode")

@@ -1,0 +1,30 @@
+"""The last drafts of a request that has all but filled its context.
+
+THE INVARIANTS IN PLAIN WORDS
+- A request may stand so close to the longest context that its tree of drafts reaches past it. Its
+  row of a captured graph's table holds all of its prefix and all of its drafts even so; no row runs
+  into the next one, and the last row not out of the table.
+
+No toggle has this: 0.5.9 to 0.5.12 write past the row, 0.5.13 to 0.5.15 stop on an assertion.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import swa_translation as adapter
+from fixtures import swa_world
+from harness import checking
+
+
+@given(batch=swa_world.batches(most=2), data=st.data())
+def test_a_graphs_row_holds_the_drafts_past_the_longest_context(
+    batch: swa_world.Batch, data: st.DataObject
+) -> None:
+    order = list(range(len(batch.requests)))
+    beyond = data.draw(st.integers(1, batch.drafts - 1), label="drafts past the context")
+    with checking.checked() as check:
+        backend = adapter.flash(swa_world.World(batch, check.device, beyond))
+        backend.captured(len(order))
+        adapter.assert_tells(backend.world, order, backend.replayed(order))

@@ -1,0 +1,100 @@
+"""A sliding-window layer has its own KV pool, with its own numbers for the same tokens.
+
+THE INVARIANTS IN PLAIN WORDS
+- When a tree of drafts is verified (topk > 1), every index that a sliding-window layer will use is
+  a slot of the sliding-window pool, never one past its end.
+- It is the slot of the right token: row by row the request's whole prefix and then the drafts on
+  the way from the root to this token, each translated by the pools' own map. A token that the
+  window has left behind is slot 0, the padding.
+- The rows' lengths and their running sums say exactly that many.
+- It holds for metadata made on the spot and for a captured graph's buffers, replayed again and
+  again with other requests; a graph's empty places point at the padding slot.
+- The full layers' own tables keep the full pool's numbers. What a sliding-window layer finds under
+  its indices are the keys of exactly the tokens that a full layer finds under its own.
+- A request's rows do not depend on who else is in the batch, or in which order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import swa_translation as adapter
+from fixtures import swa_world
+from harness import checking
+
+
+def backend_of(batch: swa_world.Batch, check: Any) -> adapter.Backend:
+    check.fence_argument(adapter.KERNEL, "dst_ptr", write=adapter.program_writes)
+    check.fence_argument(adapter.KERNEL, "src_a_ptr", read=adapter.program_reads)
+    return adapter.flash(swa_world.World(batch, check.device))
+
+
+@pytest.mark.guards("24617")
+@given(batch=swa_world.batches(), data=st.data())
+def test_metadata_made_on_the_spot_names_slots_of_the_sliding_pool(
+    batch: swa_world.Batch, data: st.DataObject
+) -> None:
+    order = data.draw(swa_world.orders(batch), label="order")
+    with checking.checked() as check:
+        backend = backend_of(batch, check)
+        metadata = backend.eager(order)
+        assert adapter.KERNEL in [launch.kernel for launch in check.launches]
+        adapter.assert_tells(backend.world, order, metadata)
+
+
+@pytest.mark.guards("24617")
+@given(batch=swa_world.batches(most=2), empty=st.integers(0, 1), data=st.data())
+def test_a_replayed_graph_names_slots_of_the_sliding_pool(
+    batch: swa_world.Batch, empty: int, data: st.DataObject
+) -> None:
+    replays = [data.draw(swa_world.orders(batch), label="order") for _ in range(2)]
+    with checking.checked() as check:
+        backend = backend_of(batch, check)
+        backend.captured(len(batch.requests) + empty)
+        for order in replays:
+            metadata = backend.replayed(order)
+            adapter.assert_tells(backend.world, order, metadata)
+            rows = adapter.used(metadata.swa_spec_metadata)[len(order) * batch.drafts :]
+            assert {slot for row in rows for slot in row} <= {0}, "an empty place reads a real slot"
+
+
+@pytest.mark.guards("24617")
+@given(batch=swa_world.batches(most=2), graph=st.booleans())
+def test_both_kinds_of_layer_find_the_keys_of_the_same_tokens(
+    batch: swa_world.Batch, graph: bool
+) -> None:
+    order = list(range(len(batch.requests)))
+    with checking.checked() as check:
+        backend = backend_of(batch, check)
+        if graph:
+            backend.captured(len(order))
+        metadata = backend.replayed(order) if graph else backend.eager(order)
+        world = backend.world
+        full = adapter.full_layer_reads(backend, metadata, len(order))
+        assert full == adapter.full_slots(world, order), "a full layer lost its own numbers"
+        for slots, seen in zip(full, adapter.used(metadata.swa_spec_metadata), strict=True):
+            assert len(slots) == len(seen)
+            there = [place for place, slot in enumerate(slots) if world.sliding(slot)]
+            assert max(seen) < world.sliding_slots, f"slot {max(seen)} of {world.sliding_slots}"
+            assert world.names(swa_world.SLIDING_LAYER, [seen[place] for place in there]) == (
+                world.names(swa_world.FULL_LAYER, [slots[place] for place in there])
+            )
+
+
+@given(batch=swa_world.batches(fewest=2), data=st.data())
+def test_a_requests_rows_are_its_own_whoever_else_is_there(
+    batch: swa_world.Batch, data: st.DataObject
+) -> None:
+    order = data.draw(swa_world.orders(batch), label="order")
+    with checking.checked() as check:
+        backend = backend_of(batch, check)
+        together = adapter.used(backend.eager(order).swa_spec_metadata)
+        backend.captured(len(order))
+        replayed = adapter.used(backend.replayed(order).swa_spec_metadata)
+        alone = [adapter.used(backend.eager([place]).swa_spec_metadata) for place in order]
+    assert together == [row for rows in alone for row in rows]
+    assert replayed == together

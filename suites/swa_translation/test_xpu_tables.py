@@ -1,0 +1,31 @@
+"""The XPU backend's copy of the same metadata, which upstream's fix did not reach.
+
+THE INVARIANTS IN PLAIN WORDS
+- As in test_verify_tables.py: every index that a sliding-window layer will use is a slot of the
+  sliding-window pool, and the right token's.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import swa_translation as adapter
+from fixtures import swa_world
+from harness import checking
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="xpu_backend lacks the translation of #24617 in every release up to 0.5.23",
+)
+@given(batch=swa_world.batches(), data=st.data())
+def test_the_xpu_backend_names_slots_of_the_sliding_pool(
+    batch: swa_world.Batch, data: st.DataObject
+) -> None:
+    order = data.draw(swa_world.orders(batch), label="order")
+    with checking.checked() as check:
+        backend = adapter.xpu(swa_world.World(batch, check.device))
+        adapter.assert_tells(backend.world, order, backend.eager(order))

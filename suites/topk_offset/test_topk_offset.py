@@ -1,0 +1,189 @@
+"""DeepSeek's sparse attention: whose tokens a query reads, however its best tokens are numbered.
+
+THE INVARIANTS
+- A batch is told RAGGED only where its metadata has an offset for each query token: where the
+  token's own request begins among the batch's keys laid end to end.
+- A decode or idle batch is never told RAGGED: nobody lays out keys for it. Nor is a speculative one
+  (0.5.9 and 0.5.10 have that wrong as they are).
+- A prefill of FP8 keys for `flashmla_sparse` is told RAGGED: that kernel reads bf16 keys laid so.
+- Whatever the numbering, fused or not, whole or in parts, each query token attends to the best
+  tokens that it may see of its own request, and to no others.
+- Which request stands where in the batch, or in which batch, changes nothing for the request.
+- A RAGGED transform without offsets stops with a RuntimeError that names them, before any kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import topk_offset as adapter
+from fixtures.topk_offset import Batch, Method, Server
+from harness import checking
+from harness.guards import not_here
+
+CHECK = "20606-offset-check"
+SPECULATIVE = (
+    pytest.mark.guards("20606", without=(CHECK,))
+    if adapter.ASKS_FOR_EXTEND
+    else pytest.mark.xfail(
+        strict=True, reason="upstream: 20606 thought of decoding alone, until 0.5.11"
+    )
+)
+FLASHINFER = pytest.mark.xfail(
+    adapter.FLASHINFER_READS_ANOTHERS_SCORES,
+    strict=True,
+    reason="upstream: paged prefill through FlashInfer ranks the first request's scores, to 0.5.16",
+)
+MIXED = pytest.mark.xfail(
+    adapter.ASKS_FOR_EXTEND,
+    strict=True,
+    reason="upstream: from 0.5.11 on, mixed FP8 batches go to the bf16 kernel with the FP8 pool",
+)
+
+
+def told(server: Server, batch: Batch) -> tuple[Any, list[int] | None]:
+    with checking.checked() as check, adapter.machine(server, check.device) as (world, _):
+        _, metadata = world.prepare(batch)
+        offsets = metadata.attn_metadata.topk_indices_offset
+        return metadata.topk_transform_method, None if offsets is None else offsets.tolist()
+
+
+@pytest.mark.guards("20606", without=(CHECK,))
+@given(adapter.servers(), adapter.decoding_or_not())
+def test_only_a_batch_with_offsets_is_told_ragged(server: Server, batch: Batch) -> None:
+    method, offsets = told(server, batch)
+    if method == Method.RAGGED:
+        assert offsets == adapter.offsets_of(batch)
+    if batch.mode in adapter.DECODING:
+        assert method == Method.PAGED
+    if batch.mode == "EXTEND" and server.fp8 and server.prefill == "flashmla_sparse":
+        assert method == Method.RAGGED
+
+
+@SPECULATIVE
+@given(adapter.servers(fp8=True, prefill="flashmla_sparse"), adapter.batches(*adapter.SPECULATING))
+def test_a_speculative_batch_is_told_paged(server: Server, batch: Batch) -> None:
+    method, _ = told(server, batch)
+    assert method == Method.PAGED
+
+
+@pytest.mark.guards("20606", without=(CHECK,))
+@given(
+    adapter.right_servers(prefill="flashmla_sparse", decode="flashmla_kv"),
+    adapter.decoding_or_not(),
+    st.integers(1, 30),
+)
+def test_the_transform_numbers_the_best_tokens_of_the_row(
+    server: Server, batch: Batch, at_once: int
+) -> None:
+    with checking.checked() as check, adapter.machine(server, check.device) as (world, _):
+        _, metadata = world.prepare(batch)
+        scores = adapter.scores_for(batch, check.device)
+        best = adapter.best_places(batch, scores, server.topk)
+        method = metadata.topk_transform_method
+        chosen = adapter.choose(server, batch, metadata, scores, at_once)
+        assert adapter.written(chosen) == adapter.numbered(world, batch, best, method)
+
+
+def read(server: Server, batch: Batch, at_once: int) -> tuple[adapter.World, adapter.Attention]:
+    """The whole way, from a batch to what its attention kernel is handed."""
+    with checking.checked() as check, adapter.machine(server, check.device) as (world, _):
+        forward_batch, metadata = world.prepare(batch)
+        scores = adapter.scores_for(batch, check.device)
+        chosen = adapter.choose(server, batch, metadata, scores, at_once)
+        return world, adapter.attend(world, batch, forward_batch, chosen)
+
+
+@pytest.mark.guards("20606", without=(CHECK,))
+@given(
+    adapter.right_servers(),
+    adapter.decoding_or_not(),
+    st.integers(1, 30),
+)
+def test_attention_reads_the_best_tokens_of_the_row(
+    server: Server, batch: Batch, at_once: int
+) -> None:
+    world, attention = read(server, batch, at_once)
+    scores = adapter.scores_for(batch, "cpu")
+    best = adapter.best_places(batch, scores, server.topk)
+    assert attention.slots() == adapter.best_slots(world, batch, best)
+
+
+@pytest.mark.guards("20606", without=(CHECK,))
+@given(
+    adapter.right_servers(),
+    adapter.decoding_or_not(),
+    st.integers(1, 30),
+    adapter.orders(),
+)
+def test_a_request_reads_the_same_tokens_in_any_company(
+    server: Server, batch: Batch, at_once: int, order: tuple[tuple[int, ...], int]
+) -> None:
+    """Shuffling the batch and cutting it in two changes nothing for any request."""
+    whole = tokens_read(server, batch, at_once)
+    apart: dict[int, list[list[int]]] = {}
+    for part in adapter.parts(batch, order):
+        apart |= tokens_read(server, part, at_once)
+    assert whole == apart
+
+
+def tokens_read(server: Server, batch: Batch, at_once: int) -> dict[int, list[list[int]]]:
+    """Under each request's name, by place in that request: what its query tokens attend to."""
+    world, attention = read(server, batch, at_once)
+    places = [{slot: place for place, slot in enumerate(slots)} for slots in world.slots]
+    owners = [request for request, _ in batch.rows]
+    own = [
+        [places[owner].get(slot, -slot) for slot in row]  # a stranger's slot shows as below zero
+        for owner, row in zip(owners, attention.slots(), strict=True)
+    ]
+    return adapter.by_request(batch, own)
+
+
+@pytest.mark.parametrize("chooser", ["sgl-kernel", "flashinfer"])
+@pytest.mark.guards(CHECK)
+@given(adapter.batches(*adapter.DECODING), st.integers(1, 5))
+def test_ragged_without_offsets_stops_before_any_kernel(
+    chooser: str, batch: Batch, topk: int
+) -> None:
+    if chooser not in adapter.FUSED_CHOOSERS:
+        not_here(f"this release cannot choose its best tokens by {chooser}")
+    server = Server(True, "flashmla_sparse", "flashmla_kv", chooser=chooser, topk=topk)
+    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
+        _, metadata = world.prepare(batch)
+        ragged = replace(metadata, topk_transform_method=Method.RAGGED)
+        scores = adapter.scores_for(batch, check.device)
+        with pytest.raises(Exception, match="requires topk_indices_offset") as stop:
+            ragged.topk_transform(scores, server.topk)
+        assert stop.type is RuntimeError
+        assert not kernels.calls
+
+
+@FLASHINFER
+@given(
+    adapter.servers(chooser="flashinfer", fp8=False, prefill="flashmla_kv", fused=True),
+    adapter.batches("EXTEND"),
+)
+def test_flashinfer_reads_the_scores_of_the_row(server: Server, batch: Batch) -> None:
+    if "flashinfer" not in adapter.FUSED_CHOOSERS:
+        not_here("this release cannot choose its best tokens by FlashInfer")
+    if adapter.ON_A_GPU:
+        not_here("FlashInfer compiles its kernels when they are first called: minutes")
+    world, attention = read(server, batch, len(batch.rows))
+    best = adapter.best_places(batch, adapter.scores_for(batch, "cpu"), server.topk)
+    assert attention.slots() == adapter.best_slots(world, batch, best)
+
+
+@MIXED
+@given(
+    adapter.right_servers(fp8=True, prefill="flashmla_sparse"),
+    adapter.batches("EXTEND", "MIXED"),
+)
+def test_the_bf16_prefill_kernel_is_not_handed_the_fp8_pool(server: Server, batch: Batch) -> None:
+    _, attention = read(server, batch, len(batch.rows))
+    assert attention.kernel == "flashmla_sparse"
+    assert not attention.keys.fp8
