@@ -1,5 +1,5 @@
 """Stands in for torch_npu; kept off the path by default, since libraries probe for an NPU by it."""
 
-from _refusing import stand_in
+from harness.releases.standins._refusing import stand_in
 
 stand_in(__name__)

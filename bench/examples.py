@@ -1,0 +1,114 @@
+"""How many examples a guard needs to find its bug: the median over 20 seeds, for every cell.
+
+    .releases/0.5.18/bin/python bench/examples.py [--record FILE] [SUITES …]      (PYTHONPATH=.)
+
+Each guard runs on its buggy side with one seed after the other, without shrinking, and stops at the
+first failing example. A seed that finds nothing in 500 counts as 500.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import pytest
+
+from harness import machine
+
+SEEDS = range(20)
+MOST = 500
+WANTED = 20
+
+
+class Counting:
+    """A pytest plugin that runs the buggy side once a seed and counts its examples."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[int]] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [
+            item for item in items if str(item.callspec.params["unfix_cell"].side.value) == "buggy"
+        ]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
+        if "unfix_cell" not in pyfuncitem.callspec.params:
+            return None
+        given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        counts = [examples(pyfuncitem.obj, given, seed) for seed in SEEDS]
+        self.found[pyfuncitem.nodeid] = counts
+        raise AssertionError(f"median {statistics.median(counts)}")
+
+
+def examples(test: Any, given: dict[str, Any], seed: int) -> int:
+    """How many examples of this seed until the first that fails."""
+    # Not at the top: pytest rewrites Hypothesis when it loads it.
+    import hypothesis.core
+    from hypothesis import HealthCheck, Phase, settings
+
+    handle = test.hypothesis
+    inner = handle.inner_test
+    seen = 0
+
+    @functools.wraps(inner)
+    def counted(*args: Any, **named: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        return inner(*args, **named)
+
+    handle.inner_test = counted
+    hypothesis.core.global_force_seed = seed
+    test._hypothesis_internal_use_settings = settings(
+        max_examples=MOST,
+        phases=(Phase.generate,),
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=tuple(HealthCheck),
+    )
+    try:
+        test(**given)
+    except AssertionError:
+        # Without shrinking the failing example is run once more, to be reported.
+        return max(1, seen - 1)
+    finally:
+        handle.inner_test = inner
+    return MOST
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("suites", nargs="*", default=["suites"])
+    options = parser.parse_args()
+    counting = Counting()
+    code = pytest.main([*options.suites, "--teeth", "--device", "cpu"], [counting])
+    medians = {name: statistics.median(counts) for name, counts in counting.found.items()}
+    for name, median in medians.items():
+        print(f"{median:6} {name}")
+    if options.record:
+        result = {
+            "machine": machine.facts(),
+            "command": sys.argv,
+            "examples": {
+                name: {"median": medians[name], "counts": counts}
+                for name, counts in counting.found.items()
+            },
+        }
+        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    slow = {name for name, median in medians.items() if median > WANTED}
+    print(f"above {WANTED}: {slow}" if slow else f"every median is at most {WANTED}")
+    return bool(slow) or int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
