@@ -49,10 +49,11 @@ class Guarded:
             for zone, where in ((copy[:ZONE], "before the start"), (copy[-ZONE:], "past the end")):
                 touched = (zone != PATTERN).nonzero().flatten()
                 if len(touched):
-                    far = int(touched[0]) if where == "past the end" else ZONE - int(touched[-1])
+                    past = where == "past the end"
+                    near = int(touched[0]) if past else ZONE - 1 - int(touched[-1])
                     raise OutOfBounds(
-                        f"{kernel} wrote {far} bytes {where} of {name}",
-                        details=(f"{len(touched)} bytes of the guard zone changed",),
+                        f"{kernel} wrote {where} of {name}",
+                        details=(f"{len(touched)} bytes changed, the nearest {near} bytes away",),
                     )
 
     def check_fence(
