@@ -29,13 +29,15 @@ from hypothesis import strategies as st
 from fixtures import cp_prefix as adapter
 from fixtures import cp_ranks
 from harness import checking
-from harness.guards import not_here
+from harness.guards import device, not_here
 
 OPERATORS = ("indexer", "attention")
 
 
 @pytest.fixture(autouse=True)
 def _context_parallelism_runs_here() -> None:
+    if device.get() != "cpu":
+        not_here("the Ascend operators are recorders over CPU memory: --device cpu")
     said = cp_ranks.refusal()
     if said:
         not_here(f"the release refuses it: {said}")
