@@ -153,6 +153,28 @@ def test_nothing_collected_is_red(suites: Suites) -> None:
     assert suites.run("", "--teeth").returncode == 5
 
 
+def test_a_guard_that_is_expected_to_fail_is_refused(suites: Suites) -> None:
+    done = suites.run(PLAIN.replace("@given", "@pytest.mark.xfail\n@given"), "--teeth")
+    assert done.returncode == 4
+    assert "guards nothing" in done.stderr
+
+
+def test_a_guard_may_not_step_aside_on_one_side(suites: Suites) -> None:
+    aside = PLAIN.replace(
+        "    assert",
+        "    if forms.plain(3, 5) != 30:\n        not_here('away')\n    assert",
+    )
+    done = suites.run(aside, "--teeth")
+    assert done.returncode == 1
+    assert "red: suites/test_toy.py::test_plain[toy-plain buggy] is n/a" in done.stdout
+
+
+@pytest.mark.parametrize("seed", [(), ("--hypothesis-seed", "7"), ("--hypothesis-seed", "random")])
+def test_a_run_in_which_nothing_applies_is_red(suites: Suites, seed: tuple[str, ...]) -> None:
+    away = PLAIN.replace("    assert", "    not_here('away')\n    assert")
+    assert suites.run(away, "--teeth", *seed).returncode == 5
+
+
 def test_what_is_not_here_is_counted_and_named(suites: Suites) -> None:
     text = PLAIN + '\ndef test_away():\n    not_here("no such backend")\n'
     done = suites.run(text)

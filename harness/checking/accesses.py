@@ -106,6 +106,8 @@ class Accesses:
             self._note_writing(access, storage, storage.unwritten_bytes)
         if access.values is not None:
             self._note_store(access, access.values, storage)
+        elif access.verb == "update":
+            self._note_atomic(access, storage)
 
     def _no_wrap(self, verb: str, wrap: Wrap, lanes: Array) -> None:
         if (wrap.lanes & lanes).any():
@@ -227,8 +229,10 @@ class Accesses:
     def _note_store(self, access: Access, values: Array, storage: Storage) -> None:
         writers = storage.writers(access.size)
         slots = (access.addresses - np.uint64(storage.start)) // np.uint64(access.size)
+        self._no_lane_against_lane(access, values, storage, slots)
         before = writers[slots]
         others = (before >= self._launch) & (before != self._me)
+        self._not_beside_atomics(access, storage, before, before <= -self._launch)
         if others.any():
             again = access.only(others)
             differs = self._peek(again.addresses, values.dtype) != values[others]
@@ -236,16 +240,55 @@ class Accesses:
                 self._raced(again.only(differs), storage, int(before[others][differs][0]))
         writers[slots] = self._me
 
-    def _raced(self, access: Access, storage: Storage, writer: int) -> None:
-        place, address = self._place(), int(access.addresses[0])
+    def _note_atomic(self, access: Access, storage: Storage) -> None:
+        """Atomics agree among themselves; beside another program's store they do not."""
+        writers = storage.writers(access.size)
+        slots = (access.addresses - np.uint64(storage.start)) // np.uint64(access.size)
+        before = writers[slots]
+        self._not_beside_atomics(access, storage, before, before >= self._launch)
+        writers[slots] = -self._me
+
+    def _not_beside_atomics(
+        self, access: Access, storage: Storage, before: Array, wrong: Array
+    ) -> None:
+        wrong &= np.abs(before) != self._me
+        if wrong.any():
+            writer = abs(int(before[wrong][0]))
+            self._raced(access.only(wrong), storage, writer, "store and update atomically")
+
+    def _no_lane_against_lane(
+        self, access: Access, values: Array, storage: Storage, slots: Array
+    ) -> None:
+        """Two lanes of one store with one address: which of them stays is nobody's to say."""
+        if slots.size < 2:
+            return
+        flat, bits = slots.ravel(), values.ravel()
+        order = np.argsort(flat, kind="stable")
+        again = flat[order][1:] == flat[order][:-1]
+        if again.any():
+            clash = again & (bits[order][1:] != bits[order][:-1])
+            if clash.any():
+                lane = order[1:][clash][0]
+                one = Access(
+                    access.verb, access.addresses.ravel()[[lane]], access.size, access.origin
+                )
+                self._raced(one, storage, self._me)
+
+    def _raced(
+        self,
+        access: Access,
+        storage: Storage,
+        writer: int,
+        how: str = "write different values to",
+    ) -> None:
+        place, address = self._place(), int(access.addresses.ravel()[0])
         name, index = storage.name, (address - storage.start) // access.size
         if access.origin is not None:
             name, index = access.origin.name, access.origin.index_of(address)
-        raise Race(
-            f"{place.kernel}: programs {self._names[writer]} and {self.program} write different "
-            f"values to {name}, index {index}, without an atomic",
-            place,
-        )
+        who = f"programs {self._names[writer]} and {self.program}"
+        if writer == self._me:
+            who = f"two lanes of program {self.program}"
+        raise Race(f"{place.kernel}: {who} {how} {name}, index {index}, without an order", place)
 
 
 def _distance(storage: Storage, address: int) -> str:

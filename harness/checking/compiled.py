@@ -19,7 +19,7 @@ from harness.checking import modes
 from harness.checking.launches import Launch, whole_grid
 from harness.checking.memory import POISON, Index
 from harness.checking.session import Check
-from harness.checking.violations import CannotFollow, LostDevice
+from harness.checking.violations import CannotFollow, LostDevice, Violation
 from harness.checking.zones import Guarded, moved
 
 _OWN = ("sgl_kernel", "sglang")  # operators whose kernels are SGLang's and not PyTorch's
@@ -27,6 +27,10 @@ _OWN = ("sgl_kernel", "sglang")  # operators whose kernels are SGLang's and not 
 
 class CompiledCheck(Check):
     device = "cuda"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unguarded: set[str] = set()  # arguments too large for a copy with zones
 
     def opened(self, stack: contextlib.ExitStack) -> None:
         stack.enter_context(modes.Writes(self._memory))
@@ -39,8 +43,10 @@ class CompiledCheck(Check):
     def written(self, tensor: torch.Tensor, index: Index = ...) -> None:
         """By value: no answer has the poison's bits. Of one-byte types nothing can be said."""
         size = tensor.element_size()
-        if size == 1 or not tensor.numel():
+        if not tensor.numel():
             return
+        if size == 1:
+            raise CannotFollow(f"whether {tensor.dtype} was written: every byte is a value")
         bits = tensor.contiguous().view(torch.uint8).view(*tensor.shape, size)
         empty = (bits == POISON).all(-1).cpu()
         chosen = torch.zeros(tensor.shape, dtype=torch.bool)
@@ -80,6 +86,13 @@ class CompiledCheck(Check):
 
     def guarded(self, launch: Launch, call: Callable[[dict[str, Any]], Any]) -> Any:
         """One launch on copies; its arguments hold the result afterwards, unless it misbehaved."""
+        try:
+            return self._guarded(launch, call)
+        except (Violation, CannotFollow) as error:
+            self.launches.refused.append(error)
+            raise
+
+    def _guarded(self, launch: Launch, call: Callable[[dict[str, Any]], Any]) -> Any:
         self.launches.append(launch)
         fences = self.launches.fences_of(launch)
         held = [
@@ -118,6 +131,7 @@ class CompiledCheck(Check):
         for storage, fence in held:
             zones.check_fence(launch.kernel, fence, storage, every)  # type: ignore[arg-type]
         zones.take_back()
+        self.unguarded.update(zones.unguarded)
         return result
 
 

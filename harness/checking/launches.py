@@ -39,6 +39,7 @@ class ArgumentFence:
 class Launches(list[Launch]):
     def __init__(self) -> None:
         super().__init__()
+        self.refused: list[Exception] = []  # what was raised, whether or not anyone caught it
         self._only: dict[str, tuple[Program, ...]] = {}
         self._fences: list[ArgumentFence] = []
         self._held: list[tuple[list[Fence], Fence]] = []
@@ -93,7 +94,10 @@ class Launches(list[Launch]):
 
 
 def whole_grid(sides: Iterable[Any]) -> Program:
-    x, y, z = (*(int(side) for side in sides), 1, 1)[:3]
+    whole = tuple(int(side) for side in sides)
+    if len(whole) > 3:
+        raise ValueError(f"a grid of {len(whole)} dimensions: {whole}")
+    x, y, z = (*whole, 1, 1)[:3]
     return x, y, z
 
 

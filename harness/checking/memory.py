@@ -6,7 +6,7 @@ and are mapped lazily, so that the shadow of a virtual tensor costs what is touc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,7 @@ class Span:
         return (address - self.start) // self.itemsize
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Fence:
     """What of a tensor each program may touch; None where anything goes."""
 
@@ -62,10 +62,17 @@ class Fence:
         return self.masks[key]
 
     def _mask(self, index: Index, storage: Storage) -> Array:
-        bytes_allowed = torch.zeros(storage.size, dtype=torch.uint8)
-        if index is not None:
-            as_bytes(bytes_allowed, self.tensor)[index] = 1
-        return bytes_allowed.numpy()
+        return self.mask(storage, (index,)).numpy()
+
+    def mask(self, storage: Storage, indices: Iterable[Index]) -> torch.Tensor:
+        """One byte a byte of the storage: 0 for the tensor's own elements that no index names."""
+        allowed = torch.ones(storage.size, dtype=torch.uint8)
+        own = as_bytes(allowed, self.tensor)
+        own.zero_()
+        for index in indices:
+            if index is not None:
+                own[index] = 1
+        return allowed
 
 
 def as_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

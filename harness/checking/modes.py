@@ -37,12 +37,17 @@ def poison(tensor: torch.Tensor) -> None:
             tensor.fill_(float("nan"))
         elif tensor.dtype == torch.bool or tensor.dtype.is_complex:
             tensor.fill_(1)
-        elif tensor.is_contiguous():
-            tensor.view(torch.uint8).fill_(POISON)
+        else:
+            bits = torch.full((tensor.element_size(),), POISON, dtype=torch.uint8)
+            tensor.copy_(bits.view(tensor.dtype).to(tensor.device).expand(tensor.shape))
 
 
 class HereOnly(TorchFunctionMode):  # type: ignore[misc]
     """`device="cuda"` means this machine's memory; a GPU's own abilities are still missing."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -53,11 +58,19 @@ class HereOnly(TorchFunctionMode):  # type: ignore[misc]
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         name = getattr(func, "__name__", "")
+        if name in ("numpy", "__array__"):
+            self._leaves_sight(args[0])
         if name == "to" or func is torch.device:
             args = tuple(_here(value) if index else value for index, value in enumerate(args))
         elif name == "cuda" or name == "pin_memory":
             return args[0]
         return func(*args, **kwargs)
+
+    def _leaves_sight(self, tensor: torch.Tensor) -> None:
+        """numpy writes without a word: from here on all of it counts as written."""
+        storage = self._memory.known(tensor)
+        if storage is not None:
+            storage.forget_unwritten()
 
 
 def _here(value: Any) -> Any:
@@ -79,8 +92,9 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        grows = func.name() == "aten::resize_" and not args[0].numel()
         result = func(*args, **kwargs)
-        if func.name() in _EMPTY:
+        if func.name() in _EMPTY or grows:
             self._born(result)
         for place, name in _written(func):
             value = args[place] if place is not None and place < len(args) else kwargs.get(name)

@@ -59,9 +59,11 @@ class Check:
 
     def written(self, tensor: torch.Tensor, index: Index = ...) -> None:
         """Every element (of that index) has been written since the tensor was made empty."""
+        if not tensor.numel():
+            return
         storage = self._memory.known(tensor)
         if storage is None or storage.unwritten is None:
-            return
+            raise ValueError("this tensor was not made empty in this session: poison it first")
         with torch._C._DisableTorchDispatch():
             empty = as_bytes(storage.unwritten, tensor).any(-1)
             chosen = torch.zeros(tensor.shape, dtype=torch.bool)
@@ -86,10 +88,14 @@ class Check:
         """A tensor that kernels reach by an address they load."""
         self._memory.storage_of(tensor, name)
 
+    def forgive(self) -> None:
+        """What was refused so far was meant to be: without this the session ends with it."""
+        self.launches.refused.clear()
+
     def opened(self, stack: contextlib.ExitStack) -> None:
         from harness.checking.interpreter import Interpreter
 
-        stack.enter_context(modes.HereOnly())
+        stack.enter_context(modes.HereOnly(self._memory))
         stack.enter_context(modes.Writes(self._memory))
         stack.enter_context(Interpreter(self._memory, self.launches))
 
@@ -107,6 +113,8 @@ def checked(device: str | None = None) -> Any:
         with contextlib.ExitStack() as stack:
             check.opened(stack)
             yield check
+        if check.launches.refused:  # and the code under test went on as if nothing were
+            raise check.launches.refused[0]
     finally:
         _ACTIVE.release()
 

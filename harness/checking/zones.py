@@ -6,13 +6,14 @@ a neighbour and no tool sees it. Here it lands in the zone, and what is outside 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from harness.checking.memory import Fence, Program, Storage, as_bytes
-from harness.checking.violations import FenceCrossed, OutOfBounds
+from harness.checking.memory import Fence, Program, Storage
+from harness.checking.violations import CannotFollow, FenceCrossed, OutOfBounds
 
 ZONE = 1 << 16
 PATTERN = 0xA5
@@ -25,28 +26,34 @@ class Guarded:
     def __init__(self) -> None:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
         self._before: dict[int, torch.Tensor] = {}
+        self.unguarded: list[str] = []
 
     def copy_of(self, tensor: torch.Tensor, name: str, keep: bool) -> torch.Tensor:
         """The tensor, in a copy with zones; itself where it is empty or too large to copy."""
         size = tensor.untyped_storage().nbytes()
-        if not size or size > LARGEST:
+        if size > LARGEST:
+            if keep:
+                raise CannotFollow(f"{name} has {size} bytes: too many to hold against a fence")
+            self.unguarded.append(name)
+            return tensor
+        if not size:
             return tensor
         key = tensor.untyped_storage().data_ptr()
         if key not in self._copies:
-            held = _bytes_of(tensor)
-            copy = torch.full((ZONE + size + ZONE,), PATTERN, dtype=torch.uint8, device=held.device)
-            copy[ZONE : ZONE + size] = held
-            self._copies[key] = (held, copy, name)
+            own = _bytes_of(tensor)
+            held = torch.full((ZONE + size + ZONE,), PATTERN, dtype=torch.uint8, device=own.device)
+            held[ZONE : ZONE + size] = own
+            self._copies[key] = (own, held, name)
         if keep:
             self._before.setdefault(key, self._copies[key][0].clone())
-        copy = self._copies[key][1]
+        held = self._copies[key][1]
         moved = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         offset = ZONE // tensor.element_size() + tensor.storage_offset()
-        return moved.set_(copy.untyped_storage(), offset, tensor.shape, tensor.stride())
+        return moved.set_(held.untyped_storage(), offset, tensor.shape, tensor.stride())
 
     def check(self, kernel: str) -> None:
-        for _, copy, name in self._copies.values():
-            for zone, where in ((copy[:ZONE], "before the start"), (copy[-ZONE:], "past the end")):
+        for _, held, name in self._copies.values():
+            for zone, where in ((held[:ZONE], "before the start"), (held[-ZONE:], "past the end")):
                 touched = (zone != PATTERN).nonzero().flatten()
                 if len(touched):
                     past = where == "past the end"
@@ -63,14 +70,10 @@ class Guarded:
         key = storage.start
         if fence.write is None or key not in self._before:
             return
-        allowed = torch.zeros(storage.size, dtype=torch.uint8)
-        for program in programs:
-            index = fence.write(program)
-            if index is not None:
-                as_bytes(allowed, fence.tensor)[index] = 1
-        _, copy, name = self._copies[key]
+        allowed = fence.mask(storage, (fence.write(program) for program in programs))
+        _, held, name = self._copies[key]
         before = self._before[key]
-        changed = copy[ZONE : ZONE + storage.size] != before
+        changed = held[ZONE : ZONE + storage.size] != before
         crossed = (changed & (allowed.to(changed.device) == 0)).nonzero().flatten()
         if len(crossed):
             element = int(crossed[0]) // fence.tensor.element_size()
@@ -81,8 +84,8 @@ class Guarded:
             )
 
     def take_back(self) -> None:
-        for held, copy, _ in self._copies.values():
-            held.copy_(copy[ZONE : ZONE + len(held)])
+        for own, held, _ in self._copies.values():
+            own.copy_(held[ZONE : ZONE + len(own)])
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -96,6 +99,13 @@ def moved(value: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A value with its tensors exchanged, in tuples and lists too."""
     if isinstance(value, torch.Tensor):
         return move(value)
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(moved(part, move) for part in value)
+    if isinstance(value, (list, tuple)):
+        parts = [moved(part, move) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return {name: moved(part, move) for name, part in value.items()}
+    if isinstance(getattr(value, "base", None), torch.Tensor):  # reinterpreted, or a descriptor
+        other = copy.copy(value)
+        other.base = move(value.base)
+        return other
     return value

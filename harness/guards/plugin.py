@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,14 @@ from harness.guards.cells import Cell, Side
 from harness.matching.states import State
 
 CELL = pytest.StashKey[Cell]()
-ABSENT = pytest.StashKey[list[tuple[str, str]]]()
-REPLAYS = pytest.StashKey[dict[str, str]]()
+PREPARED = pytest.StashKey[bool]()
+ONE_SIDED = pytest.StashKey[set[str]]()
 _PARAMETER = "unfix_cell"
 _SEED = "UNFIX_SEED"
 
 
 class Toothless(Exception):
     """A guard that passes with its bug in, or whose toggled code never ran."""
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What the buggy side showed."""
-
-    failure: str
-    reach: int
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,12 +53,15 @@ def prepare(config: pytest.Config) -> None:
             device.choose(config.getoption("device"))
         except UnfixError as error:
             raise pytest.UsageError(str(error)) from error
-        if config.getoption("hypothesis_seed", None) is None:
-            os.environ.setdefault(_SEED, str(profiles.seed_for(config.getoption("profile"))))
+        given = config.getoption("hypothesis_seed", None)
+        if given == "random":
+            given = profiles.seed_for("nightly")
+        os.environ[_SEED] = str(
+            profiles.seed_for(config.getoption("profile")) if given is None else given
+        )
     profiles.load(config.getoption("profile"))
-    given = config.getoption("hypothesis_seed", None)
-    seed = int(os.environ[_SEED] if given in (None, "random") else given)
-    hypothesis.core.global_force_seed = seed  # type: ignore[assignment]
+    hypothesis.core.global_force_seed = int(os.environ[_SEED])  # type: ignore[assignment]
+    config.stash[PREPARED] = True
 
 
 # Collecting
@@ -95,6 +89,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             marks = cells.marked(marker)
         except UnfixError as error:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+        if item.get_closest_marker("xfail"):
+            raise pytest.UsageError(
+                f"{item.nodeid}: a guard that is expected to fail guards nothing"
+            )
         cell = getattr(item, "callspec", None) and item.callspec.params.get(_PARAMETER)  # type: ignore[attr-defined]
         if cell is not None:
             item.stash[CELL] = cell
@@ -197,17 +195,32 @@ def _lacking(item: pytest.Item) -> str:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Guards that all do not apply prove nothing: such a run is not green."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and _SEED in os.environ and session.exitstatus == 0:
-        passed = [report for report in reporter.stats.get("passed", ()) if report.when == "call"]
-        if not passed and reporter.stats.get("skipped"):
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    if reporter is None or not session.config.stash.get(PREPARED, False) or session.exitstatus:
+        return
+    passed = {report.nodeid for report in reporter.stats.get("passed", ()) if report.when == "call"}
+    skipped = {report.nodeid for report in reporter.stats.get("skipped", ())}
+    if skipped and not passed:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    one_sided = {node for node in skipped if _other_side(node) in passed}
+    if one_sided:
+        session.config.stash[ONE_SIDED] = one_sided
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _other_side(nodeid: str) -> str:
+    """The same cell's node on the other side of its toggle."""
+    for side, other in ((Side.FIXED, Side.BUGGY), (Side.BUGGY, Side.FIXED)):
+        if f" {side.value}]" in nodeid or f" {side.value}-" in nodeid:
+            swapped = nodeid.replace(f" {side.value}]", f" {other.value}]")
+            return swapped.replace(f" {side.value}-", f" {other.value}-")
+    return ""
 
 
 # Telling
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    if _SEED not in os.environ:
+    if not config.stash.get(PREPARED, False):
         return []
     return [
         f"unfix: device {device.get()}, profile {config.getoption('profile')}, "
@@ -221,6 +234,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"n/a: {len(absent)} guards do not apply here")
         for nodeid, reason in absent:
             terminalreporter.write_line(f"  n/a {nodeid}: {reason}")
+    for nodeid in sorted(config.stash.get(ONE_SIDED, ())):
+        terminalreporter.write_line(f"red: {nodeid} is n/a, and its other side is not")
     if config.getoption("teeth"):
         _show_teeth(terminalreporter)
     if config.getoption("record"):

@@ -35,44 +35,119 @@ class Carried:
 
     def methods(self, builder: Any) -> dict[str, Callable[..., Any]]:
         methods = {
-            name: self._marked(getattr(builder, name), refused="" if name in _MOVES else name)
+            name: self._marked(getattr(builder, name), name)
             for name in dir(builder)
             if name.startswith("create_") and not _SILENT.search(name)
         }
         for name, exact in _INTEGER.items():
             methods[name] = self._integer(getattr(builder, name), *exact)
+        for name in _CONFINES & methods.keys():
+            methods[name] = getattr(builder, name)
+        methods["create_and"] = self._and(builder.create_and)
+        methods["create_gather"] = self._gather(builder.create_gather)
         methods["create_int_cast"] = self._marked(self._int_cast(builder.create_int_cast))
         methods["create_addptr"] = self._addptr
         return methods
 
-    def _marked(self, method: Callable[..., Any], refused: str = "") -> Callable[..., Any]:
+    def _marked(self, method: Callable[..., Any], name: str = "") -> Callable[..., Any]:
         """Carries a pointer's origin and the memory of a wrap over an operation.
 
         One that does more than move bits has to know floats, and this one's are numpy's.
         """
 
         def marked(*args: Any, **options: Any) -> Any:
-            if refused:
-                _refuse_packed(refused, args)
+            if name and name not in _MOVES:
+                _refuse_packed(name, args)
             result = method(*args, **options)
             results = result if isinstance(result, tuple) else (result,)
-            for value in args:
-                if type(value) is Handle:
-                    origin = value.__dict__.get("origin")
-                    if origin is not None:
-                        for each in results:
-                            each.origin = _common(origin, each)
-            if self._wraps:
+            pointers = [
+                value
+                for value in args
+                if type(value) is Handle
+                and ("origin" in value.__dict__ or type(value.dtype) is tl.pointer_type)
+            ]
+            if pointers:
+                origin = _common(pointers)
+                for each in results:
+                    each.origin = origin
+            if self._wraps and name in _SHAPES and hasattr(args[0], "wrap"):
+                self._reshape_wrap(method, args, options, result)
+            elif self._wraps:
                 self._carry_wrap(args, results)
             return result
 
         return marked
 
     def _carry_wrap(self, args: tuple[Any, ...], results: tuple[Any, ...]) -> None:
-        wraps = [value.wrap for value in args if type(value) is Handle and hasattr(value, "wrap")]
+        """A result has the wraps of what it was made from, beside any of its own."""
+        handles = [value for value in args if type(value) is Handle and hasattr(value, "wrap")]
         for result in results:
-            if wraps and type(result) is Handle:
-                result.wrap = _joined(wraps, result.data.shape)
+            if handles and type(result) is Handle:
+                own = [result.wrap] if hasattr(result, "wrap") else []
+                wraps = [*own, *(value.wrap for value in handles)]
+                result.wrap = joined(wraps, result.data.shape)
+
+    @staticmethod
+    def _reshape_wrap(method: Any, args: Any, options: Any, result: Any) -> None:
+        wrap = args[0].wrap
+        lanes = np.ascontiguousarray(np.broadcast_to(wrap.lanes, args[0].data.shape))
+        moved = method(Handle(lanes, tl.int1), *args[1:], **options)
+        result.wrap = Wrap(moved.data.astype(bool), wrap.operation, wrap.place)
+
+    def _and(self, method: Any) -> Callable[..., Any]:
+        """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
+        carrying = self._marked(method)
+
+        def confined(lhs: Any, rhs: Any) -> Any:
+            for number, mask in ((lhs, rhs), (rhs, lhs)):
+                kept = mask.data.dtype.kind in "iu" and (mask.data >= 0).all()
+                if hasattr(number, "wrap") and not hasattr(mask, "wrap") and kept:
+                    return method(lhs, rhs)
+            return carrying(lhs, rhs)
+
+        return confined
+
+    def _gather(self, method: Any) -> Callable[..., Any]:
+        def gathered(src: Any, indices: Any, axis: int) -> Any:
+            result = method(src, indices, axis)
+            if "origin" in src.__dict__:
+                result.origin = src.origin
+            if hasattr(src, "wrap"):
+                lanes = np.broadcast_to(src.wrap.lanes, src.data.shape)
+                lanes = np.take_along_axis(lanes, indices.data, axis=axis)
+                result.wrap = Wrap(lanes, src.wrap.operation, src.wrap.place)
+            return result
+
+        return gathered
+
+    def transposed(self, stock_property: Any) -> property:
+        """The front end's `.T`, which makes a handle of its own."""
+
+        def swapped(tensor: Any) -> Any:
+            result = stock_property.fget(tensor)
+            marks = tensor.handle.__dict__
+            if "origin" in marks:
+                result.handle.origin = marks["origin"]
+            if "wrap" in marks:
+                wrap = marks["wrap"]
+                lanes = np.broadcast_to(wrap.lanes, tensor.handle.data.shape)
+                result.handle.wrap = Wrap(np.transpose(lanes), wrap.operation, wrap.place)
+            return result
+
+        return property(swapped)
+
+    def materializing(self, method: Any) -> Callable[..., Any]:
+        """Block pointers and descriptors: pointers from a base, offsets and strides."""
+
+        def materialized(block: Any, *args: Any) -> Any:
+            pointers, mask = method(block, *args)
+            pointers.origin = block.base.__dict__.get("origin")
+            parts = [*getattr(block, "offsets", ()), *block.strides]
+            parts += [part for arg in args if isinstance(arg, list) for part in arg]
+            self._carry_wrap(tuple(parts), (pointers,))
+            return pointers, mask
+
+        return materialized
 
     def _integer(self, method: Any, operation: str, exact: Any) -> Callable[..., Any]:
         """In a type that holds the true value, then back; what changed on the way is remembered."""
@@ -145,13 +220,14 @@ class Carried:
                 if each.dtype.name in arithmetic.PACKED:
                     raise CannotFollow(f"a reduction or scan in {each.dtype}")
             combine = options.get("combine_fn", args[1] if len(args) > 1 else None)
-            whole = values[0].handle.data.dtype.kind in "iu"
+            # Sums of unsigned 64-bit numbers stay as they are: nothing holds more.
+            whole = values[0].handle.data.dtype.kind in "iu" and values[0].dtype != tl.uint64
             if whole and combine is tl.standard._sum_combine:
                 return self._sum(fold, value, args, options)
             result = fold(value, *args, **options)
             wrap = getattr(values[0].handle, "wrap", None)
             if wrap is not None and isinstance(result, tl.tensor):
-                result.handle.wrap = _joined([wrap], result.handle.data.shape)
+                result.handle.wrap = _folded_wrap(wrap, result.handle.data.shape)
             return result
 
         return folded
@@ -169,7 +245,7 @@ class Carried:
             words = f"a sum of {int(true[lane])} became {int(handle.data[lane])} in {value.dtype}"
             self._wrapped(handle, handle.data != true, words)
         elif hasattr(value.handle, "wrap"):
-            handle.wrap = _joined([value.handle.wrap], handle.data.shape)
+            handle.wrap = _folded_wrap(value.handle.wrap, handle.data.shape)
         block = exact.type.is_block()
         kind = tl.block_type(value.dtype, list(true.shape)) if block else value.dtype
         return tl.tensor(handle, kind)
@@ -181,12 +257,18 @@ def _refuse_packed(name: str, args: tuple[Any, ...]) -> None:
             raise CannotFollow(f"{name.removeprefix('create_')} of {value.dtype.scalar}")
 
 
-def _common(origin: Span | None, result: Any) -> Span | None:
-    """One origin for all lanes, or none where two tensors' pointers were mixed."""
-    return origin if result.__dict__.get("origin", origin) is origin else None
+def _common(pointers: list[Any]) -> Span | None:
+    """One origin for all lanes; none where pointers of several tensors, or of no known one, mix."""
+    origins = [pointer.__dict__.get("origin") for pointer in pointers]
+    return origins[0] if all(origin is origins[0] for origin in origins) else None
 
 
-def _joined(wraps: list[Wrap], shape: tuple[int, ...]) -> Wrap:
+def _folded_wrap(wrap: Wrap, shape: tuple[int, ...]) -> Wrap:
+    """What a fold made of a wrapped lane may be anywhere in its result."""
+    return Wrap(np.full(shape, bool(wrap.lanes.any())), wrap.operation, wrap.place)
+
+
+def joined(wraps: list[Wrap], shape: tuple[int, ...]) -> Wrap:
     lanes = np.zeros(shape, dtype=bool)
     for wrap in wraps:
         try:
@@ -218,6 +300,10 @@ _MOVES = frozenset(
         " int_to_ptr ptr_to_int make_tensor_descriptor make_block_ptr advance"
     ).split()
 )
+# They move the lanes of their first operand.
+_SHAPES = frozenset(f"create_{name}" for name in ("reshape", "trans", "expand_dims", "broadcast"))
+# Where numbers are meant to wrap (hashes), these bring them back into their range.
+_CONFINES = frozenset({"create_urem", "create_lshr", "create_umulhi"})
 _INTEGER = {
     "create_add": ("+", np.add),
     "create_sub": ("-", np.subtract),

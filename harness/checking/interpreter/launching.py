@@ -61,7 +61,12 @@ class _Loops(stock.ASTTransformer):  # type: ignore[misc]
 def _kernel_range(*bounds: Any, **options: Any) -> Iterator[Any]:
     numbers = [options[name] for name in ("arg1", "arg2", "step") if name in options]
     values = [*bounds, *numbers]
-    wide = any(isinstance(value, tl.tensor) and value.dtype == tl.int64 for value in values)
+    wide = any(
+        value.dtype in (tl.int64, tl.uint32, tl.uint64)
+        if isinstance(value, tl.tensor)
+        else not -(2**31) <= int(value) < 2**31
+        for value in values
+    )
     kind, width = (tl.int64, np.int64) if wide else (tl.int32, np.int32)
     for number in range(*(int(value) for value in values)):
         yield tl.tensor(Handle(np.array([number], dtype=width), kind), kind)
@@ -139,6 +144,12 @@ class Interpreter:
         for module in (tl, tl.core):
             for name in ("reduce", "associative_scan"):
                 self._replace(module, name, self._carried.folding(getattr(module, name)))
+        self._replace(tl.tensor, "T", self._carried.transposed(vars(tl.tensor)["T"]))
+        for kind in ("BlockPointerHandle", "TensorDescHandle"):
+            block = getattr(stock, kind, None)
+            if block is not None:
+                made = self._carried.materializing(block.materialize_pointers)
+                self._replace(block, "materialize_pointers", made)
 
     # Launching
 
@@ -167,13 +178,13 @@ class Interpreter:
         given = inspect.getcallargs(function, *args, **kwargs)
         grid = executor.grid(given) if callable(executor.grid) else executor.grid
         launch = Launch(kernel_name(function), whole_grid(grid), given)
-        self._launches.starts(launch, self._memory)
-        values = {
-            name: value if name in executor.constexprs else self._value(name, value)
-            for name, value in given.items()
-        }
         self._running = launch
         try:
+            self._launches.starts(launch, self._memory)
+            values = {
+                name: value if name in executor.constexprs else self._value(name, value)
+                for name, value in given.items()
+            }
             builder.set_grid_dim(*launch.grid)
             self._accesses.launch_starts()
             for program in self._launches.programs(launch):
@@ -181,6 +192,9 @@ class Interpreter:
                 self._accesses.program_starts(program)
                 self._carried.program_starts()
                 self._program(function, values)
+        except (Violation, CannotFollow) as error:
+            self._launches.refused.append(error)
+            raise
         finally:
             self._running = None
             self._launches.ends(launch)
@@ -271,6 +285,8 @@ class Interpreter:
     def _check(self, verb: str, ptr: Any, mask: Any, value: Any = None) -> Array:
         """Refuse a wrong access; the lanes that are on, as an array."""
         lanes = mask.data if type(mask) is Handle else mask
+        if lanes.dtype != bool:
+            raise CannotFollow(f"a mask of {lanes.dtype}: Triton wants int1")
         size = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
         bits = None
         if value is not None:

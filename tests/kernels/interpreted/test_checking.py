@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import Any
 
@@ -86,6 +87,57 @@ def same_place(target, value, STEP: tl.constexpr):
 
 
 @triton.jit
+def stored_and_counted(target, first):
+    if tl.program_id(0) == first:
+        tl.store(target, 5)
+    else:
+        tl.atomic_add(target, 1)
+
+
+@triton.jit
+def lanes(target, shared, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(target + at // shared, at)
+
+
+@triton.jit
+def described(target, rows, BLOCK: tl.constexpr):
+    make = tl.make_tensor_descriptor
+    blocks = make(target, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[1, BLOCK])
+    blocks.store([1, 0], tl.full((1, BLOCK), 7, tl.int32))
+
+
+@triton.jit
+def turned(target, N: tl.constexpr):
+    at = target + tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(tl.trans(at), tl.full((N, N), 1, tl.int32))
+
+
+@triton.jit
+def chosen(a, b, target, which):
+    source = tl.where(which == 2, target, tl.where(which == 1, b, a))
+    tl.store(target, tl.load(source))
+
+
+@triton.jit
+def wraps_twice(target, rows, stride, N: tl.constexpr):
+    lane = tl.arange(0, N)
+    first = tl.load(rows + lane) * stride
+    tl.store(target + ((first + stride) // 2), 1, mask=lane != 0)
+
+
+@triton.jit
+def packed(target, value):
+    tl.store(target + (((value << 16) | 3) & 0xFFFF), 1)
+
+
+@triton.jit
+def masked_by_number(source, target, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(target + at, tl.load(source + at, mask=(at >= 4) & 1))
+
+
+@triton.jit
 def counted(target):
     tl.atomic_add(target, 1)
 
@@ -146,7 +198,7 @@ def numbers(count: int) -> torch.Tensor:
 
 
 def test_past_the_end_is_reported_in_a_kernel_engineers_words() -> None:
-    with check(), pytest.raises(OutOfBounds) as caught:
+    with pytest.raises(OutOfBounds) as caught, check():
         copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
     told = str(caught.value)
     assert "copy read 4 bytes past the end of source (its index 20, and it is int32 [20])" in told
@@ -158,7 +210,7 @@ def test_past_the_end_is_reported_in_a_kernel_engineers_words() -> None:
 
 
 def test_before_the_start() -> None:
-    with check(), pytest.raises(OutOfBounds, match="12 bytes before the start of source"):
+    with pytest.raises(OutOfBounds, match="12 bytes before the start of source"), check():
         copy[(1,)](numbers(20), numbers(20), 20, -3, BLOCK=8)
 
 
@@ -171,19 +223,19 @@ def test_masked_lanes_may_point_anywhere() -> None:
 
 def test_what_lies_in_the_way_is_named() -> None:
     both = numbers(40)
-    with check(), pytest.raises(OutOfBounds) as caught:
+    with pytest.raises(OutOfBounds) as caught, check():
         copy[(3,)](numbers(24), both[:20], 24, 0, BLOCK=8)
     assert "wrote 4 bytes past the end of target" in str(caught.value)
     assert "still inside the storage that this tensor is a view of" in str(caught.value)
 
 
 def test_an_atomic_is_an_access() -> None:
-    with check(), pytest.raises(OutOfBounds, match="updated 4 bytes past the end of target"):
+    with pytest.raises(OutOfBounds, match="updated 4 bytes past the end of target"), check():
         counted_outside[(1,)](numbers(4), 4)
 
 
 def test_a_callee_is_named_with_its_kernel() -> None:
-    with check(), pytest.raises(OutOfBounds, match=r"outer \(in inner\) read"):
+    with pytest.raises(OutOfBounds, match=r"outer \(in inner\) read"), check():
         outer[(1,)](numbers(4), numbers(1), 4)
 
 
@@ -193,6 +245,7 @@ def test_a_pointer_from_a_table_must_point_to_a_tensor_the_session_knows() -> No
     with check() as held:
         with pytest.raises(OutOfBounds, match="in no tensor that this launch was given"):
             through_table[(1,)](table, numbers(1))
+        held.forgive()
         held.knows(there, "the pool")
         target = numbers(1)
         through_table[(1,)](table, target)
@@ -208,6 +261,7 @@ def test_a_freed_tensor_is_named() -> None:
         gc.collect()
         with pytest.raises(OutOfBounds, match="memory of the pool, which was freed"):
             through_table[(1,)](table, numbers(1))
+        held.forgive()
 
 
 def test_descriptors_are_followed() -> None:
@@ -215,8 +269,38 @@ def test_descriptors_are_followed() -> None:
     with check():
         by_block[(1,)](numbers(32), target, 2, BLOCK=16)
         assert target.tolist() == list(range(16, 47, 2))
-        with pytest.raises(OutOfBounds):
-            by_block[(1,)](numbers(16), target, 2, BLOCK=16)
+    with pytest.raises(OutOfBounds), check():
+        by_block[(1,)](numbers(16), target, 2, BLOCK=16)
+
+
+def test_pointers_in_blocks_and_turned_ones_stay_with_their_tensor() -> None:
+    both = numbers(64)
+    for launch in (
+        lambda: described[(1,)](both[:16], 2, BLOCK=16),
+        lambda: turned[(1,)](both[:8], N=4),
+    ):
+        with pytest.raises(OutOfBounds, match="past the end of target"), check():
+            launch()
+
+
+def test_pointers_of_several_tensors_may_mix() -> None:
+    for which in range(3):
+        with check():
+            chosen[(1,)](numbers(1) + 5, numbers(1) + 6, numbers(1) + 7, which)
+
+
+def test_what_the_code_under_test_swallows_is_raised_at_the_end() -> None:
+    def falls_back() -> None:
+        with check(), contextlib.suppress(AssertionError):
+            copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
+
+    with pytest.raises(OutOfBounds):
+        falls_back()
+
+
+def test_a_mask_of_numbers_is_refused() -> None:
+    with pytest.raises(CannotFollow, match="a mask of int32"), check():
+        masked_by_number[(1,)](numbers(8), numbers(8), N=8)
 
 
 # Fences
@@ -229,6 +313,7 @@ def test_a_neighbours_row_is_fenced_off() -> None:
         copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
         with pytest.raises(FenceCrossed, match=r"copy wrote target\[1, 0\], outside of what pr"):
             copy[(2,)](numbers(24), rows, 24, 0, BLOCK=16)
+        held.forgive()
 
 
 def test_a_fence_by_argument_sees_the_launch_and_ends_with_it() -> None:
@@ -238,7 +323,18 @@ def test_a_fence_by_argument_sees_the_launch_and_ends_with_it() -> None:
         )
         with pytest.raises(FenceCrossed, match=r"copy read source\[7\]"):
             copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+        held.forgive()
         outer[(1,)](numbers(8), numbers(1), 7)
+
+
+def test_a_fence_speaks_of_its_own_tensor_alone() -> None:
+    both = torch.zeros((2, 8), dtype=torch.int32)
+    with check() as held:
+        held.fence(both[0], write=lambda x, y, z: None)
+        copy[(1,)](numbers(8), both[1], 8, 0, BLOCK=8)
+        held.fence_argument("copy", "source", read=lambda launch, x, y, z: ...)
+        held.fence_argument("copy", "target", write=lambda launch, x, y, z: ...)
+        copy[(1,)](both[0], both[1], 8, 0, BLOCK=8)
 
 
 def test_a_fence_on_no_argument_is_an_error() -> None:
@@ -268,10 +364,23 @@ def test_a_fence_on_no_argument_is_an_error() -> None:
     ],
 )
 def test_a_wrap_is_reported_where_it_happens(launch: Any, operands: str) -> None:
-    with check(), pytest.raises(Wrapped) as caught:
+    with pytest.raises(Wrapped) as caught, check():
         launch(checking.virtual((2**33,), torch.int32))
     assert operands in str(caught.value)
     assert "test_checking.py:" in str(caught.value)
+
+
+def test_a_second_wrap_is_not_hidden_by_the_first() -> None:
+    rows = torch.tensor([3, 1], dtype=torch.int32)
+    with pytest.raises(Wrapped, match=r"1073741824 \+ 1073741824"), check():
+        wraps_twice[(1,)](checking.virtual((2**32,), torch.int32), rows, 2**30, N=2)
+
+
+def test_the_low_bits_of_a_packed_number_are_right() -> None:
+    target = numbers(8)
+    with check():
+        packed[(1,)](target, 70000)
+    assert target[3] == 1
 
 
 def test_a_wrap_matters_only_where_it_reaches_an_address() -> None:
@@ -300,7 +409,7 @@ def test_what_was_not_written_is_found() -> None:
 
 
 def test_reading_what_nobody_wrote_is_reported() -> None:
-    with check():
+    with check() as held:
         source = torch.empty(24, dtype=torch.int32)
         source[:16] = 1
         copy[(2,)](source, numbers(24), 24, 0, BLOCK=8)
@@ -308,12 +417,14 @@ def test_reading_what_nobody_wrote_is_reported() -> None:
             Unwritten, match=r"copy read source where nobody has written \(index 16"
         ):
             copy[(3,)](source, numbers(24), 24, 0, BLOCK=8)
+        held.forgive()
 
 
 def test_a_buffer_can_be_declared_empty_again() -> None:
     with check() as held:
         target = numbers(8)
-        held.written(target)
+        with pytest.raises(ValueError, match="not made empty in this session"):
+            held.written(target)
         held.poison(target)
         assert target.min() < -1
         with pytest.raises(Unwritten):
@@ -324,12 +435,25 @@ def test_a_buffer_can_be_declared_empty_again() -> None:
 
 
 def test_two_programs_must_not_disagree() -> None:
+    told = r"programs \(0, 0, 0\) and \(1, 0, 0\) write different values to target, index 0"
     with check():
         same_place[(3,)](numbers(1), 7, STEP=0)
         same_place[(1,)](numbers(1), 8, STEP=0)
-        told = r"programs \(0, 0, 0\) and \(1, 0, 0\) write different values to target, index 0"
-        with pytest.raises(Race, match=told):
-            same_place[(3,)](numbers(1), 7, STEP=1)
+    with pytest.raises(Race, match=told), check():
+        same_place[(3,)](numbers(1), 7, STEP=1)
+
+
+def test_a_store_beside_an_atomic_is_a_race() -> None:
+    for first in (0, 1):
+        with pytest.raises(Race, match="store and update atomically target, index 0"), check():
+            stored_and_counted[(2,)](numbers(1), first)
+
+
+def test_two_lanes_of_one_store_must_not_disagree() -> None:
+    with check():
+        lanes[(1,)](numbers(8), 1, N=8)
+    with pytest.raises(Race, match="two lanes of program"), check():
+        lanes[(1,)](numbers(8), 2, N=8)
 
 
 def test_launches_and_atomics_do_not_race() -> None:
@@ -372,18 +496,18 @@ def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
 
 
 def test_what_the_checker_cannot_follow_is_refused_by_name() -> None:
-    with check(), pytest.raises(CannotFollow, match=r"assembled: the checker cannot.*inline_asm"):
+    with pytest.raises(CannotFollow, match=r"assembled: the checker cannot.*inline_asm"), check():
         assembled[(1,)](numbers(1))
     assert not issubclass(CannotFollow, AssertionError)
 
 
 def test_a_kernels_own_assertion_is_a_violation() -> None:
-    with check(), pytest.raises(KernelAssertion, match="three is too many"):
+    with pytest.raises(KernelAssertion, match="three is too many"), check():
         asserting[(1,)](numbers(1), 3)
 
 
 def test_sessions_do_not_nest() -> None:
-    with check(), pytest.raises(RuntimeError, match="do not nest"), check():
+    with pytest.raises(RuntimeError, match="do not nest"), check(), check():
         pass
 
 
