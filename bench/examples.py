@@ -35,18 +35,19 @@ class Counting:
         self.found: dict[str, list[int]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [
-            item for item in items if str(item.callspec.params["unfix_cell"].side.value) == "buggy"
-        ]
+        items[:] = [item for item in items if is_buggy(item)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
-        if "unfix_cell" not in pyfuncitem.callspec.params:
-            return None
         given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
         counts = [examples(pyfuncitem.obj, given, seed) for seed in SEEDS]
         self.found[pyfuncitem.nodeid] = counts
         raise AssertionError(f"median {statistics.median(counts)}")
+
+
+def is_buggy(item: Any) -> bool:
+    cell = getattr(item, "callspec", None) and item.callspec.params.get("unfix_cell")
+    return cell is not None and cell.side.value == "buggy"
 
 
 def examples(test: Any, given: dict[str, Any], seed: int) -> int:

@@ -77,13 +77,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    teeth = config.getoption("teeth")
-    unmarked = []
     for item in items:
         marker = item.get_closest_marker(cells.MARKER)
         if marker is None:
-            if teeth:
-                unmarked.append(item)
             continue
         try:
             marks = cells.marked(marker)
@@ -103,9 +99,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 pytest.mark.skip(reason=f"{absence.PREFIX}{names}: not in this release")
             )
         replay.reproduce(item, config.getoption("replay"))
-    if unmarked:
-        config.hook.pytest_deselected(items=unmarked)
-        items[:] = [item for item in items if item not in unmarked]
 
 
 # Running

@@ -29,6 +29,12 @@ def _the_kernels_are_here() -> None:
     int64_indices.need_sparse_prefill()
 
 
+@pytest.mark.xfail(
+    adapter.ROWS_WRAP,
+    strict=True,
+    raises=AssertionError,
+    reason="upstream: dequantised rows are found in 32 bits, from 0.5.13 to 0.5.18",
+)
 @given(row=ROWS, keys=adapter.keys(st.just(0), most=1))
 def test_a_dequantised_row_is_written_where_it_belongs(row: int, keys: adapter.Keys) -> None:
     with checking.checked() as check:
