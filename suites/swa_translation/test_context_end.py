@@ -10,6 +10,8 @@ No toggle has this: 0.5.9 to 0.5.12 write past the row, 0.5.13 to 0.5.15 stop on
 
 from __future__ import annotations
 
+import pytest
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +20,18 @@ from fixtures import swa_world
 from harness import checking
 
 
+@pytest.mark.xfail(
+    adapter.ROW_ENDS_AT_THE_CONTEXT,
+    strict=True,
+    raises=AssertionError,
+    reason="upstream: a graph's row ends at the longest context, drafts or not, until 0.5.15",
+)
+@pytest.mark.xfail(
+    adapter.ROWS_END_WITH_THE_CONTEXT,
+    strict=True,
+    raises=AssertionError,
+    reason="upstream: a graph's row is no longer than the longest context, from 0.5.9 to 0.5.15",
+)
 @given(batch=swa_world.batches(most=2), data=st.data())
 def test_a_graphs_row_holds_the_drafts_past_the_longest_context(
     batch: swa_world.Batch, data: st.DataObject
