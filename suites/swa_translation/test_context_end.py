@@ -11,7 +11,6 @@ No toggle has this: 0.5.9 to 0.5.12 write past the row, 0.5.13 to 0.5.15 stop on
 from __future__ import annotations
 
 import pytest
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,12 +19,6 @@ from fixtures import swa_world
 from harness import checking
 
 
-@pytest.mark.xfail(
-    adapter.ROW_ENDS_AT_THE_CONTEXT,
-    strict=True,
-    raises=AssertionError,
-    reason="upstream: a graph's row ends at the longest context, drafts or not, until 0.5.15",
-)
 @pytest.mark.xfail(
     adapter.ROWS_END_WITH_THE_CONTEXT,
     strict=True,
