@@ -211,9 +211,10 @@ def test_a_run_is_recorded(suites: Suites) -> None:
     text = PLAIN + '\ndef test_away():\n    not_here("no such backend")\n'
     assert suites.run(text, "--teeth", "--record", "out/run.json").returncode == 0
     record = json.loads((suites.root / "out" / "run.json").read_text())
-    assert record["counts"] == {"passed": 2, "failed": 0, "error": 0, "skipped": 0}
+    assert record["counts"] == {"passed": 2, "failed": 0, "error": 0, "skipped": 1}
     assert {"versions", "date", "gpu"} <= set(record["machine"])
-    buggy = record["guards"][0]
+    away, buggy, _ = record["guards"]
+    assert away["why"] == "n/a: no such backend"
     assert buggy["guard"] == "suites/test_toy.py::test_plain[toy-plain buggy]"
     assert buggy["reach"] > 0
     assert any("rows=1" in line for line in buggy["counterexample"])
