@@ -47,7 +47,7 @@ class Suites:
         (self.root / "suites" / "test_toy.py").write_text(HEAD + text)
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{TOY}",
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(TOY), str(self.root))),
             "UNFIX_TOGGLES": str(TOY / "toggles"),
             "UNFIX_HOME": str(self.root),
             **variables,
@@ -198,6 +198,38 @@ def test_a_seed_decides_everything_and_workers_share_it(suites: Suites) -> None:
         runs.append(seen.read_text())
         seen.unlink()
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_what_happens_to_be_imported_decides_nothing(suites: Suites) -> None:
+    (suites.root / "numbers_of_ours.py").write_text(f"MANY = {list(range(700, 799))}\n")
+    text = PLAIN.replace("99", "9999").replace(
+        "assert", "open('seen', 'a').write(f'{rows} {topk}\\n')\n    assert"
+    )
+    seen = suites.root / "seen"
+    runs = []
+    for more in ("", "import numbers_of_ours\n"):
+        assert suites.run(more + text).returncode == 0
+        runs.append(seen.read_text())
+        seen.unlink()
+    assert runs[0] == runs[1]
+
+
+RARE = """
+@pytest.mark.guards("toy-plain")
+@given(number=st.integers(0, 49))
+def test_rare(number):
+    open("looked", "a").write(".")
+    if forms.plain(1, 2) != 4:
+        assert number != 33  # all fifty are tried
+"""
+
+
+def test_a_bug_that_is_there_is_looked_for_longer(suites: Suites) -> None:
+    done = suites.run(RARE, "--teeth", "--profile", "smoke", "-k", "fixed")
+    assert done.returncode == 0
+    assert len((suites.root / "looked").read_text()) == 10
+    done = suites.run(RARE, "--teeth", "--profile", "smoke")
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(("profile", "examples"), [("smoke", 10), ("default", 40)])

@@ -136,15 +136,17 @@ def _device_errors() -> Iterator[None]:
 def _on_one_side(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
     failure: AssertionError | None = None
     result = None
+    buggy = cell.side is Side.BUGGY
+    look = profiles.longer(item.obj) if buggy else contextlib.nullcontext()
     with cells.applied(cell) as toggled:
         try:
-            with _device_errors():
+            with _device_errors(), look:
                 result = yield
         except AssertionError as error:
-            if cell.side is Side.FIXED:
+            if not buggy:
                 raise
             failure = error
-    if cell.side is Side.BUGGY:
+    if buggy:
         if failure is None:
             raise Toothless(
                 f"{cell.toggle.id} is out, its code ran {toggled.reach} times: it passes"

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 EXAMPLES = {"smoke": 10, "default": 40, "nightly": 1000}
 DEFAULT = "default"
+LONGER = 10
+"""How much longer a bug is looked for that is known to be there: finding it ends the search."""
 
 
 def load(name: str) -> None:
-    """Make a profile the current one. Nothing is remembered between runs: a seed says it all."""
+    """Make a profile the current one. A seed says it all.
+
+    Nothing is remembered between runs, and nothing is taken from the code that happens to be
+    imported: Hypothesis would draw constants found there, and workers import in another order.
+    """
+    nothing = Constants()
+    providers._get_local_constants = lambda: nothing
     settings.register_profile(
         f"unfix-{name}",
         max_examples=EXAMPLES[name],
@@ -24,6 +37,21 @@ def load(name: str) -> None:
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )
     settings.load_profile(f"unfix-{name}")
+
+
+@contextlib.contextmanager
+def longer(test: Callable[..., Any]) -> Iterator[None]:
+    """Let a Hypothesis test look longer, for one call."""
+    name = "_hypothesis_internal_use_settings"
+    usual = getattr(test, name, None)
+    if usual is None:
+        yield
+        return
+    setattr(test, name, settings(usual, max_examples=LONGER * usual.max_examples))
+    try:
+        yield
+    finally:
+        setattr(test, name, usual)
 
 
 def seed_for(profile: str) -> int:
