@@ -12,6 +12,9 @@ from harness import __version__
 from harness.errors import NotReady, UnfixError
 
 COMMANDS = {
+    "prove": "the proof: every guard with its fix in, and with it out",
+    "lifecycle": "every guard on every release with nothing toggled: when each bug lived",
+    "report": "any stored run again: table, page, JUnit, Markdown, JSON",
     "list": "the registry, with each toggle's state on a release",
     "show": "one toggle: its story, its state, its patch as a diff",
     "drift": "every toggle on every release: fixed, buggy, absent or stale",

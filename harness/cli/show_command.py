@@ -8,9 +8,8 @@ from typing import Any
 
 from harness.cli import options
 from harness.cli.list_command import STYLES, tree_or_none
-from harness.matching.nearest import diff
-from harness.matching.states import Finding, State, find
-from harness.patching.plan import Choice, Direction, PatchedModule, make
+from harness.matching.states import State, find
+from harness.patching import diffs
 from harness.registry.schema import Toggle
 from harness.releases.sources import SourceTree
 
@@ -55,23 +54,8 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
         "does": {State.FIXED: "revert", State.BUGGY: "enable"}.get(finding.state, "")
         if finding
         else "",
-        "diff": patch(finding, tree) if finding and tree else "",
+        "diff": diffs.of(finding, tree) if finding and tree else "",
     }
-
-
-def patch(finding: Finding, tree: SourceTree) -> str:
-    direction = {State.FIXED: Direction.REVERT, State.BUGGY: Direction.ENABLE}.get(finding.state)
-    if direction is None:
-        return ""
-    plan = make([Choice(finding.toggle, direction)], tree, str(tree.version))
-    return "\n".join(module_diff(module, tree) for module in plan.modules)
-
-
-def module_diff(module: PatchedModule, tree: SourceTree) -> str:
-    source = tree.read(module.module)
-    before = source.text if source else ""
-    place = module.module.replace(".", "/") + ".py"
-    return diff(before, module.text, f"a/{place}", f"b/{place}")
 
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}

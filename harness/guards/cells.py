@@ -27,6 +27,10 @@ MARKER = "guards"
 class Side(Enum):
     FIXED = "fixed"
     BUGGY = "buggy"
+    AS_IS = "as is"  # whichever of the two the release is
+
+
+BOTH = (Side.FIXED, Side.BUGGY)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,9 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.toggle.id} {self.side.value}"
+
+
+CELL = pytest.StashKey[Cell]()
 
 
 @functools.cache
@@ -74,8 +81,8 @@ def state_of(toggle: Toggle) -> Finding:
     return find(toggle, engine.sources)
 
 
-def cells(marks: Marked) -> list[Cell]:
-    return [Cell(state_of(toggle), side) for toggle in marks.guards for side in Side]
+def cells(marks: Marked, sides: tuple[Side, ...] = BOTH) -> list[Cell]:
+    return [Cell(state_of(toggle), side) for toggle in marks.guards for side in sides]
 
 
 @contextlib.contextmanager
@@ -95,7 +102,7 @@ def applied(cell: Cell) -> Toggled:
     if state is State.STALE:
         raise UnfixError(f"{cell.toggle.id} is stale here: {cell.finding.problem}")
     there = Side.FIXED if state is State.FIXED else Side.BUGGY
-    if there is cell.side:
+    if cell.side in (there, Side.AS_IS):
         direction = Direction.OBSERVE
     else:
         direction = Direction.REVERT if cell.side is Side.BUGGY else Direction.ENABLE

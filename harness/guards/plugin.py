@@ -17,12 +17,13 @@ import pytest
 
 from harness.errors import UnfixError
 from harness.guards import absence, cells, device, profiles, recording, replay
-from harness.guards.cells import Cell, Side
+from harness.guards.cells import CELL, Cell, Side
 from harness.matching.states import State
 
-CELL = pytest.StashKey[Cell]()
 PREPARED = pytest.StashKey[bool]()
 ONE_SIDED = pytest.StashKey[set[str]]()
+# Set by a runner that judges by itself: each guard is run on these sides, and says what it says.
+SIDES = pytest.StashKey[tuple[Side, ...]]()
 _PARAMETER = "unfix_cell"
 _SEED = "UNFIX_SEED"
 
@@ -69,9 +70,11 @@ def prepare(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker(cells.MARKER)
-    if marker is None or not metafunc.config.getoption("teeth"):
+    both = cells.BOTH if metafunc.config.getoption("teeth") else ()
+    sides = metafunc.config.stash.get(SIDES, both)
+    if marker is None or not sides:
         return
-    found = cells.cells(cells.marked(marker))
+    found = cells.cells(cells.marked(marker), sides)
     metafunc.fixturenames.append(_PARAMETER)
     metafunc.parametrize(_PARAMETER, found, ids=str, scope="module")
 
@@ -114,7 +117,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         if cell is None:
             with _device_errors():
                 return (yield)
-        return (yield from _on_one_side(cell, pyfuncitem))
+        judged = SIDES not in pyfuncitem.config.stash
+        return (yield from (_judged if judged else _on_one_side)(cell, pyfuncitem))
 
 
 @contextlib.contextmanager
@@ -134,28 +138,35 @@ def _device_errors() -> Iterator[None]:
 
 
 def _on_one_side(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
-    failure: AssertionError | None = None
-    result = None
+    """The guard with the release on one side of the toggle, and how often the toggled code ran."""
     buggy = cell.side is Side.BUGGY
     look = profiles.longer(item.obj) if buggy else contextlib.nullcontext()
-    with cells.applied(cell) as toggled:
+    with cells.applied(cell) as toggled, look:
         try:
-            with _device_errors(), look:
-                result = yield
-        except AssertionError as error:
-            if not buggy:
-                raise
-            failure = error
-    if buggy:
+            with _device_errors():
+                return (yield)
+        finally:
+            item.user_properties.append(("reach", toggled.reach))
+
+
+def _judged(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
+    """The same turned round: on the buggy side a guard passes by failing."""
+    failure: AssertionError | None = None
+    result = None
+    try:
+        result = yield from _on_one_side(cell, item)
+    except AssertionError as error:
+        if cell.side is Side.FIXED:
+            raise
+        failure = error
+    reach = dict(item.user_properties)["reach"]
+    if cell.side is Side.BUGGY:
         if failure is None:
-            raise Toothless(
-                f"{cell.toggle.id} is out, its code ran {toggled.reach} times: it passes"
-            )
+            raise Toothless(f"{cell.toggle.id} is out, its code ran {reach} times: it passes")
         item.user_properties.append(("counterexample", str(failure)))
         item.user_properties.append(("notes", "\n".join(getattr(failure, "__notes__", ()))))
-    if not toggled.reach:
+    if not reach:
         raise Toothless(f"the code of {cell.toggle.id} never ran: the result says nothing")
-    item.user_properties.append(("reach", toggled.reach))
     return result
 
 

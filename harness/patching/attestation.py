@@ -67,6 +67,10 @@ class Recorder:
             python=sys.executable,
         )
 
+    def leave_in(self, folder: Path) -> None:
+        """Where the processes forked from now on leave theirs."""
+        self._folder = folder
+
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
         try:

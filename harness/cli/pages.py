@@ -1,0 +1,75 @@
+"""What is shown and written of a run: by `prove` and `lifecycle` as they end, by `report` again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import paths
+from harness.cli import options
+
+if TYPE_CHECKING:
+    from harness.store.records import Run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML for a CI system")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
+
+
+def _reports() -> None:
+    """The package `reports` lies beside the toggles, in a checkout and in a wheel."""
+    place = str(paths.project())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
+def show(run: Run) -> None:
+    _reports()
+    from reports import terminal
+
+    terminal.show(run, options.console())
+
+
+def default_page() -> Path:
+    return paths.workspace() / "reports" / "out" / "index.html"
+
+
+def write(run: Run, arguments: argparse.Namespace) -> None:
+    """The files that were asked for, and the page in any case."""
+    _reports()
+    from reports import junit, markdown, page
+
+    html = arguments.html or default_page()
+    for file in (html, arguments.junit, arguments.markdown, arguments.record):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+    page.write([run], html)
+    options.say(f"the page: {html}")
+    if arguments.junit:
+        junit.write(run, arguments.junit)
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown.text(run))
+    if arguments.record:
+        arguments.record.write_text(record(run))
+
+
+def as_data(run: Run) -> dict[str, Any]:
+    """A run as plain data, with what it comes to."""
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(run)
+    return {**data, "counts": run.counts, "green": run.green, "problems": run.problems}
+
+
+def record(run: Run) -> str:
+    """A run for the tree: where the project lies on that machine is nobody's business."""
+    text = json.dumps(as_data(run), indent=1, ensure_ascii=False)
+    for place, name in ((paths.project(), "."), (Path(sys.prefix), "PREFIX"), (Path.home(), "~")):
+        text = text.replace(str(place), name)
+    return text + "\n"

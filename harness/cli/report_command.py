@@ -1,0 +1,86 @@
+"""`unfix report`: any stored run again, or several together, as a table, a page or data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli import options, pages
+from harness.errors import UnfixError
+
+if TYPE_CHECKING:
+    from harness.store.database import Store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="ids, or how they begin (default: the newest)"
+    )
+    parser.add_argument("--list", action="store_true", help="the runs of the store, a line each")
+    parser.add_argument("--store", type=Path, metavar="FILE", help="another store than .unfix's")
+    parser.add_argument(
+        "--merge",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="STORE",
+        help="take the runs of other machines' stores in, and report them together",
+    )
+    pages.add_arguments(parser)
+    options.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from harness.store.database import Store
+    from harness.store.merging import together
+
+    store = Store(arguments.store)
+    names = list(arguments.runs)
+    for other in arguments.merge:
+        names += store.merge(other)
+    if arguments.list:
+        return _list(store, arguments.json)
+    if not names:
+        names = [store.newest().id]
+    runs = [store.load(name) for name in dict.fromkeys(names)]
+    if len({run.kind for run in runs}) > 1:
+        raise UnfixError("runs of `prove` and of `lifecycle` are two reports")
+    whole = together(runs)
+    pages.write(whole, arguments)
+    if arguments.json:
+        options.print_json(pages.as_data(whole))
+    else:
+        pages.show(whole)
+    return 0 if whole.green else 1
+
+
+def _list(store: Store, as_json: bool) -> int:
+    runs = [store.load(run.id) for run in store.runs()]
+    if as_json:
+        options.print_json(
+            [
+                {
+                    "id": run.id,
+                    "kind": run.kind,
+                    "started": run.started,
+                    "status": run.status,
+                    "seconds": run.seconds,
+                    "counts": run.counts,
+                    "green": run.green,
+                    "command": run.command,
+                }
+                for run in runs
+            ]
+        )
+        return 0
+    from rich.table import Table
+
+    table = Table("run", "what", "started", "status", "", "cells", box=None, pad_edge=False)
+    for run in runs:
+        counts = ", ".join(f"{count} {name}" for name, count in run.counts.items())
+        table.add_row(
+            run.id, run.kind, run.started, run.status, "green" if run.green else "red", counts
+        )
+    options.console().print(table)
+    return 0

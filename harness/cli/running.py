@@ -1,0 +1,226 @@
+"""What `prove` and `lifecycle` share: their options, a run, and what is shown of it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import secrets
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from harness.cli import options, pages
+from harness.errors import NotReady, UnfixError
+
+if TYPE_CHECKING:
+    from harness.prove.plan import Asked, Target
+    from harness.store.database import Store
+    from harness.store.records import Run, ToggleFacts
+
+RESERVE = 4 << 30  # of the machine's memory, for all but the tests
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="TOGGLE", help="ids, families or globs")
+    parser.add_argument(
+        "--release",
+        action="append",
+        default=[],
+        metavar="R",
+        help="managed versions (a,b,…), 'all', or 'current'; what is missing is installed",
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
+    parser.add_argument("--profile", choices=("smoke", "default", "nightly"), default="default")
+    parser.add_argument("-j", "--jobs", type=int, metavar="N", help="tests at a time")
+    parser.add_argument("-k", metavar="EXPRESSION", help="only guards that pytest selects by it")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, metavar="S", help="seconds for a test on one side"
+    )
+    parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a test")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="one part of the cells")
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="RUN", help="go on with a run that was stopped"
+    )
+    parser.add_argument(
+        "--failed", nargs="?", const="", metavar="RUN", help="what an earlier run did not prove"
+    )
+    options.add_toggle_folders(parser)
+    pages.add_arguments(parser)
+    options.add_json(parser)
+    parser.epilog = "Arguments behind `--` are pytest's: paths of guards, -m, -p, …"
+
+
+def run(arguments: argparse.Namespace, kind: str) -> int:
+    from harness.store.database import Store
+
+    store = Store()
+    earlier = _earlier(arguments, kind, store)
+    if earlier is not None:
+        _as_before(arguments, earlier)
+    asked = _asked(arguments, kind, earlier)
+    if arguments.resume is not None and earlier is not None:
+        new = earlier
+        new.releases = []
+    else:
+        new = _new_run(arguments, kind, asked)
+    stopped = _go(asked, new, store)
+    done = store.load(new.id)
+    pages.write(done, arguments)
+    if arguments.json:
+        options.print_json(pages.as_data(done))
+    else:
+        pages.show(done)
+    if stopped:
+        options.say(f"stopped; what is done is kept: `unfix {kind} --resume` goes on")
+        return 130
+    if any(on.problems for on in done.releases) and not any(c.verdict for c in done.cells):
+        return NotReady.exit_code
+    return 0 if done.green else 1
+
+
+def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | None:
+    """The run that this one goes on with or repeats in part."""
+    if arguments.resume is not None and arguments.failed is not None:
+        raise UnfixError("--resume goes on with a run, --failed makes a new one: say one of them")
+    name = arguments.resume if arguments.resume is not None else arguments.failed
+    if name is None:
+        return None
+    found = store.load(name or store.newest(kind).id)
+    if found.kind != kind:
+        raise UnfixError(f"run {found.id} is one of `unfix {found.kind}`")
+    if found.status == "running":
+        raise UnfixError(f"run {found.id} is still going on")
+    if arguments.resume is not None and found.status == "finished":
+        raise UnfixError(f"run {found.id} is finished: there is nothing to resume")
+    return found
+
+
+SETTINGS = ("names", "release", "device", "profile", "k", "shard", "words", "limit", "memory")
+
+
+def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
+    """What was asked for then is asked for again; this call's own -j counts."""
+    for name in SETTINGS:
+        setattr(arguments, name, earlier.settings[name])
+    arguments.toggles = [Path(folder) for folder in earlier.settings["toggles"]]
+
+
+def _asked(arguments: argparse.Namespace, kind: str, earlier: Run | None) -> Asked:
+    from harness.prove import plan
+
+    catalogue = options.catalogue(arguments)
+    toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
+    jobs = arguments.jobs or (1 if arguments.device == "cuda" else len(os.sched_getaffinity(0)))
+    if jobs < 1 or arguments.limit <= 0:
+        raise UnfixError("-j and --limit are positive numbers")
+    try:
+        shard = plan.shard(arguments.shard)
+    except ValueError as error:
+        raise UnfixError(str(error)) from error
+    resumed = arguments.resume is not None and earlier is not None
+    failed = arguments.failed is not None and earlier is not None
+    asked = plan.Asked(
+        kind=kind,
+        targets=_targets(arguments.release),
+        toggles=toggles,
+        named=bool(arguments.names),
+        device=_device(arguments.device),
+        jobs=jobs,
+        seconds=arguments.limit,
+        memory=int(arguments.memory * 2**30) if arguments.memory else _share(jobs),
+        profile=arguments.profile,
+        words=[*(["-k", arguments.k] if arguments.k else []), *arguments.words],
+        folders=arguments.toggles,
+        shard=shard,
+        only=plan.not_proven(earlier.cells) if failed and earlier else None,
+        done={cell.key: cell for cell in earlier.cells} if resumed and earlier else {},
+    )
+    if failed and not asked.only:
+        raise UnfixError("that run left nothing to prove")
+    return asked
+
+
+def _share(jobs: int) -> int:
+    """What one test may take so that all together leave the machine alive."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(2 << 30, (total - RESERVE) // (jobs + 1))
+
+
+def _device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if shutil.which("nvidia-smi") else "cpu"
+    return wanted
+
+
+def _targets(words: list[str]) -> list[Target]:
+    from harness.prove.plan import Target
+    from harness.releases import install, managed, sources
+
+    names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
+    if "all" in names:
+        names = [release.name for release in managed.all_releases()]
+    if not names:
+        names = ["current"] if sources.current() is not None else [managed.newest().name]
+    found = []
+    for name in names:
+        if name == "current":
+            tree = managed.tree(name)
+            found.append(Target(str(tree.version or name), Path(sys.executable), tree))
+            continue
+        release = managed.get(name)
+        if not release.ready:
+            install.add(release, options.say)
+        found.append(Target(name, release.python, release.sources()))
+    return found
+
+
+def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
+    from harness.store.records import Run
+
+    now = datetime.datetime.now(datetime.UTC)
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
+    settings["toggles"] = [str(folder.resolve()) for folder in arguments.toggles]
+    return Run(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        kind=kind,
+        started=now.isoformat(timespec="seconds"),
+        command=["unfix", *sys.argv[1:]],
+        settings=settings,
+        toggles=[_facts(toggle) for toggle in asked.toggles],
+    )
+
+
+def _facts(toggle: Any) -> ToggleFacts:
+    from harness.store.records import ToggleFacts
+
+    return ToggleFacts(
+        id=toggle.id,
+        title=toggle.title,
+        family=toggle.family,
+        symptom=toggle.symptom.value,
+        upstream=list(toggle.upstream),
+        why=toggle.why.strip(),
+    )
+
+
+def _go(asked: Asked, new: Run, store: Store) -> bool:
+    """Run it; gives whether somebody stopped it."""
+    from harness.cli.progress import Progress
+    from harness.prove.run import Proving
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with Progress(asked) as progress:
+            Proving(asked, new, store, progress).go()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return False

@@ -1,0 +1,99 @@
+"""One collected test, run through pytest's own hooks, and what it said as a `Side`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from harness.guards import absence, recording, replay
+from harness.store.records import Outcome, Side
+
+DETAIL = 16000  # characters kept of a traceback
+
+
+class Listener:
+    """Remembers what the phases of the running test came to."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[pytest.TestReport, BaseException | None]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, Any]:
+        report = yield
+        self.phases.append((report, call.excinfo.value if call.excinfo else None))
+        return report
+
+
+def run(item: pytest.Item, listener: Listener) -> Side:
+    """Set up, call and tear down, with whatever plugins have to say about it."""
+    listener.phases.clear()
+    try:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    except BaseException as error:  # pytest lets `exit` and a keyboard interrupt through
+        return Side(
+            "",
+            Outcome.EXITED,
+            headline=f"it ended the session: {type(error).__name__}: {error}",
+            replay=replay.command(item),
+        )
+    side = _side(listener.phases)
+    if side.outcome is not Outcome.PASSED:
+        errors = [error for _, error in listener.phases if error is not None]
+        example = replay.line(item, errors[0]) if errors else ""
+        side.replay = example or replay.command(item)
+    side.seconds = sum(report.duration for report, _ in listener.phases)
+    return side
+
+
+def _side(phases: list[tuple[pytest.TestReport, BaseException | None]]) -> Side:
+    """The first phase that did not pass says what the test came to."""
+    for report, error in phases:
+        if report.passed:
+            continue
+        if report.skipped:
+            return _skipped(report, error)
+        assert error is not None
+        outcome = _kind(error) if report.when == "call" else Outcome.ERROR
+        where = "" if report.when == "call" else f"in {report.when}: "
+        return Side(
+            "",
+            outcome,
+            headline=where + headline(error),
+            example=recording.falsifying("\n".join(getattr(error, "__notes__", ()))),
+            detail=report.longreprtext[-DETAIL:],
+        )
+    if not any(report.when == "call" for report, _ in phases):
+        return Side("", Outcome.ERROR, headline="pytest never called it")
+    return Side("", Outcome.PASSED)
+
+
+def _skipped(report: pytest.TestReport, error: BaseException | None) -> Side:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    reason = reason.removeprefix("Skipped: ")
+    if reason.startswith(absence.PREFIX):
+        return Side("", Outcome.NA, headline=reason.removeprefix(absence.PREFIX))
+    return Side("", Outcome.SKIPPED, headline=f"it skips itself: {reason}")
+
+
+def _kind(error: BaseException) -> Outcome:
+    if is_cuda(error):
+        return Outcome.CUDA_ERROR
+    return Outcome.FAILED if isinstance(error, AssertionError) else Outcome.ERROR
+
+
+def is_cuda(error: BaseException | None) -> bool:
+    violations = sys.modules.get("harness.checking.violations")
+    if violations is None:  # the suites never asked for a check
+        return False
+    return isinstance(error, violations.CudaError | violations.LostDevice)
+
+
+def headline(error: BaseException) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    name = type(error).__name__
+    return first if isinstance(error, AssertionError) and first else f"{name}: {first}".strip(": ")

@@ -1,0 +1,87 @@
+"""One release of a run: its workers, and what they may be given."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from harness.prove.messages import Setting
+from harness.prove.plan import Left
+from harness.prove.workers import WorkerProcess
+
+
+class Lane:
+    """A release's workers and its part of the plan.
+
+    A worker that forks runs any number at a time, so there is one. Workers that cannot fork (on
+    CUDA) run one each; a spare one imports meanwhile, for when a test costs a worker.
+    """
+
+    def __init__(self, left: Left, folder: Path) -> None:
+        self.left = left
+        self.folder = folder / left.target.name
+        self.log = folder / f"{left.target.name}.log"
+        self.workers: list[WorkerProcess] = []
+        self.forks = left.asked.device == "cpu"
+        self.started: float | None = None
+        self.ended = False
+        self._given_up = False
+        self._made = 0
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(worker.running) for worker in self.workers)
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left to run, or nobody to run it."""
+        done = self.left.known and not self.left.waiting and not self.in_flight
+        return self._given_up or done
+
+    def start_workers(self) -> None:
+        asked = self.left.asked
+        if self.started is None:
+            self.started = time.monotonic()
+        wanted = 1
+        if not self.forks and self.left.known:
+            wanted = min(asked.jobs, len(self.left.waiting)) + bool(self.left.waiting)
+        while len(self.workers) < wanted and not self.over:
+            self._made += 1
+            setting = Setting(
+                words=asked.pytest_words(),
+                sides=asked.sides,
+                toggles=[toggle.id for toggle in asked.toggles] if asked.named else [],
+                folder=str(self.folder / str(self._made)),
+                device=asked.device,
+            )
+            python = self.left.target.python
+            self.workers.append(WorkerProcess(python, setting, asked.folders, self.log))
+
+    def next(self) -> tuple[WorkerProcess, int] | None:
+        """A task and the worker to give it to; none while what a dead worker ran is run alone."""
+        waiting, alone = self.left.waiting, self.left.alone
+        busy = [task for worker in self.workers for task in map(self.left.task_of, worker.running)]
+        if not waiting or alone & set(busy):
+            return None
+        for worker in self.workers:
+            if not worker.ready or (worker.running and not self.forks):
+                continue
+            task = waiting[0]
+            if task in alone and busy:
+                return None
+            waiting.popleft()
+            return worker, self.left.numbers[task]
+        return None
+
+    def retire(self, worker: WorkerProcess, kill: bool = False) -> int:
+        self.workers.remove(worker)
+        return worker.end(kill)
+
+    def give_up(self) -> None:
+        self._given_up = True
+
+    def end(self) -> None:
+        self.ended = True
+        for worker in self.workers:
+            worker.end()
+        self.workers.clear()

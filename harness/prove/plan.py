@@ -1,0 +1,149 @@
+"""What a run is asked for, and what of it is left to do on one release."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.prove.messages import Collected, Task
+from harness.registry.schema import Toggle
+from harness.releases.sources import SourceTree
+from harness.store.records import Cell, OnRelease, Side, Verdict
+
+Key = tuple[str, str, str, str]
+SIDES = {"prove": ["fixed", "buggy"], "lifecycle": ["as is"]}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A release that a run goes over."""
+
+    name: str
+    python: Path
+    tree: SourceTree
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the caller wants, as `prove` and `lifecycle` share it."""
+
+    kind: str
+    targets: list[Target]
+    toggles: list[Toggle]  # of the whole registry, or those that were named
+    named: bool  # whether some were named
+    device: str = "cpu"
+    jobs: int = 1
+    seconds: float = 300.0  # for one side of one cell
+    memory: int = 8 << 30
+    profile: str = "default"
+    words: list[str] = field(default_factory=list)  # further arguments of pytest
+    folders: list[Path] = field(default_factory=list)  # further toggles
+    shard: tuple[int, int] = (1, 1)
+    only: frozenset[Key] | None = None  # of an earlier run, these cells alone
+    done: dict[Key, Cell] = field(default_factory=dict)  # of a run that goes on
+
+    @property
+    def sides(self) -> list[str]:
+        return SIDES[self.kind]
+
+    def pytest_words(self) -> list[str]:
+        """What pytest is told: the guards are in suites/ unless a path says otherwise."""
+        paths = [word for word in self.words if Path(word.partition("::")[0]).exists()]
+        return ["--profile", self.profile, *([] if paths else ["suites"]), *self.words]
+
+
+class Left:
+    """The cells of one release and the sides still to be run."""
+
+    def __init__(self, asked: Asked, target: Target) -> None:
+        self.asked = asked
+        self.target = target
+        self.on = OnRelease(target.name, asked.device)
+        self.cells: dict[tuple[str, str], Cell] = {}  # by toggle and guard
+        self.waiting: deque[tuple[str, str, str]] = deque()  # toggle, guard, side
+        self.alone: set[tuple[str, str, str]] = set()  # were running when a worker died
+        self.numbers: dict[tuple[str, str, str], int] = {}
+        self.known = False
+
+    def plan(self, collected: Collected) -> list[Cell]:
+        """Settle what there is to do from what a first worker collected."""
+        self.known = True
+        self.on.device = collected.device
+        self.on.seconds_to_start = collected.seconds
+        self.on.problems += collected.problems
+        for task in filter(self._mine, collected.tasks):
+            pair = task.toggle, task.guard
+            cell = self.cells.get(pair)
+            if cell is None:
+                cell = self.cells[pair] = self._cell(task)
+            if cell.verdict is None and task.side not in cell.sides:
+                self.waiting.append((*pair, task.side))
+        if not self.asked.words and self.asked.only is None:
+            self.on.unguarded = self._unguarded({task.toggle for task in collected.tasks})
+        return list(self.cells.values())
+
+    def _mine(self, task: Task) -> bool:
+        part, parts = self.asked.shard
+        if _number(f"{task.toggle} {task.guard}") % parts != part - 1:
+            return False
+        return self.asked.only is None or self._key(task) in self.asked.only
+
+    def _key(self, task: Task) -> Key:
+        return self.target.name, self.on.device, task.toggle, task.guard
+
+    def _cell(self, task: Task) -> Cell:
+        known = self.asked.done.get(self._key(task))
+        if known is not None:
+            return known
+        cell = Cell(task.guard, task.toggle, self.target.name, self.on.device, task.state)
+        if task.problem:
+            cell.verdict, cell.why = Verdict.STALE, task.problem
+        elif task.na:
+            cell.verdict, cell.why = Verdict.NA, task.na
+        return cell
+
+    def _unguarded(self, guarded: set[str]) -> list[str]:
+        return [
+            toggle.id
+            for toggle in self.asked.toggles
+            if self.on.states.get(toggle.id) in ("fixed", "buggy", "stale")
+            and self.on.device in {device.value for device in toggle.devices}
+            and toggle.id not in guarded
+        ]
+
+    def meet(self, collected: Collected) -> None:
+        """A worker's own numbers for the tasks; another worker may have others."""
+        self.numbers = {(t.toggle, t.guard, t.side): t.number for t in collected.tasks}
+
+    def cell_of(self, number: int) -> Cell:
+        toggle, guard, _ = self.task_of(number)
+        return self.cells[toggle, guard]
+
+    def task_of(self, number: int) -> tuple[str, str, str]:
+        return next(task for task, known in self.numbers.items() if known == number)
+
+    def add(self, cell: Cell, side: Side, judge: Callable[[Cell], None]) -> bool:
+        """A side has come; gives whether the cell is judged now."""
+        cell.sides[side.side] = side
+        if set(cell.sides) >= set(self.asked.sides):
+            judge(cell)
+            return True
+        return False
+
+
+def shard(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise ValueError(f"'{text}' is no shard: say 1/3, 2/3 and 3/3")
+    return int(part), int(parts)
+
+
+def not_proven(cells: Iterable[Cell]) -> frozenset[Key]:
+    return frozenset(c.key for c in cells if c.verdict is None or not c.verdict.good)
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

@@ -1,0 +1,203 @@
+"""A run: workers over releases, cells over workers, each side kept as it ends.
+
+One thread and one `select`. The earliest release with something to do goes first; the next one's
+worker imports meanwhile, so that no core waits for an import.
+"""
+
+from __future__ import annotations
+
+import select
+import shutil
+import signal
+import time
+
+from harness import machine, paths
+from harness.matching.states import State, find
+from harness.patching import diffs
+from harness.prove.keeper import SIGNALS
+from harness.prove.lanes import Lane
+from harness.prove.messages import Collected, Ended, Failed, Order, Said
+from harness.prove.plan import Asked, Left, Target
+from harness.prove.verdicts import judge
+from harness.prove.workers import WorkerProcess
+from harness.store.database import Store
+from harness.store.records import Cell, OnRelease, Outcome, Run, Side
+
+AHEAD = 2  # releases whose workers live at once
+TO_START = 900.0  # seconds for an import, before it counts as one that hangs
+
+
+class Teller:
+    """Who wants to know how a run goes; this one does not."""
+
+    def met(self, on: OnRelease, cells: int, sides: int) -> None: ...
+
+    def ended(self, cell: Cell, side: Side) -> None: ...
+
+    def judged(self, cell: Cell) -> None: ...
+
+    def problem(self, release: str, text: str) -> None: ...
+
+
+class Proving:
+    """One run, from its first worker to its end."""
+
+    def __init__(self, asked: Asked, run: Run, store: Store, teller: Teller) -> None:
+        self.asked = asked
+        self.run = run
+        self.store = store
+        self.teller = teller
+        self.folder = paths.state() / "runs" / run.id
+        self.lanes = [Lane(Left(asked, target), self.folder) for target in asked.targets]
+        self.started = time.monotonic() - run.seconds
+
+    def go(self) -> None:
+        """Until nothing is left to do, or Ctrl-C: what is done by then is kept."""
+        status = "stopped"
+        self.store.begin(self.run)
+        try:
+            while open_lanes := [lane for lane in self.lanes if not lane.over]:
+                for lane in open_lanes[:AHEAD]:
+                    self._open(lane)
+                self._hand_out(open_lanes[:AHEAD])
+                self._listen(open_lanes[:AHEAD])
+                for lane in open_lanes:
+                    self._finish(lane)
+            status = "finished"
+        finally:
+            for lane in self.lanes:
+                lane.end()
+            self.store.end(self.run.id, status, time.monotonic() - self.started)
+            for lane in self.lanes:
+                shutil.rmtree(lane.folder, ignore_errors=True)
+
+    # Starting
+
+    def _open(self, lane: Lane) -> None:
+        fresh = lane.started is None
+        lane.start_workers()
+        if fresh:
+            # The worker imports meanwhile.
+            _describe(lane.left.on, lane.left.target, self.asked)
+            self.store.met(self.run.id, lane.left.on)
+
+    def _hand_out(self, lanes: list[Lane]) -> None:
+        free = self.asked.jobs - sum(lane.in_flight for lane in lanes)
+        for lane in lanes:
+            while free > 0 and (given := lane.next()) is not None:
+                worker, number = given
+                worker.order(Order(number, self.asked.seconds, self.asked.memory))
+                free -= 1
+
+    # Listening
+
+    def _listen(self, lanes: list[Lane]) -> None:
+        workers = {worker.read_end: (lane, worker) for lane in lanes for worker in lane.workers}
+        if not workers:
+            return
+        for end in select.select(list(workers), [], [], 0.2)[0]:
+            lane, worker = workers[end]
+            said = worker.said()
+            if said is None:
+                self._gone(lane, worker)
+            for each in said or ():
+                self._take(lane, worker, each)
+        now = time.monotonic()
+        for lane, worker in workers.values():
+            if worker in lane.workers and worker.overdue(now, TO_START, lane.forks):
+                self._gone(lane, worker, overdue=True)
+
+    def _take(self, lane: Lane, worker: WorkerProcess, said: Said) -> None:
+        left = lane.left
+        if isinstance(said, Failed):
+            self._problem(lane, said.problem)
+            lane.give_up()
+        elif isinstance(said, Collected):
+            worker.ready = True
+            lane.forks = said.forks
+            left.meet(said)
+            if not left.known:
+                cells = left.plan(said)
+                self.store.met(self.run.id, left.on)
+                self.store.plan(self.run.id, cells)
+                self.teller.met(left.on, len(cells), len(left.waiting))
+                for cell in cells:
+                    if cell.verdict is not None:
+                        self.teller.judged(cell)
+        elif isinstance(said, Ended):
+            self._keep(lane, said.number, said.side)
+            if said.lost:
+                lane.retire(worker)
+
+    def _keep(self, lane: Lane, number: int, side: Side) -> None:
+        cell = lane.left.cell_of(number)
+        self.store.side(self.run.id, cell, side)
+        self.teller.ended(cell, side)
+        if lane.left.add(cell, side, judge):
+            self.store.judged(self.run.id, cell)
+            self.teller.judged(cell)
+
+    def _gone(self, lane: Lane, worker: WorkerProcess, overdue: bool = False) -> None:
+        """A worker ended by itself, or had to be ended; what it ran is told or run again alone."""
+        running = list(worker.running)
+        code = lane.retire(worker, kill=overdue)
+        if not worker.ready:
+            how = "did not start in time" if overdue else f"ended with {code} before it could begin"
+            self._problem(lane, f"the worker {how}: {worker.last_words()}")
+            lane.give_up()
+        elif not running:
+            self._problem(lane, f"the worker ended with {code} while it had nothing to do")
+            lane.give_up()
+        for number in running:
+            task = lane.left.task_of(number)
+            if not lane.forks or task in lane.left.alone:
+                side = Side(task[2], Outcome.LOST, headline=f"it ended its worker ({code})")
+                if not lane.forks:
+                    side = _death(task[2], code, overdue, self.asked.seconds, worker)
+                self._keep(lane, number, side)
+            else:
+                lane.left.alone.add(task)
+                lane.left.waiting.append(task)
+
+    # Ending
+
+    def _finish(self, lane: Lane) -> None:
+        if not lane.over or lane.ended:
+            return
+        lane.end()
+        on = lane.left.on
+        on.seconds = time.monotonic() - (lane.started or time.monotonic())
+        self.store.met(self.run.id, on)
+        self.run.releases.append(on)
+
+    def _problem(self, lane: Lane, text: str) -> None:
+        lane.left.on.problems.append(text)
+        self.store.met(self.run.id, lane.left.on)
+        self.teller.problem(lane.left.target.name, text)
+
+
+def _describe(on: OnRelease, target: Target, asked: Asked) -> None:
+    """What the sources and the environment say of a release."""
+    facts = machine.facts(str(target.python))
+    on.versions = facts.pop("versions")
+    on.machine = facts
+    for toggle in asked.toggles:
+        finding = find(toggle, target.tree)
+        on.states[toggle.id] = finding.state.value
+        if finding.state in (State.FIXED, State.BUGGY):
+            on.patches[toggle.id] = diffs.of(finding, target.tree)
+
+
+def _death(side: str, code: int, overdue: bool, limit: float, worker: WorkerProcess) -> Side:
+    """How a test that ran in the worker itself ended it."""
+    detail = worker.last_words()
+    if overdue:
+        return Side(
+            side, Outcome.HANG, headline=f"it did not end within {limit:g} s", detail=detail
+        )
+    if code >= 0:
+        words = f"it ended its process with exit code {code}"
+        return Side(side, Outcome.EXITED, headline=words, detail=detail)
+    name = signal.Signals(-code)
+    outcome, words = SIGNALS.get(name, (Outcome.KILLED, "killed"))
+    return Side(side, outcome, headline=f"{words} ({name.name})", detail=detail)

@@ -1,0 +1,241 @@
+"""A worker: one process of a release's own Python, which imports SGLang once and runs guards.
+
+On a CPU each test runs in a fork of this process. On CUDA, where a fork cannot use the device, the
+tests run here one after another; one that loses the device, or the process, costs this worker and
+no other test. Started by `workers.py`, with the two ends of its pipes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import pytest
+
+from harness.errors import UnfixError
+from harness.guards import cells, device, plugin, replay
+from harness.guards.cells import CELL, Cell, Side
+from harness.matching.states import State
+from harness.patching import attestation, live
+from harness.prove import body, keeper
+from harness.prove.messages import Collected, Ended, Failed, Order, Said, Setting, Task
+from harness.store import records
+from harness.store.records import Outcome
+
+
+class Line:
+    """What is said to the run, and what it orders."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self.read_end, self._write = read, write
+        self._rest = b""
+        self.over = False
+
+    def say(self, said: Said) -> None:
+        text = msgspec.json.encode(said) + b"\n"
+        while text:
+            text = text[os.write(self._write, text) :]
+
+    def orders(self) -> list[Order]:
+        """Those that have come; blocks until there is something."""
+        data = os.read(self.read_end, 1 << 16)
+        self.over = not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [msgspec.json.decode(line, type=Order) for line in lines]
+
+    def close(self) -> None:
+        for end in (self.read_end, self._write):
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
+class Worker:
+    """A pytest plugin that takes over where pytest would run the tests."""
+
+    def __init__(self, setting: Setting, line: Line, started: float) -> None:
+        self.setting = setting
+        self.line = line
+        self.started = started
+        self.folder = Path(setting.folder)
+        self.listener = body.Listener()
+        self.problems: list[str] = []
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", f"{cells.MARKER}(*toggles): the toggles it guards")
+        config.stash[plugin.SIDES] = tuple(Side(side) for side in self.setting.sides)
+        config.pluginmanager.register(self.listener)
+        if not config.stash.get(plugin.PREPARED, False):
+            plugin.prepare(config)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.problems.append(f"{report.nodeid} cannot be collected: {report.longreprtext}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.items = [item for item in session.items if self._wanted(item)]
+        tasks = [self._task(number, item) for number, item in enumerate(self.items)]
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        session.config.pluginmanager.unregister(reporter)
+        forks = device.get() == "cpu"
+        if forks:
+            _one_thread()
+        gc.collect()
+        gc.freeze()
+        seconds = time.time() - self.started
+        release = str(live.engine.sources.version)
+        self.line.say(Collected(tasks, seconds, device.get(), forks, release, self.problems))
+        (self._serve_forks if forks else self._serve_here)()
+        return True
+
+    def _wanted(self, item: pytest.Item) -> bool:
+        cell = item.stash.get(CELL, None)
+        asked = self.setting.toggles
+        return cell is not None and (not asked or cell.toggle.id in asked)
+
+    def _task(self, number: int, item: pytest.Item) -> Task:
+        cell = item.stash[CELL]
+        state = cell.finding.state
+        task = Task(
+            number,
+            replay.without_cell(item.nodeid, cell),
+            cell.toggle.id,
+            cell.side.value,
+            state.value,
+        )
+        if state is State.STALE:
+            task.problem = cell.finding.problem
+        elif state is State.ABSENT:
+            task.na = "not in this release"
+        elif device.get() not in {each.value for each in cell.toggle.devices}:
+            task.na = f"no bug of {device.get()}"
+        return task
+
+    # On a CPU
+
+    def _serve_forks(self) -> None:
+        running: dict[int, tuple[Order, int, float]] = {}  # by the keeper's pidfd
+        while not (self.line.over and not running):
+            watched = [*running] + ([] if self.line.over else [self.line.read_end])
+            ready, _, _ = select.select(watched, [], [])
+            for end in ready:
+                if end == self.line.read_end:
+                    for order in self.line.orders():
+                        handle, pid = self._fork(order)
+                        running[handle] = (order, pid, time.monotonic())
+                else:
+                    self._reap(end, *running.pop(end))
+            if self.line.over and running:
+                break  # the run is gone, and nobody wants the rest
+
+    def _fork(self, order: Order) -> tuple[int, int]:
+        item = self.items[order.number]
+        cell = item.stash[CELL]
+        _build(item, cell)
+
+        def test() -> records.Side:
+            self.line.close()
+            return body.run(item, self.listener)
+
+        pid = keeper.start(test, order, self.folder, cell.toggle.id)
+        return os.pidfd_open(pid), pid
+
+    def _reap(self, handle: int, order: Order, pid: int, begun: float) -> None:
+        os.close(handle)
+        _, status = os.waitpid(pid, 0)
+        side = keeper.read(self.folder, order.number, os.waitstatus_to_exitcode(status))
+        side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
+        self._say(order, side)
+
+    # On CUDA
+
+    def _serve_here(self) -> None:
+        while not self.line.over:
+            for order in self.line.orders():
+                item = self.items[order.number]
+                toggle = item.stash[CELL].toggle.id
+                begun, before = time.monotonic(), self._reach(toggle)
+                side = body.run(item, self.listener)
+                side.reach = self._reach(toggle) - before
+                side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
+                lost = side.outcome is Outcome.CUDA_ERROR or not _device_lives()
+                self._say(order, side, lost)
+                if lost:
+                    return
+
+    def _reach(self, toggle: str) -> int:
+        attested = attestation.read(live.engine.recorder.file.parent)
+        return sum(found.reach(toggle) for found in attested if found.pid == os.getpid())
+
+    def _say(self, order: Order, side: records.Side, lost: bool = False) -> None:
+        side.side = self.items[order.number].stash[CELL].side.value
+        self.line.say(Ended(order.number, side, lost))
+
+
+def _build(item: pytest.Item, cell: Cell) -> None:
+    """Have the patched code made here once, for all the forks that run it."""
+    marker = item.get_closest_marker(cells.MARKER)
+    assert marker is not None
+    with (
+        contextlib.suppress(Exception),  # the test itself will meet it, and say it
+        cells.without(cells.marked(marker).without),
+        cells.applied(cell),
+    ):
+        pass
+
+
+def _one_thread() -> None:
+    """torch's own threads do not outlive a fork, and a child waits for them for ever."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def _device_lives() -> bool:
+    torch: Any = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
+
+
+def main(read: int, write: int) -> NoReturn:
+    line = Line(read, write)
+    started = time.time()
+    code: int = 0
+    try:
+        setting = msgspec.json.decode(os.environ["UNFIX_WORKER"], type=Setting)
+        folder = Path(setting.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        live.engine.recorder.leave_in(folder / "attestations")
+        worker = Worker(setting, line, started)
+        # Nothing is captured and no faulthandler is set: each test's own process does both.
+        words = ["-s", "-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        # This module has imported Hypothesis before pytest could, which is no matter.
+        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        words += ["-p", plugin.__name__, "--continue-on-collection-errors", "--device"]
+        words += [setting.device, *setting.words]
+        code = int(pytest.main(words, plugins=[worker]))
+        if not hasattr(worker, "items"):
+            problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]
+            line.say(Failed("\n".join(problems)))
+    except UnfixError as error:
+        line.say(Failed(str(error)))
+    except BrokenPipeError:
+        pass  # the run is gone
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(*json.loads(sys.argv[1]))

@@ -1,0 +1,117 @@
+"""A worker as a run sees it: started, spoken to, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from harness import paths
+from harness.patching import boot
+from harness.prove.messages import Ended, Order, Said, Setting
+
+_LAST = 2000  # characters of a log worth showing
+_FAREWELL = 1.0  # seconds to end by itself
+_KEEPERS = 30.0  # seconds that a keeper may be late
+
+
+class WorkerProcess:
+    """One process that imports a release and runs its guards."""
+
+    def __init__(self, python: Path, setting: Setting, folders: list[Path], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        self.started = time.monotonic()
+        self.ready = False
+        self.running: dict[int, float] = {}  # task numbers, and when each must have ended
+        self._rest = b""
+        there, self._write = os.pipe()
+        self.read_end, back = os.pipe()
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                [str(python), "-m", "harness.prove.worker", json.dumps([there, back])],
+                cwd=paths.project(),
+                env=_environment(setting, folders),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(there, back),
+                start_new_session=True,  # a Ctrl-C is ours to handle
+            )
+        os.close(there)
+        os.close(back)
+
+    def order(self, order: Order) -> None:
+        self.running[order.number] = time.monotonic() + order.seconds
+        # A worker that just died is noticed by its other end.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._write, msgspec.json.encode(order) + b"\n")
+
+    def said(self) -> list[Said] | None:
+        """What has come since; None once it is gone."""
+        data = os.read(self.read_end, 1 << 20)
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        said = [msgspec.json.decode(line, type=Said) for line in lines]
+        for each in said:
+            if isinstance(each, Ended):
+                self.running.pop(each.number, None)
+        return said
+
+    def overdue(self, now: float, to_start: float, forks: bool) -> bool:
+        """Whether it should have said something by now; keepers know the limits of forks."""
+        if not self.ready:
+            return now - self.started > to_start
+        slack = _KEEPERS if forks else 0.0
+        return any(now > ends + slack for ends in self.running.values())
+
+    def end(self, kill: bool = False) -> int:
+        """End it and all below it; gives its exit code, negative for a signal."""
+        with contextlib.suppress(OSError):
+            os.close(self._write)
+        try:
+            code = self.process.wait(timeout=0 if kill else _FAREWELL)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            code = self.process.wait()
+        with contextlib.suppress(OSError):
+            os.close(self.read_end)
+        return code
+
+    def last_words(self) -> str:
+        try:
+            return self.log.read_text(errors="replace")[-_LAST:].strip()
+        except OSError:
+            return ""
+
+
+def _environment(setting: Setting, folders: list[Path]) -> dict[str, str]:
+    ours = (boot.REVERT, boot.ENABLE, boot.CARRIED)
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    rest = environment.get("PYTHONPATH")
+    root = str(paths.project())
+    engine = str(paths.PACKAGE.parent)
+    found_by = list(dict.fromkeys([engine, root, *([rest] if rest else [])]))
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(found_by),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        "UNFIX_WORKER": msgspec.json.encode(setting).decode(),
+        "UNFIX_HOME": str(paths.workspace()),
+        boot.ATTESTATIONS: str(Path(setting.folder) / "attestations"),
+        boot.PLANNER: sys.executable,
+    }
+    if setting.device != "auto":
+        environment["TRITON_INTERPRET"] = "1" if setting.device == "cpu" else "0"
+    if folders:
+        environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
+    return environment

@@ -1,0 +1,160 @@
+"""What a run leaves behind, as values: the releases it met, its toggles, cells and their sides."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Verdict(StrEnum):
+    """What one cell came to."""
+
+    PROVEN = "proven"
+    TOOTHLESS = "toothless"
+    UNREACHED = "unreached"
+    BROKEN = "broken"
+    STALE = "stale"
+    NA = "n/a"
+    SEGFAULT = "segfault"
+    ABORT = "abort"
+    KILLED = "killed"
+    HANG = "hang"
+    OUT_OF_MEMORY = "out-of-memory"
+    CUDA_ERROR = "cuda-error"
+    # Of `lifecycle`, where nothing is toggled:
+    HAS_BUG = "has the bug"
+    HAS_FIX = "has the fix"
+    DIFFERS = "differs"
+
+    @property
+    def good(self) -> bool:
+        return self in (Verdict.PROVEN, Verdict.NA, Verdict.HAS_BUG, Verdict.HAS_FIX)
+
+
+class Outcome(StrEnum):
+    """How one side of a cell ended, before anybody judges it."""
+
+    PASSED = "passed"
+    FAILED = "failed"  # in the guard's own way: an assertion, a report of a checked kernel
+    ERROR = "error"  # in any other way: a fixture, an import, an exception
+    SKIPPED = "skipped"
+    NA = "n/a"  # the guard says with a reason that it cannot apply here
+    SEGFAULT = "segfault"
+    ABORT = "abort"
+    KILLED = "killed"  # by another signal
+    HANG = "hang"
+    OUT_OF_MEMORY = "out-of-memory"
+    CUDA_ERROR = "cuda-error"
+    EXITED = "exited"  # the process ended in the middle of the test, by itself
+    LOST = "lost"  # it took the process that looked after it down as well
+
+
+class Side(msgspec.Struct, omit_defaults=True):
+    """One side of a cell, run once: 'fixed', 'buggy', or 'as is' where nothing is toggled."""
+
+    side: str
+    outcome: Outcome
+    seconds: float = 0.0  # the test's own
+    overhead: float = 0.0  # what running it apart cost beyond that
+    reach: int = 0
+    headline: str = ""  # the failure in one line
+    example: list[str] = []  # the smallest failing example, a line each
+    detail: str = ""  # the traceback
+    output: str = ""  # the end of what it printed
+    replay: str = ""  # the command that runs it again
+    left: int = 0  # processes it left behind, since ended
+
+
+class Cell(msgspec.Struct, omit_defaults=True):
+    """A guard, a toggle, a release, a device."""
+
+    guard: str  # the test's node id without the cell's part
+    toggle: str
+    release: str
+    device: str
+    state: str  # of the toggle on the release, from its sources
+    verdict: Verdict | None = None  # None: not done yet
+    why: str = ""
+    sides: dict[str, Side] = {}
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.release, self.device, self.toggle, self.guard
+
+    @property
+    def seconds(self) -> float:
+        return sum(side.seconds for side in self.sides.values())
+
+
+class ToggleFacts(msgspec.Struct, omit_defaults=True):
+    """What a report says of a toggle."""
+
+    id: str
+    title: str
+    family: str
+    symptom: str
+    upstream: list[int] = []
+    why: str = ""
+
+
+class OnRelease(msgspec.Struct, omit_defaults=True):
+    """A release as a run met it."""
+
+    release: str
+    device: str
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    seconds_to_start: float = 0.0  # importing SGLang and collecting the guards
+    seconds: float = 0.0  # all of it
+    states: dict[str, str] = {}  # of every toggle, from the sources
+    patches: dict[str, str] = {}  # each applicable toggle as a diff
+    unguarded: list[str] = []  # toggles that are in this release and that no guard names
+    problems: list[str] = []  # files that could not be collected, an environment that died
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """One call of `prove` or `lifecycle`, with all it found."""
+
+    id: str
+    kind: str  # "prove" or "lifecycle"
+    started: str  # ISO 8601, UTC
+    status: str = "running"  # running, finished, stopped
+    seconds: float = 0.0
+    command: list[str] = []
+    settings: dict[str, Any] = {}
+    releases: list[OnRelease] = []
+    toggles: list[ToggleFacts] = []
+    cells: list[Cell] = []
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Cells by verdict; 'missing' for those without one."""
+        found: dict[str, int] = {}
+        for cell in self.cells:
+            name = cell.verdict.value if cell.verdict else "missing"
+            found[name] = found.get(name, 0) + 1
+        return found
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that keeps a run from being green."""
+        found = [f"{on.release}: {problem}" for on in self.releases for problem in on.problems]
+        found += [
+            f"{on.release}: no guard names {toggle}"
+            for on in self.releases
+            for toggle in on.unguarded
+        ]
+        bad = [cell for cell in self.cells if cell.verdict and not cell.verdict.good]
+        found += [f"{c.release}: {c.toggle} {c.verdict.value}: {c.guard}" for c in bad if c.verdict]
+        missing = self.counts.get("missing", 0)
+        if missing:
+            found.append(f"{missing} cells have no verdict: the run was stopped")
+        if not any(cell.verdict is not Verdict.NA for cell in self.cells):
+            found.append("no guard applied: nothing is proven")
+        return found
+
+    @property
+    def green(self) -> bool:
+        return not self.problems

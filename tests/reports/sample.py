@@ -1,0 +1,253 @@
+"""Runs as they come and as they had better not come: every verdict, every outcome, nasty strings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from harness.store.records import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
+
+RELEASES = ["0.5.9", "0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14"]
+ALL_RELEASES = [*RELEASES, "0.5.15", "0.5.16", "0.5.18", "0.5.20", "0.5.23"]
+NASTY = (
+    "</script><script>window.broken = 1</script><b>bold</b> [bold red]markup[/] [27460] "
+    "a|b `code` **stars** \x1b[31mred\x1b[0m \x00\x07\x0b ünïcödé 日本語 🧪 \u202eevil\u202c "
+    "&amp; <img src=x onerror=alert(1)> \ud800"
+)
+LONG = "x" * 3000
+
+# id, title, family, symptom, upstream, the releases that have the bug, the first with the code
+TOGGLES = [
+    ("27460", "MLA EAGLE draft kv_indices row lacks the topk factor", "kv_indices")
+    + ("out-of-bounds", [27460, 27338], 4, 0),
+    ("27338", "EAGLE draft kv_indices row lacks the topk factor (FlashInfer)", "kv_indices")
+    + ("out-of-bounds", [27338, 27428], 3, 0),
+    ("kv-indices-size-check", "Nothing compares the draft kv_indices row", "kv_indices")
+    + ("silent-corruption", [27338], 0, 0),
+    ("20606", "Decode and idle batches pick the RAGGED topk transform", "topk_transform")
+    + ("crash", [20606], 1, 0),
+    ("25015", "EAGLE draft decode runs one position ahead", "draft_positions")
+    + ("accuracy", [25015], 3, 0),
+    ("25418-sparse-prefill-switch", "Long prefill stays with the decode kernel", "sparse_prefill")
+    + ("crash", [25418, 25502], 4, 2),
+    ("25418-combine-int64", "The kernel that combines indices finds its rows in 32 bits",)
+    + ("sparse_prefill", "overflow", [25418], 4, 4),
+    ("26972", "req_to_token row is too short for a paged draft tree", "req_to_token")
+    + ("overflow", [26972], 5, 0),
+]
+GUARDS = {
+    "kv_indices": ["test_padding_changes_nothing_for_the_requests", "test_an_eager_row[flashinfer]"],
+    "topk_transform": ["test_only_a_batch_with_offsets_is_told_ragged"],
+    "draft_positions": ["test_each_token_is_read_at_its_own_place"],
+    "sparse_prefill": ["test_no_forward_reads_what_another_left"],
+    "req_to_token": ["test_reserving_stays_in_the_request_s_own_row"],
+}
+EXAMPLE = [
+    "Failing test case: test_padding_changes_nothing_for_the_requests(",
+    "    name='flashinfer-mla',",
+    "    batch=Batch(lengths=(1,), topk=2, steps=2, page=1, context=3, slots=1),",
+    ")",
+]
+PATCH = """--- a/sglang/srt/layers/attention/flashinfer_mla_backend.py
++++ b/sglang/srt/layers/attention/flashinfer_mla_backend.py
+@@ -1176,9 +1176,7 @@
+     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int):
+-        kv_indices_width = draft_kv_indices_buffer_width(
+-            max_bs, self.topk, self.max_context_len
+-        )
++        kv_indices_width = draft_kv_indices_buffer_width(max_bs, 1, self.max_context_len)
+         self.cuda_graph_kv_indices = torch.zeros(
+"""
+
+
+def facts() -> list[ToggleFacts]:
+    return [
+        ToggleFacts(
+            id=id,
+            title=title,
+            family=family,
+            symptom=symptom,
+            upstream=upstream,
+            why="The twin of 27338 in the FlashInfer MLA backend; a server cannot reach it yet.",
+        )
+        for id, title, family, symptom, upstream, _, _ in TOGGLES
+    ]
+
+
+def states(place: int) -> dict[str, str]:
+    return {
+        id: "absent" if place < first else "buggy" if place < bug else "fixed"
+        for id, _, _, _, _, bug, first in TOGGLES
+    }
+
+
+def guards(family: str) -> list[str]:
+    return [f"suites/{family}/test_{family}.py::{name}" for name in GUARDS[family]]
+
+
+def side(name: str, outcome: Outcome, **more: object) -> Side:
+    plain = Side(side=name, outcome=outcome, seconds=0.42, overhead=0.2, reach=16)
+    plain.replay = (
+        "./unfix prove 27460 --release 0.5.18 --side buggy --guard "
+        "'suites/kv_indices/test_kv_indices.py::test_padding' --replay AXicY2BgYGAEAAAGAAI="
+    )
+    return msgspec.structs.replace(plain, **more)
+
+
+def failing(name: str, **more: object) -> Side:
+    return side(
+        name,
+        Outcome.FAILED,
+        **{
+            "headline": "kv_indices_kernel wrote kv_indices[1, 0], outside of what program "
+            "(0, 0, 1) may write",
+            "example": EXAMPLE,
+            "detail": "Traceback (most recent call last):\n  File ...\nAssertionError: no",
+            "output": "Compiling 3 kernels\ndone\n",
+        }
+        | more,
+    )
+
+
+def proven(guard: str, toggle: str, release: str, state: str, device: str = "cpu") -> Cell:
+    sides = {"fixed": side("fixed", Outcome.PASSED), "buggy": failing("buggy", reach=12)}
+    return Cell(guard, toggle, release, device, state, Verdict.PROVEN, sides=sides)
+
+
+def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> OnRelease:
+    known = states(place)
+    return OnRelease(
+        release=releases[place],
+        device=device,
+        versions={"python": "3.11.7", "sglang": releases[place], "torch": "2.13.0"},
+        machine={"system": "Linux x86_64", "cores": 2, "gpu": ""},
+        seconds_to_start=11.5 + place,
+        seconds=73.0 + 3 * place,
+        states=known,
+        patches={id: PATCH for id, state in known.items() if state != "absent"},
+    )
+
+
+def run(releases: int = 6, device: str = "cpu") -> Run:
+    """A prove run in which all is well."""
+    made = Run(
+        id="20261121-190000",
+        kind="prove",
+        started="2026-11-21T19:00:00+00:00",
+        status="finished",
+        seconds=73.2,
+        command=["./unfix", "prove", "--all-releases"],
+        settings={"profile": "default", "seed": 0},
+        toggles=facts(),
+    )
+    for place in range(releases):
+        here = on(place, device)
+        made.releases.append(here)
+        for toggle in made.toggles:
+            state = here.states[toggle.id]
+            for guard in guards(toggle.family):
+                if state == "absent":
+                    why = "the code is not in this release"
+                    cell = Cell(guard, toggle.id, here.release, device, state, Verdict.NA, why)
+                else:
+                    cell = proven(guard, toggle.id, here.release, state, device)
+                made.cells.append(cell)
+    return made
+
+
+def one_release() -> Run:
+    made = run(6)
+    newest = RELEASES[-1]
+    made.releases = [here for here in made.releases if here.release == newest]
+    made.cells = [cell for cell in made.cells if cell.release == newest]
+    return made
+
+
+def every_verdict(base: Run | None = None) -> Run:
+    """As `run`, with something of every kind of bad in it, and nasty strings in all of it."""
+    made = base or run()
+    cells = [cell for cell in made.cells if cell.verdict is Verdict.PROVEN]
+    made.command = ["./unfix", "prove", NASTY]
+    made.toggles[3].title += " " + NASTY
+    bad = [
+        (Verdict.TOOTHLESS, side("fixed", Outcome.PASSED), side("buggy", Outcome.PASSED)),
+        (Verdict.UNREACHED, side("fixed", Outcome.PASSED, reach=0), failing("buggy", reach=0)),
+        (Verdict.BROKEN, failing("fixed", headline=NASTY, example=[NASTY, LONG] * 5), None),
+        (Verdict.STALE, None, None),
+        (Verdict.SEGFAULT, side("fixed", Outcome.PASSED), side("buggy", Outcome.SEGFAULT, left=2)),
+        (Verdict.ABORT, side("fixed", Outcome.ABORT), None),
+        (Verdict.KILLED, side("fixed", Outcome.KILLED), side("buggy", Outcome.LOST)),
+        (Verdict.HANG, side("fixed", Outcome.PASSED), side("buggy", Outcome.HANG, seconds=60.0)),
+        (Verdict.OUT_OF_MEMORY, side("fixed", Outcome.OUT_OF_MEMORY), None),
+        (Verdict.CUDA_ERROR, side("fixed", Outcome.PASSED), side("buggy", Outcome.CUDA_ERROR)),
+        (None, side("fixed", Outcome.EXITED), None),
+        (Verdict.BROKEN, side("fixed", Outcome.ERROR, detail=NASTY + LONG, output=NASTY), None),
+        (Verdict.NA, side("fixed", Outcome.SKIPPED), side("buggy", Outcome.NA)),
+    ]
+    step = max(1, len(cells) // len(bad))
+    for cell, (verdict, *sides) in zip(cells[::step], bad, strict=False):
+        cell.verdict = verdict
+        cell.why = NASTY if verdict in (Verdict.STALE, Verdict.NA) else ""
+        cell.sides = {one.side: one for one in sides if one}
+    made.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
+    made.releases[0].unguarded.append("26972")
+    made.cells = [
+        cell for cell in made.cells if (cell.release, cell.toggle) != (RELEASES[0], "26972")
+    ]
+    return made
+
+
+def lifecycle(releases: int = 6) -> Run:
+    """Every guard on every release as it is; 27460 has the bug on 0.5.13, the sources say fixed."""
+    made = run(releases)
+    made.id, made.kind, made.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
+    for cell in made.cells:
+        if cell.verdict is Verdict.NA:
+            continue
+        wrong = (cell.toggle, cell.release) == ("27460", "0.5.13")
+        bug = (cell.state == "buggy") is not wrong
+        as_is = failing("as is") if bug else side("as is", Outcome.PASSED)
+        cell.sides = {"as is": as_is}
+        agreed = Verdict.HAS_BUG if bug else Verdict.HAS_FIX
+        cell.verdict = Verdict.DIFFERS if wrong else agreed
+    return made
+
+
+def empty() -> Run:
+    return Run(id="none", kind="prove", started="2026-11-21T18:00:00+00:00", status="finished")
+
+
+def large() -> Run:
+    """11 releases, 25 toggles, 60 guards: 1,500 cells and more, with tracebacks."""
+    toggles = [
+        ToggleFacts(f"{25000 + n}", f"Fault number {n}", f"family_{n // 4}", "crash", [25000 + n])
+        for n in range(25)
+    ]
+    made = Run(
+        id="large",
+        kind="prove",
+        started="2026-11-21T19:00:00+00:00",
+        status="finished",
+        seconds=1800,
+        command=["./unfix", "prove"],
+        toggles=toggles,
+    )
+    detail = "\n".join(f'  File "sglang/srt/file_{n}.py", line {n}, in function' for n in range(60))
+    for release in ALL_RELEASES:
+        known = {toggle.id: "fixed" for toggle in toggles}
+        patches = {toggle.id: PATCH for toggle in toggles}
+        made.releases.append(
+            OnRelease(release, "cpu", states=known, patches=patches, seconds=160, seconds_to_start=9)
+        )
+        for n in range(150):
+            toggle = toggles[n % 25].id
+            guard = f"suites/family_{n % 25 // 4}/test_it.py::test_number_{n % 60}_of_many_{n // 25}"
+            cell = proven(guard, toggle, release, "fixed")
+            cell.sides["buggy"].detail = detail
+            made.cells.append(cell)
+    return made
+
+
+def save(made: Run, file: Path) -> None:
+    file.write_bytes(msgspec.json.encode(made))
