@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.prove.verdicts import TELLING
 from harness.store.records import Cell, Outcome, Verdict
 from reports.texts import FOUND
 
@@ -59,8 +60,13 @@ def found(cell: Cell) -> str:
     if cell.verdict is Verdict.HAS_FIX:
         return "fixed"
     side = cell.sides.get("as is") or cell.sides.get(cell.state)
-    outcomes = {Outcome.PASSED: "fixed", Outcome.FAILED: "buggy"}
-    said = outcomes.get(side.outcome, "") if side else ""
+    if side and not side.reach:
+        return ""
+    said = ""
+    if side and side.outcome is Outcome.PASSED:
+        said = "fixed"
+    elif side and side.outcome in TELLING:
+        said = "buggy"
     if not said and cell.verdict is Verdict.DIFFERS:
         said = {"fixed": "buggy", "buggy": "fixed"}.get(cell.state, "")
     return said
@@ -69,10 +75,16 @@ def found(cell: Cell) -> str:
 def life(
     toggle: str, releases: Iterable[str], states: dict[str, str], cells: Iterable[Cell]
 ) -> Life:
-    """From the cells of one toggle; `states` holds what the sources say for each release."""
+    """From the cells of one toggle; `states` holds what the sources say for each release.
+
+    Where some ran as the release is, nothing is derived from those that were toggled.
+    """
     by_release: dict[str, list[Cell]] = {}
     for cell in cells:
         by_release.setdefault(cell.release, []).append(cell)
+    for release, there in by_release.items():
+        as_is = [cell for cell in there if "as is" in cell.sides]
+        by_release[release] = as_is or there
     on = [
         lived(release, states.get(release, ""), by_release.get(release, [])) for release in releases
     ]
@@ -82,12 +94,10 @@ def life(
 def lived(release: str, source: str, cells: list[Cell]) -> Lived:
     said = {found(cell) for cell in cells}
     answer = "buggy" if "buggy" in said else "fixed" if "fixed" in said else ""
-    return Lived(release, source, answer, tuple(c.guard for c in cells if contradicts(c)))
-
-
-def contradicts(cell: Cell) -> bool:
-    said = found(cell)
-    return cell.verdict is Verdict.DIFFERS or (cell.state in FOUND and said not in ("", cell.state))
+    differs = [cell.guard for cell in cells if cell.verdict is Verdict.DIFFERS]
+    if not differs and answer and source in FOUND and answer != source:
+        differs = [cell.guard for cell in cells if found(cell) == answer]
+    return Lived(release, source, answer, tuple(differs))
 
 
 def in_words(lived: Lived) -> str:

@@ -118,8 +118,8 @@ def folded(cell: Cell) -> str:
     where = f"{cell.toggle} on {cell.release}, {cell.device}"
     title = f"{mark.glyph} <b>{word}</b> {escaped(where)}: {escaped(texts.short_guard(cell.guard))}"
     parts = [f"<details><summary>{title}</summary>", escaped(cell.guard), mark.meaning]
-    if cell.why:
-        parts.append(escaped(cell.why))
+    if view.reason(cell):
+        parts.append(escaped(view.reason(cell)))
     if side:
         parts.append(escaped(texts.happened(side.side, side.outcome, side.reach)) + ".")
         if side.headline:

@@ -41,7 +41,10 @@ def save(console: Console, file: Path, name: str = "") -> None:
     """What a recording console was shown, as a picture; the name keeps its styles its own."""
     file.parent.mkdir(parents=True, exist_ok=True)
     console.save_svg(
-        str(file), theme=DIMMED_MONOKAI, code_format=FRAME, unique_id=re.sub(r"\W", "-", name or file.stem)
+        str(file),
+        theme=DIMMED_MONOKAI,
+        code_format=FRAME,
+        unique_id=re.sub(r"\W", "-", name or file.stem),
     )
 
 

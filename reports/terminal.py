@@ -29,6 +29,7 @@ STYLES = {
     "death": "bold red",
 }
 EXAMPLE_LINES = 4
+BUG_SPAN = "had bug"
 SHOWN = 20  # of what is not proven; the rest is counted
 
 
@@ -73,7 +74,7 @@ def one_release(seen: View, console: Console) -> None:
         for row in family.rows:
             told = [plain(row.toggle.title, "dim")] if wide else []
             table.add_row(
-                plain("  " + row.toggle.id),
+                plain(" " + row.toggle.id),
                 str(len(row.boxes[0].cells) or ""),
                 verdicts(row.boxes[0]),
                 reach(row.boxes[0]),
@@ -104,13 +105,18 @@ def matrix(seen: View, console: Console) -> None:
     """Toggles across releases, in as many pieces as the width asks for."""
     lifecycle = seen.kind == "lifecycle"
     beside = {row.toggle.id: lived(row) for row in seen.rows} if lifecycle else {}
-    longest = max(len(row.toggle.id) for row in seen.rows) + 2
-    names = min(longest, 40 if console.width >= 118 else 29)
-    right = 2 + max((text.cell_len for text in beside.values()), default=0)
-    room = console.width - names - right
+    names = min(max(len(row.toggle.id) for row in seen.rows) + 1, 40 if console.width > 117 else 28)
     used = list(dict.fromkeys(box.mark for row in seen.rows for box in row.boxes))
-    short = widest(seen.columns, used, short=False) * len(seen.columns) > room
+
+    def fits(short: bool) -> bool:
+        room = console.width - names - 1 - right(beside)
+        return widest(seen.columns, used, short=short) * len(seen.columns) <= room
+
+    short = not fits(False)
+    if short and lifecycle:
+        beside = {row.toggle.id: lived(row, short=True) for row in seen.rows}
     each = widest(seen.columns, used, short=short)
+    room = console.width - names - 1 - right(beside)
     pieces = max(1, room // each)
     for start in range(0, len(seen.columns), pieces):
         chosen = range(start, min(start + pieces, len(seen.columns)))
@@ -122,13 +128,23 @@ def matrix(seen: View, console: Console) -> None:
         legend(used, console)
 
 
+def right(beside: dict[str, Text]) -> int:
+    """The room that the last column takes."""
+    return max([len(BUG_SPAN), *(text.cell_len for text in beside.values())]) if beside else 0
+
+
 def widest(columns: Sequence[Column], words: Iterable[str], *, short: bool) -> int:
     marks = [texts.MARKS[word].short if short else word for word in words]
     return 1 + max([len(label(column, short)) for column in columns] + [len(m) for m in marks])
 
 
 def label(column: Column, short: bool) -> str:
-    return column.label.removeprefix("0.5") if short else column.label
+    return brief(column.label) if short else column.label
+
+
+def brief(release: str) -> str:
+    """As `drift` has it where there is little room: '.23'."""
+    return release.removeprefix("0.5")
 
 
 def piece(seen: View, chosen: range, names: int, short: bool, beside: dict[str, Text]) -> Table:
@@ -137,13 +153,13 @@ def piece(seen: View, chosen: range, names: int, short: bool, beside: dict[str, 
     for place in chosen:
         grid.add_column(label(seen.columns[place], short), justify="center", no_wrap=True)
     if beside:
-        grid.add_column("had the bug", no_wrap=True)
+        grid.add_column(BUG_SPAN, no_wrap=True)
     for family in seen.families:
         grid.add_row(plain(family.name, "dim"))
         for row in family.rows:
             boxes = [row.boxes[place] for place in chosen]
             told = [beside[row.toggle.id]] if beside else []
-            grid.add_row(plain("  " + row.toggle.id), *(mark(box, short) for box in boxes), *told)
+            grid.add_row(plain(" " + row.toggle.id), *(mark(box, short) for box in boxes), *told)
     return grid
 
 
@@ -153,13 +169,15 @@ def mark(box: Box, short: bool) -> Text:
     return Text(word, style=style(box.mark))
 
 
-def lived(row: Row) -> Text:
+def lived(row: Row, *, short: bool = False) -> Text:
     """From which release to which one running found the bug."""
-    if row.life.first:
+    if row.life.first and short:
+        told = plain("-".join(dict.fromkeys(map(brief, (row.life.first, row.life.last)))))
+    elif row.life.first:
         told = plain(row.life.span)
     else:
-        told = Text("on none" if row.life.ran else "", style="dim")
-    if row.life.contradictions:
+        told = Text("none" if row.life.ran else "", style="dim")
+    if row.life.contradictions and not short:
         told.append(f" {len(row.life.contradictions)} ≠", style="bold red")
     return told
 
@@ -167,18 +185,20 @@ def lived(row: Row) -> Text:
 def legend(words: Iterable[str], console: Console) -> None:
     """What the short marks stand for, those alone that are there."""
     marks = [texts.MARKS[word] for word in sorted(words, key=lambda word: texts.SEVERITY[word])]
-    said = [
-        Text.assemble((mark.short, style(mark.word)), f"\N{NO-BREAK SPACE}{nbsp(mark.word)}")
-        for mark in marks
-        if mark.short.strip() and mark.short != mark.word
-    ]
-    if said:
+    lines = [Text()]
+    for mark in marks:
+        if not mark.short.strip() or mark.short == mark.word:
+            continue
+        said = Text.assemble((mark.short, style(mark.word)), f" {mark.word}   ")
+        if lines[-1].cell_len + said.cell_len > console.width:
+            lines.append(Text())
+        lines[-1].append_text(said)
+    if lines[0]:
         console.print()
-        console.print(Text("   ").join(said))
-
-
-def nbsp(text: str) -> str:
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
+    for line in lines:
+        line.rstrip()
+        if line:
+            console.print(line)
 
 
 def contradictions(seen: View, console: Console) -> None:
@@ -196,7 +216,9 @@ def not_proven(seen: View, console: Console) -> None:
         explain(cell, console)
         console.print()
     if len(bad) > SHOWN:
-        console.print(f"{len(bad) - SHOWN} more cells are not proven; the report has them all.")
+        console.print(
+            Text(f"{len(bad) - SHOWN} more cells are not proven; the report has them all.")
+        )
         console.print()
 
 
@@ -208,15 +230,15 @@ def explain(cell: Cell, console: Console) -> None:
     console.print(head)
     console.print(indented(plain(cell.guard, "dim")), soft_wrap=True)
     side = view.telling(cell)
-    if cell.why:
-        console.print(Padding(plain(cell.why), (0, 0, 0, 4)))
+    if view.reason(cell):
+        console.print(Padding(plain(view.reason(cell)), (0, 0, 0, 4), expand=False))
     elif side:
         said = texts.happened(side.side, side.outcome, side.reach)
-        console.print(Padding(plain(said), (0, 0, 0, 4)))
+        console.print(Padding(plain(said), (0, 0, 0, 4), expand=False))
     if side is None:
         return
     if side.headline:
-        console.print(Padding(plain(side.headline, "bold"), (0, 0, 0, 4)))
+        console.print(Padding(plain(side.headline, "bold"), (0, 0, 0, 4), expand=False))
     for line in side.example[:EXAMPLE_LINES]:
         cut = plain(line)
         cut.truncate(max(20, console.width - 6), overflow="ellipsis")
@@ -257,7 +279,7 @@ def summary(seen: View) -> Text:
     line.append("red", style="bold red")
     for problem in seen.other_problems:
         line.append("\n  ").append_text(plain(problem, "red"))
-    if seen.kind == "prove" and (seen.not_good or seen.other_problems):
+    if seen.kind == "prove" and seen.not_good:
         line.append("\nAgain, only what is not proven: ").append(
             "unfix prove --failed", style="bold"
         )

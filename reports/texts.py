@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ MARKS = {
         Mark("segfault", "SEG", "✖", "death", "A side died by a segmentation fault."),
         Mark("abort", "ABR", "✖", "death", "A side aborted its process."),
         Mark("killed", "KIL", "✖", "death", "A side was killed by a signal."),
-        Mark("hang", "HNG", "⧖", "death", "A side ran past its time limit."),
+        Mark("hang", "HNG", "∞", "death", "A side ran past its time limit."),
         Mark("out-of-memory", "OOM", "▣", "death", "A side ran out of memory."),
         Mark("cuda-error", "CUD", "✖", "death", "A side ended in an error of CUDA."),
         Mark(
@@ -120,7 +121,7 @@ def worst(words: Iterable[str]) -> str:
 def counted(counts: Mapping[str, int], first: tuple[str, ...] = ("proven",)) -> list[str]:
     """Counts in words, what is hoped for first, then from the worst down."""
     order = sorted(counts, key=lambda word: (word not in first, SEVERITY.get(word, -1)))
-    return [f"{counts[word]} {word}" for word in order if counts[word]]
+    return [f"{counts[word]} {word.replace('has', 'with')}" for word in order if counts[word]]
 
 
 SIDES = {"fixed": "with the fix in", "buggy": "with the fix out", "as is": "as the release is"}
@@ -146,6 +147,16 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60} min"
 
 
+def when(started: str) -> str:
+    """'2026-11-21 19:00:00 UTC'; what is no date stays as it is."""
+    try:
+        moment = datetime.datetime.fromisoformat(started)
+    except ValueError:
+        return started
+    name = "UTC" if not moment.utcoffset() else moment.strftime("%z")
+    return f"{moment:%Y-%m-%d %H:%M:%S} {name}"
+
+
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -160,9 +171,7 @@ def visible(text: str) -> str:
 
 def sign(character: str) -> str:
     number = ord(character)
-    if number < 0x20:
-        return chr(0x2400 + number)
-    return "\u2421" if number == 0x7F else f"⟨U+{number:04X}⟩"
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def short_guard(guard: str) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import msgspec
 from packaging.version import InvalidVersion, Version
 
-from harness.store.records import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
+from harness.prove.verdicts import TELLING
+from harness.store.merging import together
+from harness.store.records import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
 from reports import texts
 from reports.life import Life, life
 
@@ -46,7 +47,8 @@ class Box:
     @cached_property
     def mark(self) -> str:
         if self.cells:
-            return texts.worst(texts.word_of(cell.verdict) for cell in self.cells)
+            word = texts.worst(texts.word_of(cell.verdict) for cell in self.cells)
+            return "absent" if word == "n/a" and self.state == "absent" else word
         if self.toggle in self.column.on.unguarded:
             return "unguarded"
         return self.state if self.state in ("absent", "stale") else "not run"
@@ -208,13 +210,27 @@ def telling(cell: Cell) -> Side | None:
     return next(iter(named + unreached + speaking + there), None)
 
 
+def reason(cell: Cell) -> str:
+    """Why the verdict is what it is, where the telling side's headline does not say it already."""
+    side = telling(cell)
+    return "" if side and side.headline and side.headline in cell.why else cell.why
+
+
+def right(cell: Cell, side: Side) -> bool:
+    """Whether this side ended as it should."""
+    which = cell.state if side.side == "as is" else side.side
+    if which == "buggy":
+        return side.outcome in TELLING
+    return which == "fixed" and side.outcome is Outcome.PASSED
+
+
 def make(runs: Run | Sequence[Run]) -> View:
     """Prove runs give the verdicts, lifecycle runs beside them the lives."""
     given = [runs] if isinstance(runs, Run) else list(runs)
     given.sort(key=lambda run: run.started)
     kind = "prove" if any(run.kind == "prove" for run in given) or not given else given[-1].kind
-    main = merged([run for run in given if run.kind == kind], kind)
-    beside = merged([run for run in given if run.kind != kind], "lifecycle")
+    main = joined([run for run in given if run.kind == kind], kind)
+    beside = joined([run for run in given if run.kind != kind], "lifecycle")
     columns = make_columns(main, beside)
     facts = {toggle.id: toggle for run in (beside, main) for toggle in run.toggles}
     named = [c.toggle for run in (beside, main) for c in run.cells if c.toggle not in facts]
@@ -226,6 +242,10 @@ def make(runs: Run | Sequence[Run]) -> View:
         families.setdefault(toggle_facts.family, []).append(row)
     grouped = tuple(Family(name, tuple(rows)) for name, rows in families.items())
     return View(tuple(given), main, columns, grouped)
+
+
+def joined(runs: list[Run], kind: str) -> Run:
+    return together(runs) if runs else Run(id="", kind=kind, started="", status="finished")
 
 
 def make_row(toggle: ToggleFacts, columns: Sequence[Column], main: Run, beside: Run) -> Row:
@@ -256,43 +276,4 @@ def make_columns(main: Run, beside: Run) -> tuple[Column, ...]:
             release, device, f"{release} {device}" if several else release, known[release, device]
         )
         for release, device in keys
-    )
-
-
-def merged(runs: Sequence[Run], kind: str) -> Run:
-    """Several runs of a kind as one: the newest run's cell stands."""
-    if len(runs) == 1:
-        return runs[0]
-    if not runs:
-        return Run(id="", kind=kind, started="", status="finished")
-    newest = runs[-1]
-    return msgspec.structs.replace(
-        newest,
-        status="finished" if all(run.status == "finished" for run in runs) else newest.status,
-        seconds=sum(run.seconds for run in runs),
-        releases=merged_releases(runs),
-        toggles=list({toggle.id: toggle for run in runs for toggle in run.toggles}.values()),
-        cells=list({cell.key: cell for run in runs for cell in run.cells}.values()),
-    )
-
-
-def merged_releases(runs: Sequence[Run]) -> list[OnRelease]:
-    found: dict[tuple[str, str], OnRelease] = {}
-    for run in runs:
-        guarded = {(cell.release, cell.device, cell.toggle) for cell in run.cells}
-        for on in run.releases:
-            key = on.release, on.device
-            before = found.get(key)
-            found[key] = on if before is None else newer(before, on, guarded)
-    return list(found.values())
-
-
-def newer(before: OnRelease, on: OnRelease, guarded: set[tuple[str, str, str]]) -> OnRelease:
-    """What a later run knows of a release; a toggle stays unguarded until a run met its guard."""
-    still = [t for t in before.unguarded if (on.release, on.device, t) not in guarded]
-    return msgspec.structs.replace(
-        on,
-        states=before.states | on.states,
-        patches=before.patches | on.patches,
-        unguarded=list(dict.fromkeys(still + on.unguarded)),
     )

@@ -133,7 +133,7 @@ def _asked(arguments: argparse.Namespace, kind: str, earlier: Run | None) -> Ask
         seconds=arguments.limit,
         memory=int(arguments.memory * 2**30) if arguments.memory else _share(jobs),
         profile=arguments.profile,
-        words=[*(["-k", arguments.k] if arguments.k else []), *arguments.words],
+        words=[*(["-k", arguments.k] if arguments.k else []), *map(_place, arguments.words)],
         folders=arguments.toggles,
         shard=shard,
         only=plan.not_proven(earlier.cells) if failed and earlier else None,
@@ -142,6 +142,12 @@ def _asked(arguments: argparse.Namespace, kind: str, earlier: Run | None) -> Ask
     if failed and not asked.only:
         raise UnfixError("that run left nothing to prove")
     return asked
+
+
+def _place(word: str) -> str:
+    """Paths of guards are the caller's; workers have a folder of their own."""
+    file, colons, node = word.partition("::")
+    return f"{Path(file).resolve()}{colons}{node}" if Path(file).exists() else word
 
 
 def _share(jobs: int) -> int:

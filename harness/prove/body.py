@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import traceback
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from harness import paths
 from harness.guards import absence, recording, replay
 from harness.store.records import Outcome, Side
 
 DETAIL = 16000  # characters kept of a traceback
+_PASSES_ON = re.compile(
+    r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|prove|checking))[/\\]"
+    r"|[/\\]triton[/\\](runtime|language)[/\\]"
+)
+
+
+# Where the project and the release lie is no news.
+_PLACES = re.compile(rf'(File ")(?:\S*/site-packages|{re.escape(str(paths.project()))})/')
 
 
 class Listener:
@@ -65,11 +76,27 @@ def _side(phases: list[tuple[pytest.TestReport, BaseException | None]]) -> Side:
             outcome,
             headline=where + headline(error),
             example=recording.falsifying("\n".join(getattr(error, "__notes__", ()))),
-            detail=report.longreprtext[-DETAIL:],
+            detail=traceback_of(error)[-DETAIL:],
         )
     if not any(report.when == "call" for report, _ in phases):
         return Side("", Outcome.ERROR, headline="pytest never called it")
     return Side("", Outcome.PASSED)
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback without the frames of those who only passed the call on.
+
+    pytest's own is made by parsing every source file on the way, which takes longer than most
+    tests.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = told
+    while part is not None:
+        part.stack = traceback.StackSummary.from_list(
+            [frame for frame in part.stack if not _PASSES_ON.search(frame.filename)]
+        )
+        part = part.__cause__ or part.__context__
+    return _PLACES.sub(r"\1", "".join(told.format()))
 
 
 def _skipped(report: pytest.TestReport, error: BaseException | None) -> Side:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.prove.messages import Collected, Task
+from harness.prove.verdicts import judge
 from harness.registry.schema import Toggle
 from harness.releases.sources import SourceTree
 from harness.store.records import Cell, OnRelease, Side, Verdict
@@ -97,6 +98,8 @@ class Left:
     def _cell(self, task: Task) -> Cell:
         known = self.asked.done.get(self._key(task))
         if known is not None:
+            if known.verdict is None and set(known.sides) >= set(self.asked.sides):
+                judge(known)  # the run was stopped just before it could
             return known
         cell = Cell(task.guard, task.toggle, self.target.name, self.on.device, task.state)
         if task.problem:
@@ -125,7 +128,16 @@ class Left:
     def task_of(self, number: int) -> tuple[str, str, str]:
         return next(task for task, known in self.numbers.items() if known == number)
 
-    def add(self, cell: Cell, side: Side, judge: Callable[[Cell], None]) -> bool:
+    def again_alone(self, number: int) -> bool:
+        """Whoever ran a task was ended, perhaps by another task: it gets a second chance, alone."""
+        task = self.task_of(number)
+        if task in self.alone:
+            return False
+        self.alone.add(task)
+        self.waiting.append(task)
+        return True
+
+    def add(self, cell: Cell, side: Side) -> bool:
         """A side has come; gives whether the cell is judged now."""
         cell.sides[side.side] = side
         if set(cell.sides) >= set(self.asked.sides):

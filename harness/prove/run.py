@@ -18,7 +18,6 @@ from harness.prove.keeper import SIGNALS
 from harness.prove.lanes import Lane
 from harness.prove.messages import Collected, Ended, Failed, Order, Said
 from harness.prove.plan import Asked, Left, Target
-from harness.prove.verdicts import judge
 from harness.prove.workers import WorkerProcess
 from harness.store.database import Store
 from harness.store.records import Cell, OnRelease, Outcome, Run, Side
@@ -123,8 +122,11 @@ class Proving:
                 self.teller.met(left.on, len(cells), len(left.waiting))
                 for cell in cells:
                     if cell.verdict is not None:
+                        self.store.judged(self.run.id, cell)
                         self.teller.judged(cell)
         elif isinstance(said, Ended):
+            if said.side.outcome is Outcome.LOST and left.again_alone(said.number):
+                return
             self._keep(lane, said.number, said.side)
             if said.lost:
                 lane.retire(worker)
@@ -133,7 +135,7 @@ class Proving:
         cell = lane.left.cell_of(number)
         self.store.side(self.run.id, cell, side)
         self.teller.ended(cell, side)
-        if lane.left.add(cell, side, judge):
+        if lane.left.add(cell, side):
             self.store.judged(self.run.id, cell)
             self.teller.judged(cell)
 
@@ -149,15 +151,12 @@ class Proving:
             self._problem(lane, f"the worker ended with {code} while it had nothing to do")
             lane.give_up()
         for number in running:
-            task = lane.left.task_of(number)
-            if not lane.forks or task in lane.left.alone:
-                side = Side(task[2], Outcome.LOST, headline=f"it ended its worker ({code})")
-                if not lane.forks:
-                    side = _death(task[2], code, overdue, self.asked.seconds, worker)
-                self._keep(lane, number, side)
-            else:
-                lane.left.alone.add(task)
-                lane.left.waiting.append(task)
+            side = lane.left.task_of(number)[2]
+            if not lane.forks:
+                self._keep(lane, number, _death(side, code, overdue, self.asked.seconds, worker))
+            elif not lane.left.again_alone(number):
+                why = f"run alone, it ended its worker again ({code})"
+                self._keep(lane, number, Side(side, Outcome.LOST, headline=why))
 
     # Ending
 

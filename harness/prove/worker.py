@@ -223,8 +223,8 @@ def main(read: int, write: int) -> NoReturn:
         words = ["-s", "-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "no:xdist"]
         # This module has imported Hypothesis before pytest could, which is no matter.
         words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        words += ["-p", plugin.__name__, "--continue-on-collection-errors", "--device"]
-        words += [setting.device, *setting.words]
+        words += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
+        words += ["--device", setting.device, *setting.words]
         code = int(pytest.main(words, plugins=[worker]))
         if not hasattr(worker, "items"):
             problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]

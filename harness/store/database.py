@@ -34,6 +34,7 @@ CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT
     PRIMARY KEY (run, release, device, toggle, guard, side));
 """
 TABLES = ("runs", "releases", "toggles", "cells", "sides")
+_SMALLEST = 512  # bytes of a SQLite file that holds anything
 PATIENCE = 30.0  # seconds to wait for another writer
 
 
@@ -48,6 +49,9 @@ class Store:
         self.file = file or default_file()
         with self._explained():
             self.file.parent.mkdir(parents=True, exist_ok=True)
+            if 0 < _size(self.file) < _SMALLEST:
+                # SQLite takes it for an empty one and would write over it.
+                raise sqlite3.DatabaseError("file is cut short")
             self._db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._ready()
@@ -225,6 +229,10 @@ class Store:
             if tuple(key) in cells:
                 cells[tuple(key)].sides[side.side] = side
         return list(cells.values())
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _text(value: Any) -> str:

@@ -51,7 +51,7 @@ class Outcome(StrEnum):
     LOST = "lost"  # it took the process that looked after it down as well
 
 
-class Side(msgspec.Struct, omit_defaults=True):
+class Side(msgspec.Struct):
     """One side of a cell, run once: 'fixed', 'buggy', or 'as is' where nothing is toggled."""
 
     side: str
@@ -67,7 +67,7 @@ class Side(msgspec.Struct, omit_defaults=True):
     left: int = 0  # processes it left behind, since ended
 
 
-class Cell(msgspec.Struct, omit_defaults=True):
+class Cell(msgspec.Struct):
     """A guard, a toggle, a release, a device."""
 
     guard: str  # the test's node id without the cell's part
@@ -88,7 +88,7 @@ class Cell(msgspec.Struct, omit_defaults=True):
         return sum(side.seconds for side in self.sides.values())
 
 
-class ToggleFacts(msgspec.Struct, omit_defaults=True):
+class ToggleFacts(msgspec.Struct):
     """What a report says of a toggle."""
 
     id: str
@@ -99,7 +99,7 @@ class ToggleFacts(msgspec.Struct, omit_defaults=True):
     why: str = ""
 
 
-class OnRelease(msgspec.Struct, omit_defaults=True):
+class OnRelease(msgspec.Struct):
     """A release as a run met it."""
 
     release: str
@@ -114,7 +114,7 @@ class OnRelease(msgspec.Struct, omit_defaults=True):
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 
-class Run(msgspec.Struct, omit_defaults=True):
+class Run(msgspec.Struct):
     """One call of `prove` or `lifecycle`, with all it found."""
 
     id: str

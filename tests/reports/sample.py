@@ -1,8 +1,8 @@
-"""Runs as they come and as they had better not come: every verdict, every outcome, nasty strings."""
+"""Runs as they come, and as they had better not: every verdict and outcome, nasty strings."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,27 +17,36 @@ NASTY = (
 )
 LONG = "x" * 3000
 
-# id, title, family, symptom, upstream, the releases that have the bug, the first with the code
+
+class Story(NamedTuple):
+    """A toggle, and where in RELEASES its bug ends and its code begins."""
+
+    id: str
+    family: str
+    symptom: str
+    upstream: list[int]
+    bug_ends: int
+    code_begins: int
+    title: str
+
+
 TOGGLES = [
-    ("27460", "MLA EAGLE draft kv_indices row lacks the topk factor", "kv_indices")
-    + ("out-of-bounds", [27460, 27338], 4, 0),
-    ("27338", "EAGLE draft kv_indices row lacks the topk factor (FlashInfer)", "kv_indices")
-    + ("out-of-bounds", [27338, 27428], 3, 0),
-    ("kv-indices-size-check", "Nothing compares the draft kv_indices row", "kv_indices")
-    + ("silent-corruption", [27338], 0, 0),
-    ("20606", "Decode and idle batches pick the RAGGED topk transform", "topk_transform")
-    + ("crash", [20606], 1, 0),
-    ("25015", "EAGLE draft decode runs one position ahead", "draft_positions")
-    + ("accuracy", [25015], 3, 0),
-    ("25418-sparse-prefill-switch", "Long prefill stays with the decode kernel", "sparse_prefill")
-    + ("crash", [25418, 25502], 4, 2),
-    ("25418-combine-int64", "The kernel that combines indices finds its rows in 32 bits",)
-    + ("sparse_prefill", "overflow", [25418], 4, 4),
-    ("26972", "req_to_token row is too short for a paged draft tree", "req_to_token")
-    + ("overflow", [26972], 5, 0),
+    Story("27460", "kv_indices", "out-of-bounds", [27460, 27338], 4, 0, "MLA EAGLE lacks topk"),
+    Story("27338", "kv_indices", "out-of-bounds", [27338, 27428], 3, 0, "EAGLE lacks topk"),
+    Story("kv-indices-size-check", "kv_indices", "silent-corruption", [], 0, 0, "Nothing compares"),
+    Story("20606", "topk_transform", "crash", [20606], 1, 0, "Decode picks the RAGGED transform"),
+    Story("25015", "draft_positions", "accuracy", [25015], 3, 0, "EAGLE runs one position ahead"),
+    Story("25418-sparse-prefill-switch", "sparse_prefill", "crash", [25418], 4, 2, "Long prefill"),
+    Story("25418-combine-int64", "sparse_prefill", "overflow", [25418], 4, 4, "Rows in 32 bits"),
+    Story(
+        "26972", "req_to_token", "overflow", [26972], 5, 0, "A row is too short for a draft tree"
+    ),
 ]
 GUARDS = {
-    "kv_indices": ["test_padding_changes_nothing_for_the_requests", "test_an_eager_row[flashinfer]"],
+    "kv_indices": [
+        "test_padding_changes_nothing_for_the_requests",
+        "test_an_eager_row[flashinfer]",
+    ],
     "topk_transform": ["test_only_a_batch_with_offsets_is_told_ragged"],
     "draft_positions": ["test_each_token_is_read_at_its_own_place"],
     "sparse_prefill": ["test_no_forward_reads_what_another_left"],
@@ -62,24 +71,21 @@ PATCH = """--- a/sglang/srt/layers/attention/flashinfer_mla_backend.py
 
 
 def facts() -> list[ToggleFacts]:
+    why = "The twin of 27338 in the FlashInfer MLA backend; a server cannot reach it yet."
     return [
-        ToggleFacts(
-            id=id,
-            title=title,
-            family=family,
-            symptom=symptom,
-            upstream=upstream,
-            why="The twin of 27338 in the FlashInfer MLA backend; a server cannot reach it yet.",
-        )
-        for id, title, family, symptom, upstream, _, _ in TOGGLES
+        ToggleFacts(story.id, story.title, story.family, story.symptom, story.upstream, why)
+        for story in TOGGLES
     ]
 
 
+def state(story: Story, place: int) -> str:
+    if place < story.code_begins:
+        return "absent"
+    return "buggy" if place < story.bug_ends else "fixed"
+
+
 def states(place: int) -> dict[str, str]:
-    return {
-        id: "absent" if place < first else "buggy" if place < bug else "fixed"
-        for id, _, _, _, _, bug, first in TOGGLES
-    }
+    return {story.id: state(story, place) for story in TOGGLES}
 
 
 def guards(family: str) -> list[str]:
@@ -175,15 +181,18 @@ def every_verdict(base: Run | None = None) -> Run:
         (Verdict.UNREACHED, side("fixed", Outcome.PASSED, reach=0), failing("buggy", reach=0)),
         (Verdict.BROKEN, failing("fixed", headline=NASTY, example=[NASTY, LONG] * 5), None),
         (Verdict.STALE, None, None),
-        (Verdict.SEGFAULT, side("fixed", Outcome.PASSED), side("buggy", Outcome.SEGFAULT, left=2)),
+        (Verdict.SEGFAULT, side("fixed", Outcome.SEGFAULT, left=2), None),
+        (Verdict.PROVEN, side("fixed", Outcome.PASSED), side("buggy", Outcome.SEGFAULT)),
         (Verdict.ABORT, side("fixed", Outcome.ABORT), None),
-        (Verdict.KILLED, side("fixed", Outcome.KILLED), side("buggy", Outcome.LOST)),
+        (Verdict.KILLED, side("fixed", Outcome.PASSED), side("buggy", Outcome.KILLED)),
         (Verdict.HANG, side("fixed", Outcome.PASSED), side("buggy", Outcome.HANG, seconds=60.0)),
         (Verdict.OUT_OF_MEMORY, side("fixed", Outcome.OUT_OF_MEMORY), None),
-        (Verdict.CUDA_ERROR, side("fixed", Outcome.PASSED), side("buggy", Outcome.CUDA_ERROR)),
+        (Verdict.CUDA_ERROR, side("fixed", Outcome.CUDA_ERROR), None),
         (None, side("fixed", Outcome.EXITED), None),
         (Verdict.BROKEN, side("fixed", Outcome.ERROR, detail=NASTY + LONG, output=NASTY), None),
-        (Verdict.NA, side("fixed", Outcome.SKIPPED), side("buggy", Outcome.NA)),
+        (Verdict.BROKEN, side("fixed", Outcome.LOST), side("buggy", Outcome.LOST)),
+        (Verdict.BROKEN, side("fixed", Outcome.SKIPPED), None),
+        (Verdict.NA, side("fixed", Outcome.NA), side("buggy", Outcome.NA)),
     ]
     step = max(1, len(cells) // len(bad))
     for cell, (verdict, *sides) in zip(cells[::step], bad, strict=False):
@@ -238,16 +247,16 @@ def large() -> Run:
         known = {toggle.id: "fixed" for toggle in toggles}
         patches = {toggle.id: PATCH for toggle in toggles}
         made.releases.append(
-            OnRelease(release, "cpu", states=known, patches=patches, seconds=160, seconds_to_start=9)
+            OnRelease(
+                release, "cpu", states=known, patches=patches, seconds=160, seconds_to_start=9
+            )
         )
         for n in range(150):
             toggle = toggles[n % 25].id
-            guard = f"suites/family_{n % 25 // 4}/test_it.py::test_number_{n % 60}_of_many_{n // 25}"
+            guard = (
+                f"suites/family_{n % 25 // 4}/test_it.py::test_number_{n % 60}_of_many_{n // 25}"
+            )
             cell = proven(guard, toggle, release, "fixed")
             cell.sides["buggy"].detail = detail
             made.cells.append(cell)
     return made
-
-
-def save(made: Run, file: Path) -> None:
-    file.write_bytes(msgspec.json.encode(made))

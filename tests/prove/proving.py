@@ -1,0 +1,79 @@
+"""A release of our own with planted bugs, and guards of every kind over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import paths
+
+TOY = Path(__file__).parents[1] / "toy"
+HEAD = """
+import os, signal, subprocess, sys, threading, time
+import pytest
+from hypothesis import given, strategies as st
+from sglang import forms
+from harness.guards import not_here
+
+guards = pytest.mark.guards
+
+def buggy():
+    return forms.plain(1, 2) != 4
+"""
+
+
+class Prove:
+    """`unfix prove` over guards written in the test, with a store of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.guards = root / "guards"
+        self.guards.mkdir()
+        self.toggles = root / "toggles"
+        self.toggles.mkdir()
+
+    def write(self, text: str, name: str = "test_toy.py", head: str = HEAD) -> None:
+        (self.guards / name).write_text(head + text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found_by = os.pathsep.join((str(paths.project()), str(TOY)))
+        return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
+
+    def command(self, *words: str, kind: str = "prove", names: tuple[str, ...] = ()) -> list[str]:
+        folders = ["--toggles", str(TOY / "toggles"), "--toggles", str(self.toggles)]
+        options = [*names, "--release", "current", *folders, *words]
+        pytest_words = [] if "--" in words else ["--", str(self.guards)]
+        return [sys.executable, "-m", "harness", kind, *options, *pytest_words]
+
+    def run(
+        self, *words: str, kind: str = "prove", names: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        return self.call(self.command(*words, kind=kind, names=names))
+
+    def again(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.call([sys.executable, "-m", "harness", *words])
+
+    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def cells(self, *words: str, **options: Any) -> dict[str, dict[str, Any]]:
+        """Every cell of a run by its guard's own name."""
+        done = self.run("--json", *words, **options)
+        assert done.stdout, done.stderr
+        return by_guard(json.loads(done.stdout))
+
+
+def by_guard(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}

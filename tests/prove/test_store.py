@@ -1,0 +1,236 @@
+"""The store: whole at every moment, shared by several, and honest when it cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from proving import Prove
+
+from harness.errors import NotReady, UnfixError
+from harness.store.database import Store
+from harness.store.merging import together
+from harness.store.records import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
+
+PROVEN = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
+
+
+def cell(guard: str = "t.py::test_a", verdict: Verdict | None = None) -> Cell:
+    return Cell(guard, "27460", "0.5.18", "cpu", "fixed", verdict)
+
+
+def run(name: str = "20260101-000000-aaaa", started: str = "2026-01-01T00:00:00+00:00") -> Run:
+    facts = [ToggleFacts("27460", "a title", "kv_indices", "out-of-bounds", [27460])]
+    return Run(name, "prove", started, command=["unfix", "prove"], toggles=facts)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "runs.sqlite"
+
+
+def fill(store: Store, some: Run, *cells: Cell) -> None:
+    store.begin(some)
+    store.met(some.id, OnRelease("0.5.18", "cpu", {"torch": "2.13.0"}))
+    store.plan(some.id, cells)
+
+
+def test_what_is_written_is_read_again(file: Path) -> None:
+    store = Store(file)
+    done = cell()
+    fill(store, run(), done, cell("t.py::test_b"))
+    done.sides = {
+        "fixed": Side("fixed", Outcome.PASSED, 1.5, reach=3),
+        "buggy": Side("buggy", Outcome.FAILED, headline="x", example=["a", "</script>"]),
+    }
+    for side in done.sides.values():
+        store.side(run().id, done, side)
+    done.verdict, done.why = Verdict.PROVEN, "x"
+    store.judged(run().id, done)
+    store.end(run().id, "finished", 7.0)
+    read = Store(file).load("2026")
+    assert read.cells == [done, cell("t.py::test_b")]
+    assert (read.status, read.seconds, read.counts) == (
+        "finished",
+        7.0,
+        {"proven": 1, "missing": 1},
+    )
+    assert read.releases[0].versions == {"torch": "2.13.0"}
+    assert not read.green
+
+
+def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
+    store = Store(file)
+    store.begin(run())
+    # A cell that cannot be written, behind one that can.
+    with pytest.raises(NotReady):
+        store.plan(run().id, [cell(), cell(object())])  # type: ignore[arg-type]
+    assert store.load(run().id).cells == []
+
+
+def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
+    store = Store(file)
+    fill(store, run(), cell())
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    big = Side("fixed", Outcome.FAILED, detail="x" * 100_000)
+    with pytest.raises(NotReady, match="full"):
+        store.side(run().id, cell(), big)
+    store._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    assert store.load(run().id).cells == [cell()]
+    store.side(run().id, cell(), big)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 4096, 6000])
+def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
+    store = Store(file)
+    fill(store, run(), *(cell(f"t.py::test_{number}") for number in range(500)))
+    store.close()
+    os.truncate(file, length)
+    if length == 0:  # as if it had never been
+        assert Store(file).runs() == []
+        return
+    with pytest.raises(NotReady, match=r"runs\.sqlite"):
+        Store(file).load("2026")
+    assert file.stat().st_size == length, "what is left of it stays for whoever can mend it"
+
+
+def test_another_file_is_not_taken_for_a_store(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text("no store at all\n" * 100)
+    with pytest.raises(NotReady):
+        Store(file)
+    assert file.read_text().startswith("no store")
+
+
+def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
+    store = Store(file, patience=0.1)
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(NotReady, match="locked"):
+        store.begin(run())
+    other.execute("COMMIT")
+    store.begin(run())
+
+
+def test_a_store_that_may_only_be_read_is_said() -> None:
+    # pytest's own folder may be entered by its owner alone.
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "runs.sqlite"
+        Store(file).close()
+        file.chmod(0o444)
+        file.parent.chmod(0o555)
+        pid = os.fork()
+        if not pid:  # as somebody who is not root
+            code = 1
+            try:
+                if os.getuid() == 0:
+                    os.setgid(65534)
+                    os.setuid(65534)
+                store = Store(file)
+                assert store.runs() == []
+                store.begin(run())
+            except NotReady as error:
+                code = 0 if "readonly" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        file.parent.chmod(0o755)
+
+
+def test_several_write_at_once(file: Path) -> None:
+    """Eight processes, each a run of forty cells."""
+    pids = []
+    for number in range(8):
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                store = Store(file)
+                mine = run(f"run-{number}")
+                fill(store, mine)
+                for index in range(40):
+                    each = cell(f"t.py::test_{index}", Verdict.PROVEN)
+                    store.plan(mine.id, [each])
+                    store.judged(mine.id, each)
+                code = 0
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 8
+    store = Store(file)
+    assert [len(store.load(f"run-{number}").cells) for number in range(8)] == [40] * 8
+
+
+def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
+    pid = os.fork()
+    if not pid:
+        Store(file).begin(run())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    store = Store(file)
+    assert store.newest().status == "stopped"
+    store.begin(run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
+    assert store.newest().status == "running"
+
+
+def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
+    here, there = Store(tmp_path / "a"), Store(tmp_path / "b")
+    for store, mine in ((here, None), (there, Verdict.PROVEN)):
+        fill(store, run(), cell())
+        if mine:
+            store.judged(run().id, cell(verdict=mine))
+            store.end(run().id, "finished", 1.0)
+    fill(there, run("other"), cell("t.py::test_b"))
+    assert set(here.merge(tmp_path / "b")) == {run().id, "other"}
+    assert [c.verdict for c in here.load(run().id).cells] == [Verdict.PROVEN]
+    assert here.load(run().id).status == "finished"
+    there.merge(tmp_path / "a")
+    assert [c.verdict for c in there.load(run().id).cells] == [Verdict.PROVEN]
+    with pytest.raises(UnfixError, match="no store"):
+        here.merge(tmp_path / "c")
+
+
+def test_runs_together_keep_the_later_verdict() -> None:
+    early, late = run("a", "2026-01-01T00"), run("b", "2026-01-02T00")
+    early.cells = [cell(verdict=Verdict.TOOTHLESS), cell("t.py::test_b", Verdict.PROVEN)]
+    late.cells = [cell(verdict=Verdict.PROVEN), cell("t.py::test_b")]
+    found = together([late, early])
+    assert found.counts == {"proven": 2}
+
+
+def test_a_newer_format_is_left_alone(file: Path) -> None:
+    Store(file)._db.execute("PRAGMA user_version = 99")
+    with pytest.raises(NotReady, match="another version"):
+        Store(file)
+
+
+def test_two_runs_at_once_are_two_whole_runs(prove: Prove) -> None:
+    prove.write("".join(PROVEN.format(f"guard_{number}") for number in range(4)))
+    command = prove.command("--json")
+    running = [
+        subprocess.Popen(
+            command, cwd=prove.root, env=prove.environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=60)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    runs = [json.loads(text) for text in said]
+    assert runs[0]["id"] != runs[1]["id"]
+    assert [run["counts"] for run in runs] == [{"proven": 4}] * 2
+
+
+def test_a_store_that_cannot_be_used_ends_a_run_at_once(prove: Prove) -> None:
+    prove.write(PROVEN.format("it"))
+    (prove.root / ".unfix").mkdir()
+    (prove.root / ".unfix" / "runs.sqlite").write_text("no store at all\n" * 100)
+    done = prove.run()
+    assert done.returncode == 3
+    assert "runs.sqlite cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,465 @@
+"""Every verdict, each from a guard that earns it, over a release of our own with planted bugs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proving import Prove
+
+GUARDS = """
+plain = guards("toy-plain")
+
+@plain
+@given(rows=st.integers(0, 99), topk=st.integers(0, 99))
+def test_proven(rows, topk):
+    assert forms.plain(rows, topk) == rows * topk * 2
+
+@plain
+@pytest.mark.parametrize("rows", [1, 3])
+def test_parametrised(rows):
+    assert forms.plain(rows, 2) == rows * 4
+
+@plain
+def test_segfault_when_buggy():
+    if buggy():
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+@plain
+def test_abort_when_buggy():
+    if buggy():
+        os.abort()
+
+@plain
+def test_toothless():
+    forms.plain(1, 2)
+
+@plain
+def test_unreached():
+    assert True
+
+@plain
+def test_unreached_and_failing():
+    assert False
+
+@plain
+def test_reached_on_one_side():
+    other = forms.plain if os.environ.get("never") else None
+    if other:
+        other(1, 2)
+
+@plain
+def test_wrong_as_fixed():
+    forms.plain(1, 2)
+    assert False, "wrong from the start"
+
+@plain
+def test_n_a():
+    not_here("no such backend")
+
+@plain
+def test_n_a_when_buggy():
+    if buggy():
+        not_here("it has gone")
+
+@plain
+def test_skips():
+    forms.plain(1, 2)
+    pytest.skip("not today")
+
+@plain
+def test_skips_when_buggy():
+    if buggy():
+        pytest.skip("not today")
+
+@pytest.fixture
+def torn():
+    raise AssertionError("the fixture is torn")
+
+@plain
+def test_in_a_torn_fixture(torn):
+    forms.plain(1, 2)
+
+@pytest.fixture
+def untidy():
+    yield
+    raise RuntimeError("the fixture does not come down")
+
+@plain
+def test_before_an_untidy_fixture(untidy):
+    assert not buggy()
+
+@plain
+def test_stumbles_when_buggy():
+    if buggy():
+        raise RuntimeError("not an assertion")
+
+@plain
+def test_imports_nothing_when_buggy():
+    if buggy():
+        import no_such_module
+
+@plain
+def test_exits():
+    forms.plain(1, 2)
+    sys.exit(0)
+
+@plain
+def test_ends_its_process():
+    forms.plain(1, 2)
+    os._exit(0)
+
+@plain
+def test_ends_its_process_when_buggy():
+    if buggy():
+        os._exit(1)
+
+@plain
+def test_ends_the_session():
+    forms.plain(1, 2)
+    pytest.exit("enough")
+
+@plain
+def test_interrupts():
+    forms.plain(1, 2)
+    raise KeyboardInterrupt
+
+@plain
+def test_segfault():
+    forms.plain(1, 2)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+@plain
+def test_kills_itself():
+    forms.plain(1, 2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@plain
+def test_hangs():
+    forms.plain(1, 2)
+    here_it_hangs()
+
+def here_it_hangs():
+    while True:
+        time.sleep(1)
+
+@plain
+def test_hangs_when_buggy():
+    if buggy():
+        here_it_hangs()
+
+@plain
+def test_hangs_and_will_not_be_told():
+    forms.plain(1, 2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+    here_it_hangs()
+
+@plain
+def test_takes_all_memory():
+    forms.plain(1, 2)
+    kept = []
+    while True:
+        kept.append(bytearray(os.urandom(1) * (16 << 20)))
+        time.sleep(0.02)
+
+@plain
+def test_a_child_takes_all_memory():
+    forms.plain(1, 2)
+    subprocess.run([sys.executable, "-c",
+        "import time; x = bytearray(b'1') * (700 << 20); time.sleep(60)"])
+
+@plain
+def test_closes_every_pipe():
+    os.closerange(0, 4096)
+    assert not buggy()
+
+@plain
+def test_kills_its_parent():
+    forms.plain(1, 2)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+@plain
+def test_kills_the_worker():
+    forms.plain(1, 2)
+    keeper = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
+    os.kill(int(keeper), signal.SIGKILL)
+    time.sleep(60)
+
+@plain
+def test_leaves_a_thread():
+    threading.Thread(target=here_it_hangs).start()
+    assert not buggy()
+
+@plain
+def test_leaves_children():
+    away = f"setsid sh -c 'echo $$ >> {LEFT}; sleep 999'"
+    words = f"echo $$ >> {LEFT}; ({away}) & sleep 999"
+    subprocess.Popen(["sh", "-c", words], start_new_session=True)
+    while not os.path.exists(LEFT) or len(open(LEFT).read().split()) < 2:
+        time.sleep(0.01)
+    assert not buggy()
+
+@plain
+def test_does_not_hold_still():
+    forms.plain(1, 2)
+    fails_once()
+
+seen = []
+
+@given(number=st.integers())
+def fails_once(number):
+    seen.append(number)
+    assert len(seen) > 1
+
+@guards("toy-stale")
+def test_stale():
+    assert not buggy()
+
+@guards("toy-npu")
+def test_of_another_device():
+    assert not buggy()
+
+@guards("toy-plain", "toy-default")
+def test_of_two():
+    assert not buggy() and forms.with_default(1) == 8
+"""
+STALE = (
+    TOGGLE := """
+id: {name}
+title: a toggle made for a test
+family: toy
+symptom: crash
+devices: [{device}]
+variants:
+  - releases: ">=1.0"
+    target: sglang.forms:plain
+    edits:
+      - fixed: {fixed}
+        buggy: doubled = 2
+"""
+).format(name="toy-stale", device="cpu", fixed="nothing_like = it")
+
+EXPECTED = {
+    "proven": "proven",
+    "parametrised[1]": "proven",
+    "parametrised[3]": "proven",
+    "segfault_when_buggy": "proven",
+    "abort_when_buggy": "proven",
+    "closes_every_pipe": "proven",
+    "leaves_a_thread": "proven",
+    "leaves_children": "proven",
+    "toothless": "toothless",
+    "unreached": "unreached",
+    "unreached_and_failing": "unreached",
+    "reached_on_one_side": "unreached",
+    "wrong_as_fixed": "broken",
+    "n_a": "n/a",
+    "n_a_when_buggy": "broken",
+    "skips": "broken",
+    "skips_when_buggy": "broken",
+    "in_a_torn_fixture": "broken",
+    "before_an_untidy_fixture": "broken",
+    "stumbles_when_buggy": "broken",
+    "imports_nothing_when_buggy": "broken",
+    "exits": "broken",
+    "ends_its_process": "broken",
+    "ends_its_process_when_buggy": "broken",
+    "ends_the_session": "broken",
+    "interrupts": "broken",
+    "kills_its_parent": "broken",
+    "kills_the_worker": "broken",
+    "does_not_hold_still": "broken",
+    "segfault": "segfault",
+    "kills_itself": "killed",
+    "hangs": "hang",
+    "hangs_when_buggy": "hang",
+    "hangs_and_will_not_be_told": "hang",
+    "takes_all_memory": "out-of-memory",
+    "a_child_takes_all_memory": "out-of-memory",
+    "stale": "stale",
+    "of_another_device": "n/a",
+}
+Cells = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("left") / "pids"
+
+
+@pytest.fixture(scope="module")
+def done(make_prove: Callable[[], Prove], left: Path) -> tuple[int, dict[str, Any]]:
+    prove = make_prove()
+    prove.write(f"LEFT = {str(left)!r}\n{GUARDS}")
+    (prove.toggles / "toy-stale.yaml").write_text(STALE)
+    of_npu = TOGGLE.format(name="toy-npu", device="npu", fixed="doubled = topk * 2")
+    (prove.toggles / "toy-npu.yaml").write_text(of_npu)
+    ended = prove.run("--json", "-j", "3", "--limit", "3", "--memory", "0.5")
+    assert ended.stdout, ended.stderr
+    return ended.returncode, json.loads(ended.stdout)
+
+
+@pytest.fixture(scope="module")
+def cells(done: tuple[int, dict[str, Any]]) -> Cells:
+    return {
+        cell["guard"].partition("::test_")[2]: cell
+        for cell in done[1]["cells"]
+        if not cell["guard"].endswith("of_two")
+    }
+
+
+def test_each_guard_gets_the_verdict_it_earned(cells: Cells) -> None:
+    assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
+
+
+def test_such_a_run_is_red_and_says_what_is_wrong(done: tuple[int, dict[str, Any]]) -> None:
+    code, run = done
+    assert code == 1
+    assert not run["green"]
+    assert run["status"] == "finished"
+    good = ("proven", "n/a")
+    assert len(run["problems"]) == sum(verdict not in good for verdict in EXPECTED.values())
+
+
+def test_a_guard_of_two_toggles_is_two_cells(done: tuple[int, dict[str, Any]]) -> None:
+    found = [cell for cell in done[1]["cells"] if cell["guard"].endswith("of_two")]
+    assert {(cell["toggle"], cell["verdict"]) for cell in found} == {
+        ("toy-plain", "proven"),
+        ("toy-default", "proven"),
+    }
+
+
+def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cells: Cells) -> None:
+    fixed, buggy = cells["proven"]["sides"]["fixed"], cells["proven"]["sides"]["buggy"]
+    assert fixed["outcome"] == "passed"
+    assert fixed["reach"] == 40
+    assert buggy["reach"] > 0
+    assert any("rows=1" in line for line in buggy["example"])
+    assert "--replay" in buggy["replay"]
+    assert "forms.plain(rows, topk) == rows * topk * 2" in buggy["detail"]
+
+
+@pytest.mark.parametrize(
+    ("guard", "side", "words"),
+    [
+        ("segfault_when_buggy", "buggy", "segmentation fault (SIGSEGV)"),
+        ("abort_when_buggy", "buggy", "aborted (SIGABRT)"),
+        ("hangs", "fixed", "it did not end within 3 s"),
+        ("takes_all_memory", "fixed", "more than 0.5 GiB"),
+        ("ends_its_process", "fixed", "exit code 0"),
+        ("in_a_torn_fixture", "fixed", "in setup: the fixture is torn"),
+        ("before_an_untidy_fixture", "fixed", "in teardown: RuntimeError"),
+        ("stumbles_when_buggy", "buggy", "RuntimeError: not an assertion"),
+        ("kills_its_parent", "fixed", "was ended: SIGKILL"),
+        ("kills_the_worker", "fixed", "ended its worker again"),
+        ("does_not_hold_still", "fixed", "Flaky"),
+    ],
+)
+def test_it_says_why(cells: Cells, guard: str, side: str, words: str) -> None:
+    assert words in cells[guard]["sides"][side]["headline"]
+
+
+def test_a_hang_and_a_crash_say_where(cells: Cells) -> None:
+    assert "here_it_hangs" in cells["hangs"]["sides"]["fixed"]["detail"]
+    assert "test_segfault_when_buggy" in cells["segfault_when_buggy"]["sides"]["buggy"]["detail"]
+
+
+def test_what_died_had_been_reached(cells: Cells) -> None:
+    for guard in ("segfault", "kills_itself", "hangs", "takes_all_memory"):
+        assert cells[guard]["sides"]["fixed"]["reach"] == 1
+
+
+def test_nothing_is_left_running(cells: Cells, left: Path) -> None:
+    assert cells["leaves_children"]["sides"]["fixed"]["left"] >= 2
+    pids = [int(pid) for pid in left.read_text().split()]
+    assert len(pids) >= 3
+    time.sleep(0.1)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, signal.SIG_DFL)
+
+
+def test_nothing_collected_is_red(prove: Prove) -> None:
+    prove.write("def test_guards_nothing():\n    pass\n")
+    done = prove.run()
+    assert done.returncode == 1
+    assert "no guard applied: nothing is proven" in done.stdout + done.stderr
+
+
+def test_all_not_applicable_is_red(prove: Prove) -> None:
+    prove.write("@guards('toy-plain')\ndef test_away():\n    not_here('no such backend')\n")
+    assert prove.run().returncode == 1
+
+
+def test_a_file_that_cannot_be_collected_is_red_and_the_others_go_on(prove: Prove) -> None:
+    prove.write("@guards('toy-plain')\ndef test_it():\n    assert not buggy()\n")
+    prove.write("import no_such_module\n", "test_torn.py")
+    done = prove.run("--json")
+    run = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert [cell["verdict"] for cell in run["cells"]] == ["proven"]
+    assert any("test_torn.py" in problem for problem in run["problems"])
+
+
+def test_a_release_that_does_not_start_is_red(prove: Prove) -> None:
+    prove.write("", "conftest.py", head="import os\nos._exit(7)\n")
+    prove.write("@guards('toy-plain')\ndef test_it():\n    assert not buggy()\n")
+    done = prove.run()
+    assert done.returncode == 3
+    assert "ended with 7 before it could begin" in done.stderr
+
+
+def test_pytest_chooses_the_guards(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\ndef test_one():\n    assert not buggy()\n"
+        "@guards('toy-plain')\ndef test_other():\n    pass\n"
+        "@guards('toy-default')\ndef test_third():\n    assert forms.with_default(1) == 8\n"
+    )
+    assert set(prove.cells("-k", "one")) == {"one"}
+    assert set(prove.cells(names=("toy-default",))) == {"third"}
+    assert prove.run("-k", "one").returncode == 0
+
+
+def test_shards_are_all_of_it_and_none_twice(prove: Prove) -> None:
+    names = [f"guard_{number}" for number in range(7)]
+    text = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
+    prove.write("".join(map(text.format, names)))
+    parts = [set(prove.cells("--shard", f"{part}/3")) for part in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == names
+    merged = prove.again("report", *[run["id"] for run in _runs(prove)], "--json")
+    assert merged.returncode == 0
+    assert json.loads(merged.stdout)["counts"] == {"proven": 7}
+
+
+def _runs(prove: Prove) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(prove.again("report", "--list", "--json").stdout)
+    return found
+
+
+def test_failed_runs_again_what_was_not_proven(prove: Prove) -> None:
+    guard = "@guards('toy-plain')\ndef test_{}():\n    {}\n"
+    prove.write(guard.format("good", "assert not buggy()") + guard.format("bad", "buggy()"))
+    assert prove.run().returncode == 1
+    prove.write(guard.format("good", "1 / 0") + guard.format("bad", "assert not buggy()"))
+    done = prove.call([*prove.command("--json")[:3], "prove", "--failed", "--json"])
+    run = json.loads(done.stdout)
+    assert [cell["guard"].partition("::")[2] for cell in run["cells"]] == ["test_bad"]
+    assert done.returncode == 0
+
+
+def test_lifecycle_runs_each_guard_as_the_release_is(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\ndef test_it():\n    assert forms.plain(1, 2) == 4\n"
+        "@guards('toy-plain')\ndef test_differs():\n    assert forms.plain(1, 2) == 2\n"
+    )
+    cells = prove.cells(kind="lifecycle")
+    assert cells["it"]["verdict"] == "has the fix"
+    assert cells["differs"]["verdict"] == "differs"
+    assert list(cells["it"]["sides"]) == ["as is"]

@@ -1,0 +1,72 @@
+"""The XML that CI systems read: what is not proven is a failure there, whatever it holds."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import msgspec
+import sample
+
+from harness.store.records import Run
+from reports import junit
+
+
+def written(run: Run, folder: Path) -> ElementTree.Element:
+    file = folder / "new" / "junit.xml"
+    junit.write(run, file)
+    return ElementTree.parse(file).getroot()
+
+
+def test_a_green_run_has_a_suite_for_each_release_and_a_case_for_each_cell(tmp_path: Path) -> None:
+    run = sample.run()
+    root = written(run, tmp_path)
+    assert [suite.get("name") for suite in root] == [f"SGLang {r} on cpu" for r in sample.RELEASES]
+    assert root.get("tests") == str(len(run.cells))
+    assert root.get("failures") == "0"
+    assert root.get("skipped") == "6"
+    case = root.findall("testcase") + root.findall("testsuite/testcase")
+    assert case[0].get("classname") == "suites.kv_indices.test_kv_indices"
+    assert case[0].get("name") == "test_padding_changes_nothing_for_the_requests[27460]"
+    assert case[0].get("time") == "0.840"
+    assert {skipped.get("message") for skipped in root.iter("skipped")} == {
+        "n/a: the code is not in this release"
+    }
+
+
+def test_versions_and_machine_are_properties(tmp_path: Path) -> None:
+    found = written(sample.run(), tmp_path).iter("property")
+    properties = {one.get("name"): one.get("value") for one in found}
+    assert properties["version.torch"] == "2.13.0"
+    assert properties["machine.cores"] == "2"
+    assert properties["command"] == "./unfix prove --all-releases"
+
+
+def test_every_cell_that_is_not_good_is_a_failure_with_all_that_was_seen(tmp_path: Path) -> None:
+    run = sample.every_verdict()
+    root = written(run, tmp_path)
+    bad = [cell for cell in run.cells if not (cell.verdict and cell.verdict.good)]
+    failures = [case.find("failure") for case in root.iter("testcase")]
+    kinds = sorted(failure.get("type", "") for failure in failures if failure is not None)
+    wanted = [cell.verdict.value if cell.verdict else "missing" for cell in bad]
+    assert kinds == sorted([*wanted, "collection", "unguarded"])
+    assert root.get("failures") == str(len(wanted) + 2)
+    toothless = next(f for f in failures if f is not None and f.get("type") == "toothless")
+    assert "passed with the fix out, its code ran 16 times" in str(toothless.text)
+    assert "replay: ./unfix prove" in str(toothless.text)
+
+
+def test_what_xml_forbids_is_gone_and_the_rest_is_there(tmp_path: Path) -> None:
+    root = written(sample.every_verdict(), tmp_path)
+    broken = [f for f in root.iter("failure") if f.get("type") == "broken"]
+    text = "".join(str(failure.text) for failure in broken)
+    assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]" in text
+    assert "日本語 🧪" in text
+    assert not set("\x00\x07\x0b\x1b\ud800") & set(text)
+
+
+def test_a_run_that_found_nothing_fails(tmp_path: Path) -> None:
+    root = written(sample.empty(), tmp_path)
+    assert root.get("failures") == "2"
+    run = msgspec.structs.replace(sample.run(), cells=[])
+    assert int(written(run, tmp_path).get("failures", "0")) > 0

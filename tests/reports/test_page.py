@@ -1,0 +1,362 @@
+"""The page in a real browser: what is on it, what a click shows, and what a keyboard reaches."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sample
+
+from harness.store.records import Run
+from reports import page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+Open = Callable[..., "Page"]
+TOOTHLESS = "27460@0.5.9,cpu"
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    runs: dict[str, list[Run]] = {
+        "bad": [sample.every_verdict(), sample.lifecycle()],
+        "one": [sample.every_verdict(sample.one_release())],
+        "life": [sample.lifecycle(11)],
+        "empty": [sample.empty()],
+        "large": [sample.large()],
+    }
+    for name, some in runs.items():
+        page.write(some, folder / f"{name}.html")
+    return {name: folder / f"{name}.html" for name in runs}
+
+
+@pytest.fixture
+def opened(browser: Browser, files: dict[str, Path]) -> Iterator[Open]:
+    """Opens a page; whatever it complains of or asks of the network fails the test."""
+    wrong: list[str] = []
+    contexts = []
+
+    def open_page(name: str = "bad", hash: str = "", width: int = 1400, **more: Any) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, reduced_motion="reduce", **more
+        )
+        contexts.append(context)
+        tab = context.new_page()
+        tab.set_default_timeout(3000)
+        tab.on("console", lambda said: wrong.append(f"console: {said.text}"))
+        tab.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        tab.on("request", lambda asked: asked.url.startswith("file:") or wrong.append(asked.url))
+        tab.goto(files[name].as_uri() + (f"#{hash}" if hash else ""))
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def box(tab: Page, toggle: str, column: int) -> Any:
+    row = tab.locator("tr.line", has=tab.locator(".id", has_text=re.compile(f"^{toggle}$")))
+    return row.locator(".box").nth(column)
+
+
+def focused(tab: Page) -> str:
+    return str(tab.evaluate("document.activeElement.getAttribute('aria-label')"))
+
+
+def test_the_summary_says_in_words_what_the_run_came_to(opened: Open) -> None:
+    tab = opened()
+    said = tab.locator(".summary").inner_text()
+    assert "Red" in said
+    assert "1 toothless" in said
+    assert "no guard names 26972" in said
+    assert "2026-11-21 19:00:00 UTC" in said
+    assert tab.title().startswith("RED · unfix prove")
+    assert "1650 of 1650 cells are proven" in opened("large").locator("h1").inner_text()
+    assert "Red" in opened("empty").locator(".summary").inner_text()
+
+
+def test_the_matrix_has_a_button_for_each_toggle_on_each_release_with_a_sign(opened: Open) -> None:
+    tab = opened()
+    assert tab.locator(".box").count() == len(sample.TOGGLES) * len(sample.RELEASES)
+    assert box(tab, "27460", 0).inner_text().split()[:2] == ["○", "toothless"]
+    assert box(tab, "27460", 1).locator(".glyph").inner_text() == "✓"
+    assert box(tab, "25418-combine-int64", 0).get_attribute("data-mark") == "absent"
+
+
+def test_a_click_shows_all_that_is_known_of_a_box(opened: Open) -> None:
+    tab = opened()
+    box(tab, "27460", 0).click()
+    panel = tab.locator("#panel")
+    text = panel.inner_text()
+    assert "27460 on 0.5.9, cpu" in text
+    assert "it would not notice the bug" in text
+    assert "By its sources this release is buggy" in text
+    assert "should have failed" in text
+    assert "its code ran 16 times" in text
+    assert sample.EXAMPLE[2] in panel.locator(".example").first.inner_text()
+    assert "./unfix prove 27460 --release 0.5.18" in panel.locator(".replay code").last.inner_text()
+    link = panel.locator(".panel-facts a").first
+    assert link.get_attribute("href") == "https://github.com/sgl-project/sglang/pull/27460"
+    added = panel.locator(".diff.added").all_inner_texts()
+    assert [line.strip() for line in added] == [
+        line for line in sample.PATCH.splitlines() if line.startswith("+ ")
+    ]
+    assert panel.locator(".diff.removed").count() == 3
+    traceback = panel.locator("details.fold", has_text="traceback").first
+    assert not traceback.locator("pre").is_visible()
+    traceback.locator("summary").click()
+    assert "AssertionError: no" in traceback.locator("pre").inner_text()
+
+
+def test_what_a_run_holds_is_text_and_never_page(opened: Open) -> None:
+    tab = opened()
+    box(tab, "27338", 1).click()
+    said = tab.locator("#panel-body").inner_text()
+    assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]markup[/]" in said
+    assert "日本語 🧪" in said
+    assert tab.evaluate("window.broken") is None
+    assert tab.locator("img").count() == 0
+    assert "onerror=alert(1)" in tab.locator(".summary").inner_text()
+
+
+def test_a_replay_line_is_copied(opened: Open) -> None:
+    tab = opened(hash=f"box={TOOTHLESS}")
+    tab.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    replay = tab.locator(".replay:visible").first
+    replay.locator("button").click()
+    assert tab.evaluate("window.copied") == replay.locator("code").inner_text()
+    assert tab.locator("#said").inner_text() == "replay line copied"
+
+
+def test_the_filters_leave_what_was_asked_for(opened: Open) -> None:
+    tab = opened()
+
+    def left() -> list[str]:
+        return tab.locator("tr.line:visible .id").all_inner_texts()
+
+    tab.locator("#search").fill("kv_indices 27460")
+    assert left() == ["27460"]
+    tab.locator("#search").fill("told_is_nowhere")
+    assert left() == []
+    assert tab.locator("#none").is_visible()
+    tab.locator("#clear").click()
+    assert len(left()) == len(sample.TOGGLES)
+    tab.locator("#family").select_option("sparse_prefill")
+    assert left() == ["25418-combine-int64", "25418-sparse-prefill-switch"]
+    tab.locator("#clear").click()
+    tab.locator(".chip[data-mark=toothless]").click()
+    assert left() == ["27460"]
+    assert tab.locator(".box.dim:visible").count() == 5
+    tab.locator("#clear").click()
+    tab.locator("#only").check()
+    assert "1 of" not in tab.locator("#shown").inner_text()
+    assert set(left()) == {
+        row["id"] for row in rows(tab) if not all(mark in GOOD for mark in row["marks"])
+    }
+
+
+GOOD = {"proven", "n/a", "absent"}
+
+
+def rows(tab: Page) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tab.evaluate(
+        """() => [...document.querySelectorAll('tr.line')].map((row) => ({
+        id: row.querySelector('.id').textContent,
+        marks: [...row.querySelectorAll('.box')].map((box) => box.dataset.mark)}))"""
+    )
+    return found
+
+
+def test_a_link_opens_the_same_box_under_the_same_filters(opened: Open) -> None:
+    tab = opened()
+    tab.locator("#search").fill("27460")
+    box(tab, "27460", 0).click()
+    hash = tab.evaluate("location.hash.slice(1)")
+    again = opened(hash=hash)
+    assert "27460 on 0.5.9" in again.locator("#panel-title").inner_text()
+    assert again.locator("#search").input_value() == "27460"
+    assert again.locator("tr.line:visible").count() == 1
+    again.keyboard.press("Escape")
+    assert again.evaluate("location.hash") == "#q=27460"
+
+
+def test_a_link_to_what_is_not_there_opens_the_page(opened: Open) -> None:
+    tab = opened(hash="box=1@2,3&verdicts=nonsense&family=none&q=")
+    assert not tab.locator("#panel").is_visible()
+
+
+def test_the_matrix_is_walked_by_arrow_keys_and_is_one_stop_of_tab(opened: Open) -> None:
+    tab = opened()
+    assert tab.locator(".box[tabindex='0']").count() == 1
+    tab.locator("#only").focus()
+    tab.keyboard.press("Tab")
+    assert focused(tab).startswith("25015 on 0.5.9")
+    tab.keyboard.press("ArrowRight")
+    assert focused(tab) == "25015 on 0.5.10: segfault, 1 guard" or "0.5.10" in focused(tab)
+    tab.keyboard.press("ArrowDown")
+    assert focused(tab).startswith("27338 on 0.5.10")
+    tab.keyboard.press("End")
+    assert focused(tab).startswith("27338 on 0.5.14")
+    tab.keyboard.press("ArrowRight")
+    assert focused(tab).startswith("27338 on 0.5.14")
+    tab.keyboard.press("Control+Home")
+    assert focused(tab).startswith("25015 on 0.5.9")
+    outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    tab.keyboard.press("Tab")
+    assert not focused(tab).startswith("25015")
+
+
+def test_enter_opens_and_escape_gives_the_focus_back(opened: Open) -> None:
+    tab = opened()
+    tab.keyboard.press("/")
+    assert tab.evaluate("document.activeElement.id") == "search"
+    tab.keyboard.type("27460")
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("ArrowRight")
+    before = focused(tab)
+    assert before.startswith("27460 on 0.5.10")
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "panel-title"
+    assert "27460 on 0.5.10" in tab.locator("#panel-title").inner_text()
+    tab.keyboard.press("j")
+    assert "27460 on 0.5.11" in tab.locator("#panel-title").inner_text()
+    tab.keyboard.press("k")
+    tab.keyboard.press("Escape")
+    assert not tab.locator("#panel").is_visible()
+    assert focused(tab) == before
+
+
+def test_with_one_release_the_guards_are_rows(opened: Open) -> None:
+    tab = opened("one")
+    rows = tab.locator("tr.line")
+    assert rows.count() == len(sample.one_release().cells)
+    row = tab.locator("tr.line", has=tab.locator("[data-mark=toothless]"))
+    assert row.locator(".side").all_inner_texts() == ["passed ×16", "passed ×16"]
+    row.locator(".box").click()
+    assert tab.locator(".guard-part").count() == 1
+    assert "guard=" not in tab.evaluate("location.hash")
+    again = opened("one", hash=tab.evaluate("location.hash.slice(1)"))
+    assert "toothless" in again.locator(".answer").inner_text()
+
+
+def test_how_long_a_bug_lived_is_a_picture_that_marks_where_it_differs(opened: Open) -> None:
+    tab = opened("life")
+    row = tab.locator(".life-row", has_text="27460")
+    label = row.locator("svg").get_attribute("aria-label") or ""
+    assert "0.5.12: by its sources has the bug; running found the bug." in label
+    assert "0.5.13: by its sources has the fix; running found the bug: THEY DIFFER" in label
+    assert row.locator(".ring").count() == 1
+    assert row.locator(".sign-bug").count() == 5
+    assert "bug in 0.5.9 – 0.5.13" in row.inner_text()
+    assert tab.locator(".ring").count() == 2, "one in the picture, one in its legend"
+    assert row.locator(".told").bounding_box()
+    scrolls = tab.evaluate("document.querySelector('#life').scrollWidth - life.clientWidth")
+    assert scrolls <= 0
+    row.locator(".slot").nth(4).click()
+    assert "27460 on 0.5.13" in tab.locator("#panel-title").inner_text()
+
+
+def test_times_are_bars_of_releases_and_of_the_slowest_guards(opened: Open) -> None:
+    tab = opened()
+    assert tab.locator("#release-times li").count() == len(sample.RELEASES)
+    assert "73 s, 12 s to start" in tab.locator("#release-times").inner_text()
+    first = tab.locator("#guard-times li").first
+    assert "test_padding_changes_nothing" in first.inner_text()
+
+
+CONTRAST = """() => {
+  const paint = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const channels = (colour, below) => {
+    paint.fillStyle = below || '#fff'; paint.fillRect(0, 0, 1, 1);
+    paint.fillStyle = colour; paint.fillRect(0, 0, 1, 1);
+    return [...paint.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const under = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if (colour !== 'rgba(0, 0, 0, 0)') return colour;
+    }
+    return '#fff';
+  };
+  const wanted = '.box, .count, .key, .answer, .hint, .toggle .title, .told, .took, .chip, .side-head *, '
+    + '.diff, .problems li, h1, .colour, .panel-state, .panel-facts a, .fold > summary, .guard-file';
+  return [...document.querySelectorAll(wanted)].filter((one) => one.offsetParent || one.closest('dialog')).map((one) => {
+    const [a, b] = [channels(getComputedStyle(one).color), channels(under(one))].map(light);
+    return { who: one.className + ' ' + one.textContent.slice(0, 20), ratio: (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) };
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["bad", "life"])
+def test_every_text_stands_out_from_its_ground(opened: Open, scheme: str, name: str) -> None:
+    tab = opened(name, hash=f"box={TOOTHLESS}", color_scheme=scheme)
+    found = tab.evaluate(CONTRAST)
+    assert len(found) > 60
+    assert [one for one in found if one["ratio"] < 4.5] == []
+
+
+def test_dark_follows_the_system_and_the_switch_overrules_it(opened: Open) -> None:
+    tab = opened("one", color_scheme="dark")
+
+    def ground() -> str:
+        return str(tab.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+
+    dark = ground()
+    tab.locator("#theme").click()
+    assert tab.locator("#theme").inner_text() == "theme: light"
+    assert ground() != dark
+    tab.reload()
+    assert tab.locator("#theme").inner_text() == "theme: light"
+    tab.locator("#theme").click()
+    assert ground() == dark
+
+
+@pytest.mark.parametrize("name", ["bad", "one", "life", "empty"])
+def test_on_400_pixels_the_page_itself_never_scrolls_sideways(opened: Open, name: str) -> None:
+    tab = opened(name, width=400)
+    wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert tab.evaluate(wider) == 0
+    if name == "empty":
+        return
+    tab.locator(".box").first.click()
+    assert tab.evaluate(wider) == 0
+    assert tab.evaluate("panel.getBoundingClientRect().width") <= 400
+    assert tab.evaluate("document.querySelector('#panel-body').scrollWidth") <= 400
+
+
+def test_a_large_run_opens_fast_and_reads_no_details_before_they_are_asked_for(
+    opened: Open,
+) -> None:
+    tab = opened("large", width=1600)
+    ready = tab.evaluate("performance.getEntriesByType('navigation')[0].domComplete")
+    assert ready < 3000, "milliseconds, with room for a busy machine"
+    assert tab.locator("pre").count() == 0
+    box(tab, "25007", 3).click()
+    assert tab.locator("#panel pre").count() > 6
+
+
+def test_the_file_stands_alone_and_allows_nothing_but_itself(files: dict[str, Path]) -> None:
+    text = files["bad"].read_text()
+    assert "default-src 'none'" in text
+    assert not re.search(
+        r"<(link|img|iframe)\b|@import|url\(http|\ssrc=\"", text.split("<script")[0]
+    )
+    assert not re.search(r"<[^>]*\son[a-z]+=", re.sub(r"(?s)<script.*?</script>", "", text))
+    scripts = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', text, re.S)
+    assert len(scripts) == 1 + len(sample.TOGGLES) * len(sample.RELEASES)
+    for _, held in scripts:
+        json.loads(held)
+    assert files["large"].stat().st_size < 12_000_000

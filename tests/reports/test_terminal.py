@@ -1,0 +1,115 @@
+"""What a person sees in a terminal, wide or narrow, with colours or without."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import sample
+from rich.console import Console
+
+from harness.store.records import Run, Verdict
+from reports import picture, terminal
+
+
+def shown(run: Run, width: int = 80) -> str:
+    out = io.StringIO()
+    terminal.show(run, Console(file=out, width=width, color_system=None))
+    return out.getvalue()
+
+
+def line(text: str, begins: str) -> str:
+    return next(line for line in text.splitlines() if line.strip().startswith(begins))
+
+
+def test_a_green_run_ends_in_a_line_that_says_so() -> None:
+    text = shown(sample.one_release())
+    assert text.splitlines()[-1] == "11 cells proven, on 0.5.14, cpu, in 73 s: green"
+    assert line(text, "27460").split() == ["27460", "2", "proven", "16", "/", "12", "1.7", "s"]
+    assert "--failed" not in text
+
+
+def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
+    run = sample.one_release()
+    cell = next(cell for cell in run.cells if cell.toggle == "20606")
+    cell.verdict = Verdict.BROKEN
+    cell.sides = {"fixed": sample.failing("fixed")}
+    run.releases[0].unguarded = ["25015"]
+    text = shown(run)
+    assert "20606" in line(text, "broken")
+    assert "failed with the fix in, its code ran 16 times" in text
+    assert "wrote kv_indices[1, 0], outside of what program (0, 0, 1)" in text
+    assert all(part in text for part in sample.EXAMPLE[:2])
+    replay = cell.sides["fixed"].replay
+    assert f"replay: {replay}\n" in text, "a replay line that is broken up cannot be copied"
+    assert ": red\n" in text
+    assert "0.5.14: no guard names 25015" in text
+    assert text.rstrip().endswith("unfix prove --failed")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_no_line_of_the_tables_is_wider_than_the_terminal(width: int) -> None:
+    for run in (sample.run(11), sample.lifecycle(11), sample.every_verdict(), sample.large()):
+        for one in shown(run, width).split("\n\n")[0].splitlines():
+            assert len(one) <= width, one
+
+
+def test_every_verdict_can_be_told_without_colours() -> None:
+    text = shown(sample.every_verdict())
+    row = line(text, "27460")
+    assert "TTH" in row
+    for mark in ("TTH toothless", "UNR unreached", "SEG segfault", "NOG unguarded"):
+        assert mark in text
+    assert "toothless" in line(shown(sample.every_verdict(), 200), "27460")
+
+
+def test_more_releases_than_fit_go_below_each_other() -> None:
+    text = shown(sample.run(11), 50)
+    heads = [one for one in text.splitlines() if one.startswith("toggle")]
+    assert len(heads) > 1
+    assert [name for head in heads for name in head.split()[1:]] == [
+        release.removeprefix("0.5") for release in sample.ALL_RELEASES
+    ]
+
+
+def test_names_in_brackets_and_markup_are_shown_as_they_are() -> None:
+    run = sample.every_verdict()
+    text = shown(run, 300)
+    assert "test_an_eager_row[flashinfer]" in text
+    assert "[bold red]markup[/] [27460]" in text
+    assert "\x1b" not in text
+    assert "\x00" not in text
+
+
+def test_a_lifecycle_says_when_each_bug_lived_and_where_sources_and_running_differ() -> None:
+    text = shown(sample.lifecycle())
+    assert line(text, "25015").split() == ["25015", *["BUG"] * 3, *["fix"] * 3, ".9-.11"]
+    wide = line(shown(sample.lifecycle(), 160), "27460")
+    assert wide.endswith("has the bug   differs   has the fix 0.5.9 to 0.5.13 1 ≠")
+    assert '27460 on 0.5.13: running says "has the bug", the sources say fixed' in text
+    assert "25 with the bug, 33 with the fix, 2 differs, 6 n/a" in text
+
+
+def test_a_reason_is_told_once_for_all_its_cells() -> None:
+    text = shown(sample.run())
+    assert text.count("the code is not in this release") == 1
+    assert "n/a: 6 cells: the code is not in this release" in text
+
+
+def test_an_empty_run_is_red() -> None:
+    text = shown(sample.empty())
+    assert "no cells, on no release, in 0 s: red" in text
+    assert "no guard applied: nothing is proven" in text
+
+
+def test_a_picture_is_svg_that_fetches_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "some.where" / "a.b.svg"
+    picture.svg([sample.every_verdict(sample.one_release()), sample.lifecycle()], file)
+    text = file.read_text()
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg")
+    assert "toothless" in text
+    assert "@font-face" not in text
+    assert "url(http" not in text

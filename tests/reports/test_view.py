@@ -1,0 +1,171 @@
+"""What all reports share: which verdict stands for a box, when a bug lived, whose cell counts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import sample
+
+from harness.store.records import Cell, Outcome, Run, Verdict
+from reports import life, texts, view
+
+
+def row(seen: view.View, toggle: str) -> view.Row:
+    return next(row for row in seen.rows if row.toggle.id == toggle)
+
+
+def test_every_verdict_has_a_mark_and_agrees_with_it_about_what_is_good() -> None:
+    for verdict in Verdict:
+        assert texts.MARKS[verdict.value].good == verdict.good, verdict
+
+
+def test_signs_that_are_good_and_signs_that_are_not_are_never_the_same() -> None:
+    good = {mark.glyph for mark in texts.MARKS.values() if mark.good}
+    bad = {mark.glyph for mark in texts.MARKS.values() if not mark.good}
+    assert not good & bad
+    shorts = [mark.short for mark in texts.MARKS.values()]
+    assert len(shorts) == len(set(shorts))
+
+
+def test_a_box_shows_the_worst_of_its_guards() -> None:
+    run = sample.run()
+    cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
+    assert len(cells) == 2
+    cells[1].verdict = Verdict.TOOTHLESS
+    box = row(view.make(run), "27460").boxes[3]
+    assert box.mark == "toothless"
+    assert box.counts == {"proven": 1, "toothless": 1}
+    cells[0].verdict = None
+    assert row(view.make(run), "27460").boxes[3].mark == "toothless"
+    cells[1].verdict = Verdict.PROVEN
+    assert row(view.make(run), "27460").boxes[3].mark == "missing"
+
+
+def test_one_guard_that_cannot_apply_does_not_hide_one_that_proves() -> None:
+    run = sample.run()
+    cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
+    cells[0].verdict = Verdict.NA
+    assert row(view.make(run), "27460").boxes[3].mark == "proven"
+
+
+def test_a_box_without_guards_says_why_it_is_empty() -> None:
+    run = sample.run()
+    run.cells = [cell for cell in run.cells if cell.toggle not in ("26972", "25418-combine-int64")]
+    run.releases[0].unguarded = ["26972"]
+    seen = view.make(run)
+    assert [box.mark for box in row(seen, "26972").boxes] == ["unguarded"] + ["not run"] * 5
+    marks = [box.mark for box in row(seen, "25418-combine-int64").boxes]
+    assert marks == ["absent"] * 4 + ["not run"] * 2
+
+
+def test_releases_are_columns_from_the_oldest_and_devices_apart() -> None:
+    run = sample.run(11)
+    run.releases.reverse()
+    assert [column.label for column in view.make(run).columns] == sample.ALL_RELEASES
+    both = view.make([sample.run(2), sample.run(2, device="cuda")])
+    labels = ["0.5.9 cpu", "0.5.9 cuda", "0.5.10 cpu", "0.5.10 cuda"]
+    assert [column.label for column in both.columns] == labels
+
+
+def test_of_two_runs_the_later_cell_stands_in_whatever_order_they_are_given() -> None:
+    first = sample.run()
+    first.cells[0].verdict = Verdict.BROKEN
+    again = msgspec.structs.replace(
+        first,
+        id="again",
+        started="2026-11-22T00:00:00+00:00",
+        cells=[msgspec.structs.replace(first.cells[0], verdict=Verdict.PROVEN)],
+    )
+    assert not view.make(first).green
+    for runs in ([first, again], [again, first]):
+        seen = view.make(runs)
+        assert seen.green
+        assert len(seen.run.cells) == len(first.cells)
+
+
+def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
+    seen = view.make([sample.run(), sample.lifecycle()])
+    assert seen.kind == "prove"
+    assert seen.green
+    assert {box.mark for row in seen.rows for box in row.boxes} == {"proven", "absent"}
+    assert row(seen, "27460").boxes[4].as_is[0].verdict is Verdict.DIFFERS
+    assert row(seen, "27460").life.contradictions
+
+
+@pytest.mark.parametrize("kind", ["prove", "lifecycle"])
+def test_a_bug_lived_from_the_first_to_the_last_release_where_running_found_it(kind: str) -> None:
+    run = sample.run() if kind == "prove" else sample.lifecycle()
+    seen = view.make(run)
+    lived = row(seen, "25418-sparse-prefill-switch").life
+    assert (lived.first, lived.last) == ("0.5.11", "0.5.12")
+    assert [on.source for on in lived.on] == ["absent"] * 2 + ["buggy"] * 2 + ["fixed"] * 2
+    assert [on.found for on in lived.on] == ["", ""] + ["buggy"] * 2 + ["fixed"] * 2
+    assert not lived.contradictions
+    assert row(seen, "kv-indices-size-check").life.span == ""
+
+
+def test_a_release_that_runs_otherwise_than_its_sources_say_is_a_contradiction() -> None:
+    lived = row(view.make(sample.lifecycle()), "27460").life
+    assert [on.release for on in lived.contradictions] == ["0.5.13"]
+    told = life.in_words(lived.contradictions[0])
+    assert told == 'running says "has the bug", the sources say fixed'
+    assert lived.last == "0.5.13"
+
+
+def as_it_is(state: str, outcome: Outcome, reach: int = 3) -> Cell:
+    """A cell without verdict, whose side that equals the state ended like this."""
+    return Cell(
+        "g", "t", "1", "cpu", state, sides={state: sample.side(state, outcome, reach=reach)}
+    )
+
+
+def test_what_running_says_of_a_toggled_cell_is_the_side_that_was_not_toggled() -> None:
+    assert life.found(as_it_is("fixed", Outcome.PASSED)) == "fixed"
+    assert life.found(as_it_is("buggy", Outcome.FAILED)) == "buggy"
+    assert life.found(as_it_is("fixed", Outcome.FAILED)) == "buggy"
+    assert life.found(as_it_is("buggy", Outcome.SEGFAULT)) == "buggy"
+    assert life.found(as_it_is("buggy", Outcome.HANG)) == ""
+    assert life.found(as_it_is("buggy", Outcome.PASSED, reach=0)) == ""
+    other = Cell(
+        "g", "t", "1", "cpu", "buggy", sides={"fixed": sample.side("fixed", Outcome.PASSED)}
+    )
+    assert life.found(other) == ""
+
+
+def test_a_toothless_guard_is_no_news_about_the_release() -> None:
+    run = sample.run()
+    cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.9")]
+    cells[0].verdict = Verdict.TOOTHLESS
+    cells[0].sides["buggy"] = sample.side("buggy", Outcome.PASSED)
+    lived = row(view.make(run), "27460").life
+    assert lived.on[0].found == "buggy"
+    assert not lived.contradictions
+
+
+def test_what_prints_as_nothing_is_shown_and_colours_are_gone() -> None:
+    assert texts.visible("a\x1b[1;31mred\x1b[0m\x00\x07b") == "ared\\x00\\x07b"
+    assert texts.visible("\u202eevil\ud800") == "\\u202eevil\\ud800"
+    assert texts.visible("one\r\ntwo\n\tthree") == "one\ntwo\n\tthree"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0, "0 s"),
+        (0.004, "4 ms"),
+        (0.42, "0.42 s"),
+        (7.26, "7.3 s"),
+        (73.2, "73 s"),
+        (130, "2 min 10 s"),
+        (7384, "2 h 3 min"),
+    ],
+)
+def test_times_read_at_a_glance(seconds: float, told: str) -> None:
+    assert texts.duration(seconds) == told
+
+
+def test_an_empty_run_is_red_and_has_nothing_to_show() -> None:
+    for seen in (view.make(sample.empty()), view.make([])):
+        assert not seen.green
+        assert seen.rows == ()
+    assert view.make(Run(id="x", kind="lifecycle", started="")).kind == "lifecycle"
