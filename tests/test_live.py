@@ -117,6 +117,17 @@ def test_objects_keep_their_identity_while_toggled() -> None:
         assert users.plain is forms.plain
 
 
+def test_a_closure_that_the_collector_was_told_to_forget_changes_too() -> None:
+    gc.freeze()
+    try:
+        with reverted("toy-closure"):
+            assert users.MADE_EARLY(100) == 95
+        assert users.MADE_EARLY(100) == 105
+        assert gc.get_freeze_count(), "and it stays forgotten"
+    finally:
+        gc.unfreeze()
+
+
 def test_a_closure_made_while_toggled_is_fixed_afterwards() -> None:
     with reverted("toy-closure"):
         made_inside = forms.outer(5)

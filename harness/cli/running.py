@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
     earlier = _earlier(arguments, kind, store)
     if earlier is not None:
         _as_before(arguments, earlier)
-    asked = _asked(arguments, kind, earlier)
+    asked = _asked(arguments, kind, earlier, store.took())
     if arguments.resume is not None and earlier is not None:
         new = earlier
         new.releases = []
@@ -109,7 +109,12 @@ def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
     arguments.toggles = [Path(folder) for folder in earlier.settings["toggles"]]
 
 
-def _asked(arguments: argparse.Namespace, kind: str, earlier: Run | None) -> Asked:
+def _asked(
+    arguments: argparse.Namespace,
+    kind: str,
+    earlier: Run | None,
+    took: dict[tuple[str, str, str], float],
+) -> Asked:
     from harness.prove import plan
 
     catalogue = options.catalogue(arguments)
@@ -138,6 +143,7 @@ def _asked(arguments: argparse.Namespace, kind: str, earlier: Run | None) -> Ask
         shard=shard,
         only=plan.not_proven(earlier.cells) if failed and earlier else None,
         done={cell.key: cell for cell in earlier.cells} if resumed and earlier else {},
+        took=took,
     )
     if failed and not asked.only:
         raise UnfixError("that run left nothing to prove")

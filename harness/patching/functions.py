@@ -118,8 +118,16 @@ def functions_behind(found: Any, depth: int = 6) -> Iterator[FunctionType]:
 
 
 def closures_of(code: CodeType) -> list[FunctionType]:
-    """Every living function that runs this code object."""
-    return [f for f in gc.get_referrers(code) if type(f) is FunctionType and f.__code__ is code]
+    """Every living function that runs this code object, also those that `gc.freeze` hides."""
+    frozen = gc.get_freeze_count()
+    if frozen:
+        gc.unfreeze()
+    try:
+        holders = gc.get_referrers(code)
+    finally:
+        if frozen:
+            gc.freeze()
+    return [f for f in holders if type(f) is FunctionType and f.__code__ is code]
 
 
 def nested_pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Asked:
     shard: tuple[int, int] = (1, 1)
     only: frozenset[Key] | None = None  # of an earlier run, these cells alone
     done: dict[Key, Cell] = field(default_factory=dict)  # of a run that goes on
+    took: dict[tuple[str, str, str], float] = field(default_factory=dict)  # in earlier runs
 
     @property
     def sides(self) -> list[str]:
@@ -82,6 +84,9 @@ class Left:
                 cell = self.cells[pair] = self._cell(task)
             if cell.verdict is None and task.side not in cell.sides:
                 self.waiting.append((*pair, task.side))
+        # The longest first, so that none is left over for one core at the end.
+        took = self.asked.took
+        self.waiting = deque(sorted(self.waiting, key=lambda task: -took.get(task, math.inf)))
         if not self.asked.words and self.asked.only is None:
             self.on.unguarded = self._unguarded({task.toggle for task in collected.tasks})
         return list(self.cells.values())

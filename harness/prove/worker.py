@@ -88,6 +88,7 @@ class Worker:
         forks = device.get() == "cpu"
         if forks:
             _one_thread()
+        # What is imported stays: a collection in a fork need not look at it, nor copy its pages.
         gc.collect()
         gc.freeze()
         seconds = time.time() - self.started

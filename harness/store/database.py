@@ -212,6 +212,14 @@ class Store:
             run.cells = self._cells(run.id)
         return run
 
+    def took(self) -> dict[tuple[str, str, str], float]:
+        """Seconds by toggle, guard and side, over all runs."""
+        with self._explained():
+            rows = self._db.execute(
+                "SELECT toggle, guard, side, avg(seconds) FROM sides GROUP BY toggle, guard, side"
+            ).fetchall()
+        return {(toggle, guard, side): seconds for toggle, guard, side, seconds in rows}
+
     def _cells(self, run: str) -> list[Cell]:
         cells: dict[tuple[str, ...], Cell] = {}
         for release, device, toggle, guard, state, verdict, why in self._db.execute(

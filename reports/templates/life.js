@@ -54,7 +54,7 @@ function lifeRow(toggle, step) {
     picture.append(slot);
   });
   const differing = on.filter((lived) => lived.differs).length;
-  const told = span ? `bug in ${span.replace(" to ", " – ")}` : ran ? "no bug found" : "not run";
+  const told = span ? `bug in ${span}` : ran ? "no bug found" : "not run";
   return make("div", { class: "life-row" },
     make("span", { class: "id", title: toggle.title }, toggle.id), picture,
     make("span", { class: "told" }, told, differing ? make("b", { class: "differs" }, ` ≠ ${differing}`) : ""));

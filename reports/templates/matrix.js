@@ -81,7 +81,7 @@ function familyRow(family, span) {
 function sideText(guard, name) {
   const side = guard && guard.sides.find((one) => one[0] === name);
   if (!side) return make("td", { role: "gridcell", class: "side" }, "");
-  return make("td", { role: "gridcell", class: "side" }, make("span", { class: "outcome" }, side[1]), make("span", { class: "reach" }, ` ×${side[2]}`));
+  return make("td", { role: "gridcell", class: "side" }, make("span", { class: "outcome" }, side[1]), make("span", { class: "reach" }, ` x${side[2]}`));
 }
 
 function guardMatrix() {
