@@ -20,7 +20,6 @@ class Lane:
     def __init__(self, left: Left, folder: Path) -> None:
         self.left = left
         self.folder = folder / left.target.name
-        self.log = folder / f"{left.target.name}.log"
         self.workers: list[WorkerProcess] = []
         self.forks = left.asked.device == "cpu"
         self.started: float | None = None
@@ -42,9 +41,10 @@ class Lane:
         asked = self.left.asked
         if self.started is None:
             self.started = time.monotonic()
-        wanted = 1
+        wanted = 1 if self.forks else asked.jobs
         if not self.forks and self.left.known:
-            wanted = min(asked.jobs, len(self.left.waiting)) + bool(self.left.waiting)
+            waiting = len(self.left.waiting)
+            wanted = min(asked.jobs, waiting + self.in_flight) + bool(waiting)
         while len(self.workers) < wanted and not self.over:
             self._made += 1
             setting = Setting(
@@ -55,7 +55,8 @@ class Lane:
                 device=asked.device,
             )
             python = self.left.target.python
-            self.workers.append(WorkerProcess(python, setting, asked.folders, self.log))
+            log = self.folder.with_name(f"{self.folder.name}-{self._made}.log")
+            self.workers.append(WorkerProcess(python, setting, asked.folders, log))
 
     def next(self) -> tuple[WorkerProcess, int] | None:
         """A task and the worker to give it to; none while what a dead worker ran is run alone."""

@@ -127,6 +127,7 @@ class Proving:
         elif isinstance(said, Ended):
             if said.side.outcome is Outcome.LOST and left.again_alone(said.number):
                 return
+            worker.reported[left.task_of(said.number)[0]] += said.side.reach
             self._keep(lane, said.number, said.side)
             if said.lost:
                 lane.retire(worker)
@@ -151,9 +152,11 @@ class Proving:
             self._problem(lane, f"the worker ended with {code} while it had nothing to do")
             lane.give_up()
         for number in running:
-            side = lane.left.task_of(number)[2]
+            toggle, _, side = lane.left.task_of(number)
             if not lane.forks:
-                self._keep(lane, number, _death(side, code, overdue, self.asked.seconds, worker))
+                died = _death(side, code, overdue, self.asked.seconds, worker.last_words())
+                died.reach = worker.reach(toggle)
+                self._keep(lane, number, died)
             elif not lane.left.again_alone(number):
                 why = f"run alone, it ended its worker again ({code})"
                 self._keep(lane, number, Side(side, Outcome.LOST, headline=why))
@@ -187,13 +190,11 @@ def _describe(on: OnRelease, target: Target, asked: Asked) -> None:
             on.patches[toggle.id] = diffs.of(finding, target.tree)
 
 
-def _death(side: str, code: int, overdue: bool, limit: float, worker: WorkerProcess) -> Side:
+def _death(side: str, code: int, overdue: bool, limit: float, detail: str) -> Side:
     """How a test that ran in the worker itself ended it."""
-    detail = worker.last_words()
     if overdue:
-        return Side(
-            side, Outcome.HANG, headline=f"it did not end within {limit:g} s", detail=detail
-        )
+        words = f"it did not end within {limit:g} s"
+        return Side(side, Outcome.HANG, headline=words, detail=detail)
     if code >= 0:
         words = f"it ended its process with exit code {code}"
         return Side(side, Outcome.EXITED, headline=words, detail=detail)

@@ -8,6 +8,7 @@ no other test. Started by `workers.py`, with the two ends of its pipes.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -159,6 +160,7 @@ class Worker:
     # On CUDA
 
     def _serve_here(self) -> None:
+        faulthandler.enable()
         while not self.line.over:
             for order in self.line.orders():
                 item = self.items[order.number]

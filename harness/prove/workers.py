@@ -9,15 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
 from harness import paths
-from harness.patching import boot
+from harness.patching import attestation, boot
 from harness.prove.messages import Ended, Order, Said, Setting
 
-_LAST = 2000  # characters of a log worth showing
+_LAST = 8000  # characters of a log worth showing
 _FAREWELL = 1.0  # seconds to end by itself
 _KEEPERS = 30.0  # seconds that a keeper may be late
 
@@ -31,6 +32,8 @@ class WorkerProcess:
         self.started = time.monotonic()
         self.ready = False
         self.running: dict[int, float] = {}  # task numbers, and when each must have ended
+        self.reported: Counter[str] = Counter()  # reach by toggle, of the tests that came back
+        self._attestations = Path(setting.folder) / "attestations"
         self._rest = b""
         there, self._write = os.pipe()
         self.read_end, back = os.pipe()
@@ -77,8 +80,10 @@ class WorkerProcess:
         """End it and all below it; gives its exit code, negative for a signal."""
         with contextlib.suppress(OSError):
             os.close(self._write)
+        if kill:
+            self.process.send_signal(signal.SIGABRT)  # it says where it is
         try:
-            code = self.process.wait(timeout=0 if kill else _FAREWELL)
+            code = self.process.wait(timeout=_FAREWELL)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -86,6 +91,12 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             os.close(self.read_end)
         return code
+
+    def reach(self, toggle: str) -> int:
+        """How often a toggle's code ran in the test that ended this worker."""
+        attested = attestation.read(self._attestations)
+        ours = (a.reach(toggle) for a in attested if a.pid == self.process.pid)
+        return sum(ours) - self.reported[toggle]
 
     def last_words(self) -> str:
         try:

@@ -12,6 +12,7 @@ RELEASES = ["0.5.9", "0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14"]
 ALL_RELEASES = [*RELEASES, "0.5.15", "0.5.16", "0.5.18", "0.5.20", "0.5.23"]
 NASTY = (
     "</script><script>window.broken = 1</script><b>bold</b> [bold red]markup[/] [27460] "
+    "</script ><!-- <script> --> "
     "a|b `code` **stars** \x1b[31mred\x1b[0m \x00\x07\x0b ünïcödé 日本語 🧪 \u202eevil\u202c "
     "&amp; <img src=x onerror=alert(1)> \ud800"
 )

@@ -248,6 +248,10 @@ def test_enter_opens_and_escape_gives_the_focus_back(opened: Open) -> None:
     tab.keyboard.press("Escape")
     assert not tab.locator("#panel").is_visible()
     assert focused(tab) == before
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("j")
+    tab.keyboard.press("Escape")
+    assert focused(tab).startswith("27460 on 0.5.11"), "the box that was looked at last"
 
 
 def test_with_one_release_the_guards_are_rows(opened: Open) -> None:
@@ -378,4 +382,5 @@ def test_the_file_stands_alone_and_allows_nothing_but_itself(files: dict[str, Pa
     assert len(scripts) == 1 + len(sample.TOGGLES) * len(sample.RELEASES)
     for _, held in scripts:
         json.loads(held)
+        assert "<" not in held, "a script element ends at what looks like its end"
     assert files["large"].stat().st_size < 12_000_000

@@ -81,6 +81,7 @@ def test_of_two_runs_the_later_cell_stands_in_whatever_order_they_are_given() ->
         seen = view.make(runs)
         assert seen.green
         assert len(seen.run.cells) == len(first.cells)
+        assert [run.id for run in seen.runs] == [first.id, "again"]
 
 
 def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
@@ -130,6 +131,37 @@ def test_what_running_says_of_a_toggled_cell_is_the_side_that_was_not_toggled() 
         "g", "t", "1", "cpu", "buggy", sides={"fixed": sample.side("fixed", Outcome.PASSED)}
     )
     assert life.found(other) == ""
+
+
+def test_what_ran_as_the_release_is_outweighs_what_was_toggled() -> None:
+    run = sample.run()
+    cell = next(c for c in run.cells if (c.toggle, c.release) == ("20606", "0.5.13"))
+    cell.verdict = Verdict.BROKEN
+    cell.sides = {"fixed": sample.failing("fixed")}
+    alone = row(view.make(run), "20606").life
+    assert [on.release for on in alone.contradictions] == ["0.5.13"]
+    assert not row(view.make([run, sample.lifecycle()]), "20606").life.contradictions
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "outcome", "right"),
+    [
+        ("fixed", "fixed", Outcome.PASSED, True),
+        ("fixed", "fixed", Outcome.FAILED, False),
+        ("buggy", "fixed", Outcome.PASSED, True),
+        ("fixed", "buggy", Outcome.FAILED, True),
+        ("fixed", "buggy", Outcome.SEGFAULT, True),
+        ("fixed", "buggy", Outcome.HANG, False),
+        ("fixed", "buggy", Outcome.PASSED, False),
+        ("buggy", "as is", Outcome.FAILED, True),
+        ("buggy", "as is", Outcome.PASSED, False),
+        ("fixed", "as is", Outcome.PASSED, True),
+    ],
+)
+def test_a_side_is_right_if_it_ended_as_it_should(
+    state: str, name: str, outcome: Outcome, right: bool
+) -> None:
+    assert view.right(Cell("g", "t", "1", "cpu", state), sample.side(name, outcome)) is right
 
 
 def test_a_toothless_guard_is_no_news_about_the_release() -> None:

@@ -1,0 +1,374 @@
+"""What a mutant costs: `unfix prove` beside cosmic-ray and mutmut, on the same mutants and tests.
+
+    python -m venv TOOLS && TOOLS/bin/pip install cosmic-ray mutmut
+    python bench/mutants.py --tools TOOLS [--record FILE]      (in unfix's own environment)
+
+bench/small holds a package, its tests, and the settings of the two tools. First both run all of
+their own mutants. Those that both make as the same changed line become toggles, the original line
+as the fixed form and the changed one as the buggy form; then all three run these alone, by turns.
+A guard of a toggle is a test that calls its function, as mutmut found. Killed means that a guard
+proves it, survived that all its guards are toothless: one verdict that differs fails the run.
+
+What each does for a mutant, which is not the same:
+
+- cosmic-ray changes the file and runs pytest anew, all tests until one fails. Its local
+  distributor has one process, and the files of one folder allow no second.
+- mutmut imports pytest once and forks, at most --jobs at a time: the tests that call the mutated
+  function, until one fails. Before that it runs all of them three times: to see which test calls
+  what, unchanged, and forced to fail.
+- `unfix prove` imports pytest once and forks, --jobs tests at a time: every guard for itself,
+  twice, with the original and with the mutant, both kept with how often the mutated code ran.
+
+Every time is the whole commands', their start included; `cosmic-ray init` looks for all of its
+mutants both times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import machine, paths
+
+SMALL = Path(__file__).parent / "small"
+MODULE = "sglang/sizes.py"
+FAMILY = "mutants"
+KILLED, SURVIVED = "killed", "survived"
+VERSIONS = """
+import importlib.metadata, json, sys
+print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))
+"""
+TOGGLE = """\
+id: {id}
+title: a mutant of {function}
+family: {family}
+symptom: silent-corruption
+devices: [cpu]
+variants:
+  - releases: ">=1.0"
+    target: sglang.sizes:{function}
+    edits:
+      - fixed: {fixed}
+        buggy: {buggy}
+"""
+MARKS = """\
+import pytest
+
+GUARDS = {guards!r}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(name, obj):
+    if name in GUARDS:
+        pytest.mark.guards(*GUARDS[name])(obj)
+"""
+
+
+class Mutant(NamedTuple):
+    """One changed line, the same whoever made it."""
+
+    function: str
+    line: int
+    was: str
+    now: str
+
+
+class Found(NamedTuple):
+    """What a run of a tool said: a mutant's name there, and what came of it."""
+
+    seconds: float
+    all: int
+    mutants: dict[Mutant, tuple[str, str]]
+
+
+def called(command: list[str], folder: Path, wanted: Iterable[int] = (0,), **more: str) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **more}, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in wanted:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def neat(line: str) -> str:
+    """A line as everybody writes it; cosmic-ray leaves spaces of its own."""
+    line = line.strip()
+    return ast.unparse(ast.parse(f"{line} pass" if line.endswith(":") else line)).split("\n")[0]
+
+
+def functions(text: str) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+
+
+class Bench:
+    def __init__(self, tools: Path, jobs: int, root: Path) -> None:
+        self.tools = tools.resolve() / "bin"
+        self.jobs = jobs
+        self.root = root
+        self.text = (SMALL / MODULE).read_text()
+        self.made = 0
+        self.session = root / "session.sqlite"  # of the run over all of cosmic-ray's mutants
+        self.tests: dict[str, list[str]] = {}  # by function, the names of those that call it
+
+    def copy(self) -> Path:
+        """A fresh copy of the package and its tests, with nothing compiled."""
+        self.made += 1
+        folder = self.root / str(self.made)
+        shutil.copytree(SMALL, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        return folder
+
+    def tool(self, folder: Path, *words: str) -> str:
+        path = os.pathsep.join((str(self.tools), os.environ["PATH"]))
+        return called([str(self.tools / words[0]), *words[1:]], folder, PATH=path)
+
+    # cosmic-ray
+
+    def cosmic_ray(self, only: list[str] | None = None) -> Found:
+        """All of its mutants; or those of an earlier session that are named, again."""
+        folder, config = self.copy(), "cosmic-ray.toml"
+        begun = time.perf_counter()
+        self.tool(folder, "cosmic-ray", "init", config, "session.sqlite")
+        self.tool(folder, "cr-filter-operators", "session.sqlite", config)
+        self.tool(folder, "cosmic-ray", "baseline", config)
+        seconds = time.perf_counter() - begun
+        if only is not None:
+            shutil.copy(self.session, folder / "session.sqlite")
+            with closing(sqlite3.connect(folder / "session.sqlite")) as session, session:
+                session.executemany("delete from work_results where job_id = ?", zip(only))
+        begun = time.perf_counter()
+        self.tool(folder, "cosmic-ray", "exec", config, "session.sqlite")
+        seconds += time.perf_counter() - begun
+        if only is None:
+            shutil.copy(folder / "session.sqlite", self.session)
+        said = self.tool(folder, "cosmic-ray", "dump", "session.sqlite").splitlines()
+        ran = [(item, result) for item, result in map(json.loads, said) if result["test_outcome"]]
+        mutants = {}
+        for item, result in ran:
+            mutant = self.of_diff(result["diff"])
+            if mutant is not None:
+                mutants[mutant] = item["job_id"], result["test_outcome"]
+        return Found(seconds, len(ran), mutants)
+
+    def of_diff(self, diff: str) -> Mutant | None:
+        """The mutant, if it is one changed line in a function."""
+        _, _, _, head, *rest = diff.split("\n")
+        numbers = re.match(r"@@ -(\d+)", head)
+        assert numbers is not None
+        lines = [number for number, line in enumerate(rest) if line.startswith(("-", "+"))]
+        if len(lines) != 2 or any(line.startswith("@@") for line in rest):
+            return None
+        was, now = (rest[number][1:] for number in lines)
+        line = int(numbers[1]) + lines[0]
+        return next(
+            (
+                Mutant(name, line - function.lineno, was.strip(), neat(now))
+                for name, function in functions(self.text).items()
+                if function.lineno <= line <= (function.end_lineno or 0)
+            ),
+            None,
+        )
+
+    # mutmut
+
+    def mutmut(self, only: list[str] | None = None) -> Found:
+        folder = self.copy()
+        begun = time.perf_counter()
+        self.tool(folder, "mutmut", "run", "--max-children", str(self.jobs), *(only or ()))
+        seconds = time.perf_counter() - begun
+        made = folder / "mutants"
+        stats = json.loads((made / "mutmut-stats.json").read_text())
+        self.tests = {
+            name.rpartition(".x_")[2]: sorted(test.partition("::")[2] for test in tests)
+            for name, tests in stats["tests_by_mangled_function_name"].items()
+        }
+        text = (made / MODULE).read_text()
+        bodies = {
+            name: text.split("\n")[node.lineno : node.end_lineno]
+            for name, node in functions(text).items()
+        }
+        codes = json.loads((made / f"{MODULE}.meta").read_text())["exit_code_by_key"]
+        ran = {name: code for name, code in codes.items() if code is not None}
+        mutants = {}
+        for name, code in ran.items():
+            variant = name.rpartition(".")[2]
+            function = variant.partition("__mutmut_")[0]
+            was, now = bodies[f"{function}__mutmut_orig"], bodies[variant]
+            pairs = list(zip(was, now, strict=False))
+            changed = [n for n, (one, other) in enumerate(pairs) if one != other]
+            if len(was) == len(now) and len(changed) == 1:
+                (n,) = changed
+                mutant = Mutant(function[2:], n + 1, was[n].strip(), neat(now[n]))
+                mutants[mutant] = name, {0: SURVIVED, 1: KILLED}.get(code, f"exit code {code}")
+        return Found(seconds, len(ran), mutants)
+
+    # unfix
+
+    def as_toggles(self, mutants: list[Mutant]) -> Path:
+        """A folder with a toggle for each mutant, and the tests as their guards."""
+        folder = self.root / "guarded"
+        (folder / "toggles").mkdir(parents=True)
+        shutil.copytree(SMALL / "tests", folder / "tests")
+        guards: dict[str, list[str]] = {}
+        for number, mutant in enumerate(mutants):
+            forms = [
+                f"{code}\n    $$$BODY" if code.endswith(":") else code
+                for code in (mutant.was, mutant.now)
+            ]
+            fixed, buggy = map(json.dumps, forms)
+            name = f"mutant-{number}"
+            text = TOGGLE.format(
+                id=name, function=mutant.function, family=FAMILY, fixed=fixed, buggy=buggy
+            )
+            (folder / "toggles" / f"{name}.yaml").write_text(text)
+            for test in self.tests[mutant.function]:
+                guards.setdefault(test, []).append(name)
+        (folder / "tests" / "conftest.py").write_text(MARKS.format(guards=guards))
+        return folder
+
+    def prove(self, folder: Path, mutants: list[Mutant]) -> tuple[Found, dict[str, Any]]:
+        package = self.copy()
+        words = ["prove", FAMILY, "--release", "current", "--toggles", str(folder / "toggles")]
+        words += ["-j", str(self.jobs), "--json", "--", str(folder / "tests")]
+        begun = time.perf_counter()
+        said = called(
+            [sys.executable, "-P", "-m", "harness", *words],
+            package,
+            wanted=(0, 1),
+            PYTHONPATH=os.pathsep.join((str(paths.project()), str(package))),
+            UNFIX_HOME=str(package),
+        )
+        seconds = time.perf_counter() - begun
+        run: dict[str, Any] = json.loads(said)
+        problems = [problem for on in run["releases"] for problem in on["problems"]]
+        if problems:
+            raise SystemExit("\n".join(problems))
+        found = {}
+        for number, mutant in enumerate(mutants):
+            name = f"mutant-{number}"
+            verdicts = {cell["verdict"] for cell in run["cells"] if cell["toggle"] == name}
+            said = ", ".join(sorted(map(str, verdicts))) or "no guard"
+            told = KILLED if "proven" in verdicts else said
+            found[mutant] = name, SURVIVED if told == "toothless" else told
+        return Found(seconds, len(mutants), found), run
+
+
+def timing(seconds: list[float], mutants: int, workers: int) -> dict[str, Any]:
+    median = statistics.median(seconds)
+    return {
+        "mutants": mutants,
+        "seconds": [round(each, 2) for each in seconds],
+        "seconds_a_mutant": round(median / mutants, 4),
+        "worker_seconds_a_mutant": round(workers * median / mutants, 4),
+    }
+
+
+def measure(bench: Bench, rounds: int) -> dict[str, Any]:
+    own_ray, own_mut = bench.cosmic_ray(), bench.mutmut()
+    common = [mutant for mutant in own_mut.mutants if mutant in own_ray.mutants]
+    ray_names = [own_ray.mutants[mutant][0] for mutant in common]
+    mut_names = [own_mut.mutants[mutant][0] for mutant in common]
+    folder = bench.as_toggles(common)
+
+    times: dict[str, list[float]] = {"cosmic-ray": [], "mutmut": [], "unfix": []}
+    said: dict[Mutant, dict[str, set[str]]] = {
+        mutant: {
+            "cosmic-ray": {own_ray.mutants[mutant][1]},
+            "mutmut": {own_mut.mutants[mutant][1]},
+            "unfix": set(),
+        }
+        for mutant in common
+    }
+    for _ in range(rounds):
+        ray, mut = bench.cosmic_ray(ray_names), bench.mutmut(mut_names)
+        unfix, run = bench.prove(folder, common)
+        for name, found in (("cosmic-ray", ray), ("mutmut", mut), ("unfix", unfix)):
+            times[name].append(found.seconds)
+            for mutant in common:
+                said[mutant][name].add(found.mutants[mutant][1])
+
+    distributor = tomllib.loads((SMALL / "cosmic-ray.toml").read_text())["cosmic-ray"]
+    count, jobs = len(common), bench.jobs
+    verdicts = [
+        {
+            "function": mutant.function,
+            "was": mutant.was,
+            "now": mutant.now,
+            **{name: ", ".join(sorted(each)) for name, each in said[mutant].items()},
+        }
+        for mutant in common
+    ]
+    return {
+        "rounds": rounds,
+        "common_mutants": count,
+        "cosmic-ray": {
+            "distributor": distributor["distributor"]["name"],
+            "workers": 1,
+            "its_own": timing([own_ray.seconds], own_ray.all, 1),
+            "common": timing(times["cosmic-ray"], count, 1),
+        },
+        "mutmut": {
+            "workers": jobs,
+            "its_own": timing([own_mut.seconds], own_mut.all, jobs),
+            "common": timing(times["mutmut"], count, jobs),
+        },
+        "unfix": {
+            "workers": jobs,
+            "common": timing(times["unfix"], count, jobs),
+            "cells": len(run["cells"]),
+            "sides": sum(len(cell["sides"]) for cell in run["cells"]),
+            "start_s": round(run["releases"][0]["seconds_to_start"], 2),
+            "cells_by_verdict": Counter(cell["verdict"] for cell in run["cells"]),
+        },
+        "verdicts": verdicts,
+        "verdicts_that_differ": [
+            verdict
+            for verdict in verdicts
+            if len({verdict[name] for name in times}) > 1 or "," in verdict["unfix"]
+        ],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tools", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        bench = Bench(arguments.tools, arguments.jobs, Path(root))
+        python = str(bench.tools / "python")
+        versions = called([python, "-c", VERSIONS, "cosmic-ray", "mutmut", "pytest"], Path(root))
+        measured = measure(bench, arguments.rounds)
+    result = {
+        "machine": machine.facts(),
+        "command": ["python", *sys.argv],
+        "tools": json.loads(versions),
+        **measured,
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if arguments.record:
+        arguments.record.parent.mkdir(parents=True, exist_ok=True)
+        arguments.record.write_text(text.replace(str(paths.project()), ".") + "\n")
+    return int(bool(measured["verdicts_that_differ"]) or not measured["common_mutants"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Where a fork cannot use the device: tests in the worker itself, and a fresh one for each lost.
+
+The toy has no device; its worker is told that it has one, and that a test lost it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from proving import Prove
+
+TOGGLE = """
+id: toy-device
+title: a toggle of a device
+family: toy
+symptom: crash
+devices: [cpu, cuda]
+variants:
+  - releases: ">=1.0"
+    target: sglang.forms:plain
+    edits:
+      - fixed: doubled = topk * 2
+        buggy: doubled = 2
+"""
+CONFTEST = """
+import os, sys, types
+from harness.guards import device
+device.get = lambda: "cuda"
+
+violations = types.ModuleType("harness.checking.violations")
+class CudaError(AssertionError): pass
+class LostDevice(BaseException): pass
+violations.CudaError, violations.LostDevice = CudaError, LostDevice
+sys.modules[violations.__name__] = violations
+with open(os.path.join(os.environ["UNFIX_HOME"], "workers"), "a") as file:
+    file.write(f"{os.getpid()}\\n")
+"""
+GUARDS = """
+device = guards("toy-device")
+
+@device
+def test_first():
+    assert not buggy()
+
+@device
+def test_loses_the_device_when_buggy():
+    if buggy():
+        raise sys.modules["harness.checking.violations"].CudaError("an illegal memory access")
+
+@device
+def test_loses_the_device():
+    forms.plain(1, 2)
+    raise sys.modules["harness.checking.violations"].CudaError("an illegal memory access")
+
+@device
+def test_segfault():
+    forms.plain(1, 2)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+@device
+def test_segfault_when_buggy():
+    if buggy():
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+@device
+def test_hangs():
+    forms.plain(1, 2)
+    here_it_hangs()
+
+def here_it_hangs():
+    while True:
+        time.sleep(1)
+
+@device
+def test_ends_its_process():
+    forms.plain(1, 2)
+    os._exit(0)
+
+@device
+def test_unreached():
+    pass
+
+@device
+def test_last():
+    assert not buggy()
+
+@guards("toy-plain")
+def test_of_the_other_device():
+    assert not buggy()
+"""
+EXPECTED = {
+    "first": "proven",
+    "loses_the_device_when_buggy": "proven",
+    "loses_the_device": "cuda-error",
+    "segfault": "segfault",
+    "segfault_when_buggy": "proven",
+    "hangs": "hang",
+    "ends_its_process": "broken",
+    "unreached": "unreached",
+    "last": "proven",
+    "of_the_other_device": "n/a",
+}
+
+
+def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
+    prove.write(GUARDS)
+    prove.write(CONFTEST, "conftest.py", head="")
+    (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
+    done = prove.run("--json", "--device", "auto", "--limit", "2")
+    run = json.loads(done.stdout)
+    cells = {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}
+    assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
+    assert cells["of_the_other_device"]["why"] == "no bug of cuda"
+    assert {cell["device"] for cell in cells.values()} == {"cuda"}
+    assert cells["first"]["sides"]["fixed"]["reach"] == 1
+    assert "an illegal memory access" in cells["loses_the_device"]["why"]
+    assert "here_it_hangs" in cells["hangs"]["sides"]["fixed"]["detail"]
+    # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits.
+    workers = (prove.root / "workers").read_text().split()
+    assert 1 + 9 <= len(set(workers)) <= 1 + 9 + 3
