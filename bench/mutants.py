@@ -5,7 +5,9 @@
 
 bench/small holds a package, its tests, and the settings of the two tools. First both run all of
 their own mutants. Those that both make as the same changed line become toggles, the original line
-as the fixed form and the changed one as the buggy form; then all three run these alone, by turns.
+as the fixed form and the changed one as the buggy form. Then all three run these alone, by turns,
+and each time the first of them by itself, which tells what a start costs.
+
 A guard of a toggle is a test that calls its function, as mutmut found. Killed means that a guard
 proves it, survived that all its guards are toothless: one verdict that differs fails the run.
 
@@ -13,14 +15,15 @@ What each does for a mutant, which is not the same:
 
 - cosmic-ray changes the file and runs pytest anew, all tests until one fails. Its local
   distributor has one process, and the files of one folder allow no second.
-- mutmut imports pytest once and forks, at most --jobs at a time: the tests that call the mutated
-  function, until one fails. Before that it runs all of them three times: to see which test calls
-  what, unchanged, and forced to fail.
-- `unfix prove` imports pytest once and forks, --jobs tests at a time: every guard for itself,
-  twice, with the original and with the mutant, both kept with how often the mutated code ran.
+- mutmut imports all once and forks for a mutant, --jobs at a time; there pytest runs the tests
+  that call the mutated function, until one fails. Before that it runs the tests three times: to
+  see which calls what, unchanged, and forced to fail.
+- `unfix prove` imports all once and forks for a test, --jobs at a time: every guard of a mutant,
+  failed ones or not, and each twice, with the original and with the mutant, in a process of its own
+  with another that looks after it; a store keeps what came of it.
 
-Every time is the whole commands', their start included; `cosmic-ray init` looks for all of its
-mutants both times.
+Every time is that of whole commands, their start included. For the common mutants mutmut is given
+their names and cosmic-ray its session of before without their results.
 """
 
 from __future__ import annotations
@@ -48,16 +51,16 @@ from harness import machine, paths
 
 SMALL = Path(__file__).parent / "small"
 MODULE = "sglang/sizes.py"
-FAMILY = "mutants"
 KILLED, SURVIVED = "killed", "survived"
 VERSIONS = """
-import importlib.metadata, json, sys
-print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))
+import importlib.metadata, json, platform, sys
+found = {name: importlib.metadata.version(name) for name in sys.argv[1:]}
+print(json.dumps({"python": platform.python_version(), **found}))
 """
 TOGGLE = """\
 id: {id}
 title: a mutant of {function}
-family: {family}
+family: mutants
 symptom: silent-corruption
 devices: [cpu]
 variants:
@@ -136,6 +139,10 @@ class Bench:
     def tool(self, folder: Path, *words: str) -> str:
         path = os.pathsep.join((str(self.tools), os.environ["PATH"]))
         return called([str(self.tools / words[0]), *words[1:]], folder, PATH=path)
+
+    def versions(self, python: str, *packages: str) -> dict[str, str]:
+        found: dict[str, str] = json.loads(called([python, "-c", VERSIONS, *packages], self.root))
+        return found
 
     # cosmic-ray
 
@@ -232,9 +239,7 @@ class Bench:
             ]
             fixed, buggy = map(json.dumps, forms)
             name = f"mutant-{number}"
-            text = TOGGLE.format(
-                id=name, function=mutant.function, family=FAMILY, fixed=fixed, buggy=buggy
-            )
+            text = TOGGLE.format(id=name, function=mutant.function, fixed=fixed, buggy=buggy)
             (folder / "toggles" / f"{name}.yaml").write_text(text)
             for test in self.tests[mutant.function]:
                 guards.setdefault(test, []).append(name)
@@ -242,8 +247,10 @@ class Bench:
         return folder
 
     def prove(self, folder: Path, mutants: list[Mutant]) -> tuple[Found, dict[str, Any]]:
+        """These mutants, the first of those that have a toggle in the folder."""
         package = self.copy()
-        words = ["prove", FAMILY, "--release", "current", "--toggles", str(folder / "toggles")]
+        names = [f"mutant-{number}" for number in range(len(mutants))]
+        words = ["prove", *names, "--release", "current", "--toggles", str(folder / "toggles")]
         words += ["-j", str(self.jobs), "--json", "--", str(folder / "tests")]
         begun = time.perf_counter()
         said = called(
@@ -259,51 +266,69 @@ class Bench:
         if problems:
             raise SystemExit("\n".join(problems))
         found = {}
-        for number, mutant in enumerate(mutants):
-            name = f"mutant-{number}"
+        for name, mutant in zip(names, mutants, strict=True):
             verdicts = {cell["verdict"] for cell in run["cells"] if cell["toggle"] == name}
-            said = ", ".join(sorted(map(str, verdicts))) or "no guard"
-            told = KILLED if "proven" in verdicts else said
-            found[mutant] = name, SURVIVED if told == "toothless" else told
+            told = ", ".join(sorted(map(str, verdicts))) or "no guard"
+            told = SURVIVED if told == "toothless" else told
+            found[mutant] = name, KILLED if "proven" in verdicts else told
         return Found(seconds, len(mutants), found), run
 
 
-def timing(seconds: list[float], mutants: int, workers: int) -> dict[str, Any]:
-    median = statistics.median(seconds)
+def timing(seconds: list[float], mutants: int) -> dict[str, Any]:
     return {
         "mutants": mutants,
         "seconds": [round(each, 2) for each in seconds],
-        "seconds_a_mutant": round(median / mutants, 4),
-        "worker_seconds_a_mutant": round(workers * median / mutants, 4),
+        "seconds_a_mutant": round(statistics.median(seconds) / mutants, 3),
     }
 
 
 def measure(bench: Bench, rounds: int) -> dict[str, Any]:
-    own_ray, own_mut = bench.cosmic_ray(), bench.mutmut()
-    common = [mutant for mutant in own_mut.mutants if mutant in own_ray.mutants]
-    ray_names = [own_ray.mutants[mutant][0] for mutant in common]
-    mut_names = [own_mut.mutants[mutant][0] for mutant in common]
+    own = {"cosmic-ray": bench.cosmic_ray(), "mutmut": bench.mutmut()}
+    ray, mut = (found.mutants for found in own.values())
+    common = [mutant for mutant in mut if mutant in ray]
+    if len(common) < 2:
+        raise SystemExit("the tools have no mutants in common")
     folder = bench.as_toggles(common)
-
-    times: dict[str, list[float]] = {"cosmic-ray": [], "mutmut": [], "unfix": []}
     said: dict[Mutant, dict[str, set[str]]] = {
-        mutant: {
-            "cosmic-ray": {own_ray.mutants[mutant][1]},
-            "mutmut": {own_mut.mutants[mutant][1]},
-            "unfix": set(),
-        }
+        mutant: {"cosmic-ray": {ray[mutant][1]}, "mutmut": {mut[mutant][1]}, "unfix": set()}
         for mutant in common
     }
+    tools = ("cosmic-ray", "mutmut", "unfix")
+    first: dict[str, list[float]] = {name: [] for name in tools}
+    whole: dict[str, list[float]] = {name: [] for name in tools}
     for _ in range(rounds):
-        ray, mut = bench.cosmic_ray(ray_names), bench.mutmut(mut_names)
-        unfix, run = bench.prove(folder, common)
-        for name, found in (("cosmic-ray", ray), ("mutmut", mut), ("unfix", unfix)):
-            times[name].append(found.seconds)
-            for mutant in common:
-                said[mutant][name].add(found.mutants[mutant][1])
+        for mutants, times in ((common[:1], first), (common, whole)):
+            unfix, run = bench.prove(folder, mutants)
+            told = {
+                "cosmic-ray": bench.cosmic_ray([ray[mutant][0] for mutant in mutants]),
+                "mutmut": bench.mutmut([mut[mutant][0] for mutant in mutants]),
+                "unfix": unfix,
+            }
+            for name, found in told.items():
+                times[name].append(found.seconds)
+                for mutant in mutants:
+                    said[mutant][name].add(found.mutants[mutant][1])
 
-    distributor = tomllib.loads((SMALL / "cosmic-ray.toml").read_text())["cosmic-ray"]
-    count, jobs = len(common), bench.jobs
+    figures: dict[str, dict[str, Any]] = {}
+    for name in tools:
+        start, end = statistics.median(first[name]), statistics.median(whole[name])
+        figures[name] = {
+            "workers": bench.jobs,
+            "common": {
+                **timing(whole[name], len(common)),
+                "first_s": round(start, 2),
+                "each_further_s": round((end - start) / (len(common) - 1), 3),
+            },
+        }
+        if name in own:
+            figures[name]["its_own"] = timing([own[name].seconds], own[name].all)
+    settings = tomllib.loads((SMALL / "cosmic-ray.toml").read_text())["cosmic-ray"]
+    figures["cosmic-ray"] |= {"distributor": settings["distributor"]["name"], "workers": 1}
+    figures["unfix"] |= {
+        "cells": len(run["cells"]),
+        "sides_run": sum(len(cell["sides"]) for cell in run["cells"]),
+        "cells_by_verdict": Counter(cell["verdict"] for cell in run["cells"]),
+    }
     verdicts = [
         {
             "function": mutant.function,
@@ -315,31 +340,13 @@ def measure(bench: Bench, rounds: int) -> dict[str, Any]:
     ]
     return {
         "rounds": rounds,
-        "common_mutants": count,
-        "cosmic-ray": {
-            "distributor": distributor["distributor"]["name"],
-            "workers": 1,
-            "its_own": timing([own_ray.seconds], own_ray.all, 1),
-            "common": timing(times["cosmic-ray"], count, 1),
-        },
-        "mutmut": {
-            "workers": jobs,
-            "its_own": timing([own_mut.seconds], own_mut.all, jobs),
-            "common": timing(times["mutmut"], count, jobs),
-        },
-        "unfix": {
-            "workers": jobs,
-            "common": timing(times["unfix"], count, jobs),
-            "cells": len(run["cells"]),
-            "sides": sum(len(cell["sides"]) for cell in run["cells"]),
-            "start_s": round(run["releases"][0]["seconds_to_start"], 2),
-            "cells_by_verdict": Counter(cell["verdict"] for cell in run["cells"]),
-        },
+        "common_mutants": len(common),
+        **figures,
         "verdicts": verdicts,
         "verdicts_that_differ": [
             verdict
-            for verdict in verdicts
-            if len({verdict[name] for name in times}) > 1 or "," in verdict["unfix"]
+            for mutant, verdict in zip(common, verdicts, strict=True)
+            if len(set.union(*said[mutant].values())) > 1
         ],
     }
 
@@ -353,13 +360,15 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         bench = Bench(arguments.tools, arguments.jobs, Path(root))
-        python = str(bench.tools / "python")
-        versions = called([python, "-c", VERSIONS, "cosmic-ray", "mutmut", "pytest"], Path(root))
+        versions = {
+            "unfix": bench.versions(sys.executable, "pytest"),
+            "tools": bench.versions(str(bench.tools / "python"), "cosmic-ray", "mutmut", "pytest"),
+        }
         measured = measure(bench, arguments.rounds)
     result = {
         "machine": machine.facts(),
         "command": ["python", *sys.argv],
-        "tools": json.loads(versions),
+        "versions": versions,
         **measured,
     }
     text = json.dumps(result, indent=1)
@@ -367,7 +376,7 @@ def main() -> int:
     if arguments.record:
         arguments.record.parent.mkdir(parents=True, exist_ok=True)
         arguments.record.write_text(text.replace(str(paths.project()), ".") + "\n")
-    return int(bool(measured["verdicts_that_differ"]) or not measured["common_mutants"])
+    return int(bool(measured["verdicts_that_differ"]))
 
 
 if __name__ == "__main__":

@@ -59,27 +59,30 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def one_release(seen: View, console: Console) -> None:
-    wide = console.width >= 100
+    names = max(len(row.toggle.id) for row in seen.rows) + 1
+    longest = max(verdicts(row.boxes[0]).cell_len for row in seen.rows)
+    room = console.width - min(names, 40) - longest - 37  # for what is wrong without the fix
+    wide = room >= 30
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=40 if wide else 28)
     table.add_column("guards", justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
-    title = "least reach\nfixed / buggy" if wide else "reach\nfixed/buggy"
-    table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("least reach\nfixed/buggy", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     if wide:
-        table.add_column("what is wrong when the fix is out", no_wrap=True, overflow="ellipsis")
+        table.add_column("without the fix", no_wrap=True)
     for family in seen.families:
         table.add_row(plain(family.name, "dim"))
         for row in family.rows:
-            told = [plain(row.toggle.title, "dim")] if wide else []
+            told = plain(row.toggle.title, "dim")
+            told.truncate(room, overflow="ellipsis")
             table.add_row(
                 plain(" " + row.toggle.id),
                 str(len(row.boxes[0].cells) or ""),
                 verdicts(row.boxes[0]),
                 reach(row.boxes[0]),
                 texts.duration(row.boxes[0].seconds) if row.boxes[0].seconds else "",
-                *told,
+                *([told] if wide else []),
             )
     console.print(table)
 
@@ -273,7 +276,9 @@ def summary(seen: View) -> Text:
         number, _, word = counts[0].partition(" ")
         counts[0] = f"{number} {'cell' if number == '1' else 'cells'} {word}"
     said = ", ".join([*counts, f"on {on_releases(seen)}", *seen.devices])
-    line = plain(f"{said}, in {texts.duration(seen.run.seconds)}: ")
+    running = seen.run.status == "running"
+    took = "still running" if running else f"in {texts.duration(seen.run.seconds)}"
+    line = plain(f"{said}, {took}: ")
     if seen.green:
         return line.append("green", style="bold green")
     line.append("red", style="bold red")

@@ -136,7 +136,7 @@ def happened(side: str, outcome: Outcome, reach: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    if seconds < 0.0095:
+    if seconds < 0.0995:
         return "0 s" if seconds <= 0 else f"{seconds * 1000:.0f} ms"
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"

@@ -63,7 +63,8 @@ class Box:
 
     def least_reach(self, side: str) -> int | None:
         """The smallest reach of this side: the weakest of what was shown."""
-        reached = [cell.sides[side].reach for cell in self.cells if side in cell.sides]
+        ran = [cell for cell in self.cells if cell.verdict is not Verdict.NA]
+        reached = [cell.sides[side].reach for cell in ran if side in cell.sides]
         return min(reached) if reached else None
 
 

@@ -222,11 +222,13 @@ def _facts(toggle: Any) -> ToggleFacts:
 def _go(asked: Asked, new: Run, store: Store) -> bool:
     """Run it; gives whether somebody stopped it."""
     from harness.cli.progress import Progress
+    from harness.prove import processes
     from harness.prove.run import Proving
 
     def stop(_: int, __: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    processes.adopt_orphans()  # of a worker that was ended
     before = signal.signal(signal.SIGTERM, stop)
     try:
         with Progress(asked) as progress:
@@ -234,5 +236,6 @@ def _go(asked: Asked, new: Run, store: Store) -> bool:
     except KeyboardInterrupt:
         return True
     finally:
+        processes.end_all_below(os.getpid())
         signal.signal(signal.SIGTERM, before)
     return False

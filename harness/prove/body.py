@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from harness import paths
 from harness.guards import absence, recording, replay
 from harness.store.records import Outcome, Side
 
@@ -19,10 +18,6 @@ _PASSES_ON = re.compile(
     r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|prove|checking))[/\\]"
     r"|[/\\]triton[/\\](runtime|language)[/\\]"
 )
-
-
-# Where the project and the release lie is no news.
-_PLACES = re.compile(rf'(File ")(?:\S*/site-packages|{re.escape(str(paths.project()))})/')
 
 
 class Listener:
@@ -96,7 +91,11 @@ def traceback_of(error: BaseException) -> str:
             [frame for frame in part.stack if not _PASSES_ON.search(frame.filename)]
         )
         part = part.__cause__ or part.__context__
-    return _PLACES.sub(r"\1", "".join(told.format()))
+    # Where the project and the release lie is no news.
+    places = "|".join(
+        re.escape(place) for place in sorted(sys.path, key=len, reverse=True) if place
+    )
+    return re.sub(rf'(File ")(?:{places})/', r"\1", "".join(told.format()))
 
 
 def _skipped(report: pytest.TestReport, error: BaseException | None) -> Side:

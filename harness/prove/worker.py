@@ -26,7 +26,7 @@ from harness.guards import cells, device, plugin, replay
 from harness.guards.cells import CELL, Cell, Side
 from harness.matching.states import State
 from harness.patching import attestation, live
-from harness.prove import body, keeper
+from harness.prove import body, keeper, processes
 from harness.prove.messages import Collected, Ended, Failed, Order, Said, Setting, Task
 from harness.store import records
 from harness.store.records import Outcome
@@ -214,6 +214,7 @@ def _device_lives() -> bool:
 
 def main(read: int, write: int) -> NoReturn:
     line = Line(read, write)
+    processes.adopt_orphans()  # of a keeper that was ended
     started = time.time()
     code: int = 0
     try:
@@ -237,6 +238,7 @@ def main(read: int, write: int) -> NoReturn:
     except BrokenPipeError:
         pass  # the run is gone
     sys.stdout.flush()
+    processes.end_all_below(os.getpid())
     os._exit(code)
 
 

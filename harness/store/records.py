@@ -150,7 +150,10 @@ class Run(msgspec.Struct):
         found += [f"{c.release}: {c.toggle} {c.verdict.value}: {c.guard}" for c in bad if c.verdict]
         missing = self.counts.get("missing", 0)
         if missing:
-            found.append(f"{missing} cells have no verdict: the run was stopped")
+            found.append(f"{missing} cell{'s have' if missing > 1 else ' has'} no verdict")
+        if self.status != "finished":
+            going = "is still going on" if self.status == "running" else "was stopped"
+            found.append(f"the run {going}: what it has not come to is not counted")
         if not any(cell.verdict is not Verdict.NA for cell in self.cells):
             found.append("no guard applied: nothing is proven")
         return found

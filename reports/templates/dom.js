@@ -22,7 +22,7 @@ function draw(tag, attributes = {}, ...inside) {
 
 function seconds(number) {
   if (number <= 0) return "0 s";
-  if (number < 0.0095) return `${Math.round(number * 1000)} ms`;
+  if (number < 0.0995) return `${Math.round(number * 1000)} ms`;
   if (number < 1) return `${Number(number.toPrecision(2))} s`;
   if (number < 10) return `${number.toFixed(1)} s`;
   if (number < 120) return `${Math.round(number)} s`;

@@ -81,7 +81,7 @@ function familyRow(family, span) {
 function sideText(guard, name) {
   const side = guard && guard.sides.find((one) => one[0] === name);
   if (!side) return make("td", { role: "gridcell", class: "side" }, "");
-  return make("td", { role: "gridcell", class: "side" }, make("span", { class: "outcome" }, side[1]), make("span", { class: "reach" }, ` x${side[2]}`));
+  return make("td", { role: "gridcell", class: "side" }, make("span", { class: "outcome" }, side[1]), side[1] === "n/a" ? null : make("span", { class: "reach" }, ` x${side[2]}`));
 }
 
 function guardMatrix() {
@@ -103,7 +103,7 @@ function guardMatrix() {
           make("td", { role: "gridcell" }, boxButton(spot, mark, label, "")),
           make("td", { role: "rowheader", class: "guard" }, guard ? guard.name : ""),
           ...sides.map((name) => sideText(guard, name)),
-          make("td", { role: "gridcell", class: "time" }, guard ? seconds(guard.seconds) : ""));
+          make("td", { role: "gridcell", class: "time" }, guard && guard.seconds ? seconds(guard.seconds) : ""));
         body.append(spot.row);
       }
       table.append(body);

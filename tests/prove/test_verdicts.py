@@ -207,6 +207,15 @@ def test_leaves_children():
     assert not buggy()
 
 @plain
+def test_leaves_a_child_and_kills_its_parent():
+    words = f"echo $$ >> {LEFT}.orphans; exec sleep 999"
+    subprocess.Popen(["setsid", "sh", "-c", words])
+    while not os.path.exists(LEFT + ".orphans"):
+        time.sleep(0.01)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+@plain
 def test_does_not_hold_still():
     forms.plain(1, 2)
     fails_once()
@@ -275,6 +284,7 @@ EXPECTED = {
     "interrupts": "broken",
     "kills_its_parent": "broken",
     "kills_the_worker": "broken",
+    "leaves_a_child_and_kills_its_parent": "broken",
     "does_not_hold_still": "broken",
     "segfault": "segfault",
     "kills_itself": "killed",
@@ -378,8 +388,9 @@ def test_what_died_had_been_reached(cells: Cells) -> None:
 
 def test_nothing_is_left_running(cells: Cells, left: Path) -> None:
     assert cells["leaves_children"]["sides"]["fixed"]["left"] >= 2
-    pids = [int(pid) for pid in left.read_text().split()]
-    assert len(pids) >= 3
+    orphans = left.with_name(f"{left.name}.orphans")
+    pids = [int(pid) for file in (left, orphans) for pid in file.read_text().split()]
+    assert len(pids) >= 3 + 2
     time.sleep(0.1)
     for pid in pids:
         with pytest.raises(ProcessLookupError):

@@ -11,7 +11,7 @@ import sample
 from rich.console import Console
 
 from harness.store.records import Run, Verdict
-from reports import picture, terminal
+from reports import picture, terminal, view
 
 
 def shown(run: Run, width: int = 80) -> str:
@@ -49,7 +49,20 @@ def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
     assert text.rstrip().endswith("unfix prove --failed")
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("width", [80, 90, 100, 110, 120, 140, 200])
+def test_one_release_keeps_its_columns_whole_however_long_a_title_is(width: int) -> None:
+    run = sample.one_release()
+    run.toggles[0].title = "a story that is far too long for a table " * 6
+    text = shown(run, width)
+    for row in view.make(run).rows:
+        assert line(text, f"{row.toggle.id} ").split()[1:3] == [
+            str(len(row.boxes[0].cells)),
+            "proven",
+        ]
+    assert max(len(one) for one in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
 def test_no_line_of_the_tables_is_wider_than_the_terminal(width: int) -> None:
     for run in (sample.run(11), sample.lifecycle(11), sample.every_verdict(), sample.large()):
         for one in shown(run, width).split("\n\n")[0].splitlines():

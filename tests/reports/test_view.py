@@ -45,7 +45,10 @@ def test_one_guard_that_cannot_apply_does_not_hide_one_that_proves() -> None:
     run = sample.run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     cells[0].verdict = Verdict.NA
-    assert row(view.make(run), "27460").boxes[3].mark == "proven"
+    cells[0].sides = {name: sample.side(name, Outcome.NA, reach=0) for name in ("fixed", "buggy")}
+    box = row(view.make(run), "27460").boxes[3]
+    assert box.mark == "proven"
+    assert (box.least_reach("fixed"), box.least_reach("buggy")) == (16, 12)
 
 
 def test_a_box_without_guards_says_why_it_is_empty() -> None:
