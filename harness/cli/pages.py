@@ -29,18 +29,19 @@ def _reports() -> None:
         sys.path.append(place)
 
 
-def show(run: Run) -> None:
+def show(runs: list[Run]) -> None:
     _reports()
     from reports import terminal
 
-    terminal.show(run, options.console())
+    for run in runs:
+        terminal.show(run, options.console())
 
 
 def default_page() -> Path:
     return paths.workspace() / "reports" / "out" / "index.html"
 
 
-def write(run: Run, arguments: argparse.Namespace) -> None:
+def write(runs: list[Run], arguments: argparse.Namespace) -> None:
     """The files that were asked for, and the page in any case."""
     _reports()
     from reports import junit, markdown, page
@@ -49,14 +50,14 @@ def write(run: Run, arguments: argparse.Namespace) -> None:
     for file in (html, arguments.junit, arguments.markdown, arguments.record):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
-    page.write([run], html)
+    page.write(runs, html)
     options.say(f"the page: {html}")
     if arguments.junit:
-        junit.write(run, arguments.junit)
+        junit.write(runs, arguments.junit)
     if arguments.markdown:
-        arguments.markdown.write_text(markdown.text(run))
+        arguments.markdown.write_text(markdown.text(runs))
     if arguments.record:
-        arguments.record.write_text(record(run))
+        arguments.record.write_text(record(runs))
 
 
 def as_data(run: Run) -> dict[str, Any]:
@@ -67,9 +68,10 @@ def as_data(run: Run) -> dict[str, Any]:
     return {**data, "counts": run.counts, "green": run.green, "problems": run.problems}
 
 
-def record(run: Run) -> str:
-    """A run for the tree: where the project lies on that machine is nobody's business."""
-    text = json.dumps(as_data(run), indent=1, ensure_ascii=False)
+def record(runs: list[Run]) -> str:
+    """Runs for the tree: where the project lies on that machine is nobody's business."""
+    data = [as_data(run) for run in runs]
+    text = json.dumps(data[0] if len(data) == 1 else data, indent=1, ensure_ascii=False)
     for place, name in ((paths.project(), "."), (Path(sys.prefix), "PREFIX"), (Path.home(), "~")):
         text = text.replace(str(place), name)
     return text + "\n"

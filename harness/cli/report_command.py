@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options, pages
-from harness.errors import UnfixError
 
 if TYPE_CHECKING:
     from harness.store.database import Store
@@ -44,15 +43,16 @@ def run(arguments: argparse.Namespace) -> int:
     if not names:
         names = [store.newest().id]
     runs = [store.load(name) for name in dict.fromkeys(names)]
-    if len({run.kind for run in runs}) > 1:
-        raise UnfixError("runs of `prove` and of `lifecycle` are two reports")
-    whole = together(runs)
+    # A proof and a lifecycle are two tables, and one page.
+    kinds = dict.fromkeys(run.kind for run in runs)
+    whole = [together([run for run in runs if run.kind == kind]) for kind in kinds]
     pages.write(whole, arguments)
     if arguments.json:
-        options.print_json(pages.as_data(whole))
+        data = [pages.as_data(run) for run in whole]
+        options.print_json(data[0] if len(data) == 1 else data)
     else:
         pages.show(whole)
-    return 0 if whole.green else 1
+    return 0 if all(run.green for run in whole) else 1
 
 
 def _list(store: Store, as_json: bool) -> int:

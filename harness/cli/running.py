@@ -69,11 +69,11 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
         new = _new_run(arguments, kind, asked)
     stopped = _go(asked, new, store)
     done = store.load(new.id)
-    pages.write(done, arguments)
+    pages.write([done], arguments)
     if arguments.json:
         options.print_json(pages.as_data(done))
     else:
-        pages.show(done)
+        pages.show([done])
     if stopped:
         options.say(f"stopped; what is done is kept: `unfix {kind} --resume` goes on")
         return 130
