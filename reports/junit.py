@@ -21,9 +21,14 @@ def write(runs: Run | Sequence[Run], file: Path) -> None:
     for column in seen.columns:
         cells = [c for c in seen.run.cells if (c.release, c.device) == column.key]
         root.append(suite(seen, column, cells))
-    extra = [] if seen.columns else ["the run met no release"]
-    if not seen.run.cells:
-        extra += seen.problems
+    # What no suite can show: a run that was stopped, that met nothing, in which nothing applied.
+    told = tuple(f"{column.release}: " for column in seen.columns)
+    extra = [
+        problem
+        for problem in seen.other_problems
+        if not problem.startswith(told) and not problem.endswith("no verdict")
+    ]
+    extra += [] if seen.columns else ["the run met no release"]
     if extra:
         whole = ElementTree.SubElement(root, "testsuite", name="unfix", time="0.000")
         for problem in dict.fromkeys(extra):
@@ -59,7 +64,7 @@ def suite(seen: View, column: Column, cells: Sequence[Cell]) -> ElementTree.Elem
         found.append(case(cell))
     for problem in column.on.problems:
         found.append(problem_case("collection", problem))
-    for toggle in column.on.unguarded:
+    for toggle in column.on.unguarded or ():
         found.append(problem_case("unguarded", f"no guard names {toggle}"))
     total(found)
     return found

@@ -49,7 +49,7 @@ class Box:
         if self.cells:
             word = texts.worst(texts.word_of(cell.verdict) for cell in self.cells)
             return "absent" if word == "n/a" and self.state == "absent" else word
-        if self.toggle in self.column.on.unguarded:
+        if self.toggle in (self.column.on.unguarded or ()):
             return "unguarded"
         return self.state if self.state in ("absent", "stale") else "not run"
 

@@ -118,11 +118,12 @@ def test_a_failure_prints_the_line_that_replays_it(suites: Suites) -> None:
     done = suites.run(wrong)
     line = next(line for line in done.stdout.splitlines() if line.startswith("./unfix exec"))
     words = shlex.split(line)
-    assert words[:5] == ["./unfix", "exec", "--release", "1.0.0", "--"], line
+    toggles = ["--toggles", str(TOY / "toggles")]
+    assert words[:7] == ["./unfix", "exec", "--release", "1.0.0", *toggles, "--"], line
     assert "this release lacks the fix" not in done.stdout
-    again = suites.run(wrong, *words[9:], "-v")
+    again = suites.run(wrong, *words[11:], "-v")
     assert "1 failed" in again.stdout
-    mended = suites.run(PLAIN, *words[9:])
+    mended = suites.run(PLAIN, *words[11:])
     assert "DidNotReproduce" in mended.stdout
 
 

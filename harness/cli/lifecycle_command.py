@@ -9,9 +9,9 @@ from harness.cli import running
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_arguments(parser)
-    parser.set_defaults(release=[])
 
 
 def run(arguments: argparse.Namespace) -> int:
-    arguments.release = arguments.release or ["all"]
+    if arguments.resume is None and arguments.failed is None:
+        arguments.release = arguments.release or ["all"]
     return running.run(arguments, "lifecycle")

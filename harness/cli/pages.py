@@ -73,5 +73,6 @@ def record(runs: list[Run]) -> str:
     data = [as_data(run) for run in runs]
     text = json.dumps(data[0] if len(data) == 1 else data, indent=1, ensure_ascii=False)
     for place, name in ((paths.project(), "."), (Path(sys.prefix), "PREFIX"), (Path.home(), "~")):
-        text = text.replace(str(place), name)
+        if place != Path("/"):
+            text = text.replace(str(place), name)
     return text + "\n"

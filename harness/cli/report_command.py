@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from harness.store.database import Store
-    from harness.store.merging import together
+    from harness.store.merging import say_what_is_missing, together
 
-    store = Store(arguments.store)
+    store = Store(arguments.store, make=arguments.store is None)
     names = list(arguments.runs)
     for other in arguments.merge:
         names += store.merge(other)
@@ -45,7 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     runs = [store.load(name) for name in dict.fromkeys(names)]
     # A proof and a lifecycle are two tables, and one page.
     kinds = dict.fromkeys(run.kind for run in runs)
-    whole = [together([run for run in runs if run.kind == kind]) for kind in kinds]
+    whole = []
+    for kind in kinds:
+        alike = [run for run in runs if run.kind == kind]
+        whole.append(together(alike))
+        say_what_is_missing(alike, whole[-1])
     pages.write(whole, arguments)
     if arguments.json:
         data = [pages.as_data(run) for run in whole]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
+import math
 import os
 import secrets
 import shutil
@@ -13,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from harness import paths
 from harness.cli import options, pages
 from harness.errors import NotReady, UnfixError
 
@@ -58,6 +61,8 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
     from harness.store.database import Store
 
     store = Store()
+    arguments.words = _places(arguments.words)
+    arguments.device = _device(arguments.device)
     earlier = _earlier(arguments, kind, store)
     if earlier is not None:
         _as_before(arguments, earlier)
@@ -103,10 +108,33 @@ SETTINGS = ("names", "release", "device", "profile", "k", "shard", "words", "lim
 
 
 def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
-    """What was asked for then is asked for again; this call's own -j counts."""
+    """What was asked for then is asked for again, unless this call says something else."""
+    unsaid = argparse.ArgumentParser()
+    add_arguments(unsaid)
+    defaults = vars(unsaid.parse_args([])) | {"words": []}
     for name in SETTINGS:
-        setattr(arguments, name, earlier.settings[name])
-    arguments.toggles = [Path(folder) for folder in earlier.settings["toggles"]]
+        if getattr(arguments, name) == defaults[name]:
+            setattr(arguments, name, earlier.settings[name])
+    arguments.toggles = arguments.toggles or [Path(p) for p in earlier.settings["toggles"]]
+    if arguments.resume is not None and earlier.settings["code"] != _code(arguments):
+        raise UnfixError(
+            f"guards or toggles have changed since run {earlier.id} was stopped, and half of it "
+            "would be about the old ones: start anew, or use --failed"
+        )
+
+
+def _code(arguments: argparse.Namespace) -> str:
+    """The guards and toggles that a run is about, as one digest."""
+    places = [paths.project() / name for name in ("suites", "fixtures", "toggles", "harness")]
+    places += arguments.toggles
+    places += [Path(word.partition("::")[0]) for word in arguments.words]
+    digest = hashlib.sha256()
+    for place in places:
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for file in files:
+            if file.suffix in (".py", ".yaml") and file.is_file():
+                digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _asked(
@@ -119,9 +147,11 @@ def _asked(
 
     catalogue = options.catalogue(arguments)
     toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
-    jobs = arguments.jobs or (1 if arguments.device == "cuda" else len(os.sched_getaffinity(0)))
-    if jobs < 1 or arguments.limit <= 0:
-        raise UnfixError("-j and --limit are positive numbers")
+    usual = 1 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
+    jobs = usual if arguments.jobs is None else arguments.jobs
+    memory = _share(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
+    if jobs < 1 or memory < 1 or not 0 < arguments.limit < math.inf:
+        raise UnfixError("-j, --limit and --memory are positive numbers")
     try:
         shard = plan.shard(arguments.shard)
     except ValueError as error:
@@ -133,27 +163,32 @@ def _asked(
         targets=_targets(arguments.release),
         toggles=toggles,
         named=bool(arguments.names),
-        device=_device(arguments.device),
+        device=arguments.device,
         jobs=jobs,
         seconds=arguments.limit,
-        memory=int(arguments.memory * 2**30) if arguments.memory else _share(jobs),
+        memory=memory,
         profile=arguments.profile,
-        words=[*(["-k", arguments.k] if arguments.k else []), *map(_place, arguments.words)],
+        words=[*(["-k", arguments.k] if arguments.k else []), *arguments.words],
         folders=arguments.toggles,
         shard=shard,
-        only=plan.not_proven(earlier.cells) if failed and earlier else None,
+        skip=plan.proven(earlier.cells) if failed and earlier else frozenset(),
         done={cell.key: cell for cell in earlier.cells} if resumed and earlier else {},
         took=took,
     )
-    if failed and not asked.only:
+    if failed and earlier and earlier.green:
         raise UnfixError("that run left nothing to prove")
     return asked
 
 
-def _place(word: str) -> str:
+def _places(words: list[str]) -> list[str]:
     """Paths of guards are the caller's; workers have a folder of their own."""
-    file, colons, node = word.partition("::")
-    return f"{Path(file).resolve()}{colons}{node}" if Path(file).exists() else word
+    from harness.prove.plan import is_place
+
+    found = []
+    for index, word in enumerate(words):
+        file, colons, node = word.partition("::")
+        found.append(f"{Path(file).resolve()}{colons}{node}" if is_place(words, index) else word)
+    return found
 
 
 def _share(jobs: int) -> int:
@@ -181,12 +216,17 @@ def _targets(words: list[str]) -> list[Target]:
     for name in names:
         if name == "current":
             tree = managed.tree(name)
-            found.append(Target(str(tree.version or name), Path(sys.executable), tree))
+            found.append(Target(str(tree.version or name), Path(sys.executable), tree, name))
             continue
         release = managed.get(name)
         if not release.ready:
             install.add(release, options.say)
-        found.append(Target(name, release.python, release.sources()))
+        found.append(Target(name, release.python, release.sources(), name))
+    twice = next((t.name for t in found if [o.name for o in found].count(t.name) > 1), None)
+    if twice:
+        raise UnfixError(
+            f"SGLang {twice} is asked for twice: as 'current' and as a managed release"
+        )
     return found
 
 
@@ -195,6 +235,7 @@ def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
 
     now = datetime.datetime.now(datetime.UTC)
     settings = {name: getattr(arguments, name) for name in SETTINGS}
+    settings["code"] = _code(arguments)
     settings["toggles"] = [str(folder.resolve()) for folder in arguments.toggles]
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

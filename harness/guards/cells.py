@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,10 @@ from harness.registry.schema import Toggle
 from harness.toggles import Toggled
 
 MARKER = "guards"
+ONE_SIDED = (
+    "a guard is a function or a method of a plain class, which pytest can parametrise: "
+    "this one cannot be run on both sides"
+)
 
 
 class Side(Enum):
@@ -63,17 +68,20 @@ def registry() -> Catalogue:
     return catalogue.load([Path(folder) for folder in boot.folders()])
 
 
-def marked(marker: pytest.Mark) -> Marked:
-    """The toggles that a marker names; an unknown one is an error that names the nearest."""
-    known = registry()
-    unexpected = set(marker.kwargs) - {"without"}
-    if not marker.args or unexpected:
-        problem = f"it takes no {', '.join(unexpected)}" if unexpected else "it names no toggle"
-        raise UnfixError(f"@pytest.mark.{MARKER}: {problem}")
-    return Marked(
-        tuple(toggle for name in marker.args for toggle in known.select(name)),
-        tuple(toggle for name in marker.kwargs.get("without", ()) for toggle in known.select(name)),
-    )
+def marked(node: Any) -> Marked | None:
+    """What a test's markers say, its class's and its module's too; None if it guards nothing."""
+    guards: dict[str, Toggle] = {}
+    without: dict[str, Toggle] = {}
+    found = False
+    for marker in node.iter_markers(MARKER):
+        found = True
+        unexpected = set(marker.kwargs) - {"without"}
+        if not marker.args or unexpected:
+            problem = f"it takes no {', '.join(unexpected)}" if unexpected else "it names no toggle"
+            raise UnfixError(f"@pytest.mark.{MARKER}: {problem}")
+        for names, toggles in ((marker.args, guards), (marker.kwargs.get("without", ()), without)):
+            toggles.update((t.id, t) for name in names for t in registry().select(name))
+    return Marked(tuple(guards.values()), tuple(without.values())) if found else None
 
 
 def state_of(toggle: Toggle) -> Finding:
@@ -96,14 +104,16 @@ def without(toggles: tuple[Toggle, ...]) -> Iterator[None]:
         yield
 
 
+def direction(cell: Cell) -> Direction:
+    """What is done to the release to get to this side of the toggle."""
+    there = Side.FIXED if cell.finding.state is State.FIXED else Side.BUGGY
+    if cell.side in (there, Side.AS_IS):
+        return Direction.OBSERVE
+    return Direction.REVERT if cell.side is Side.BUGGY else Direction.ENABLE
+
+
 def applied(cell: Cell) -> Toggled:
     """The release on one side of a toggle; untouched where it is there already, and counted."""
-    state = cell.finding.state
-    if state is State.STALE:
+    if cell.finding.state is State.STALE:
         raise UnfixError(f"{cell.toggle.id} is stale here: {cell.finding.problem}")
-    there = Side.FIXED if state is State.FIXED else Side.BUGGY
-    if cell.side in (there, Side.AS_IS):
-        direction = Direction.OBSERVE
-    else:
-        direction = Direction.REVERT if cell.side is Side.BUGGY else Direction.ENABLE
-    return Toggled((Choice(cell.toggle, direction),))
+    return Toggled((Choice(cell.toggle, direction(cell)),))

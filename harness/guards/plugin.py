@@ -5,9 +5,7 @@ Loaded by the root conftest.py. A file under suites/ makes `prepare` run before 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,20 +14,16 @@ import hypothesis.core
 import pytest
 
 from harness.errors import UnfixError
-from harness.guards import absence, cells, device, profiles, recording, replay
-from harness.guards.cells import CELL, Cell, Side
+from harness.guards import absence, cells, device, profiles, recording, replay, sides
+from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 
 PREPARED = pytest.StashKey[bool]()
 ONE_SIDED = pytest.StashKey[set[str]]()
 # Set by a runner that judges by itself: each guard is run on these sides, and says what it says.
 SIDES = pytest.StashKey[tuple[Side, ...]]()
-_PARAMETER = "unfix_cell"
+PARAMETER = "unfix_cell"
 _SEED = "UNFIX_SEED"
-
-
-class Toothless(Exception):
-    """A guard that passes with its bug in, or whose toggled code never ran."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,32 +63,33 @@ def prepare(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    marker = metafunc.definition.get_closest_marker(cells.MARKER)
     both = cells.BOTH if metafunc.config.getoption("teeth") else ()
-    sides = metafunc.config.stash.get(SIDES, both)
-    if marker is None or not sides:
+    wanted = metafunc.config.stash.get(SIDES, both)
+    marks = cells.marked(metafunc.definition) if wanted else None
+    if marks is None:
         return
-    found = cells.cells(cells.marked(marker), sides)
-    metafunc.fixturenames.append(_PARAMETER)
-    metafunc.parametrize(_PARAMETER, found, ids=str, scope="module")
+    found = cells.cells(marks, wanted)
+    metafunc.fixturenames.append(PARAMETER)
+    metafunc.parametrize(PARAMETER, found, ids=str, scope="module")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        marker = item.get_closest_marker(cells.MARKER)
-        if marker is None:
-            continue
         try:
-            marks = cells.marked(marker)
+            marks = cells.marked(item)
         except UnfixError as error:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+        if marks is None:
+            continue
         if item.get_closest_marker("xfail"):
             raise pytest.UsageError(
                 f"{item.nodeid}: a guard that is expected to fail guards nothing"
             )
-        cell = getattr(item, "callspec", None) and item.callspec.params.get(_PARAMETER)  # type: ignore[attr-defined]
+        cell = getattr(item, "callspec", None) and item.callspec.params.get(PARAMETER)  # type: ignore[attr-defined]
         if cell is not None:
             item.stash[CELL] = cell
+        elif config.getoption("teeth"):
+            raise pytest.UsageError(f"{item.nodeid}: {cells.ONE_SIDED}")
         toggles = [cell.toggle] if cell is not None else list(marks.guards)
         if all(cells.state_of(toggle).state is State.ABSENT for toggle in toggles):
             names = ", ".join(toggle.id for toggle in toggles)
@@ -109,65 +104,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    marker = pyfuncitem.get_closest_marker(cells.MARKER)
-    if marker is None:
+    marks = cells.marked(pyfuncitem)
+    if marks is None:
         return (yield)
     cell = pyfuncitem.stash.get(CELL, None)
-    with cells.without(cells.marked(marker).without):
+    with cells.without(marks.without):
         if cell is None:
-            with _device_errors():
+            with sides.device_errors():
                 return (yield)
         judged = SIDES not in pyfuncitem.config.stash
-        return (yield from (_judged if judged else _on_one_side)(cell, pyfuncitem))
-
-
-@contextlib.contextmanager
-def _device_errors() -> Iterator[None]:
-    """A lost device is this guard's failure; whatever runs after it here fails at once."""
-    if "torch" not in sys.modules:
-        yield
-        return
-    from harness.checking import CudaError, LostDevice
-
-    try:
-        yield
-    except LostDevice as error:
-        raise CudaError(
-            f"{error}: the device is lost, run what follows in a fresh process"
-        ) from error
-
-
-def _on_one_side(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
-    """The guard with the release on one side of the toggle, and how often the toggled code ran."""
-    buggy = cell.side is Side.BUGGY
-    look = profiles.longer(item.obj) if buggy else contextlib.nullcontext()
-    with cells.applied(cell) as toggled, look:
-        try:
-            with _device_errors():
-                return (yield)
-        finally:
-            item.user_properties.append(("reach", toggled.reach))
-
-
-def _judged(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
-    """The same turned round: on the buggy side a guard passes by failing."""
-    failure: AssertionError | None = None
-    result = None
-    try:
-        result = yield from _on_one_side(cell, item)
-    except AssertionError as error:
-        if cell.side is Side.FIXED:
-            raise
-        failure = error
-    reach = dict(item.user_properties)["reach"]
-    if cell.side is Side.BUGGY:
-        if failure is None:
-            raise Toothless(f"{cell.toggle.id} is out, its code ran {reach} times: it passes")
-        item.user_properties.append(("counterexample", str(failure)))
-        item.user_properties.append(("notes", "\n".join(getattr(failure, "__notes__", ()))))
-    if not reach:
-        raise Toothless(f"the code of {cell.toggle.id} never ran: the result says nothing")
-    return result
+        return (yield from (sides.judged if judged else sides.run)(cell, pyfuncitem))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -187,14 +133,10 @@ def pytest_runtest_makereport(
 
 def _lacking(item: pytest.Item) -> str:
     """The guarded fixes that this release never had, with the way to put them in."""
-    marker = item.get_closest_marker(cells.MARKER)
-    if marker is None or CELL in item.stash:
+    marks = cells.marked(item)
+    if marks is None or CELL in item.stash:
         return ""
-    toggles = [
-        toggle.id
-        for toggle in cells.marked(marker).guards
-        if cells.state_of(toggle).state is State.BUGGY
-    ]
+    toggles = [toggle.id for toggle in marks.guards if cells.state_of(toggle).state is State.BUGGY]
     return f"./unfix exec --enable {','.join(toggles)} …" if toggles else ""
 
 

@@ -43,6 +43,7 @@ def load(name: str) -> None:
 def longer(test: Callable[..., Any]) -> Iterator[None]:
     """Let a Hypothesis test look longer, for one call."""
     name = "_hypothesis_internal_use_settings"
+    test = getattr(test, "__func__", test)  # of a method
     usual = getattr(test, name, None)
     if usual is None:
         yield

@@ -5,51 +5,80 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import contextlib
+import os
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import pytest
 
 from harness.errors import UnfixError
-from harness.guards.cells import CELL, Cell, Side
+from harness.guards import device
+from harness.guards.cells import CELL, Side
 from harness.patching import boot
 from harness.patching.live import engine
 
+RELEASE = "UNFIX_RELEASE"  # as it was asked for
 _PYTEST = ("python", "-m", "pytest")
 _BLOB = re.compile(r"reproduce_failure\('([^']+)', (b'[^']*')\)")
 
 
+def blob(error: BaseException) -> str:
+    """Hypothesis's own words for the example that failed, or nothing."""
+    found = _BLOB.search("\n".join(getattr(error, "__notes__", ())))
+    return ast.literal_eval(found[2]).decode() if found else ""
+
+
 def line(item: pytest.Item, error: BaseException) -> str:
     """The one line that runs this example again, or nothing if Hypothesis did not find it."""
-    found = _BLOB.search("\n".join(getattr(error, "__notes__", ())))
-    return command(item, ast.literal_eval(found[2]).decode()) if found else ""
+    example = blob(error)
+    return command(item, example) if example else ""
 
 
-def command(item: pytest.Item, blob: str = "") -> str:
+def command(item: pytest.Item, example: str = "") -> str:
     """The one line that runs this test again on its side of its toggle, or one example of it."""
-    words = ["./unfix", "exec", "--release", str(engine.sources.version)]
+    words = ["./unfix", "exec", "--release", os.environ.get(RELEASE, str(engine.sources.version))]
     reverted, enabled = boot.asked_for()
     words += [word for name in reverted for word in ("--revert", name)]
     words += [word for name in enabled for word in ("--enable", name)]
+    words += [word for folder in boot.folders() for word in ("--toggles", folder)]
     cell = item.stash.get(CELL, None)
-    node = item.nodeid if cell is None else node_on(item.nodeid, cell)
-    teeth = ["--teeth"] if cell is not None and cell.side is not Side.AS_IS else []
-    again = ["--replay", blob] if blob else []
-    return shlex.join([*words, "--", *_PYTEST, node, *teeth, *again])
+    as_is = cell is None or cell.side is Side.AS_IS
+    again = [item.nodeid if cell is None or not as_is else guard(item)]
+    again += [] if as_is else ["--teeth"]
+    again += ["--device", device.get()] if device.get() != "cpu" else []
+    again += ["--replay", example] if example else ["--profile", _profile(item)]
+    return shlex.join([*words, "--", *_PYTEST, *again])
 
 
-def node_on(node: str, cell: Cell) -> str:
-    """A node as `--teeth` names it; one that runs as it is has no cell in its name."""
-    return without_cell(node, cell) if cell.side is Side.AS_IS else node
+def _profile(item: pytest.Item) -> str:
+    return str(item.config.getoption("profile"))
 
 
-def without_cell(node: str, cell: Cell) -> str:
-    """The guard's own node: pytest joins a test's parameters by dashes."""
-    name, bracket, rest = node.rpartition("[")
-    kept = f"-{rest.removesuffix(']')}-".replace(f"-{cell}-", "-", 1).strip("-")
-    return f"{name}[{kept}]" if bracket and kept else name or node
+def guard(item: pytest.Item) -> str:
+    """The guard's own node: without the cell among its parameters."""
+    ids = [name for name in item.callspec._idlist if name != str(item.stash[CELL])]  # type: ignore[attr-defined]
+    own = item.originalname + (f"[{'-'.join(ids)}]" if ids else "")  # type: ignore[attr-defined]
+    return f"{item.nodeid.removesuffix(item.name)}{own}"
+
+
+@contextlib.contextmanager
+def reproducing(test: Any, example: str) -> Iterator[None]:
+    """Have a Hypothesis test run one example and nothing else, for as long as the block lasts."""
+    function = getattr(test, "__func__", test)
+    name = "_hypothesis_internal_use_reproduce_failure"
+    before = getattr(function, name, None)
+    setattr(function, name, (hypothesis.__version__, example.encode()))
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(function, name)
+        else:
+            setattr(function, name, before)
 
 
 def reproduce(item: Any, blob: str | None) -> None:

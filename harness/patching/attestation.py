@@ -149,8 +149,13 @@ class Attestation:
     counts: dict[Slot, int]
     kinds: dict[Slot, str]
 
-    def reach(self, toggle: str) -> int:
-        return sum(n for slot, n in self.counts.items() if slot.toggle == toggle)
+    def reach(self, toggle: str, direction: str = "") -> int:
+        """How often a toggle's code ran; with a direction, while it was in that way."""
+        return sum(
+            count
+            for slot, count in self.counts.items()
+            if slot.toggle == toggle and direction in ("", slot.direction)
+        )
 
 
 def files(folder: Path) -> set[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import gc
 from collections.abc import Callable, Iterator
@@ -70,7 +71,8 @@ def live_functions(
     if found:
         return list({id(f): f for f in found}.values())
     # Hidden by a decorator that keeps it out of sight: every function of the process is asked.
-    return [f for f in gc.get_objects() if type(f) is FunctionType and is_it(f)]
+    with _frozen_too():
+        return [f for f in gc.get_objects() if type(f) is FunctionType and is_it(f)]
 
 
 def bound(module: ModuleType, path: Path) -> Any:
@@ -117,16 +119,23 @@ def functions_behind(found: Any, depth: int = 6) -> Iterator[FunctionType]:
             yield from functions_behind(inner, depth - 1)
 
 
-def closures_of(code: CodeType) -> list[FunctionType]:
-    """Every living function that runs this code object, also those that `gc.freeze` hides."""
+@contextlib.contextmanager
+def _frozen_too() -> Iterator[None]:
+    """Let the collector's lists hold what `gc.freeze` had taken out of them."""
     frozen = gc.get_freeze_count()
     if frozen:
         gc.unfreeze()
     try:
-        holders = gc.get_referrers(code)
+        yield
     finally:
         if frozen:
             gc.freeze()
+
+
+def closures_of(code: CodeType) -> list[FunctionType]:
+    """Every living function that runs this code object."""
+    with _frozen_too():
+        holders = gc.get_referrers(code)
     return [f for f in holders if type(f) is FunctionType and f.__code__ is code]
 
 

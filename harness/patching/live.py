@@ -91,6 +91,11 @@ class Engine:
             self._recorder = boot.recorder or Recorder(place)
         return self._recorder
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is toggled."""
+        return not self._active
+
     def enter(self, choices: Iterable[Choice]) -> None:
         with self._lock:
             wanted = self._active + Counter(choices)

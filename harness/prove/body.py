@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.guards import absence, recording, replay
+from harness.guards import absence, device, recording, replay, sides
 from harness.store.records import Outcome, Side
 
 DETAIL = 16000  # characters kept of a traceback
@@ -57,22 +57,25 @@ def run(item: pytest.Item, listener: Listener) -> Side:
 
 
 def _side(phases: list[tuple[pytest.TestReport, BaseException | None]]) -> Side:
-    """The first phase that did not pass says what the test came to."""
+    """The first phase that failed says what the test came to, and else one that was skipped."""
     for report, error in phases:
-        if report.passed:
+        if not report.failed:
             continue
-        if report.skipped:
-            return _skipped(report, error)
-        assert error is not None
-        outcome = _kind(error) if report.when == "call" else Outcome.ERROR
         where = "" if report.when == "call" else f"in {report.when}: "
+        if error is None:  # a plugin's own judgement
+            outcome = Outcome.FAILED if report.when == "call" else Outcome.ERROR
+            first = report.longreprtext.strip().partition("\n")[0]
+            return Side("", outcome, headline=where + first, detail=report.longreprtext[-DETAIL:])
         return Side(
             "",
-            outcome,
+            _kind(error) if report.when == "call" else Outcome.ERROR,
             headline=where + headline(error),
             example=recording.falsifying("\n".join(getattr(error, "__notes__", ()))),
             detail=traceback_of(error)[-DETAIL:],
         )
+    for report, _ in phases:
+        if report.skipped:
+            return _skipped(report)
     if not any(report.when == "call" for report, _ in phases):
         return Side("", Outcome.ERROR, headline="pytest never called it")
     return Side("", Outcome.PASSED)
@@ -98,7 +101,7 @@ def traceback_of(error: BaseException) -> str:
     return re.sub(rf'(File ")(?:{places})/', r"\1", "".join(told.format()))
 
 
-def _skipped(report: pytest.TestReport, error: BaseException | None) -> Side:
+def _skipped(report: pytest.TestReport) -> Side:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
     reason = reason.removeprefix("Skipped: ")
     if reason.startswith(absence.PREFIX):
@@ -109,10 +112,12 @@ def _skipped(report: pytest.TestReport, error: BaseException | None) -> Side:
 def _kind(error: BaseException) -> Outcome:
     if is_cuda(error):
         return Outcome.CUDA_ERROR
-    return Outcome.FAILED if isinstance(error, AssertionError) else Outcome.ERROR
+    return Outcome.FAILED if isinstance(error, sides.FAILURES) else Outcome.ERROR
 
 
 def is_cuda(error: BaseException | None) -> bool:
+    if device.get() != "cpu" and isinstance(error, RuntimeError) and "CUDA error" in str(error):
+        return True
     violations = sys.modules.get("harness.checking.violations")
     if violations is None:  # the suites never asked for a check
         return False
@@ -122,4 +127,4 @@ def is_cuda(error: BaseException | None) -> bool:
 def headline(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     name = type(error).__name__
-    return first if isinstance(error, AssertionError) and first else f"{name}: {first}".strip(": ")
+    return first if isinstance(error, sides.FAILURES) and first else f"{name}: {first}".strip(": ")

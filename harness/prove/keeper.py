@@ -7,13 +7,17 @@ reaches the worker.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
+import resource
 import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,18 +29,32 @@ from harness.store.records import Outcome, Side
 
 LOOK = 0.1  # seconds between two looks at the memory
 GRACE = 3.0  # seconds for a hanging process to say where it hangs
-SIGNALS = {
+SIGNALS: dict[int, tuple[Outcome, str]] = {
     signal.SIGSEGV: (Outcome.SEGFAULT, "segmentation fault"),
     signal.SIGBUS: (Outcome.SEGFAULT, "bus error"),
     signal.SIGABRT: (Outcome.ABORT, "aborted"),
 }
-OUTPUT = 8000  # characters kept
+OUTPUT = 8000  # bytes kept
+OURS = 70  # the exit code of a test's process in which not the test failed
 
 
-def start(test: Callable[[], Side], order: Order, folder: Path, toggle: str) -> int:
-    """Fork a keeper; gives its pid. What came of the test will lie in `result_file`."""
-    server = os.getpid()
-    attestations = folder / f"{order.number}.attestations"
+@dataclass(frozen=True)
+class Place:
+    """One order, and where its processes leave what they have to say."""
+
+    folder: Path
+    order: Order
+    toggle: str
+    direction: str
+
+    def file(self, kind: str) -> Path:
+        return self.folder / f"{self.order.serial}.{kind}"
+
+
+def start(test: Callable[[], Side], place: Place) -> int:
+    """Fork a keeper; gives its pid. What came of the test is then `read`."""
+    worker = os.getpid()
+    attestations = place.file("attestations")
     live.engine.recorder.leave_in(attestations)
     os.environ[boot.ATTESTATIONS] = str(attestations)
     pid = os.fork()
@@ -44,56 +62,52 @@ def start(test: Callable[[], Side], order: Order, folder: Path, toggle: str) -> 
         return pid
     code = 1
     try:
-        processes.die_with(server)
+        processes.die_with(worker)
         os.setsid()
         processes.adopt_orphans()
-        _write(result_file(folder, order.number), _keep(test, order, folder, toggle))
+        _write(place.file("json"), _keep(test, place))
         code = 0
     except BaseException as error:
-        os.write(2, f"unfix: the keeper of {order.number} failed: {error!r}\n".encode())
+        os.write(2, f"unfix: the keeper of {place.order} failed: {error!r}\n".encode())
     finally:
         os._exit(code)
 
 
-def result_file(folder: Path, number: int) -> Path:
-    return folder / f"{number}.json"
-
-
-def read(folder: Path, number: int, status: int) -> Side:
+def read(folder: Path, order: Order, status: int) -> Side:
     """What a keeper found, or that somebody ended it."""
     try:
-        return msgspec.json.decode(result_file(folder, number).read_bytes(), type=Side)
+        found = (folder / f"{order.serial}.json").read_bytes()
+        return msgspec.json.decode(found, type=Side)
     except (OSError, msgspec.MsgspecError):
-        how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
+        how = processes.signal_name(-status) if status < 0 else f"exit code {status}"
         return Side(
             "", Outcome.LOST, headline=f"the process that looked after the test was ended: {how}"
         )
 
 
-def _keep(test: Callable[[], Side], order: Order, folder: Path, toggle: str) -> Side:
+def _keep(test: Callable[[], Side], place: Place) -> Side:
     kills = processes.killed_for_memory()
     inherited = processes.resident(os.getpid())
-    said, output = folder / f"{order.number}.said", folder / f"{order.number}.out"
     keeper = os.getpid()
     pid = os.fork()
     if not pid:
-        _be_the_test(test, keeper, said, output)
+        _be_the_test(test, keeper, place)
     started = time.monotonic()
-    limit = _wait(pid, order, inherited)
+    limit = _wait(pid, place.order, inherited)
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     left = processes.end_all_below(keeper)
+    text = _tail(place.file("out"))
     try:
-        side = msgspec.json.decode(said.read_bytes(), type=Side)
+        side = msgspec.json.decode(place.file("said").read_bytes(), type=Side)
     except (OSError, msgspec.MsgspecError):
         side = None
     if side is None or code or limit:
-        side = _died(code, limit, order, kills)
+        side = _died(code, limit, place.order, kills)
         side.seconds = time.monotonic() - started
-    attested = attestation.read(folder / f"{order.number}.attestations")
-    side.reach = sum(found.reach(toggle) for found in attested)
+    attested = attestation.read(place.file("attestations"))
+    side.reach = sum(found.reach(place.toggle, place.direction) for found in attested)
     side.left = left
-    text = _tail(output)
     if side.outcome in (Outcome.PASSED, Outcome.NA):
         side.output = ""
     elif side.detail:
@@ -103,26 +117,34 @@ def _keep(test: Callable[[], Side], order: Order, folder: Path, toggle: str) -> 
     return side
 
 
-def _be_the_test(test: Callable[[], Side], keeper: int, said: Path, output: Path) -> None:
+def _be_the_test(test: Callable[[], Side], keeper: int, place: Place) -> None:
     """In the test's own process: run it, write what it says, end without a farewell."""
     try:
         processes.die_with(keeper)
         processes.offer_to_the_kernel()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_RDONLY)
-        out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        out = os.open(place.file("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(null, 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
         faulthandler.enable(os.dup(out))
+        # A folder of its own for pytest's `tmp_path`, which ends with the run.
+        place.file("tmp").mkdir()
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(place.file("tmp"))
+        here = os.getpid()
         side = test()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        _write(said, side)
+        if os.getpid() != here:
+            os._exit(OURS)  # a process that the test forked and that did not end there
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        _write(place.file("said"), side)
         os._exit(0)
-    except BaseException as error:
-        os.write(2, f"unfix: {error!r}\n".encode())
+    except BaseException:
+        os.write(2, f"unfix: {traceback.format_exc()}\n".encode())
     finally:
-        os._exit(70)
+        os._exit(OURS)
 
 
 def _wait(pid: int, order: Order, inherited: int) -> Outcome | None:
@@ -130,9 +152,11 @@ def _wait(pid: int, order: Order, inherited: int) -> Outcome | None:
     handle = os.pidfd_open(pid)
     ends = time.monotonic() + order.seconds
     while not select.select([handle], [], [], LOOK)[0]:
-        used = processes.resident(pid) - inherited
-        used += sum(processes.resident(child) for child in processes.below(pid))
-        if used > order.memory:
+        # What a test's daemons hold counts, and they are the keeper's children.
+        theirs = list(processes.below(os.getpid()))
+        used = sum(processes.resident(child) for child in theirs) - inherited
+        # Each fork seems to hold what it inherited: look closely before anything is ended.
+        if used > order.memory and sum(map(processes.owned, theirs)) > order.memory:
             os.kill(pid, signal.SIGKILL)
             return Outcome.OUT_OF_MEMORY
         if time.monotonic() > ends:
@@ -148,13 +172,19 @@ def _died(code: int, limit: Outcome | None, order: Order, kills: int) -> Side:
         return Side("", limit, headline=f"it did not end within {order.seconds:g} s")
     if limit is Outcome.OUT_OF_MEMORY:
         return Side("", limit, headline=f"it took more than {order.memory / 2**30:.1f} GiB")
+    if code == OURS:
+        return Side("", Outcome.ERROR, headline="pytest itself failed over it")
     if code >= 0:
         return Side("", Outcome.EXITED, headline=f"it ended its process with exit code {code}")
     if code == -signal.SIGKILL and processes.killed_for_memory() > kills:
         return Side("", Outcome.OUT_OF_MEMORY, headline="the kernel killed it: out of memory")
-    name = signal.Signals(-code).name
-    outcome, words = SIGNALS.get(signal.Signals(-code), (Outcome.KILLED, "killed"))
-    return Side("", outcome, headline=f"{words} ({name})")
+    return killed(-code)
+
+
+def killed(number: int) -> Side:
+    """A death by signal, in words."""
+    outcome, words = SIGNALS.get(number, (Outcome.KILLED, "killed"))
+    return Side("", outcome, headline=f"{words} ({processes.signal_name(number)})")
 
 
 def _write(file: Path, side: Side) -> None:
@@ -166,6 +196,8 @@ def _write(file: Path, side: Side) -> None:
 
 def _tail(file: Path) -> str:
     try:
-        return file.read_text(errors="replace")[-OUTPUT:].strip()
+        with open(file, "rb") as output:
+            output.seek(max(0, file.stat().st_size - OUTPUT))
+            return output.read().decode(errors="replace").strip()
     except OSError:
         return ""

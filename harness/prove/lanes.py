@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 
-from harness.prove.messages import Setting
+from harness.prove.messages import Key, Setting
 from harness.prove.plan import Left
 from harness.prove.workers import WorkerProcess
 
@@ -47,31 +48,31 @@ class Lane:
             wanted = min(asked.jobs, waiting + self.in_flight) + bool(waiting)
         while len(self.workers) < wanted and not self.over:
             self._made += 1
+            self.folder.mkdir(parents=True, exist_ok=True)
             setting = Setting(
+                release=self.left.target.asked or self.left.target.name,
                 words=asked.pytest_words(),
                 sides=asked.sides,
                 toggles=[toggle.id for toggle in asked.toggles] if asked.named else [],
-                folder=str(self.folder / str(self._made)),
+                folder=tempfile.mkdtemp(dir=self.folder),  # nothing of an earlier one is in it
                 device=asked.device,
             )
             python = self.left.target.python
             log = self.folder.with_name(f"{self.folder.name}-{self._made}.log")
             self.workers.append(WorkerProcess(python, setting, asked.folders, log))
 
-    def next(self) -> tuple[WorkerProcess, int] | None:
+    def next(self) -> tuple[WorkerProcess, Key] | None:
         """A task and the worker to give it to; none while what a dead worker ran is run alone."""
         waiting, alone = self.left.waiting, self.left.alone
-        busy = [task for worker in self.workers for task in map(self.left.task_of, worker.running)]
-        if not waiting or alone & set(busy):
+        busy = [task for worker in self.workers for task in worker.running]
+        if not waiting or set(alone) & set(busy):
             return None
         for worker in self.workers:
             if not worker.ready or (worker.running and not self.forks):
                 continue
-            task = waiting[0]
-            if task in alone and busy:
+            if waiting[0] in alone and busy:
                 return None
-            waiting.popleft()
-            return worker, self.left.numbers[task]
+            return worker, waiting.popleft()
         return None
 
     def retire(self, worker: WorkerProcess, kill: bool = False) -> int:

@@ -6,17 +6,23 @@ import msgspec
 
 from harness.store.records import Side
 
+Key = tuple[str, str, str]  # toggle, guard, side
+
 
 class Task(msgspec.Struct, omit_defaults=True):
     """One side of one cell, as collected."""
 
-    number: int
+    number: int  # this worker's own
     guard: str
     toggle: str
     side: str
     state: str
     problem: str = ""  # of a stale toggle
     na: str = ""  # why it cannot apply, known before it runs
+
+    @property
+    def key(self) -> Key:
+        return self.toggle, self.guard, self.side
 
 
 class Collected(msgspec.Struct, tag=True, omit_defaults=True):
@@ -49,6 +55,7 @@ class Order(msgspec.Struct):
     """Run one task."""
 
     number: int
+    serial: int  # of this order: a second chance has another
     seconds: float  # its time limit
     memory: int  # its memory limit in bytes
 
@@ -56,6 +63,7 @@ class Order(msgspec.Struct):
 class Setting(msgspec.Struct):
     """What a worker is told when it starts."""
 
+    release: str  # as it was asked for
     words: list[str]  # pytest's arguments
     sides: list[str]
     toggles: list[str]  # the ids of those asked for; empty: all

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.prove.messages import Collected, Task
+from harness.prove.messages import Key as TaskKey
 from harness.prove.verdicts import judge
 from harness.registry.schema import Toggle
 from harness.releases.sources import SourceTree
 from harness.store.records import Cell, OnRelease, Side, Verdict
 
-Key = tuple[str, str, str, str]
+Key = tuple[str, str, str, str]  # release, device, toggle, guard
 SIDES = {"prove": ["fixed", "buggy"], "lifecycle": ["as is"]}
 
 
@@ -26,6 +27,7 @@ class Target:
     name: str
     python: Path
     tree: SourceTree
+    asked: str = ""  # the word it was asked for by
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ class Asked:
     words: list[str] = field(default_factory=list)  # further arguments of pytest
     folders: list[Path] = field(default_factory=list)  # further toggles
     shard: tuple[int, int] = (1, 1)
-    only: frozenset[Key] | None = None  # of an earlier run, these cells alone
+    skip: frozenset[Key] = frozenset()  # what an earlier run has proven
     done: dict[Key, Cell] = field(default_factory=dict)  # of a run that goes on
-    took: dict[tuple[str, str, str], float] = field(default_factory=dict)  # in earlier runs
+    took: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs
 
     @property
     def sides(self) -> list[str]:
@@ -54,8 +56,18 @@ class Asked:
 
     def pytest_words(self) -> list[str]:
         """What pytest is told: the guards are in suites/ unless a path says otherwise."""
-        paths = [word for word in self.words if Path(word.partition("::")[0]).exists()]
-        return ["--profile", self.profile, *([] if paths else ["suites"]), *self.words]
+        named = any(is_place(self.words, index) for index in range(len(self.words)))
+        return ["--profile", self.profile, *([] if named else ["suites"]), *self.words]
+
+
+TAKES_A_VALUE = ("-k", "-m", "-p", "-c", "-o", "-W", "-r", "--rootdir", "--confcutdir")
+
+
+def is_place(words: list[str], index: int) -> bool:
+    """Whether a word names guards by their path, and is not the value of an option before it."""
+    if index and words[index - 1] in TAKES_A_VALUE:
+        return False
+    return Path(words[index].partition("::")[0]).exists()
 
 
 class Left:
@@ -66,9 +78,9 @@ class Left:
         self.target = target
         self.on = OnRelease(target.name, asked.device)
         self.cells: dict[tuple[str, str], Cell] = {}  # by toggle and guard
-        self.waiting: deque[tuple[str, str, str]] = deque()  # toggle, guard, side
-        self.alone: set[tuple[str, str, str]] = set()  # were running when a worker died
-        self.numbers: dict[tuple[str, str, str], int] = {}
+        self.waiting: deque[TaskKey] = deque()
+        self.alone: dict[TaskKey, str] = {}  # run again, and what ended them the first time
+        self.tasks: frozenset[TaskKey] = frozenset()
         self.known = False
 
     def plan(self, collected: Collected) -> list[Cell]:
@@ -77,17 +89,18 @@ class Left:
         self.on.device = collected.device
         self.on.seconds_to_start = collected.seconds
         self.on.problems += collected.problems
+        self.tasks = frozenset(task.key for task in collected.tasks)
         for task in filter(self._mine, collected.tasks):
             pair = task.toggle, task.guard
             cell = self.cells.get(pair)
             if cell is None:
                 cell = self.cells[pair] = self._cell(task)
             if cell.verdict is None and task.side not in cell.sides:
-                self.waiting.append((*pair, task.side))
+                self.waiting.append(task.key)
         # The longest first, so that none is left over for one core at the end.
         took = self.asked.took
         self.waiting = deque(sorted(self.waiting, key=lambda task: -took.get(task, math.inf)))
-        if not self.asked.words and self.asked.only is None:
+        if not self.asked.words:
             self.on.unguarded = self._unguarded({task.toggle for task in collected.tasks})
         return list(self.cells.values())
 
@@ -95,7 +108,7 @@ class Left:
         part, parts = self.asked.shard
         if _number(f"{task.toggle} {task.guard}") % parts != part - 1:
             return False
-        return self.asked.only is None or self._key(task) in self.asked.only
+        return self._key(task) not in self.asked.skip
 
     def _key(self, task: Task) -> Key:
         return self.target.name, self.on.device, task.toggle, task.guard
@@ -122,28 +135,17 @@ class Left:
             and toggle.id not in guarded
         ]
 
-    def meet(self, collected: Collected) -> None:
-        """A worker's own numbers for the tasks; another worker may have others."""
-        self.numbers = {(t.toggle, t.guard, t.side): t.number for t in collected.tasks}
-
-    def cell_of(self, number: int) -> Cell:
-        toggle, guard, _ = self.task_of(number)
-        return self.cells[toggle, guard]
-
-    def task_of(self, number: int) -> tuple[str, str, str]:
-        return next(task for task, known in self.numbers.items() if known == number)
-
-    def again_alone(self, number: int) -> bool:
+    def again_alone(self, task: TaskKey, why: str) -> bool:
         """Whoever ran a task was ended, perhaps by another task: it gets a second chance, alone."""
-        task = self.task_of(number)
         if task in self.alone:
             return False
-        self.alone.add(task)
+        self.alone[task] = why
         self.waiting.append(task)
         return True
 
     def add(self, cell: Cell, side: Side) -> bool:
         """A side has come; gives whether the cell is judged now."""
+        side.first = self.alone.get((cell.toggle, cell.guard, side.side), "")
         cell.sides[side.side] = side
         if set(cell.sides) >= set(self.asked.sides):
             judge(cell)
@@ -158,8 +160,8 @@ def shard(text: str) -> tuple[int, int]:
     return int(part), int(parts)
 
 
-def not_proven(cells: Iterable[Cell]) -> frozenset[Key]:
-    return frozenset(c.key for c in cells if c.verdict is None or not c.verdict.good)
+def proven(cells: Iterable[Cell]) -> frozenset[Key]:
+    return frozenset(cell.key for cell in cells if cell.verdict and cell.verdict.good)
 
 
 def _number(text: str) -> int:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import select
 import shutil
-import signal
 import time
 
 from harness import machine, paths
 from harness.matching.states import State, find
 from harness.patching import diffs
-from harness.prove.keeper import SIGNALS
+from harness.prove import processes
+from harness.prove.keeper import killed
 from harness.prove.lanes import Lane
-from harness.prove.messages import Collected, Ended, Failed, Order, Said
+from harness.prove.messages import Collected, Ended, Failed, Key, Said
 from harness.prove.plan import Asked, Left, Target
 from harness.prove.workers import WorkerProcess
 from harness.store.database import Store
@@ -69,6 +69,8 @@ class Proving:
             self.store.end(self.run.id, status, time.monotonic() - self.started)
             for lane in self.lanes:
                 shutil.rmtree(lane.folder, ignore_errors=True)
+            if not any(lane.left.on.problems for lane in self.lanes):
+                shutil.rmtree(self.folder, ignore_errors=True)  # the logs
 
     # Starting
 
@@ -84,8 +86,8 @@ class Proving:
         free = self.asked.jobs - sum(lane.in_flight for lane in lanes)
         for lane in lanes:
             while free > 0 and (given := lane.next()) is not None:
-                worker, number = given
-                worker.order(Order(number, self.asked.seconds, self.asked.memory))
+                worker, task = given
+                worker.order(task, self.asked.seconds, self.asked.memory)
                 free -= 1
 
     # Listening
@@ -107,59 +109,70 @@ class Proving:
                 self._gone(lane, worker, overdue=True)
 
     def _take(self, lane: Lane, worker: WorkerProcess, said: Said) -> None:
-        left = lane.left
         if isinstance(said, Failed):
-            self._problem(lane, said.problem)
+            self._problem(lane, said.problem + f"\n{worker.last_words()}")
             lane.give_up()
         elif isinstance(said, Collected):
-            worker.ready = True
-            lane.forks = said.forks
-            left.meet(said)
-            if not left.known:
-                cells = left.plan(said)
-                self.store.met(self.run.id, left.on)
-                self.store.plan(self.run.id, cells)
-                self.teller.met(left.on, len(cells), len(left.waiting))
-                for cell in cells:
-                    if cell.verdict is not None:
-                        self.store.judged(self.run.id, cell)
-                        self.teller.judged(cell)
+            self._collected(lane, worker, said)
         elif isinstance(said, Ended):
-            if said.side.outcome is Outcome.LOST and left.again_alone(said.number):
-                return
-            worker.reported[left.task_of(said.number)[0]] += said.side.reach
-            self._keep(lane, said.number, said.side)
+            task = worker.ended(said.number)
+            if said.side.outcome is not Outcome.LOST:
+                worker.reported[task[0]] += said.side.reach
+                self._keep(lane, task, said.side)
+            elif not lane.left.again_alone(task, said.side.headline):
+                self._keep(lane, task, said.side)
             if said.lost:
                 lane.retire(worker)
 
-    def _keep(self, lane: Lane, number: int, side: Side) -> None:
-        cell = lane.left.cell_of(number)
+    def _collected(self, lane: Lane, worker: WorkerProcess, said: Collected) -> None:
+        left = lane.left
+        lane.forks = said.forks
+        worker.collected(said.tasks)
+        if left.known:
+            if frozenset(worker.numbers) != left.tasks:
+                self._problem(lane, "two workers do not collect the same guards")
+                lane.give_up()
+            return
+        cells = left.plan(said)
+        self.store.met(self.run.id, left.on)
+        self.store.plan(self.run.id, cells)
+        for problem in said.problems:
+            self.teller.problem(left.target.name, problem)
+        self.teller.met(left.on, len(cells), len(left.waiting))
+        for cell in cells:
+            if cell.verdict is not None:
+                self.store.judged(self.run.id, cell)
+                self.teller.judged(cell)
+
+    def _keep(self, lane: Lane, task: Key, side: Side) -> None:
+        cell = lane.left.cells[task[:2]]
+        judged = lane.left.add(cell, side)
         self.store.side(self.run.id, cell, side)
         self.teller.ended(cell, side)
-        if lane.left.add(cell, side):
+        if judged:
             self.store.judged(self.run.id, cell)
             self.teller.judged(cell)
 
     def _gone(self, lane: Lane, worker: WorkerProcess, overdue: bool = False) -> None:
         """A worker ended by itself, or had to be ended; what it ran is told or run again alone."""
-        running = list(worker.running)
         code = lane.retire(worker, kill=overdue)
+        how = processes.signal_name(-code) if code < 0 else f"exit code {code}"
         if not worker.ready:
-            how = "did not start in time" if overdue else f"ended with {code} before it could begin"
-            self._problem(lane, f"the worker {how}: {worker.last_words()}")
+            when = "did not start in time" if overdue else "ended before it could begin"
+            self._problem(lane, f"the worker {when} ({how}): {worker.last_words()}")
             lane.give_up()
-        elif not running:
-            self._problem(lane, f"the worker ended with {code} while it had nothing to do")
+        elif not worker.running:
+            self._problem(lane, f"the worker ended while it had nothing to do ({how})")
             lane.give_up()
-        for number in running:
-            toggle, _, side = lane.left.task_of(number)
+        for task in worker.running:
+            toggle, _, side = task
+            why = f"it ended its worker ({how})"
             if not lane.forks:
-                died = _death(side, code, overdue, self.asked.seconds, worker.last_words())
-                died.reach = worker.reach(toggle)
-                self._keep(lane, number, died)
-            elif not lane.left.again_alone(number):
-                why = f"run alone, it ended its worker again ({code})"
-                self._keep(lane, number, Side(side, Outcome.LOST, headline=why))
+                died = _death(code, overdue, self.asked.seconds)
+                died.side, died.detail, died.reach = side, worker.last_words(), worker.reach(toggle)
+                self._keep(lane, task, died)
+            elif not lane.left.again_alone(task, why):
+                self._keep(lane, task, Side(side, Outcome.LOST, headline=f"run alone, {why} again"))
 
     # Ending
 
@@ -167,6 +180,7 @@ class Proving:
         if not lane.over or lane.ended:
             return
         lane.end()
+        shutil.rmtree(lane.folder, ignore_errors=True)
         on = lane.left.on
         on.seconds = time.monotonic() - (lane.started or time.monotonic())
         self.store.met(self.run.id, on)
@@ -190,14 +204,10 @@ def _describe(on: OnRelease, target: Target, asked: Asked) -> None:
             on.patches[toggle.id] = diffs.of(finding, target.tree)
 
 
-def _death(side: str, code: int, overdue: bool, limit: float, detail: str) -> Side:
+def _death(code: int, overdue: bool, limit: float) -> Side:
     """How a test that ran in the worker itself ended it."""
     if overdue:
-        words = f"it did not end within {limit:g} s"
-        return Side(side, Outcome.HANG, headline=words, detail=detail)
+        return Side("", Outcome.HANG, headline=f"it did not end within {limit:g} s")
     if code >= 0:
-        words = f"it ended its process with exit code {code}"
-        return Side(side, Outcome.EXITED, headline=words, detail=detail)
-    name = signal.Signals(-code)
-    outcome, words = SIGNALS.get(name, (Outcome.KILLED, "killed"))
-    return Side(side, outcome, headline=f"{words} ({name.name})", detail=detail)
+        return Side("", Outcome.EXITED, headline=f"it ended its process with exit code {code}")
+    return killed(-code)

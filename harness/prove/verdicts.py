@@ -13,8 +13,8 @@ DEATHS = {
     Outcome.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
     Outcome.CUDA_ERROR: Verdict.CUDA_ERROR,
 }
-# Ways in which a bug shows that nothing but the bug explains, once the other side has passed. A
-# hang, a kill and a lack of memory depend on the machine: they prove nothing.
+# Ways in which a bug shows, once the other side has passed. A hang, a kill and a lack of memory
+# depend on the machine: they prove nothing.
 TELLING = {Outcome.FAILED, Outcome.SEGFAULT, Outcome.ABORT, Outcome.CUDA_ERROR}
 BAD_END = {Outcome.ERROR, Outcome.SKIPPED, Outcome.EXITED, Outcome.LOST}
 AS_IS = "as is"
@@ -26,6 +26,9 @@ def judge(cell: Cell) -> None:
         cell.verdict, cell.why = _as_is(cell, cell.sides[AS_IS])
     else:
         cell.verdict, cell.why = _both(cell.sides["fixed"], cell.sides["buggy"])
+    for side in cell.sides.values():
+        if side.first:
+            cell.why += f" ({side.side} at the second attempt; the first: {side.first})"
 
 
 def _both(fixed: Side, buggy: Side) -> tuple[Verdict, str]:

@@ -15,6 +15,8 @@ import os
 import select
 import sys
 import time
+from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,13 +79,27 @@ class Worker:
             plugin.prepare(config)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.problems.append(f"{report.nodeid} cannot be collected: {report.longreprtext}")
+        how = "cannot be collected" if report.failed else "skips itself as a whole"
+        if not report.passed:
+            self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, Any, Any]:
+        """A guard is chosen on all its sides: `-k fixed` means something else."""
+        everything = list(items)
+        result = yield
+        chosen = {name for name in map(_cell_of, items) if name is not None}
+        kept = set(items)
+        items[:] = [item for item in everything if item in kept or _cell_of(item) in chosen]
+        return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = [item for item in session.items if self._wanted(item)]
         tasks = [self._task(number, item) for number, item in enumerate(self.items)]
+        for key, count in Counter(task.key for task in tasks).items():
+            if count > 1:
+                self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         session.config.pluginmanager.unregister(reporter)
         forks = device.get() == "cpu"
@@ -99,20 +115,22 @@ class Worker:
         return True
 
     def _wanted(self, item: pytest.Item) -> bool:
-        cell = item.stash.get(CELL, None)
+        marks = cells.marked(item)
+        if marks is None:
+            return False
         asked = self.setting.toggles
-        return cell is not None and (not asked or cell.toggle.id in asked)
+        cell = item.stash.get(CELL, None)
+        if cell is None:
+            if not asked or any(toggle.id in asked for toggle in marks.guards):
+                self.problems.append(f"{item.nodeid}: {cells.ONE_SIDED}")
+            return False
+        return not asked or cell.toggle.id in asked
 
     def _task(self, number: int, item: pytest.Item) -> Task:
         cell = item.stash[CELL]
         state = cell.finding.state
-        task = Task(
-            number,
-            replay.without_cell(item.nodeid, cell),
-            cell.toggle.id,
-            cell.side.value,
-            state.value,
-        )
+        name, toggle, side = replay.guard(item), cell.toggle.id, cell.side.value
+        task = Task(number, name, toggle, side, state.value)
         if state is State.STALE:
             task.problem = cell.finding.problem
         elif state is State.ABSENT:
@@ -142,18 +160,19 @@ class Worker:
         item = self.items[order.number]
         cell = item.stash[CELL]
         _build(item, cell)
+        place = keeper.Place(self.folder, order, cell.toggle.id, cells.direction(cell).value)
 
         def test() -> records.Side:
             self.line.close()
             return body.run(item, self.listener)
 
-        pid = keeper.start(test, order, self.folder, cell.toggle.id)
+        pid = keeper.start(test, place)
         return os.pidfd_open(pid), pid
 
     def _reap(self, handle: int, order: Order, pid: int, begun: float) -> None:
         os.close(handle)
         _, status = os.waitpid(pid, 0)
-        side = keeper.read(self.folder, order.number, os.waitstatus_to_exitcode(status))
+        side = keeper.read(self.folder, order, os.waitstatus_to_exitcode(status))
         side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
         self._say(order, side)
 
@@ -164,35 +183,54 @@ class Worker:
         while not self.line.over:
             for order in self.line.orders():
                 item = self.items[order.number]
-                toggle = item.stash[CELL].toggle.id
-                begun, before = time.monotonic(), self._reach(toggle)
+                cell, here = item.stash[CELL], os.getpid()
+                begun, before = time.monotonic(), self._reach(cell)
                 side = body.run(item, self.listener)
-                side.reach = self._reach(toggle) - before
+                if os.getpid() != here:
+                    os._exit(70)  # a process that the test forked and that did not end there
+                side.reach = self._reach(cell) - before
                 side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
                 lost = side.outcome is Outcome.CUDA_ERROR or not _device_lives()
+                if lost and side.outcome is not Outcome.FAILED:
+                    side.outcome = Outcome.CUDA_ERROR
+                    side.headline = side.headline or "the device is lost after the test"
                 self._say(order, side, lost)
                 if lost:
                     return
 
-    def _reach(self, toggle: str) -> int:
+    def _reach(self, cell: Cell) -> int:
         attested = attestation.read(live.engine.recorder.file.parent)
-        return sum(found.reach(toggle) for found in attested if found.pid == os.getpid())
+        direction = cells.direction(cell).value
+        ours = (a.reach(cell.toggle.id, direction) for a in attested if a.pid == os.getpid())
+        return sum(ours)
 
     def _say(self, order: Order, side: records.Side, lost: bool = False) -> None:
         side.side = self.items[order.number].stash[CELL].side.value
         self.line.say(Ended(order.number, side, lost))
 
 
+def _cell_of(item: pytest.Item) -> tuple[str, str] | None:
+    """What the sides of one cell have in common."""
+    callspec: Any = getattr(item, "callspec", None)
+    cell = callspec.params.get(plugin.PARAMETER) if callspec is not None else None
+    if cell is None:
+        return None
+    ids = [name for name in callspec._idlist if name != str(cell)]
+    return f"{item.nodeid.removesuffix(item.name)} {item.originalname} {ids}", cell.toggle.id  # type: ignore[attr-defined]
+
+
 def _build(item: pytest.Item, cell: Cell) -> None:
     """Have the patched code made here once, for all the forks that run it."""
-    marker = item.get_closest_marker(cells.MARKER)
-    assert marker is not None
+    marks = cells.marked(item)
+    assert marks is not None
     with (
         contextlib.suppress(Exception),  # the test itself will meet it, and say it
-        cells.without(cells.marked(marker).without),
+        cells.without(marks.without),
         cells.applied(cell),
     ):
         pass
+    if not live.engine.idle:
+        raise RuntimeError(f"{cell} could not be taken out again: what comes after it says nothing")
 
 
 def _one_thread() -> None:
@@ -227,6 +265,8 @@ def main(read: int, write: int) -> NoReturn:
         words = ["-s", "-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "no:xdist"]
         # This module has imported Hypothesis before pytest could, which is no matter.
         words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        # A class that pytest leaves out of the collection may hold guards.
+        words += ["-W", "error::pytest.PytestCollectionWarning"]
         words += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
         words += ["--device", setting.device, *setting.words]
         code = int(pytest.main(words, plugins=[worker]))

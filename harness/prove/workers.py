@@ -16,7 +16,7 @@ import msgspec
 
 from harness import paths
 from harness.patching import attestation, boot
-from harness.prove.messages import Ended, Order, Said, Setting
+from harness.prove.messages import Key, Order, Said, Setting, Task
 
 _LAST = 8000  # characters of a log worth showing
 _FAREWELL = 1.0  # seconds to end by itself
@@ -31,7 +31,9 @@ class WorkerProcess:
         self.log = log
         self.started = time.monotonic()
         self.ready = False
-        self.running: dict[int, float] = {}  # task numbers, and when each must have ended
+        self.numbers: dict[Key, int] = {}  # of the tasks, as this worker counts them
+        self.running: dict[Key, float] = {}  # and when each must have ended
+        self._orders = 0
         self.reported: Counter[str] = Counter()  # reach by toggle, of the tests that came back
         self._attestations = Path(setting.folder) / "attestations"
         self._rest = b""
@@ -51,11 +53,23 @@ class WorkerProcess:
         os.close(there)
         os.close(back)
 
-    def order(self, order: Order) -> None:
-        self.running[order.number] = time.monotonic() + order.seconds
+    def collected(self, tasks: list[Task]) -> None:
+        self.ready = True
+        self.numbers = {task.key: task.number for task in tasks}
+
+    def order(self, task: Key, seconds: float, memory: int) -> None:
+        self.running[task] = time.monotonic() + seconds
+        self._orders += 1
+        order = Order(self.numbers[task], self._orders, seconds, memory)
         # A worker that just died is noticed by its other end.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._write, msgspec.json.encode(order) + b"\n")
+
+    def ended(self, number: int) -> Key:
+        """Which task came back."""
+        task = next(task for task in self.running if self.numbers[task] == number)
+        del self.running[task]
+        return task
 
     def said(self) -> list[Said] | None:
         """What has come since; None once it is gone."""
@@ -63,11 +77,7 @@ class WorkerProcess:
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        said = [msgspec.json.decode(line, type=Said) for line in lines]
-        for each in said:
-            if isinstance(each, Ended):
-                self.running.pop(each.number, None)
-        return said
+        return [msgspec.json.decode(line, type=Said) for line in lines]
 
     def overdue(self, now: float, to_start: float, forks: bool) -> bool:
         """Whether it should have said something by now; keepers know the limits of forks."""
@@ -96,7 +106,7 @@ class WorkerProcess:
         """How often a toggle's code ran in the test that ended this worker."""
         attested = attestation.read(self._attestations)
         ours = (a.reach(toggle) for a in attested if a.pid == self.process.pid)
-        return sum(ours) - self.reported[toggle]
+        return max(0, sum(ours) - self.reported[toggle])
 
     def last_words(self) -> str:
         try:
@@ -106,7 +116,8 @@ class WorkerProcess:
 
 
 def _environment(setting: Setting, folders: list[Path]) -> dict[str, str]:
-    ours = (boot.REVERT, boot.ENABLE, boot.CARRIED)
+    # What the caller's environment would do to pytest is no part of a run that says what it did.
+    ours = (boot.REVERT, boot.ENABLE, boot.CARRIED, "PYTEST_ADDOPTS", "PYTEST_PLUGINS")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     rest = environment.get("PYTHONPATH")
     root = str(paths.project())
@@ -116,6 +127,7 @@ def _environment(setting: Setting, folders: list[Path]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(found_by),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
+        "UNFIX_RELEASE": setting.release,
         "UNFIX_WORKER": msgspec.json.encode(setting).decode(),
         "UNFIX_HOME": str(paths.workspace()),
         boot.ATTESTATIONS: str(Path(setting.folder) / "attestations"),

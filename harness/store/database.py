@@ -45,15 +45,19 @@ def default_file() -> Path:
 class Store:
     """The runs of one file."""
 
-    def __init__(self, file: Path | None = None, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, file: Path | None = None, patience: float = PATIENCE, make: bool = True
+    ) -> None:
         self.file = file or default_file()
+        if not make and not _size(self.file):
+            raise UnfixError(f"there is no store {self.file}")
         with self._explained():
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if 0 < _size(self.file) < _SMALLEST:
                 # SQLite takes it for an empty one and would write over it.
                 raise sqlite3.DatabaseError("file is cut short")
             self._db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
-            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA synchronous = FULL")
             self._ready()
 
     def _ready(self) -> None:
@@ -101,8 +105,13 @@ class Store:
     # Writing
 
     def begin(self, run: Run) -> None:
-        """A new run, or an old one that goes on."""
+        """A new run, or an old one that goes on; one that somebody else runs is refused."""
         with self._writing():
+            row = self._db.execute(
+                "SELECT status, process FROM runs WHERE id = ?", (run.id,)
+            ).fetchone()
+            if row and row[0] == "running" and alive(row[1]):
+                raise UnfixError(f"run {run.id} is still going on")
             self._put(
                 *("runs", run.id, run.kind, run.started, "running", run.seconds, me()),
                 *(_text(run.command), _text(run.settings)),
@@ -144,29 +153,32 @@ class Store:
 
     def merge(self, other: Path) -> list[str]:
         """Take in the runs of another file; gives the ids of those that it holds."""
-        if not other.is_file():
-            raise UnfixError(f"there is no store {other}")
-        found = [run.id for run in Store(other).runs()]
-        with self._explained():
-            self._db.execute("ATTACH ? AS other", (str(other),))
-            try:
-                with self._writing():
-                    # What is further along stays: a cell with a verdict, a run that ended.
-                    self._db.execute(
-                        "DELETE FROM cells WHERE verdict IS NULL AND (run, release, device, toggle,"
-                        " guard) IN (SELECT run, release, device, toggle, guard FROM other.cells)"
-                    )
-                    self._db.execute(
-                        "DELETE FROM runs WHERE status != 'finished' AND id IN "
-                        "(SELECT id FROM other.runs WHERE status = 'finished')"
-                    )
-                    for table in TABLES:
-                        self._db.execute(
-                            f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}"
-                        )
-            finally:
-                self._db.execute("DETACH other")
-        return found
+        if other.resolve() == self.file.resolve():
+            raise UnfixError(f"{other} is this store itself")
+        there = Store(other, make=False)
+        theirs = there.runs()
+        for run in theirs:
+            if there._progress(run.id) > self._progress(run.id):
+                self._copy(there, run.id)
+        there.close()
+        return [run.id for run in theirs]
+
+    def _progress(self, run: str) -> tuple[bool, int]:
+        """How far a run has come: of two copies the one that is further along is the run."""
+        row = self._db.execute("SELECT status FROM runs WHERE id = ?", (run,)).fetchone()
+        done = self._db.execute(
+            "SELECT count(*) FROM cells WHERE run = ? AND verdict IS NOT NULL", (run,)
+        ).fetchone()[0]
+        return (row[0] == "finished", done) if row else (False, -1)
+
+    def _copy(self, other: Store, run: str) -> None:
+        with self._writing():
+            for table in TABLES:
+                key = "id" if table == "runs" else "run"
+                self._db.execute(f"DELETE FROM {table} WHERE {key} = ?", (run,))
+                rows = other._db.execute(f"SELECT * FROM {table} WHERE {key} = ?", (run,))
+                for row in rows:
+                    self._put(table, *row)
 
     # Reading
 

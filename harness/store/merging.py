@@ -34,7 +34,7 @@ def together(runs: list[Run]) -> Run:
 
 
 def _joined(earlier: OnRelease, later: OnRelease) -> OnRelease:
-    """A release that two runs met: a toggle is unguarded if neither found a guard."""
+    """A release that two runs met."""
     return OnRelease(
         release=later.release,
         device=later.device,
@@ -44,6 +44,44 @@ def _joined(earlier: OnRelease, later: OnRelease) -> OnRelease:
         seconds=earlier.seconds + later.seconds,
         states=earlier.states | later.states,
         patches=earlier.patches | later.patches,
-        unguarded=[name for name in later.unguarded if name in earlier.unguarded],
+        unguarded=_unguarded(earlier, later),
         problems=list(dict.fromkeys(earlier.problems + later.problems)),
     )
+
+
+def _unguarded(earlier: OnRelease, later: OnRelease) -> list[str] | None:
+    """A toggle is unguarded if whoever looked found no guard."""
+    looked = [on.unguarded for on in (earlier, later) if on.unguarded is not None]
+    if not looked:
+        return None
+    return [name for name in looked[-1] if all(name in found for found in looked)]
+
+
+def say_what_is_missing(runs: list[Run], whole: Run) -> None:
+    """Shards that are not here are a problem of whoever reports the whole."""
+    parts = _missing_parts(runs)
+    for on in whole.releases:
+        problem = parts.get((on.release, on.device))
+        if problem and problem not in on.problems:
+            on.problems.append(problem)
+
+
+def _missing_parts(runs: list[Run]) -> dict[tuple[str, str], str]:
+    """Releases of which not all shards are here, and which those are."""
+    parts: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for run in runs:
+        part, _, of = str(run.settings.get("shard", "1/1")).partition("/")
+        for on in run.releases:
+            seen = parts.setdefault((on.release, on.device), {})
+            seen.setdefault(int(of or 1), set()).add(int(part))
+    missing = {}
+    for key, seen in parts.items():
+        if not any(len(found) == of for of, found in seen.items()):
+            lacking = [
+                f"{part}/{of}"
+                for of, found in seen.items()
+                for part in range(1, of + 1)
+                if part not in found
+            ]
+            missing[key] = f"a part of the cells is not here: shard {', '.join(lacking)}"
+    return missing

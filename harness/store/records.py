@@ -65,6 +65,7 @@ class Side(msgspec.Struct):
     output: str = ""  # the end of what it printed
     replay: str = ""  # the command that runs it again
     left: int = 0  # processes it left behind, since ended
+    first: str = ""  # what ended a first attempt, if this is the second
 
 
 class Cell(msgspec.Struct):
@@ -110,7 +111,8 @@ class OnRelease(msgspec.Struct):
     seconds: float = 0.0  # all of it
     states: dict[str, str] = {}  # of every toggle, from the sources
     patches: dict[str, str] = {}  # each applicable toggle as a diff
-    unguarded: list[str] = []  # toggles that are in this release and that no guard names
+    # Toggles that are in this release and that no guard names; None: a part was asked for.
+    unguarded: list[str] | None = None
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 
@@ -144,7 +146,7 @@ class Run(msgspec.Struct):
         found += [
             f"{on.release}: no guard names {toggle}"
             for on in self.releases
-            for toggle in on.unguarded
+            for toggle in on.unguarded or ()
         ]
         bad = [cell for cell in self.cells if cell.verdict and not cell.verdict.good]
         found += [f"{c.release}: {c.toggle} {c.verdict.value}: {c.guard}" for c in bad if c.verdict]

@@ -368,7 +368,7 @@ def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cell
         ("before_an_untidy_fixture", "fixed", "in teardown: RuntimeError"),
         ("stumbles_when_buggy", "buggy", "RuntimeError: not an assertion"),
         ("kills_its_parent", "fixed", "was ended: SIGKILL"),
-        ("kills_the_worker", "fixed", "ended its worker again"),
+        ("kills_the_worker", "fixed", "run alone, it ended its worker"),
         ("does_not_hold_still", "fixed", "Flaky"),
     ],
 )
@@ -424,7 +424,7 @@ def test_a_release_that_does_not_start_is_red(prove: Prove) -> None:
     prove.write("@guards('toy-plain')\ndef test_it():\n    assert not buggy()\n")
     done = prove.run()
     assert done.returncode == 3
-    assert "ended with 7 before it could begin" in done.stderr
+    assert "ended before it could begin (exit code 7)" in done.stderr
 
 
 def test_pytest_chooses_the_guards(prove: Prove) -> None:

@@ -206,7 +206,7 @@ def every_verdict(base: Run | None = None) -> Run:
         cell.why = NASTY if verdict in (Verdict.STALE, Verdict.NA) else ""
         cell.sides = {one.side: one for one in sides}
     made.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
-    made.releases[0].unguarded.append("26972")
+    made.releases[0].unguarded = ["26972"]
     made.cells = [
         cell for cell in made.cells if (cell.release, cell.toggle) != (RELEASES[0], "26972")
     ]

@@ -1,0 +1,97 @@
+"""A guard on one side of a toggle, and what that comes to."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import hypothesis.errors
+import pytest
+
+from harness.guards import cells, profiles, replay
+from harness.guards.cells import Cell, Side
+from harness.matching.states import State
+
+# How a guard says no: an assertion (a report of a checked kernel is one), or `pytest.fail`.
+FAILURES = (AssertionError, pytest.fail.Exception)
+
+
+class Toothless(Exception):
+    """A guard that passes with its bug in, or whose toggled code never ran."""
+
+
+class Insensitive(Exception):
+    """A guard that fails whether its bug is in or not: the longer look found something else."""
+
+
+@contextlib.contextmanager
+def device_errors() -> Iterator[None]:
+    """A lost device is this guard's failure; whatever runs after it here fails at once."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    from harness.checking import CudaError, LostDevice
+
+    try:
+        yield
+    except LostDevice as error:
+        raise CudaError(
+            f"{error}: the device is lost, run what follows in a fresh process"
+        ) from error
+
+
+def run(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
+    """The guard with the release on one side of the toggle, and how often the toggled code ran."""
+    as_buggy = cell.side is Side.AS_IS and cell.finding.state is State.BUGGY
+    buggy = cell.side is Side.BUGGY
+    look = profiles.longer(item.obj) if buggy or as_buggy else contextlib.nullcontext()
+    try:
+        with cells.applied(cell) as toggled, look:
+            try:
+                with device_errors():
+                    return (yield)
+            finally:
+                item.user_properties.append(("reach", toggled.reach))
+    except FAILURES as error:
+        if buggy:
+            _passes_fixed(cell, item, error)
+        raise
+
+
+def _passes_fixed(cell: Cell, item: pytest.Function, error: BaseException) -> None:
+    """The example that failed with the fix out must pass with it in."""
+    blob = replay.blob(error)
+    if not blob or type(error).__name__ == "CudaError":
+        return
+    given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    fixed = Cell(cell.finding, Side.FIXED)
+    try:
+        with cells.applied(fixed), device_errors(), replay.reproducing(item.obj, blob):
+            item.obj(**given)
+    except hypothesis.errors.DidNotReproduce:
+        return
+    except FAILURES as other:
+        raise Insensitive(f"the same example fails with the fix in: {other}") from error
+
+
+def judged(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
+    """The same turned round: on the buggy side a guard passes by failing."""
+    failure: BaseException | None = None
+    result = None
+    try:
+        result = yield from run(cell, item)
+    except FAILURES as error:
+        if cell.side is Side.FIXED:
+            raise
+        failure = error
+    reach = dict(item.user_properties)["reach"]
+    if cell.side is Side.BUGGY:
+        if failure is None:
+            raise Toothless(f"{cell.toggle.id} is out, its code ran {reach} times: it passes")
+        item.user_properties.append(("counterexample", str(failure)))
+        item.user_properties.append(("notes", "\n".join(getattr(failure, "__notes__", ()))))
+    if not reach:
+        raise Toothless(f"the code of {cell.toggle.id} never ran: the result says nothing")
+    return result

@@ -1,0 +1,296 @@
+"""Ways in which a run might have been green without a proof, each tried."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from proving import Prove
+
+GOOD = "@guards('toy-plain')\ndef test_good():\n    assert not buggy()\n"
+
+
+def run(prove: Prove, *words: str, **options: Any) -> tuple[int, dict[str, Any]]:
+    done = prove.run("--json", *words, **options)
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, found
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {cell["guard"].partition("::")[2]: cell["verdict"] for cell in found["cells"]}
+
+
+def test_parameters_that_look_alike_are_guards_of_their_own(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\n"
+        "@pytest.mark.parametrize('n', [1, -1, '-', '--', 'a[b', 'toy-plain'])\n"
+        "def test_it(n):\n    assert not buggy() or n == -1\n"
+    )
+    code, found = run(prove)
+    assert code == 1
+    assert verdicts(found) == {
+        "test_it[1]": "proven",
+        "test_it[-1]": "toothless",
+        "test_it[-]": "proven",
+        "test_it[--]": "proven",
+        "test_it[a[b]": "proven",
+        "test_it[toy-plain]": "proven",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "import unittest\n@guards('toy-plain')\nclass TestIt(unittest.TestCase):\n"
+            "    def test_it(self):\n        pass\n",
+            "cannot be run on both sides",
+        ),
+        (
+            "@guards('toy-plain')\nclass TestIt:\n    def __init__(self):\n        pass\n"
+            "    def test_it(self):\n        pass\n",
+            "__init__",
+        ),
+    ],
+)
+def test_guards_that_cannot_be_run_on_both_sides_are_said(
+    prove: Prove, text: str, says: str
+) -> None:
+    prove.write(text)
+    prove.write(GOOD, "test_other.py")
+    code, found = run(prove)
+    assert code == 1
+    assert any(says in problem for problem in found["problems"])
+    assert verdicts(found)["test_good"] == "proven"
+
+
+def test_a_file_that_skips_itself_is_said(prove: Prove) -> None:
+    prove.write("pytest.importorskip('no_such_module')\n" + GOOD)
+    prove.write(GOOD, "test_other.py")
+    code, found = run(prove)
+    assert code == 1
+    assert any("skips itself as a whole" in problem for problem in found["problems"])
+
+
+def test_every_marker_counts(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-default')\nclass TestIt:\n"
+        "    @guards('toy-plain', 'toy-plain', 'toy-pl*')\n"
+        "    def test_it(self):\n        forms.with_default(1)\n        assert not buggy()\n"
+    )
+    code, found = run(prove)
+    assert code == 1
+    assert {(cell["toggle"], cell["verdict"]) for cell in found["cells"]} == {
+        ("toy-plain", "proven"),
+        ("toy-default", "toothless"),
+    }
+
+
+def test_a_longer_look_that_finds_something_else_proves_nothing(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\n@given(n=st.integers(0, 150))\ndef test_it(n):\n"
+        "    forms.plain(1, 2)\n    assert n % 151 != 77\n"
+    )
+    code, found = run(prove)
+    assert code == 1
+    (cell,) = found["cells"]
+    assert cell["verdict"] == "broken"
+    assert "fails with the fix in" in cell["why"] or cell["sides"]["fixed"]["outcome"] == "failed"
+
+
+def test_guards_of_classes_and_other_ways_to_fail(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\nclass TestIt:\n"
+        "    @given(rows=st.integers(0, 9))\n"
+        "    def test_given(self, rows):\n        assert forms.plain(rows, 3) == rows * 6\n"
+        "    def test_fails(self):\n        if buggy():\n            pytest.fail('so it is')\n"
+        "    def test_raises(self):\n"
+        "        with pytest.raises(ZeroDivisionError):\n            1 / (forms.plain(1, 2) - 4)\n"
+    )
+    code, found = run(prove)
+    assert code == 0
+    assert set(verdicts(found).values()) == {"proven"}
+
+
+def test_words_of_ours_in_a_selection_take_no_half_cells(prove: Prove) -> None:
+    prove.write(GOOD + GOOD.replace("test_good", "test_buggy_rows"))
+    code, found = run(prove, "-k", "buggy")
+    assert code == 0
+    assert set(verdicts(found).values()) == {"proven"}
+
+
+def test_the_caller_s_environment_chooses_no_guards(
+    prove: Prove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k good")
+    prove.write(GOOD + "@guards('toy-plain')\ndef test_bad():\n    buggy()\n")
+    code, found = run(prove)
+    assert code == 1
+    assert verdicts(found)["test_bad"] == "toothless"
+
+
+def test_a_fixture_that_fails_behind_an_n_a_is_no_n_a(prove: Prove) -> None:
+    prove.write(
+        GOOD + "@pytest.fixture\ndef untidy():\n    yield\n    raise RuntimeError('no')\n"
+        "@guards('toy-plain')\ndef test_it(untidy):\n    not_here('nothing')\n"
+    )
+    code, found = run(prove)
+    assert code == 1
+    assert verdicts(found)["test_it"] == "broken"
+
+
+def test_what_a_daemon_holds_counts_and_idle_forks_do_not(prove: Prove) -> None:
+    prove.write(
+        GOOD + "@guards('toy-plain')\ndef test_daemon():\n"
+        "    words = 'import time; x = bytearray(b\"1\") * (300 << 20); time.sleep(30)'\n"
+        "    subprocess.Popen(['setsid', '-f', sys.executable, '-c', words])\n"
+        "    time.sleep(3)\n    assert not buggy()\n"
+        "@guards('toy-plain')\ndef test_forks():\n"
+        "    for _ in range(12):\n"
+        "        if not os.fork():\n            time.sleep(30)\n"
+        "    time.sleep(1)\n    assert not buggy()\n"
+    )
+    code, found = run(prove, "--memory", "0.15")
+    assert code == 1
+    assert verdicts(found) == {
+        "test_good": "proven",
+        "test_daemon": "out-of-memory",
+        "test_forks": "proven",
+    }
+
+
+def test_a_child_that_falls_out_of_the_test_says_nothing(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\ndef test_it():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n        return\n"
+        "    os.waitpid(child, 0)\n    time.sleep(0.2)\n    buggy()\n    os._exit(3)\n"
+    )
+    _, found = run(prove)
+    assert verdicts(found) == {"test_it": "broken"}
+
+
+def test_a_signal_without_a_name(prove: Prove) -> None:
+    prove.write("@guards('toy-plain')\ndef test_it():\n    buggy()\n    os.kill(os.getpid(), 40)\n")
+    _, found = run(prove)
+    assert verdicts(found) == {"test_it": "killed"}
+    assert "signal 40" in found["cells"][0]["why"]
+
+
+def test_a_second_attempt_is_told(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\ndef test_it():\n"
+        "    once = os.path.join(os.environ['UNFIX_HOME'], 'once')\n"
+        "    if not os.path.exists(once):\n"
+        "        buggy()\n        open(once, 'w').close()\n"
+        "        os.kill(os.getppid(), signal.SIGKILL)\n        time.sleep(30)\n"
+        "    assert not buggy()\n"
+    )
+    code, found = run(prove)
+    assert code == 0
+    assert "at the second attempt" in found["cells"][0]["why"]
+    reach = {side: cell["reach"] for side, cell in found["cells"][0]["sides"].items()}
+    assert reach == {"fixed": 1, "buggy": 1}, "the first attempt's is not counted"
+
+
+def test_what_a_killed_run_left_lying_is_nobody_s_result(prove: Prove) -> None:
+    """Resumed, a guard that says nothing has nothing, whatever lies in the run's folder."""
+    slow = "@guards('toy-plain')\ndef test_it():\n    buggy()\n    time.sleep(5)\n"
+    prove.write(slow)
+    running = subprocess.Popen(
+        prove.command(), cwd=prove.root, env=prove.environment, stderr=subprocess.DEVNULL
+    )
+    folder = prove.root / ".unfix" / "runs"
+    while not list(folder.glob("*/*/*/1.attestations/*.counts")):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert list(folder.glob("*/*/*/1.attestations/*.counts")), "it does lie there"
+    # The same guard as far as the digest of the code goes: what it does depends on this file.
+    done = prove.again("prove", "--resume", "--json", "--limit", "1")
+    found = json.loads(done.stdout)
+    assert verdicts(found) == {"test_it": "hang"}
+    assert found["cells"][0]["sides"]["fixed"]["reach"] == 1
+
+
+def test_a_run_whose_guards_have_changed_is_not_resumed(prove: Prove) -> None:
+    prove.write(GOOD.replace("    assert", "    time.sleep(5)\n    assert"))
+    running = subprocess.Popen(
+        prove.command(), cwd=prove.root, env=prove.environment, stderr=subprocess.DEVNULL
+    )
+    time.sleep(2)
+    running.send_signal(signal.SIGINT)
+    running.wait()
+    prove.write(GOOD)
+    done = prove.again("prove", "--resume")
+    assert done.returncode == 2
+    assert "have changed since" in done.stderr
+
+
+def test_failed_runs_what_could_not_even_be_collected(prove: Prove) -> None:
+    prove.write(GOOD)
+    bad = "@guards('toy-plain')\ndef test_bad():\n    buggy()\n"
+    prove.write("import no_such_module\n" + bad, "test_torn.py")
+    assert prove.run().returncode == 1
+    prove.write(bad, "test_torn.py")
+    done = prove.again("prove", "--failed", "--json")
+    assert done.returncode == 1
+    assert verdicts(json.loads(done.stdout)) == {"test_bad": "toothless"}
+
+
+def test_a_report_of_one_shard_is_not_green(prove: Prove) -> None:
+    prove.write("".join(GOOD.replace("test_good", f"test_{number}") for number in range(6)))
+    assert prove.run("--shard", "1/2").returncode == 0
+    done = prove.again("report")
+    assert done.returncode == 1
+    assert "shard 2/2" in done.stdout
+    assert prove.run("--shard", "2/2").returncode == 0
+    ids = [run["id"] for run in json.loads(prove.again("report", "--list", "--json").stdout)]
+    assert prove.again("report", *ids).returncode == 0
+
+
+def test_a_stopped_run_is_not_green_although_all_it_has_is_proven(prove: Prove) -> None:
+    prove.write(GOOD + GOOD.replace("test_good", "test_slow").replace("assert", "time.sleep(9);"))
+    running = subprocess.Popen(
+        prove.command("-j", "1", "-k", "good or slow"),
+        cwd=prove.root,
+        env=prove.environment,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(2.5)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    done = prove.again("report", "--json", "--junit", str(prove.root / "out.xml"))
+    assert done.returncode == 1
+    assert any("was stopped" in problem for problem in json.loads(done.stdout)["problems"])
+    assert "was stopped" in (prove.root / "out.xml").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--limit", "nan"), ("--memory", "0"), ("--memory", "-1"), ("-j", "0"), ("--shard", "3/2")],
+)
+def test_limits_that_are_none_are_refused(prove: Prove, words: tuple[str, ...]) -> None:
+    prove.write(GOOD)
+    assert prove.run(*words).returncode == 2
+
+
+def test_temporary_folders_end_with_the_run(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\ndef test_it(tmp_path):\n"
+        "    (tmp_path / 'x').write_text(str(tmp_path))\n"
+        "    open(os.path.join(os.environ['UNFIX_HOME'], 'where'), 'w').write(str(tmp_path))\n"
+        "    assert not buggy()\n"
+    )
+    assert prove.run().returncode == 0
+    where = (prove.root / "where").read_text()
+    assert where.startswith(str(prove.root))
+    assert not os.path.exists(where)
+    assert not list((prove.root / ".unfix" / "runs").iterdir())
