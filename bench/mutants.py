@@ -367,7 +367,10 @@ def main() -> int:
         measured = measure(bench, arguments.rounds)
     result = {
         "machine": machine.facts(),
-        "command": ["python", *sys.argv],
+        "command": [
+            "python",
+            *("TOOLS" if word == str(arguments.tools) else word for word in sys.argv),
+        ],
         "versions": versions,
         **measured,
     }

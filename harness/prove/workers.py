@@ -126,6 +126,8 @@ def _environment(setting: Setting, folders: list[Path]) -> dict[str, str]:
     environment |= {
         "PYTHONPATH": os.pathsep.join(found_by),
         "PYTHONUNBUFFERED": "1",
+        # Larger pages make a fork of a process that holds SGLang half as long.
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
         "OMP_NUM_THREADS": "1",
         "UNFIX_RELEASE": setting.release,
         "UNFIX_WORKER": msgspec.json.encode(setting).decode(),
