@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from harness import paths
+from harness.store.database import Store
+from harness.store.records import Run
 
 TOY = Path(__file__).parents[1] / "toy"
 HEAD = """
@@ -67,6 +70,32 @@ class Prove:
             text=True,
             timeout=120,
         )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """A run in the background."""
+        return subprocess.Popen(
+            self.command(*words),
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, verdicts: int) -> Run:
+        """The run as it stands once it has so many verdicts."""
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            file = self.root / ".unfix" / "runs.sqlite"
+            if file.exists() and file.stat().st_size:
+                store = Store(file)
+                runs = [store.load(run.id) for run in store.runs()]
+                store.close()
+                for run in runs:
+                    if run.cells and sum(c.verdict is not None for c in run.cells) >= verdicts:
+                        return run
+            time.sleep(0.05)
+        raise TimeoutError(f"no run with {verdicts} verdicts")
 
     def cells(self, *words: str, **options: Any) -> dict[str, dict[str, Any]]:
         """Every cell of a run by its guard's own name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from typing import Any
 
@@ -203,15 +202,13 @@ def test_what_a_killed_run_left_lying_is_nobody_s_result(prove: Prove) -> None:
     """Resumed, a guard that says nothing has nothing, whatever lies in the run's folder."""
     slow = "@guards('toy-plain')\ndef test_it():\n    buggy()\n    time.sleep(5)\n"
     prove.write(slow)
-    running = subprocess.Popen(
-        prove.command(), cwd=prove.root, env=prove.environment, stderr=subprocess.DEVNULL
-    )
+    running = prove.start()
     folder = prove.root / ".unfix" / "runs"
     while not list(folder.glob("*/*/*/1.attestations/*.counts")):
         time.sleep(0.05)
     time.sleep(0.5)
     running.send_signal(signal.SIGKILL)
-    running.wait()
+    running.communicate()
     assert list(folder.glob("*/*/*/1.attestations/*.counts")), "it does lie there"
     # The same guard as far as the digest of the code goes: what it does depends on this file.
     done = prove.again("prove", "--resume", "--json", "--limit", "1")
@@ -221,13 +218,11 @@ def test_what_a_killed_run_left_lying_is_nobody_s_result(prove: Prove) -> None:
 
 
 def test_a_run_whose_guards_have_changed_is_not_resumed(prove: Prove) -> None:
-    prove.write(GOOD.replace("    assert", "    time.sleep(5)\n    assert"))
-    running = subprocess.Popen(
-        prove.command(), cwd=prove.root, env=prove.environment, stderr=subprocess.DEVNULL
-    )
-    time.sleep(2)
+    prove.write(GOOD.replace("    assert", "    time.sleep(9)\n    assert"))
+    running = prove.start()
+    prove.wait_for(verdicts=0)
     running.send_signal(signal.SIGINT)
-    running.wait()
+    running.communicate()
     prove.write(GOOD)
     done = prove.again("prove", "--resume")
     assert done.returncode == 2
@@ -258,15 +253,10 @@ def test_a_report_of_one_shard_is_not_green(prove: Prove) -> None:
 
 def test_a_stopped_run_is_not_green_although_all_it_has_is_proven(prove: Prove) -> None:
     prove.write(GOOD + GOOD.replace("test_good", "test_slow").replace("assert", "time.sleep(9);"))
-    running = subprocess.Popen(
-        prove.command("-j", "1", "-k", "good or slow"),
-        cwd=prove.root,
-        env=prove.environment,
-        stderr=subprocess.DEVNULL,
-    )
-    time.sleep(2.5)
+    running = prove.start("-j", "1")
+    prove.wait_for(verdicts=1)
     running.send_signal(signal.SIGKILL)
-    running.wait()
+    running.communicate()
     done = prove.again("report", "--json", "--junit", str(prove.root / "out.xml"))
     assert done.returncode == 1
     assert any("was stopped" in problem for problem in json.loads(done.stdout)["problems"])

@@ -106,7 +106,7 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     prove.write(GUARDS)
     prove.write(CONFTEST, "conftest.py", head="")
     (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
-    done = prove.run("--json", "--device", "auto", "--limit", "2")
+    done = prove.run("--json", "--device", "auto", "--limit", "4")
     run = json.loads(done.stdout)
     cells = {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}
     assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED

@@ -311,7 +311,7 @@ def done(make_prove: Callable[[], Prove], left: Path) -> tuple[int, dict[str, An
     (prove.toggles / "toy-stale.yaml").write_text(STALE)
     of_npu = TOGGLE.format(name="toy-npu", device="npu", fixed="doubled = topk * 2")
     (prove.toggles / "toy-npu.yaml").write_text(of_npu)
-    ended = prove.run("--json", "-j", "3", "--limit", "3", "--memory", "0.5")
+    ended = prove.run("--json", "-j", "3", "--limit", "6", "--memory", "0.5")
     assert ended.stdout, ended.stderr
     return ended.returncode, json.loads(ended.stdout)
 
@@ -361,7 +361,7 @@ def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cell
     [
         ("segfault_when_buggy", "buggy", "segmentation fault (SIGSEGV)"),
         ("abort_when_buggy", "buggy", "aborted (SIGABRT)"),
-        ("hangs", "fixed", "it did not end within 3 s"),
+        ("hangs", "fixed", "it did not end within 6 s"),
         ("takes_all_memory", "fixed", "more than 0.5 GiB"),
         ("ends_its_process", "fixed", "exit code 0"),
         ("in_a_torn_fixture", "fixed", "in setup: the fixture is torn"),
