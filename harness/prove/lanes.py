@@ -59,7 +59,8 @@ class Lane:
             )
             python = self.left.target.python
             log = self.folder.with_name(f"{self.folder.name}-{self._made}.log")
-            self.workers.append(WorkerProcess(python, setting, asked.folders, log))
+            worker = WorkerProcess(python, setting, asked.folders, asked.place(), log)
+            self.workers.append(worker)
 
     def next(self) -> tuple[WorkerProcess, Key] | None:
         """A task and the worker to give it to; none while what a dead worker ran is run alone."""

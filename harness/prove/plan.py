@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness import paths
 from harness.prove.messages import Collected, Task
 from harness.prove.messages import Key as TaskKey
 from harness.prove.verdicts import judge
@@ -58,6 +60,18 @@ class Asked:
         """What pytest is told: the guards are in suites/ unless a path says otherwise."""
         named = any(is_place(self.words, index) for index in range(len(self.words)))
         return ["--profile", self.profile, *([] if named else ["suites"]), *self.words]
+
+    def place(self) -> Path:
+        """Where workers stand: the names of guards depend on it, and on nothing else."""
+        named = [
+            Path(word.partition("::")[0])
+            for index, word in enumerate(self.words)
+            if is_place(self.words, index)
+        ]
+        folders = [path if path.is_dir() else path.parent for path in named]
+        if not folders or any(folder.is_relative_to(paths.project()) for folder in folders):
+            return paths.project()
+        return Path(os.path.commonpath(folders))
 
 
 TAKES_A_VALUE = ("-k", "-m", "-p", "-c", "-o", "-W", "-r", "--rootdir", "--confcutdir")

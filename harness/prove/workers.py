@@ -26,7 +26,9 @@ _KEEPERS = 30.0  # seconds that a keeper may be late
 class WorkerProcess:
     """One process that imports a release and runs its guards."""
 
-    def __init__(self, python: Path, setting: Setting, folders: list[Path], log: Path) -> None:
+    def __init__(
+        self, python: Path, setting: Setting, folders: list[Path], place: Path, log: Path
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         self.started = time.monotonic()
@@ -42,7 +44,7 @@ class WorkerProcess:
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
                 [str(python), "-m", "harness.prove.worker", json.dumps([there, back])],
-                cwd=paths.project(),
+                cwd=place,
                 env=_environment(setting, folders),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -18,7 +18,8 @@ QUIET = (
 ).split()
 
 
-@pytest.fixture(scope="session")
+# Until its file is done and no longer: it keeps an event loop running in this thread.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:

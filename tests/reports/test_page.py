@@ -23,7 +23,7 @@ Scheme = Literal["light", "dark"]
 TOOTHLESS = "27460@0.5.9,cpu"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     runs: dict[str, list[Run]] = {
@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in runs}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
     """One tab for all tests, and what its pages complained of or asked of the network."""
     context = browser.new_context(reduced_motion="reduce")
