@@ -284,7 +284,7 @@ def summary(seen: View) -> Text:
     line.append("red", style="bold red")
     for problem in seen.other_problems:
         line.append("\n  ").append_text(plain(problem, "red"))
-    if seen.kind == "prove" and seen.not_good:
+    if seen.kind == "prove" and seen.not_good and seen.run.status == "finished":
         line.append("\nAgain, only what is not proven: ").append(
             "unfix prove --failed", style="bold"
         )

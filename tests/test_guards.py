@@ -121,9 +121,10 @@ def test_a_failure_prints_the_line_that_replays_it(suites: Suites) -> None:
     toggles = ["--toggles", str(TOY / "toggles")]
     assert words[:7] == ["./unfix", "exec", "--release", "1.0.0", *toggles, "--"], line
     assert "this release lacks the fix" not in done.stdout
-    again = suites.run(wrong, *words[11:], "-v")
+    words = words[next(i for i, word in enumerate(words) if "::" in word) + 1 :]
+    again = suites.run(wrong, *words, "-v")
     assert "1 failed" in again.stdout
-    mended = suites.run(PLAIN, *words[11:])
+    mended = suites.run(PLAIN, *words)
     assert "DidNotReproduce" in mended.stdout
 
 

@@ -48,6 +48,10 @@ class Progress(Teller):
     def _say(self, text: str) -> None:
         self.console.print(f"unfix: {escape(text)}")
 
+    def started(self, release: str) -> None:
+        if self.bar.disable:
+            self._say(f"SGLang {release}: importing")
+
     def met(self, on: OnRelease, cells: int, sides: int) -> None:
         words = f"SGLang {on.release} on {on.device}"
         if self.bar.disable:

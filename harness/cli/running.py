@@ -82,8 +82,12 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
     if stopped:
         options.say(f"stopped; what is done is kept: `unfix {kind} --resume` goes on")
         return 130
-    if any(on.problems for on in done.releases) and not any(c.verdict for c in done.cells):
-        return NotReady.exit_code
+    if not done.cells:
+        said = [problem for on in done.releases for problem in on.problems]
+        if any("USAGE_ERROR" in problem for problem in said):
+            return UnfixError.exit_code
+        if said and not all("collects no guard" in problem for problem in said):
+            return NotReady.exit_code
     return 0 if done.green else 1
 
 

@@ -39,6 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--replay", metavar="BLOB", help="run one failing example again")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Guards of somebody else's folder come without our conftest: asked for both sides, prepare."""
+    config.addinivalue_line("markers", f"{cells.MARKER}(*toggles): the toggles it guards")
+    if config.getoption("teeth") and not config.stash.get(PREPARED, False):
+        prepare(config)
+
+
 def prepare(config: pytest.Config) -> None:
     """Settle the device, the profile and the seed, before any suite is imported."""
     # SGLang's warnings, and those of what it imports, are not a suite's.

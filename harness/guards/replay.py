@@ -15,6 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from harness import paths
 from harness.errors import UnfixError
 from harness.guards import device
 from harness.guards.cells import CELL, Side
@@ -47,7 +48,12 @@ def command(item: pytest.Item, example: str = "") -> str:
     words += [word for folder in boot.folders() for word in ("--toggles", folder)]
     cell = item.stash.get(CELL, None)
     as_is = cell is None or cell.side is Side.AS_IS
-    again = [item.nodeid if cell is None or not as_is else guard(item)]
+    node = item.nodeid if cell is None or not as_is else guard(item)
+    again = [node]
+    if not item.path.is_relative_to(paths.project()):
+        # Somebody's own folder: neither our conftest nor our root is found from there.
+        again = ["-p", "harness.guards.plugin", f"--rootdir={item.config.rootpath}"]
+        again.append(f"{item.path}::{node.partition('::')[2]}")
     again += [] if as_is else ["--teeth"]
     again += ["--device", device.get()] if device.get() != "cpu" else []
     again += ["--replay", example] if example else ["--profile", _profile(item)]

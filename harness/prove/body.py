@@ -127,4 +127,5 @@ def is_cuda(error: BaseException | None) -> bool:
 def headline(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     name = type(error).__name__
-    return first if isinstance(error, sides.FAILURES) and first else f"{name}: {first}".strip(": ")
+    plain = (*sides.FAILURES, sides.Insensitive)
+    return first if isinstance(error, plain) and first else f"{name}: {first}".strip(": ")

@@ -103,6 +103,9 @@ class Left:
         self.on.device = collected.device
         self.on.seconds_to_start = collected.seconds
         self.on.problems += collected.problems
+        if not collected.tasks:
+            words = " ".join(self.asked.words) or "suites"
+            self.on.problems.append(f"pytest collects no guard of what was asked for: {words}")
         self.tasks = frozenset(task.key for task in collected.tasks)
         for task in filter(self._mine, collected.tasks):
             pair = task.toggle, task.guard

@@ -29,6 +29,8 @@ TO_START = 900.0  # seconds for an import, before it counts as one that hangs
 class Teller:
     """Who wants to know how a run goes; this one does not."""
 
+    def started(self, release: str) -> None: ...
+
     def met(self, on: OnRelease, cells: int, sides: int) -> None: ...
 
     def ended(self, cell: Cell, side: Side) -> None: ...
@@ -78,6 +80,7 @@ class Proving:
         fresh = lane.started is None
         lane.start_workers()
         if fresh:
+            self.teller.started(lane.left.target.name)
             # The worker imports meanwhile.
             _describe(lane.left.on, lane.left.target, self.asked)
             self.store.met(self.run.id, lane.left.on)
@@ -136,7 +139,7 @@ class Proving:
         cells = left.plan(said)
         self.store.met(self.run.id, left.on)
         self.store.plan(self.run.id, cells)
-        for problem in said.problems:
+        for problem in left.on.problems:
             self.teller.problem(left.target.name, problem)
         self.teller.met(left.on, len(cells), len(left.waiting))
         for cell in cells:

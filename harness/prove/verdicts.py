@@ -35,21 +35,22 @@ def _both(fixed: Side, buggy: Side) -> tuple[Verdict, str]:
     away = [side for side in (fixed, buggy) if side.outcome is Outcome.NA]
     if len(away) == 2:
         return Verdict.NA, fixed.headline
-    for side in (fixed, buggy):
-        if side.outcome in BAD_END:
-            return Verdict.BROKEN, f"{side.side}: {side.headline}"
+    if fixed.outcome in BAD_END:
+        return Verdict.BROKEN, f"fixed: {fixed.headline}"
     if away:
         return Verdict.BROKEN, f"{away[0].side}: n/a, and the other side is not: {away[0].headline}"
     if fixed.outcome in DEATHS:
         return DEATHS[fixed.outcome], f"fixed: {fixed.headline}"
+    if fixed.outcome is Outcome.FAILED and fixed.reach:
+        return Verdict.BROKEN, f"fixed: {fixed.headline}"
+    if buggy.outcome in BAD_END:
+        return Verdict.BROKEN, f"buggy: {buggy.headline}"
     if not (fixed.reach and buggy.reach):
         sides = [side.side for side in (fixed, buggy) if not side.reach]
         return (
             Verdict.UNREACHED,
             f"the toggled code never ran on the {' and the '.join(sides)} side",
         )
-    if fixed.outcome is Outcome.FAILED:
-        return Verdict.BROKEN, f"fixed: {fixed.headline}"
     if buggy.outcome is Outcome.PASSED:
         return Verdict.TOOTHLESS, f"it passes buggy, and the toggled code ran {buggy.reach} times"
     if buggy.outcome not in TELLING:

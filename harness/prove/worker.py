@@ -72,7 +72,6 @@ class Worker:
         self.problems: list[str] = []
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.addinivalue_line("markers", f"{cells.MARKER}(*toggles): the toggles it guards")
         config.stash[plugin.SIDES] = tuple(Side(side) for side in self.setting.sides)
         config.pluginmanager.register(self.listener)
         if not config.stash.get(plugin.PREPARED, False):

@@ -155,7 +155,7 @@ class Run(msgspec.Struct):
             found.append(f"{missing} cell{'s have' if missing > 1 else ' has'} no verdict")
         if self.status != "finished":
             going = "is still going on" if self.status == "running" else "was stopped"
-            found.append(f"the run {going}: what it has not come to is not counted")
+            found.append(f"the run {going}: there may be more cells than these")
         if not any(cell.verdict is not Verdict.NA for cell in self.cells):
             found.append("no guard applied: nothing is proven")
         return found

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
 import pytest
-from proving import Prove
+from proving import TOY, Prove
+
+from harness import paths
 
 GOOD = "@guards('toy-plain')\ndef test_good():\n    assert not buggy()\n"
 
@@ -284,3 +289,43 @@ def test_temporary_folders_end_with_the_run(prove: Prove) -> None:
     assert where.startswith(str(prove.root))
     assert not os.path.exists(where)
     assert not list((prove.root / ".unfix" / "runs").iterdir())
+
+
+def test_the_line_that_replays_a_guard_of_somebody_s_own_folder_works(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\n@given(rows=st.integers(0, 9))\n"
+        "def test_it(rows):\n    assert forms.plain(rows, 3) == rows * 6\n"
+    )
+    _, found = run(prove)
+    line = found["cells"][0]["sides"]["buggy"]["replay"]
+    words = shlex.split(line.partition(" -- ")[2])
+    done = subprocess.run(
+        [sys.executable, *words[1:]],
+        cwd=paths.project(),
+        env={**prove.environment, "UNFIX_TOGGLES": str(TOY / "toggles")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "caught" in done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_a_call_that_met_no_guard_is_not_the_run_to_go_back_to(prove: Prove) -> None:
+    prove.write(GOOD + "@guards('toy-plain')\ndef test_bad():\n    buggy()\n")
+    assert prove.run().returncode == 1
+    code, found = run(prove, "-k", "nowhere")
+    assert code == 1
+    assert any("-k nowhere" in problem for problem in found["problems"])
+    assert prove.run("--", "no/such/path").returncode == 2
+    failed = json.loads(prove.again("prove", "--failed", "--json").stdout)
+    assert verdicts(failed) == {"test_bad": "toothless"}
+
+
+def test_the_fixed_side_s_failure_is_told_first(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\n@given(rows=st.integers(0, 9))\n"
+        "def test_it(rows):\n    forms.plain(1, 2)\n    assert rows < 5\n"
+    )
+    _, found = run(prove)
+    assert found["cells"][0]["why"].startswith("fixed: assert 5 < 5")
