@@ -18,7 +18,7 @@ import pytest
 from harness import paths
 from harness.errors import UnfixError
 from harness.guards import device
-from harness.guards.cells import CELL, Side
+from harness.guards.cells import CELL, Cell, Side
 from harness.patching import boot
 from harness.patching.live import engine
 
@@ -48,7 +48,7 @@ def command(item: pytest.Item, example: str = "") -> str:
     words += [word for folder in boot.folders() for word in ("--toggles", folder)]
     cell = item.stash.get(CELL, None)
     as_is = cell is None or cell.side is Side.AS_IS
-    node = item.nodeid if cell is None or not as_is else guard(item)
+    node = item.nodeid if cell is None or not as_is else guard(item, cell)
     again = [node]
     if not item.path.is_relative_to(paths.project()):
         # Somebody's own folder: neither our conftest nor our root is found from there.
@@ -64,9 +64,9 @@ def _profile(item: pytest.Item) -> str:
     return str(item.config.getoption("profile"))
 
 
-def guard(item: pytest.Item) -> str:
+def guard(item: pytest.Item, cell: Cell) -> str:
     """The guard's own node: without the cell among its parameters."""
-    ids = [name for name in item.callspec._idlist if name != str(item.stash[CELL])]  # type: ignore[attr-defined]
+    ids = [name for name in item.callspec._idlist if name != str(cell)]  # type: ignore[attr-defined]
     own = item.originalname + (f"[{'-'.join(ids)}]" if ids else "")  # type: ignore[attr-defined]
     return f"{item.nodeid.removesuffix(item.name)}{own}"
 

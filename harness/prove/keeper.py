@@ -173,7 +173,7 @@ def _died(code: int, limit: Outcome | None, order: Order, kills: int) -> Side:
     if limit is Outcome.OUT_OF_MEMORY:
         return Side("", limit, headline=f"it took more than {order.memory / 2**30:.1f} GiB")
     if code == OURS:
-        return Side("", Outcome.ERROR, headline="pytest itself failed over it")
+        return Side("", Outcome.ERROR, headline="its process could not say what came of it")
     if code >= 0:
         return Side("", Outcome.EXITED, headline=f"it ended its process with exit code {code}")
     if code == -signal.SIGKILL and processes.killed_for_memory() > kills:

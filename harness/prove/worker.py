@@ -128,7 +128,7 @@ class Worker:
     def _task(self, number: int, item: pytest.Item) -> Task:
         cell = item.stash[CELL]
         state = cell.finding.state
-        name, toggle, side = replay.guard(item), cell.toggle.id, cell.side.value
+        name, toggle, side = replay.guard(item, cell), cell.toggle.id, cell.side.value
         task = Task(number, name, toggle, side, state.value)
         if state is State.STALE:
             task.problem = cell.finding.problem
@@ -189,10 +189,11 @@ class Worker:
                     os._exit(70)  # a process that the test forked and that did not end there
                 side.reach = self._reach(cell) - before
                 side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
-                lost = side.outcome is Outcome.CUDA_ERROR or not _device_lives()
+                error = _error_of_the_device()
+                lost = side.outcome is Outcome.CUDA_ERROR or bool(error)
                 if lost and side.outcome is not Outcome.FAILED:
                     side.outcome = Outcome.CUDA_ERROR
-                    side.headline = side.headline or "the device is lost after the test"
+                    side.headline = side.headline or f"the device is lost after the test: {error}"
                 self._say(order, side, lost)
                 if lost:
                     return
@@ -214,8 +215,7 @@ def _cell_of(item: pytest.Item) -> tuple[str, str] | None:
     cell = callspec.params.get(plugin.PARAMETER) if callspec is not None else None
     if cell is None:
         return None
-    ids = [name for name in callspec._idlist if name != str(cell)]
-    return f"{item.nodeid.removesuffix(item.name)} {item.originalname} {ids}", cell.toggle.id  # type: ignore[attr-defined]
+    return replay.guard(item, cell), cell.toggle.id
 
 
 def _build(item: pytest.Item, cell: Cell) -> None:
@@ -239,14 +239,16 @@ def _one_thread() -> None:
         torch.set_num_threads(1)
 
 
-def _device_lives() -> bool:
+def _error_of_the_device() -> str:
+    """What a launch of the test left pending; anything but CUDA's own errors goes on up."""
     torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
     try:
-        if torch is not None and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def main(read: int, write: int) -> NoReturn:

@@ -6,8 +6,13 @@ The toy has no device; its worker is told that it has one, and that a test lost 
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
+import pytest
 from proving import Prove
+
+from harness.prove import worker
 
 TOGGLE = """
 id: toy-device
@@ -118,3 +123,36 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits.
     workers = (prove.root / "workers").read_text().split()
     assert 1 + 9 <= len(set(workers)) <= 1 + 9 + 3
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (None, ""),
+        (RuntimeError("CUDA error: an illegal memory access\nhints"), "an illegal memory access"),
+    ],
+)
+def test_what_a_launch_left_pending_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, says: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", with_device(error))
+    assert worker._error_of_the_device().endswith(says)
+    assert bool(worker._error_of_the_device()) == bool(error)
+
+
+def test_what_is_no_error_of_the_device_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", with_device(AttributeError("no such thing")))
+    with pytest.raises(AttributeError):
+        worker._error_of_the_device()
+
+
+def with_device(error: Exception | None) -> SimpleNamespace:
+    def synchronize() -> None:
+        if error is not None:
+            raise error
+
+    return SimpleNamespace(
+        cuda=SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
+    )

@@ -8,8 +8,35 @@ from typing import Any
 
 import pytest
 import torch
-import triton
 import triton.language as tl
+from kernels_to_check import (
+    assembled,
+    asserting,
+    at_product,
+    broadcast_product,
+    by_block,
+    by_row,
+    chosen,
+    copy,
+    counted,
+    counted_outside,
+    described,
+    lanes,
+    masked_by_number,
+    masked_product,
+    narrowed,
+    outer,
+    packed,
+    same_place,
+    stored_and_counted,
+    summed,
+    through_loop,
+    through_table,
+    turned,
+    value_wraps,
+    wide_product,
+    wraps_twice,
+)
 from triton.runtime import interpreter as stock
 
 from harness import checking
@@ -23,167 +50,6 @@ from harness.checking import (
     Unwritten,
     Wrapped,
 )
-
-
-@triton.jit
-def copy(source, target, count, shift, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(source + at + shift, mask=at < count)
-    tl.store(target + at, value, mask=at < count)
-
-
-@triton.jit
-def at_product(target, row, stride):
-    tl.store(target + row * stride, 1)
-
-
-@triton.jit
-def masked_product(target, row, stride):
-    at = row * stride
-    tl.store(target + at, 1, mask=at > 0)
-
-
-@triton.jit
-def through_loop(target, rows, STRIDE: tl.constexpr):
-    for row in range(rows, rows + 1):
-        tl.store(target + row * STRIDE, 1)
-
-
-@triton.jit
-def narrowed(target, where):
-    tl.store(target + tl.load(where).to(tl.int32), 1)
-
-
-@triton.jit
-def summed(target, parts, N: tl.constexpr):
-    tl.store(target + tl.sum(tl.load(parts + tl.arange(0, N)), 0), 1)
-
-
-@triton.jit
-def broadcast_product(target, rows, stride, N: tl.constexpr):
-    row = tl.load(rows + tl.arange(0, N))
-    at = (row * stride)[:, None] + tl.arange(0, N)[None, :]
-    tl.store(target + tl.where(at > 0, at, at), 1, mask=row[:, None] < 8)
-
-
-@triton.jit
-def wide_product(target, row, stride):
-    tl.store(target + row.to(tl.int64) * stride, 1)
-
-
-@triton.jit
-def by_row(target, stride):
-    tl.store(target + tl.program_id(0).to(tl.int64) * stride, 1)
-
-
-@triton.jit
-def value_wraps(target, row, stride):
-    tl.store(target, row * stride)
-
-
-@triton.jit
-def same_place(target, value, STEP: tl.constexpr):
-    tl.store(target, value + STEP * tl.program_id(0))
-
-
-@triton.jit
-def stored_and_counted(target, first):
-    if tl.program_id(0) == first:
-        tl.store(target, 5)
-    else:
-        tl.atomic_add(target, 1)
-
-
-@triton.jit
-def lanes(target, shared, N: tl.constexpr):
-    at = tl.arange(0, N)
-    tl.store(target + at // shared, at)
-
-
-@triton.jit
-def described(target, rows, BLOCK: tl.constexpr):
-    make = tl.make_tensor_descriptor
-    blocks = make(target, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[1, BLOCK])
-    blocks.store([1, 0], tl.full((1, BLOCK), 7, tl.int32))
-
-
-@triton.jit
-def turned(target, N: tl.constexpr):
-    at = target + tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
-    tl.store(tl.trans(at), tl.full((N, N), 1, tl.int32))
-
-
-@triton.jit
-def chosen(a, b, target, which):
-    source = tl.where(which == 2, target, tl.where(which == 1, b, a))
-    tl.store(target, tl.load(source))
-
-
-@triton.jit
-def wraps_twice(target, rows, stride, N: tl.constexpr):
-    lane = tl.arange(0, N)
-    first = tl.load(rows + lane) * stride
-    tl.store(target + ((first + stride) // 2), 1, mask=lane != 0)
-
-
-@triton.jit
-def packed(target, value):
-    tl.store(target + (((value << 16) | 3) & 0xFFFF), 1)
-
-
-@triton.jit
-def masked_by_number(source, target, N: tl.constexpr):
-    at = tl.arange(0, N)
-    tl.store(target + at, tl.load(source + at, mask=(at >= 4) & 1))
-
-
-@triton.jit
-def counted(target):
-    tl.atomic_add(target, 1)
-
-
-@triton.jit
-def counted_outside(target, count):
-    tl.atomic_add(target + count, 1)
-
-
-@triton.jit
-def through_table(table, target):
-    source = tl.load(table).to(tl.pointer_type(tl.int32))
-    tl.store(target, tl.load(source + 1))
-
-
-@triton.jit
-def inner(source, at):
-    return tl.load(source + at)
-
-
-@triton.jit
-def outer(source, target, at):
-    tl.store(target, inner(source, at))
-
-
-@triton.jit
-def by_block(source, target, rows, BLOCK: tl.constexpr):
-    make = tl.make_tensor_descriptor
-    blocks = make(source, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[2, BLOCK])
-    values = tl.sum(blocks.load([0, 0]), 0)
-    tl.store(target + tl.arange(0, BLOCK), values)
-
-
-@triton.jit
-def assembled(target):
-    value = tl.inline_asm_elementwise(
-        "mov.u32 $0, 1;", "=r", [], dtype=tl.int32, is_pure=True, pack=1
-    )
-    tl.store(target, value)
-
-
-@triton.jit
-def asserting(target, count):
-    tl.static_assert(True)
-    tl.device_assert(count < 3, "three is too many")
-    tl.store(target, count)
 
 
 def check() -> Any:
@@ -202,7 +68,7 @@ def test_past_the_end_is_reported_in_a_kernel_engineers_words() -> None:
         copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
     told = str(caught.value)
     assert "copy read 4 bytes past the end of source (its index 20, and it is int32 [20])" in told
-    assert "test_checking.py:" in told
+    assert "kernels_to_check.py:" in told
     assert "value = tl.load(source + at + shift, mask=at < count)" in told
     assert "program (2, 0, 0)" in told
     assert "4 of 8 lanes" in told
@@ -367,7 +233,7 @@ def test_a_wrap_is_reported_where_it_happens(launch: Any, operands: str) -> None
     with pytest.raises(Wrapped) as caught, check():
         launch(checking.virtual((2**33,), torch.int32))
     assert operands in str(caught.value)
-    assert "test_checking.py:" in str(caught.value)
+    assert "kernels_to_check.py:" in str(caught.value)
 
 
 def test_a_second_wrap_is_not_hidden_by_the_first() -> None:

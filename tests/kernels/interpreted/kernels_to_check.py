@@ -1,0 +1,167 @@
+"""Small kernels, most of them wrong in one way when launched so: what the checker is tried on."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(source, target, count, shift, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(source + at + shift, mask=at < count)
+    tl.store(target + at, value, mask=at < count)
+
+
+@triton.jit
+def at_product(target, row, stride):
+    tl.store(target + row * stride, 1)
+
+
+@triton.jit
+def masked_product(target, row, stride):
+    at = row * stride
+    tl.store(target + at, 1, mask=at > 0)
+
+
+@triton.jit
+def through_loop(target, rows, STRIDE: tl.constexpr):
+    for row in range(rows, rows + 1):
+        tl.store(target + row * STRIDE, 1)
+
+
+@triton.jit
+def narrowed(target, where):
+    tl.store(target + tl.load(where).to(tl.int32), 1)
+
+
+@triton.jit
+def summed(target, parts, N: tl.constexpr):
+    tl.store(target + tl.sum(tl.load(parts + tl.arange(0, N)), 0), 1)
+
+
+@triton.jit
+def broadcast_product(target, rows, stride, N: tl.constexpr):
+    row = tl.load(rows + tl.arange(0, N))
+    at = (row * stride)[:, None] + tl.arange(0, N)[None, :]
+    tl.store(target + tl.where(at > 0, at, at), 1, mask=row[:, None] < 8)
+
+
+@triton.jit
+def wide_product(target, row, stride):
+    tl.store(target + row.to(tl.int64) * stride, 1)
+
+
+@triton.jit
+def by_row(target, stride):
+    tl.store(target + tl.program_id(0).to(tl.int64) * stride, 1)
+
+
+@triton.jit
+def value_wraps(target, row, stride):
+    tl.store(target, row * stride)
+
+
+@triton.jit
+def same_place(target, value, STEP: tl.constexpr):
+    tl.store(target, value + STEP * tl.program_id(0))
+
+
+@triton.jit
+def stored_and_counted(target, first):
+    if tl.program_id(0) == first:
+        tl.store(target, 5)
+    else:
+        tl.atomic_add(target, 1)
+
+
+@triton.jit
+def lanes(target, shared, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(target + at // shared, at)
+
+
+@triton.jit
+def described(target, rows, BLOCK: tl.constexpr):
+    make = tl.make_tensor_descriptor
+    blocks = make(target, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[1, BLOCK])
+    blocks.store([1, 0], tl.full((1, BLOCK), 7, tl.int32))
+
+
+@triton.jit
+def turned(target, N: tl.constexpr):
+    at = target + tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(tl.trans(at), tl.full((N, N), 1, tl.int32))
+
+
+@triton.jit
+def chosen(a, b, target, which):
+    source = tl.where(which == 2, target, tl.where(which == 1, b, a))
+    tl.store(target, tl.load(source))
+
+
+@triton.jit
+def wraps_twice(target, rows, stride, N: tl.constexpr):
+    lane = tl.arange(0, N)
+    first = tl.load(rows + lane) * stride
+    tl.store(target + ((first + stride) // 2), 1, mask=lane != 0)
+
+
+@triton.jit
+def packed(target, value):
+    tl.store(target + (((value << 16) | 3) & 0xFFFF), 1)
+
+
+@triton.jit
+def masked_by_number(source, target, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(target + at, tl.load(source + at, mask=(at >= 4) & 1))
+
+
+@triton.jit
+def counted(target):
+    tl.atomic_add(target, 1)
+
+
+@triton.jit
+def counted_outside(target, count):
+    tl.atomic_add(target + count, 1)
+
+
+@triton.jit
+def through_table(table, target):
+    source = tl.load(table).to(tl.pointer_type(tl.int32))
+    tl.store(target, tl.load(source + 1))
+
+
+@triton.jit
+def inner(source, at):
+    return tl.load(source + at)
+
+
+@triton.jit
+def outer(source, target, at):
+    tl.store(target, inner(source, at))
+
+
+@triton.jit
+def by_block(source, target, rows, BLOCK: tl.constexpr):
+    make = tl.make_tensor_descriptor
+    blocks = make(source, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[2, BLOCK])
+    values = tl.sum(blocks.load([0, 0]), 0)
+    tl.store(target + tl.arange(0, BLOCK), values)
+
+
+@triton.jit
+def assembled(target):
+    value = tl.inline_asm_elementwise(
+        "mov.u32 $0, 1;", "=r", [], dtype=tl.int32, is_pure=True, pack=1
+    )
+    tl.store(target, value)
+
+
+@triton.jit
+def asserting(target, count):
+    tl.static_assert(True)
+    tl.device_assert(count < 3, "three is too many")
+    tl.store(target, count)

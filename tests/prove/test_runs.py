@@ -1,0 +1,87 @@
+"""A run as a whole: what it collects and chooses, shards, what is run again, as the release is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from proving import Prove
+
+
+def test_nothing_collected_is_red(prove: Prove) -> None:
+    prove.write("def test_guards_nothing():\n    pass\n")
+    done = prove.run()
+    assert done.returncode == 1
+    assert "no guard applied: nothing is proven" in done.stdout + done.stderr
+
+
+def test_all_not_applicable_is_red(prove: Prove) -> None:
+    prove.write("@guards('toy-plain')\ndef test_away():\n    not_here('no such backend')\n")
+    assert prove.run().returncode == 1
+
+
+def test_a_file_that_cannot_be_collected_is_red_and_the_others_go_on(prove: Prove) -> None:
+    prove.write("@guards('toy-plain')\ndef test_it():\n    assert not buggy()\n")
+    prove.write("import no_such_module\n", "test_torn.py")
+    done = prove.run("--json")
+    run = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert [cell["verdict"] for cell in run["cells"]] == ["proven"]
+    assert any("test_torn.py" in problem for problem in run["problems"])
+
+
+def test_a_release_that_does_not_start_is_red(prove: Prove) -> None:
+    prove.write("", "conftest.py", head="import os\nos._exit(7)\n")
+    prove.write("@guards('toy-plain')\ndef test_it():\n    assert not buggy()\n")
+    done = prove.run()
+    assert done.returncode == 3
+    assert "ended before it could begin (exit code 7)" in done.stderr
+
+
+def test_pytest_chooses_the_guards(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\ndef test_one():\n    assert not buggy()\n"
+        "@guards('toy-plain')\ndef test_other():\n    pass\n"
+        "@guards('toy-default')\ndef test_third():\n    assert forms.with_default(1) == 8\n"
+    )
+    assert set(prove.cells("-k", "one")) == {"one"}
+    assert set(prove.cells(names=("toy-default",))) == {"third"}
+    assert prove.run("-k", "one").returncode == 0
+
+
+def test_shards_are_all_of_it_and_none_twice(prove: Prove) -> None:
+    names = [f"guard_{number}" for number in range(7)]
+    text = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
+    prove.write("".join(map(text.format, names)))
+    parts = [set(prove.cells("--shard", f"{part}/3")) for part in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == names
+    merged = prove.again("report", *[run["id"] for run in _runs(prove)], "--json")
+    assert merged.returncode == 0
+    assert json.loads(merged.stdout)["counts"] == {"proven": 7}
+
+
+def _runs(prove: Prove) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(prove.again("report", "--list", "--json").stdout)
+    return found
+
+
+def test_failed_runs_again_what_was_not_proven(prove: Prove) -> None:
+    guard = "@guards('toy-plain')\ndef test_{}():\n    {}\n"
+    prove.write(guard.format("good", "assert not buggy()") + guard.format("bad", "buggy()"))
+    assert prove.run().returncode == 1
+    prove.write(guard.format("good", "1 / 0") + guard.format("bad", "assert not buggy()"))
+    done = prove.call([*prove.command("--json")[:3], "prove", "--failed", "--json"])
+    run = json.loads(done.stdout)
+    assert [cell["guard"].partition("::")[2] for cell in run["cells"]] == ["test_bad"]
+    assert done.returncode == 0
+
+
+def test_lifecycle_runs_each_guard_as_the_release_is(prove: Prove) -> None:
+    prove.write(
+        "@guards('toy-plain')\ndef test_it():\n    assert forms.plain(1, 2) == 4\n"
+        "@guards('toy-plain')\ndef test_differs():\n    assert forms.plain(1, 2) == 2\n"
+    )
+    cells = prove.cells(kind="lifecycle")
+    assert cells["it"]["verdict"] == "has the fix"
+    assert cells["differs"]["verdict"] == "differs"
+    assert list(cells["it"]["sides"]) == ["as is"]
