@@ -191,15 +191,21 @@ def test_a_device_that_is_not_here_is_said(suites: Suites) -> None:
     assert "no CUDA device" in done.stdout + done.stderr
 
 
-def test_a_seed_decides_everything_and_workers_share_it(suites: Suites) -> None:
+def test_a_seed_decides_everything_wherever_and_workers_share_it(
+    suites: Suites, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = PLAIN.replace("assert", "open('seen', 'a').write(f'{rows} {topk}\\n')\n    assert")
     seen = suites.root / "seen"
     runs = []
-    for words in (("--hypothesis-seed", "7"), ("--hypothesis-seed", "7", "-n", "1"), ()):
+    seven = ("--hypothesis-seed", "7")
+    for words, ci in ((seven, ""), ((*seven, "-n", "1"), ""), (seven, "true"), ((), "true")):
+        monkeypatch.delenv("CI", raising=False)
+        if ci:  # Hypothesis has settings of its own there
+            monkeypatch.setenv("CI", ci)
         assert suites.run(text, *words).returncode == 0
         runs.append(seen.read_text())
         seen.unlink()
-    assert runs[0] == runs[1] != runs[2]
+    assert runs[0] == runs[1] == runs[2] != runs[3]
 
 
 def test_what_happens_to_be_imported_decides_nothing(suites: Suites) -> None:

@@ -23,11 +23,14 @@ def load(name: str) -> None:
 
     Nothing is remembered between runs, and nothing is taken from the code that happens to be
     imported: Hypothesis would draw constants found there, and workers import in another order.
+    Nor does it matter where: on a CI system Hypothesis would take its `ci` profile, under which
+    no seed counts.
     """
     nothing = Constants()
     providers._get_local_constants = lambda: nothing
     settings.register_profile(
         f"unfix-{name}",
+        parent=settings.get_profile("default"),
         max_examples=EXAMPLES[name],
         deadline=None if name == "nightly" else timedelta(seconds=60),
         database=None,
