@@ -19,11 +19,11 @@ from harness import machine, paths
 from harness.cli import options
 from harness.errors import NotReady, UnfixError
 from harness.patching import attestation, boot, planner
+from harness.patching import environment as under
 from harness.patching.plan import Choice, make
 from harness.releases import managed
 from harness.releases.sources import SourceTree
 
-SITE = paths.PACKAGE / "patching" / "site"
 KEPT_LINES = 60
 
 
@@ -60,12 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
     release, tree = _release(arguments.release)
     environment = dict(os.environ)
     if release is not None:
-        environment["PATH"] = f"{release.python.parent}{os.pathsep}{environment.get('PATH', '')}"
-        environment["VIRTUAL_ENV"] = str(release.folder)
+        under.find_first(environment, release.python, release.folder)
     command = _resolve(arguments.words, environment["PATH"])
     chosen = _check(arguments, revert, enable, tree)
     folder = arguments.attestations or paths.state() / "attestations" / _run_name()
-    _set(environment, revert, enable, arguments.toggles, folder)
+    under.put_in(environment, revert, enable, arguments.toggles, folder)
     if revert or enable:
         on = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
         what = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
@@ -104,12 +103,7 @@ def _release(name: str | None) -> tuple[managed.Release | None, SourceTree | Non
         return None, None
     if name == "current":
         return None, managed.tree(name)
-    release = managed.get(name)
-    if not release.ready:
-        how = "outdated or cut short" if release.folder.exists() else "not installed"
-        raise NotReady(
-            f"SGLang {release.name} is {how}; `unfix releases add {release.name}` makes it ready"
-        )
+    release = under.ready(name)
     return release, release.sources()
 
 
@@ -132,28 +126,6 @@ def _check(
     chosen, _ = planner.choices(catalogue, revert, enable, tree)
     make(chosen, tree, str(tree.version))
     return chosen
-
-
-def _set(
-    environment: dict[str, str],
-    revert: list[str],
-    enable: list[str],
-    folders: list[Path],
-    attestations: Path,
-) -> None:
-    environment.pop(boot.CARRIED, None)
-    for name, ids in ((boot.REVERT, revert), (boot.ENABLE, enable)):
-        environment.pop(name, None)
-        if ids:
-            environment[name] = ",".join(dict.fromkeys(ids))
-    if folders:
-        environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
-    environment[boot.ATTESTATIONS] = str(attestations.resolve())
-    environment[boot.PLANNER] = sys.executable
-    environment[boot.PLANNER_PATH] = os.environ.get("PYTHONPATH", "")
-    environment["UNFIX_HOME"] = str(paths.workspace())
-    rest = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{rest}" if rest else str(SITE)
 
 
 def _run(command: list[str], environment: dict[str, str], keep: bool) -> tuple[int, list[str]]:

@@ -14,6 +14,7 @@ from harness.errors import NotReady, UnfixError
 COMMANDS = {
     "prove": "the proof: every guard with its fix in, and with it out",
     "lifecycle": "every guard on every release with nothing toggled: when each bug lived",
+    "bisect": "which fix a symptom is about, over toggles, releases or commits",
     "report": "any stored run again: table, page, JUnit, Markdown, JSON",
     "list": "the registry, with each toggle's state on a release",
     "show": "one toggle: its story, its state, its patch as a diff",

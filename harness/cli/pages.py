@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
 
 
-def _reports() -> None:
+def find_reports() -> None:
     """The package `reports` lies beside the toggles, in a checkout and in a wheel."""
     place = str(paths.project())
     if place not in sys.path:
@@ -30,7 +30,7 @@ def _reports() -> None:
 
 
 def show(runs: list[Run]) -> None:
-    _reports()
+    find_reports()
     from reports import terminal
 
     for run in runs:
@@ -43,7 +43,7 @@ def default_page() -> Path:
 
 def write(runs: list[Run], arguments: argparse.Namespace) -> None:
     """The files that were asked for, and the page in any case."""
-    _reports()
+    find_reports()
     from reports import junit, markdown, page
 
     html = arguments.html or default_page()
@@ -69,10 +69,15 @@ def as_data(run: Run) -> dict[str, Any]:
 
 
 def record(runs: list[Run]) -> str:
-    """Runs for the tree: where the project lies on that machine is nobody's business."""
+    """Runs for the tree."""
     data = [as_data(run) for run in runs]
     text = json.dumps(data[0] if len(data) == 1 else data, indent=1, ensure_ascii=False)
+    return without_places(text) + "\n"
+
+
+def without_places(text: str) -> str:
+    """Where the project lies on that machine is nobody's business in a recorded result."""
     for place, name in ((paths.project(), "."), (Path(sys.prefix), "PREFIX"), (Path.home(), "~")):
         if place != Path("/"):
             text = text.replace(str(place), name)
-    return text + "\n"
+    return text

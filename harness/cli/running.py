@@ -153,7 +153,7 @@ def _asked(
     toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
     usual = 1 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
     jobs = usual if arguments.jobs is None else arguments.jobs
-    memory = _share(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
+    memory = share_of_memory(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
     if jobs < 1 or memory < 1 or not 0 < arguments.limit < math.inf:
         raise UnfixError("-j, --limit and --memory are positive numbers")
     try:
@@ -164,7 +164,7 @@ def _asked(
     failed = arguments.failed is not None and earlier is not None
     asked = plan.Asked(
         kind=kind,
-        targets=_targets(arguments.release),
+        targets=targets(arguments.release),
         toggles=toggles,
         named=bool(arguments.names),
         device=arguments.device,
@@ -195,7 +195,7 @@ def _places(words: list[str]) -> list[str]:
     return found
 
 
-def _share(jobs: int) -> int:
+def share_of_memory(jobs: int) -> int:
     """What one test may take so that all together leave the machine alive."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(2 << 30, (total - RESERVE) // (jobs + 1))
@@ -207,7 +207,7 @@ def _device(wanted: str) -> str:
     return wanted
 
 
-def _targets(words: list[str]) -> list[Target]:
+def targets(words: list[str]) -> list[Target]:
     from harness.prove.plan import Target
     from harness.releases import install, managed, sources
 
@@ -247,11 +247,11 @@ def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
         started=now.isoformat(timespec="seconds"),
         command=["unfix", *sys.argv[1:]],
         settings=settings,
-        toggles=[_facts(toggle) for toggle in asked.toggles],
+        toggles=[facts_of(toggle) for toggle in asked.toggles],
     )
 
 
-def _facts(toggle: Any) -> ToggleFacts:
+def facts_of(toggle: Any) -> ToggleFacts:
     from harness.store.records import ToggleFacts
 
     return ToggleFacts(

@@ -17,11 +17,14 @@ from harness.errors import UnfixError
 from harness.guards import absence, cells, device, profiles, recording, replay, sides
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
+from harness.patching.plan import Choice
 
 PREPARED = pytest.StashKey[bool]()
 ONE_SIDED = pytest.StashKey[set[str]]()
 # Set by a runner that judges by itself: each guard is run on these sides, and says what it says.
 SIDES = pytest.StashKey[tuple[Side, ...]]()
+# And what it wants in while a guard runs that has no side of its own.
+UNDER = pytest.StashKey[tuple[Choice, ...]]()
 PARAMETER = "unfix_cell"
 _SEED = "UNFIX_SEED"
 
@@ -117,7 +120,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     cell = pyfuncitem.stash.get(CELL, None)
     with cells.without(marks.without):
         if cell is None:
-            with sides.device_errors():
+            under = pyfuncitem.config.stash.get(UNDER, ())
+            with sides.under(under, pyfuncitem), sides.device_errors():
                 return (yield)
         judged = SIDES not in pyfuncitem.config.stash
         return (yield from (sides.judged if judged else sides.run)(cell, pyfuncitem))

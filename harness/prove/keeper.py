@@ -44,8 +44,7 @@ class Place:
 
     folder: Path
     order: Order
-    toggle: str
-    direction: str
+    toggles: dict[str, str]  # that the test is about, and in which direction each is
 
     def file(self, kind: str) -> Path:
         return self.folder / f"{self.order.serial}.{kind}"
@@ -106,7 +105,11 @@ def _keep(test: Callable[[], Side], place: Place) -> Side:
         side = _died(code, limit, place.order, kills)
         side.seconds = time.monotonic() - started
     attested = attestation.read(place.file("attestations"))
-    side.reach = sum(found.reach(place.toggle, place.direction) for found in attested)
+    side.ran = {
+        toggle: sum(found.reach(toggle, direction) for found in attested)
+        for toggle, direction in place.toggles.items()
+    }
+    side.reach = sum(side.ran.values())
     side.left = left
     if side.outcome in (Outcome.PASSED, Outcome.NA):
         side.output = ""

@@ -65,7 +65,7 @@ class Lane:
     def next(self) -> tuple[WorkerProcess, Key] | None:
         """A task and the worker to give it to; none while what a dead worker ran is run alone."""
         waiting, alone = self.left.waiting, self.left.alone
-        busy = [task for worker in self.workers for task in worker.running]
+        busy = [task for worker in self.workers for task in worker.running.values()]
         if not waiting or set(alone) & set(busy):
             return None
         for worker in self.workers:

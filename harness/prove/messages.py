@@ -6,6 +6,7 @@ import msgspec
 
 from harness.store.records import Side
 
+UNDER = "under"  # the side of a task that is run under whatever an order says
 Key = tuple[str, str, str]  # toggle, guard, side
 
 
@@ -37,7 +38,7 @@ class Collected(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class Ended(msgspec.Struct, tag=True):
-    number: int
+    serial: int  # of the order
     side: Side
     lost: bool = False  # the worker cannot go on: its device is lost
 
@@ -48,16 +49,29 @@ class Failed(msgspec.Struct, tag=True):
     problem: str
 
 
-Said = Collected | Ended | Failed
+class Unfit(msgspec.Struct, tag=True):
+    """The answer to `Fit`: those that cannot be put in, and why."""
+
+    reasons: dict[str, str]
 
 
-class Order(msgspec.Struct):
+Said = Collected | Ended | Failed | Unfit
+
+
+class Fit(msgspec.Struct, tag=True):
+    """Which of these toggles can be put into this process at all?"""
+
+    under: list[tuple[str, str]]
+
+
+class Order(msgspec.Struct, tag=True):
     """Run one task."""
 
     number: int
     serial: int  # of this order: a second chance has another
     seconds: float  # its time limit
     memory: int  # its memory limit in bytes
+    under: list[tuple[str, str]] = []  # toggles and directions, where the task has no side
 
 
 class Setting(msgspec.Struct):
@@ -65,7 +79,7 @@ class Setting(msgspec.Struct):
 
     release: str  # as it was asked for
     words: list[str]  # pytest's arguments
-    sides: list[str]
+    sides: list[str]  # none: each guard once, under whatever toggles an order says
     toggles: list[str]  # the ids of those asked for; empty: all
     folder: str  # where its processes leave what they found
     device: str

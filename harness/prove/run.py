@@ -118,7 +118,7 @@ class Proving:
         elif isinstance(said, Collected):
             self._collected(lane, worker, said)
         elif isinstance(said, Ended):
-            task = worker.ended(said.number)
+            task = worker.ended(said.serial)
             if said.side.outcome is not Outcome.LOST:
                 worker.reported[task[0]] += said.side.reach
                 self._keep(lane, task, said.side)
@@ -167,7 +167,7 @@ class Proving:
         elif not worker.running:
             self._problem(lane, f"the worker ended while it had nothing to do ({how})")
             lane.give_up()
-        for task in worker.running:
+        for task in worker.running.values():
             toggle, _, side = task
             why = f"it ended its worker ({how})"
             if not lane.forks:

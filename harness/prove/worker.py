@@ -25,13 +25,26 @@ import pytest
 
 from harness.errors import UnfixError
 from harness.guards import cells, device, plugin, replay
-from harness.guards.cells import CELL, Cell, Side
+from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching import attestation, live
+from harness.patching.plan import Choice, Direction
 from harness.prove import body, keeper, processes
-from harness.prove.messages import Collected, Ended, Failed, Order, Said, Setting, Task
+from harness.prove.messages import (
+    UNDER,
+    Collected,
+    Ended,
+    Failed,
+    Fit,
+    Order,
+    Said,
+    Setting,
+    Task,
+    Unfit,
+)
 from harness.store import records
 from harness.store.records import Outcome
+from harness.toggles import Toggled
 
 
 class Line:
@@ -47,12 +60,12 @@ class Line:
         while text:
             text = text[os.write(self._write, text) :]
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[Order | Fit]:
         """Those that have come; blocks until there is something."""
         data = os.read(self.read_end, 1 << 16)
         self.over = not data
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [msgspec.json.decode(line, type=Order) for line in lines]
+        return [msgspec.json.decode(line, type=Order | Fit) for line in lines]
 
     def close(self) -> None:
         for end in (self.read_end, self._write):
@@ -118,6 +131,8 @@ class Worker:
         if marks is None:
             return False
         asked = self.setting.toggles
+        if not self.setting.sides:
+            return True
         cell = item.stash.get(CELL, None)
         if cell is None:
             if not asked or any(toggle.id in asked for toggle in marks.guards):
@@ -126,6 +141,8 @@ class Worker:
         return not asked or cell.toggle.id in asked
 
     def _task(self, number: int, item: pytest.Item) -> Task:
+        if not self.setting.sides:
+            return Task(number, item.nodeid, "", UNDER, "")
         cell = item.stash[CELL]
         state = cell.finding.state
         name, toggle, side = replay.guard(item, cell), cell.toggle.id, cell.side.value
@@ -147,7 +164,7 @@ class Worker:
             ready, _, _ = select.select(watched, [], [])
             for end in ready:
                 if end == self.line.read_end:
-                    for order in self.line.orders():
+                    for order in self._orders():
                         handle, pid = self._fork(order)
                         running[handle] = (order, pid, time.monotonic())
                 else:
@@ -157,9 +174,9 @@ class Worker:
 
     def _fork(self, order: Order) -> tuple[int, int]:
         item = self.items[order.number]
-        cell = item.stash[CELL]
-        _build(item, cell)
-        place = keeper.Place(self.folder, order, cell.toggle.id, cells.direction(cell).value)
+        toggles = self._under(item, order)
+        _build(item)
+        place = keeper.Place(self.folder, order, toggles)
 
         def test() -> records.Side:
             self.line.close()
@@ -180,14 +197,16 @@ class Worker:
     def _serve_here(self) -> None:
         faulthandler.enable()
         while not self.line.over:
-            for order in self.line.orders():
-                item = self.items[order.number]
-                cell, here = item.stash[CELL], os.getpid()
-                begun, before = time.monotonic(), self._reach(cell)
+            for order in self._orders():
+                item, here = self.items[order.number], os.getpid()
+                toggles = self._under(item, order)
+                begun, before = time.monotonic(), self._reach(toggles)
                 side = body.run(item, self.listener)
                 if os.getpid() != here:
                     os._exit(70)  # a process that the test forked and that did not end there
-                side.reach = self._reach(cell) - before
+                after = self._reach(toggles)
+                side.ran = {toggle: after[toggle] - before[toggle] for toggle in toggles}
+                side.reach = sum(side.ran.values())
                 side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
                 error = _error_of_the_device()
                 lost = side.outcome is Outcome.CUDA_ERROR or bool(error)
@@ -198,15 +217,51 @@ class Worker:
                 if lost:
                     return
 
-    def _reach(self, cell: Cell) -> int:
+    def _reach(self, toggles: dict[str, str]) -> dict[str, int]:
         attested = attestation.read(live.engine.recorder.file.parent)
-        direction = cells.direction(cell).value
-        ours = (a.reach(cell.toggle.id, direction) for a in attested if a.pid == os.getpid())
-        return sum(ours)
+        ours = [found for found in attested if found.pid == os.getpid()]
+        return {
+            toggle: sum(found.reach(toggle, direction) for found in ours)
+            for toggle, direction in toggles.items()
+        }
+
+    def _orders(self) -> list[Order]:
+        """The tests that are wanted; questions are answered at once."""
+        found = []
+        for order in self.line.orders():
+            if isinstance(order, Fit):
+                self.line.say(Unfit(self._unfit(order)))
+            else:
+                found.append(order)
+        return found
+
+    def _unfit(self, asked: Fit) -> dict[str, str]:
+        reasons = {}
+        for choice in _choices(asked.under):
+            try:
+                with Toggled((choice,)):
+                    pass
+            except UnfixError as error:
+                reasons[choice.toggle.id] = str(error)
+        return reasons
+
+    def _under(self, item: pytest.Item, order: Order) -> dict[str, str]:
+        """The toggles that a test is run under; those of an order are put in by the plugin."""
+        cell = item.stash.get(CELL, None)
+        if cell is not None:
+            return {cell.toggle.id: cells.direction(cell).value}
+        item.config.stash[plugin.UNDER] = _choices(order.under)
+        return dict(order.under)
 
     def _say(self, order: Order, side: records.Side, lost: bool = False) -> None:
-        side.side = self.items[order.number].stash[CELL].side.value
-        self.line.say(Ended(order.number, side, lost))
+        cell = self.items[order.number].stash.get(CELL, None)
+        side.side = cell.side.value if cell is not None else UNDER
+        self.line.say(Ended(order.serial, side, lost))
+
+
+def _choices(under: list[tuple[str, str]]) -> tuple[Choice, ...]:
+    known = {toggle.id: toggle for toggle in cells.registry()}
+    return tuple(Choice(known[toggle], Direction(direction)) for toggle, direction in under)
 
 
 def _cell_of(item: pytest.Item) -> tuple[str, str] | None:
@@ -218,18 +273,21 @@ def _cell_of(item: pytest.Item) -> tuple[str, str] | None:
     return replay.guard(item, cell), cell.toggle.id
 
 
-def _build(item: pytest.Item, cell: Cell) -> None:
+def _build(item: pytest.Item) -> None:
     """Have the patched code made here once, for all the forks that run it."""
     marks = cells.marked(item)
     assert marks is not None
+    cell = item.stash.get(CELL, None)
+    under = item.config.stash.get(plugin.UNDER, ())
     with (
         contextlib.suppress(Exception),  # the test itself will meet it, and say it
         cells.without(marks.without),
-        cells.applied(cell),
+        cells.applied(cell) if cell is not None else Toggled(under),
     ):
         pass
     if not live.engine.idle:
-        raise RuntimeError(f"{cell} could not be taken out again: what comes after it says nothing")
+        what = cell or ", ".join(map(str, under))
+        raise RuntimeError(f"{what} could not be taken out again: what comes after it says nothing")
 
 
 def _one_thread() -> None:

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from harness import paths
 from harness.patching import attestation, boot
-from harness.prove.messages import Key, Order, Said, Setting, Task
+from harness.prove.messages import Fit, Key, Order, Said, Setting, Task
 
 _LAST = 8000  # characters of a log worth showing
 _FAREWELL = 1.0  # seconds to end by itself
@@ -34,7 +35,8 @@ class WorkerProcess:
         self.started = time.monotonic()
         self.ready = False
         self.numbers: dict[Key, int] = {}  # of the tasks, as this worker counts them
-        self.running: dict[Key, float] = {}  # and when each must have ended
+        self.running: dict[int, Key] = {}  # by the order's serial
+        self._ends: dict[int, float] = {}
         self._orders = 0
         self.reported: Counter[str] = Counter()  # reach by toggle, of the tests that came back
         self._attestations = Path(setting.folder) / "attestations"
@@ -59,19 +61,27 @@ class WorkerProcess:
         self.ready = True
         self.numbers = {task.key: task.number for task in tasks}
 
-    def order(self, task: Key, seconds: float, memory: int) -> None:
-        self.running[task] = time.monotonic() + seconds
+    def order(
+        self, task: Key, seconds: float, memory: int, under: Iterable[tuple[str, str]] = ()
+    ) -> int:
+        """Have a task run; gives the order's serial."""
         self._orders += 1
-        order = Order(self.numbers[task], self._orders, seconds, memory)
+        order = Order(self.numbers[task], self._orders, seconds, memory, list(under))
+        self.running[order.serial] = task
+        self._ends[order.serial] = time.monotonic() + seconds
         # A worker that just died is noticed by its other end.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._write, msgspec.json.encode(order) + b"\n")
+        return order.serial
 
-    def ended(self, number: int) -> Key:
+    def ask(self, question: Fit) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._write, msgspec.json.encode(question) + b"\n")
+
+    def ended(self, serial: int) -> Key:
         """Which task came back."""
-        task = next(task for task in self.running if self.numbers[task] == number)
-        del self.running[task]
-        return task
+        del self._ends[serial]
+        return self.running.pop(serial)
 
     def said(self) -> list[Said] | None:
         """What has come since; None once it is gone."""
@@ -86,7 +96,7 @@ class WorkerProcess:
         if not self.ready:
             return now - self.started > to_start
         slack = _KEEPERS if forks else 0.0
-        return any(now > ends + slack for ends in self.running.values())
+        return any(now > ends + slack for ends in self._ends.values())
 
     def end(self, kill: bool = False) -> int:
         """End it and all below it; gives its exit code, negative for a signal."""

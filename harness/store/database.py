@@ -1,106 +1,25 @@
-"""Runs in one SQLite file: written cell by cell, so that a kill at any moment loses none.
+"""The runs of a store: written cell by cell, so that a kill at any moment loses none.
 
-A rollback journal and one transaction a write: the file is whole at every moment, is one file, and
-takes several writers. Nothing is kept in memory that is not in the file.
+Nothing is kept in memory that is not in the file.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness import paths
-from harness.errors import NotReady, UnfixError
+from harness.errors import UnfixError
+from harness.store.file import TABLES, as_text
 from harness.store.records import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
-
-FORMAT = 1
-SCHEMA = f"""
-PRAGMA user_version = {FORMAT};
-CREATE TABLE runs (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, seconds REAL,
-    process TEXT, command TEXT, settings TEXT);
-CREATE TABLE releases (run TEXT, release TEXT, device TEXT, data TEXT,
-    PRIMARY KEY (run, release, device));
-CREATE TABLE toggles (run TEXT, id TEXT, data TEXT, PRIMARY KEY (run, id));
-CREATE TABLE cells (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT, state TEXT,
-    verdict TEXT, why TEXT, PRIMARY KEY (run, release, device, toggle, guard));
-CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT, side TEXT,
-    outcome TEXT, reach INTEGER, seconds REAL, data TEXT,
-    PRIMARY KEY (run, release, device, toggle, guard, side));
-"""
-TABLES = ("runs", "releases", "toggles", "cells", "sides")
-_SMALLEST = 512  # bytes of a SQLite file that holds anything
-PATIENCE = 30.0  # seconds to wait for another writer
+from harness.store.search_table import Searches
+from harness.store.writers import alive, me
 
 
-def default_file() -> Path:
-    return paths.state() / "runs.sqlite"
-
-
-class Store:
-    """The runs of one file."""
-
-    def __init__(
-        self, file: Path | None = None, patience: float = PATIENCE, make: bool = True
-    ) -> None:
-        self.file = file or default_file()
-        if not make and not _size(self.file):
-            raise UnfixError(f"there is no store {self.file}")
-        with self._explained():
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            if 0 < _size(self.file) < _SMALLEST:
-                # SQLite takes it for an empty one and would write over it.
-                raise sqlite3.DatabaseError("file is cut short")
-            self._db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._ready()
-
-    def _ready(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version == FORMAT:
-            return
-        if version:
-            raise NotReady(f"{self.file} is of another version of unfix: move it away")
-        with self._writing():
-            # Another process may have made it while this one waited for its turn.
-            if not self._db.execute("PRAGMA user_version").fetchone()[0]:
-                for statement in SCHEMA.split(";"):
-                    self._db.execute(statement)
-
-    def close(self) -> None:
-        self._db.close()
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
-            raise NotReady(
-                f"the store {self.file} cannot be used: {error}; what it holds is left as it is "
-                "(free the disk, end whoever holds it, or move the file away)"
-            ) from error
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One write, whole or not at all."""
-        with self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-
-    def _put(self, table: str, *values: Any) -> None:
-        marks = ",".join("?" * len(values))
-        self._db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+class Store(Searches):
+    """The runs and searches of one file."""
 
     # Writing
 
@@ -114,14 +33,14 @@ class Store:
                 raise UnfixError(f"run {run.id} is still going on")
             self._put(
                 *("runs", run.id, run.kind, run.started, "running", run.seconds, me()),
-                *(_text(run.command), _text(run.settings)),
+                *(as_text(run.command), as_text(run.settings)),
             )
             for toggle in run.toggles:
-                self._put("toggles", run.id, toggle.id, _text(toggle))
+                self._put("toggles", run.id, toggle.id, as_text(toggle))
 
     def met(self, run: str, on: OnRelease) -> None:
         with self._writing():
-            self._put("releases", run, on.release, on.device, _text(on))
+            self._put("releases", run, on.release, on.device, as_text(on))
 
     def plan(self, run: str, cells: Iterable[Cell]) -> None:
         """All cells of a release, before the first is run."""
@@ -137,7 +56,7 @@ class Store:
         with self._writing():
             self._put(
                 *("sides", run, *cell.key, side.side),
-                *(side.outcome.value, side.reach, side.seconds, _text(side)),
+                *(side.outcome.value, side.reach, side.seconds, as_text(side)),
             )
 
     def judged(self, run: str, cell: Cell) -> None:
@@ -253,14 +172,6 @@ class Store:
         return list(cells.values())
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
-
-
-def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
 def _run(row: tuple[Any, ...]) -> Run:
     name, kind, started, status, seconds, process, command, settings = row
     if status == "running" and not alive(process):
@@ -274,27 +185,3 @@ def _run(row: tuple[Any, ...]) -> Run:
         command=msgspec.json.decode(command),
         settings=msgspec.json.decode(settings),
     )
-
-
-def me() -> str:
-    """This process, so that another can tell whether it still lives: boot, pid, start."""
-    return f"{_boot()} {os.getpid()} {_start_of(os.getpid())}"
-
-
-def alive(process: str) -> bool:
-    boot, pid, start = process.split()
-    return boot != _boot() or (_start_of(int(pid)) == start)
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "-"
-
-
-def _start_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return "-"

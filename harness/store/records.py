@@ -59,6 +59,7 @@ class Side(msgspec.Struct):
     seconds: float = 0.0  # the test's own
     overhead: float = 0.0  # what running it apart cost beyond that
     reach: int = 0
+    ran: dict[str, int] = {}  # the same by toggle
     headline: str = ""  # the failure in one line
     example: list[str] = []  # the smallest failing example, a line each
     detail: str = ""  # the traceback

@@ -1,0 +1,1 @@
+"""Which fix a symptom is about: searches over toggles, releases and commits."""

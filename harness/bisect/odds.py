@@ -1,0 +1,342 @@
+"""The culprit of a symptom that shows now and then: every run is evidence, none decides alone.
+
+Each small set of toggles is a hypothesis, 'none of them' is one more. A run is likely or unlikely
+under each; the next run is the one that is expected to teach the most; the search ends when one
+hypothesis has the odds that were asked for. What it found is then tested apart from all that: runs
+with the culprits alone against runs with all but them, by a test that may look at each result as it
+comes and still errs no more often than it says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from harness.bisect.questions import NOTHING, Found, Question, Search, Toggles, Universe
+
+LARGEST = 3  # toggles that act together
+HYPOTHESES = 20_000  # at most; more toggles are searched for smaller sets
+PRIOR_NONE = 0.1
+PRIOR = {1: 0.80, 2: 0.08, 3: 0.02}  # by how many act together
+CLEAN = 0.9  # the prior odds that without its cause the event never happens
+NOISE = (1.0, 9.0)  # else how often, as a Beta
+PARTS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)  # of the suspects, in one run
+FEW = 100  # hypotheses that choose the next run
+WORTH = 1e-4  # a hypothesis less likely than this does not choose the next run
+
+
+@dataclass
+class Count:
+    runs: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    toggles: Toggles | None  # None: nothing here has to do with it
+    mask: int
+    prior: float
+
+
+@dataclass
+class Evidence:
+    """How often the event happened under each set."""
+
+    counts: dict[Toggles, Count] = field(default_factory=dict)
+
+    def of(self, toggles: Toggles) -> Count:
+        return self.counts.setdefault(toggles, Count())
+
+    def add(self, toggles: Toggles, happened: bool) -> None:
+        count = self.of(toggles)
+        count.runs += 1
+        count.events += happened
+
+
+class Odds:
+    """One search. The event is that the command fails; `causes` tells whether toggles bring it
+    about (a fix is out) or keep it away (a fix is in)."""
+
+    def __init__(
+        self,
+        universe: Universe,
+        repeat: int,
+        confidence: float,
+        *,
+        causes: bool = True,
+        jobs: int = 1,
+        every: bool = False,
+    ) -> None:
+        self.universe = universe
+        self.repeat = repeat
+        self.causes = causes
+        self.jobs = jobs
+        self.every = every
+        self.alpha = (1 - confidence) / 2  # half for the search, half for the proof
+        self.evidence = Evidence()
+        self.bit = {name: 1 << i for i, name in enumerate(universe.toggles)}
+        self.silent: Counter[Toggles] = Counter()  # runs that said nothing
+
+    def go(self) -> Search[Found]:
+        found = Found(sure=1.0)
+        suspects = frozenset(self.universe.toggles)
+        while suspects:
+            toggles, sure = yield from self._likeliest(suspects)
+            if sure < 1 - self.alpha:
+                if not found.sets:
+                    found.sure = sure
+                    found.cannot_tell = self._unsure(toggles, sure)
+                return found
+            if toggles is None:
+                break
+            problem, level = yield from self._proof(toggles)
+            if problem:
+                found.cannot_tell = problem
+                return found
+            found.sets.append(toggles)
+            found.sure = min(found.sure or 1.0, 1 - (1 - sure) - level)
+            if not self.every:
+                break
+            suspects -= toggles
+            self._forget_all_with(toggles)
+        if found.sets:
+            found.rest_shows = False
+        return found
+
+    def _unsure(self, toggles: Toggles | None, sure: float) -> str:
+        what = "none of them" if toggles is None else " + ".join(self.universe.ordered(toggles))
+        told = self.silent.total()
+        silent = f", and {told} runs said nothing" if told else ""
+        return (
+            f"after {self._runs()} runs the likeliest is {what}, at {sure:.1%}{silent}: "
+            "a larger --repeat goes on"
+        )
+
+    def _runs(self) -> int:
+        return sum(count.runs for count in self.evidence.counts.values())
+
+    def _forget_all_with(self, toggles: Toggles) -> None:
+        """What was seen with these in says nothing about the others."""
+        self.evidence.counts = {
+            s: count for s, count in self.evidence.counts.items() if not s & toggles
+        }
+
+    # Searching
+
+    def _hypotheses(self, suspects: Toggles) -> list[Hypothesis]:
+        names = self.universe.ordered(suspects)
+        found = [Hypothesis(None, 0, PRIOR_NONE)]
+        for size in range(1, LARGEST + 1):
+            count = math.comb(len(names), size)
+            if not count or len(found) + count > HYPOTHESES:
+                break
+            share = PRIOR[size] / count
+            for chosen in itertools.combinations(names, size):
+                if self.universe.fits(frozenset(chosen)):
+                    mask = sum(self.bit[name] for name in chosen)
+                    found.append(Hypothesis(frozenset(chosen), mask, share))
+        return found
+
+    def _likeliest(self, suspects: Toggles) -> Search[tuple[Toggles | None, float]]:
+        """The hypothesis that the runs leave, and its odds."""
+        hypotheses = self._hypotheses(suspects)
+        while True:
+            weights = self._weights(hypotheses)
+            best = max(range(len(weights)), key=weights.__getitem__)
+            if weights[best] >= 1 - self.alpha:
+                return hypotheses[best].toggles, weights[best]
+            batch = self._next(hypotheses, weights, suspects)
+            if not batch:
+                return hypotheses[best].toggles, weights[best]
+            yield from self._run(batch)
+
+    def _run(self, batch: list[Toggles], why: str = "search") -> Search[list[bool | None]]:
+        answers = yield [Question(toggles, why) for toggles in batch]
+        happened: list[bool | None] = []
+        for toggles, answer in zip(batch, answers, strict=True):
+            if answer.shows is None:
+                self.silent[toggles] += 1
+                happened.append(None)
+                continue
+            event = answer.shows == self.causes
+            self.evidence.add(toggles, event)
+            happened.append(event)
+        return happened
+
+    def _weights(self, hypotheses: list[Hypothesis]) -> list[float]:
+        """The odds of each, by Bayes' rule."""
+        tested = [(self._mask(s), c.runs, c.events) for s, c in self.evidence.counts.items()]
+        total_runs = sum(runs for _, runs, _ in tested)
+        total_events = sum(events for _, _, events in tested)
+        logs = []
+        for hypothesis in hypotheses:
+            runs = events = 0
+            if hypothesis.toggles is not None:
+                for mask, its_runs, its_events in tested:
+                    if mask & hypothesis.mask == hypothesis.mask:
+                        runs += its_runs
+                        events += its_events
+            logs.append(
+                math.log(hypothesis.prior)
+                + self._likelihood(runs, events, total_runs - runs, total_events - events)
+            )
+        highest = max(logs)
+        odds = [math.exp(log - highest) for log in logs]
+        total = sum(odds)
+        return [value / total for value in odds]
+
+    def _likelihood(self, runs: int, events: int, other_runs: int, other_events: int) -> float:
+        """Of the runs with a hypothesis' toggles in, and of those without."""
+        if self.causes:
+            return likelihood(runs, events, other_runs, other_events)
+        return likelihood(other_runs, other_events, runs, events)
+
+    def _mask(self, toggles: Toggles) -> int:
+        return sum(self.bit[name] for name in toggles)
+
+    def _next(
+        self, hypotheses: list[Hypothesis], weights: list[float], suspects: Toggles
+    ) -> list[Toggles]:
+        """The sets whose runs are expected to teach the most."""
+        likely = sorted(
+            (i for i, weight in enumerate(weights) if weight > WORTH), key=lambda i: -weights[i]
+        )[:FEW]
+        blame = dict.fromkeys(suspects, 0.0)
+        for i in likely:
+            for name in hypotheses[i].toggles or ():
+                blame[name] += weights[i]
+        order = sorted(suspects, key=lambda name: (-blame[name], self.universe.toggles.index(name)))
+        options: dict[Toggles, None] = {NOTHING: None}
+        lengths = {max(1, round(len(order) * part)) for part in PARTS} | {1, 2, 3}
+        for length in sorted(min(one, len(order)) for one in lengths):
+            for fitting in self.universe.largest(frozenset(order[:length])):
+                options[fitting] = None
+        for i in likely[:4]:
+            options[hypotheses[i].toggles or NOTHING] = None
+        with_rates = [(hypotheses[i], weights[i], self._rates(hypotheses[i])) for i in likely]
+        scored = []
+        for place, toggles in enumerate(options):
+            tried = self.evidence.of(toggles).runs + self.silent[toggles]
+            if tried < self.repeat:
+                scored.append((-self._worth(toggles, with_rates), tried, place, toggles))
+        scored.sort(key=lambda entry: entry[:3])
+        return [toggles for *_, toggles in scored[: self.jobs]]
+
+    def _rates(self, hypothesis: Hypothesis) -> tuple[float, float]:
+        """How often the event is expected with the hypothesis' toggles in, and without."""
+        runs = events = other_runs = other_events = 0
+        for toggles, count in self.evidence.counts.items():
+            inside = hypothesis.toggles is not None and hypothesis.toggles <= toggles
+            if inside == self.causes:
+                runs, events = runs + count.runs, events + count.events
+            else:
+                other_runs, other_events = other_runs + count.runs, other_events + count.events
+        often = (events + 1) / (runs + 2)
+        seldom = (other_events + 0.05) / (other_runs + 1)
+        return (often, seldom) if self.causes else (seldom, often)
+
+    def _worth(
+        self,
+        toggles: Toggles,
+        hypotheses: list[tuple[Hypothesis, float, tuple[float, float]]],
+    ) -> float:
+        """The information that a run with these toggles is expected to give."""
+        mask = self._mask(toggles)
+        expected = spread = total = 0.0
+        for hypothesis, weight, (inside, outside) in hypotheses:
+            within = hypothesis.toggles is not None and mask & hypothesis.mask == hypothesis.mask
+            rate = inside if within else outside
+            expected += weight * rate
+            spread += weight * entropy(rate)
+            total += weight
+        return entropy(expected / total) - spread / total
+
+    # Proof
+
+    def _proof(self, toggles: Toggles) -> Search[tuple[str, float]]:
+        """Runs with the culprits alone against runs with all but them, both afresh."""
+        rest = self.universe.largest(frozenset(self.universe.toggles) - toggles)[0]
+        test = TwoRates(self.alpha)
+        for _ in range(self.repeat):
+            alone, others = yield from self._run([toggles, rest], "proof")
+            if alone is None or others is None:
+                continue
+            test.add(alone, others) if self.causes else test.add(others, alone)
+            if test.decided:
+                return "", 1 / test.value
+        names = " + ".join(self.universe.ordered(toggles))
+        what = "happens" if self.causes else "stays away"
+        return (
+            f"the likeliest is {names}, but run afresh it {what} {test.told} "
+            f"with and without: not enough to be sure after {self.repeat} runs of each",
+            0.0,
+        )
+
+
+@lru_cache(maxsize=100_000)
+def likelihood(often_runs: int, often_events: int, runs: int, events: int) -> float:
+    """The log of how likely such counts are where the event happens often, and where seldom."""
+    if often_runs and events * often_runs >= often_events * runs and events:
+        # No more often here than elsewhere: as likely as if it made no difference.
+        return same(often_runs + runs, often_events + events)
+    noisy = math.log(1 - CLEAN) + _beta(NOISE[0] + events, NOISE[1] + runs - events)
+    noisy -= _beta(*NOISE)
+    often = _beta(1 + often_events, 1 + often_runs - often_events)
+    if events:
+        return often + noisy
+    return often + math.log(CLEAN + math.exp(noisy))
+
+
+@lru_cache(maxsize=100_000)
+def same(runs: int, events: int) -> float:
+    """The log of how likely such counts are if nothing makes a difference."""
+    return _beta(1 + events, 1 + runs - events)
+
+
+def _beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def entropy(rate: float) -> float:
+    if rate <= 0 or rate >= 1:
+        return 0.0
+    return -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+
+
+class TwoRates:
+    """Whether the first of two events happens more often, looked at after each pair of runs.
+
+    The value is a product of bets against 'no more often': if that were true it would exceed 1/a
+    with a probability of at most a, whenever one looks and whatever the rates are.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+        self.value = 1.0
+        self.first = Count()
+        self.second = Count()
+
+    def add(self, first: bool, second: bool) -> None:
+        # What the pairs so far make one expect, before this one is looked at.
+        a = (self.first.events + 0.5) / (self.first.runs + 1)
+        b = (self.second.events + 0.18) / (self.second.runs + 1)
+        if a > b:
+            both = (a + b) / 2
+            under = (a if first else 1 - a) * (b if second else 1 - b)
+            null = (both if first else 1 - both) * (both if second else 1 - both)
+            self.value *= under / null
+        for count, event in ((self.first, first), (self.second, second)):
+            count.runs += 1
+            count.events += event
+
+    @property
+    def decided(self) -> bool:
+        return self.value >= 1 / self.alpha
+
+    @property
+    def told(self) -> str:
+        first, second = self.first, self.second
+        return f"{first.events}/{first.runs} and {second.events}/{second.runs} times"

@@ -1,0 +1,112 @@
+"""The SQLite file that holds what was run.
+
+A rollback journal and one transaction a write: the file is whole at every moment, is one file, and
+takes several writers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness import paths
+from harness.errors import NotReady, UnfixError
+
+FORMAT = 2
+SCHEMA = f"""
+PRAGMA user_version = {FORMAT};
+CREATE TABLE runs (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, seconds REAL,
+    process TEXT, command TEXT, settings TEXT);
+CREATE TABLE releases (run TEXT, release TEXT, device TEXT, data TEXT,
+    PRIMARY KEY (run, release, device));
+CREATE TABLE toggles (run TEXT, id TEXT, data TEXT, PRIMARY KEY (run, id));
+CREATE TABLE cells (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT, state TEXT,
+    verdict TEXT, why TEXT, PRIMARY KEY (run, release, device, toggle, guard));
+CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT, side TEXT,
+    outcome TEXT, reach INTEGER, seconds REAL, data TEXT,
+    PRIMARY KEY (run, release, device, toggle, guard, side));
+CREATE TABLE searches (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, process TEXT,
+    data TEXT);
+CREATE TABLE trials (search TEXT, number INTEGER, data TEXT, PRIMARY KEY (search, number));
+"""
+TABLES = ("runs", "releases", "toggles", "cells", "sides")
+_SMALLEST = 512  # bytes of a SQLite file that holds anything
+PATIENCE = 30.0  # seconds to wait for another writer
+
+
+def default_file() -> Path:
+    return paths.state() / "runs.sqlite"
+
+
+class StoreFile:
+    """The file itself: opened, explained where it cannot be, written whole or not at all."""
+
+    def __init__(
+        self, file: Path | None = None, patience: float = PATIENCE, make: bool = True
+    ) -> None:
+        self.file = file or default_file()
+        if not make and not _size(self.file):
+            raise UnfixError(f"there is no store {self.file}")
+        with self._explained():
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            if 0 < _size(self.file) < _SMALLEST:
+                # SQLite takes it for an empty one and would write over it.
+                raise sqlite3.DatabaseError("file is cut short")
+            self._db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._ready()
+
+    def _ready(self) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version == FORMAT:
+            return
+        if version:
+            raise NotReady(f"{self.file} is of another version of unfix: move it away")
+        with self._writing():
+            # Another process may have made it while this one waited for its turn.
+            if not self._db.execute("PRAGMA user_version").fetchone()[0]:
+                for statement in SCHEMA.split(";"):
+                    self._db.execute(statement)
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
+            raise NotReady(
+                f"the store {self.file} cannot be used: {error}; what it holds is left as it is "
+                "(free the disk, end whoever holds it, or move the file away)"
+            ) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One write, whole or not at all."""
+        with self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _put(self, table: str, *values: Any) -> None:
+        marks = ",".join("?" * len(values))
+        self._db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def as_text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
