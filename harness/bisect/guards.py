@@ -26,6 +26,8 @@ from harness.prove.workers import WorkerProcess
 from harness.store.records import Outcome, Side
 from harness.store.searches import Answer, Trial
 
+KEPT = 3  # releases whose process is kept
+
 
 def find(words: list[str]) -> str | None:
     """The node of the guard that a command of one word names, if it names one."""
@@ -66,6 +68,14 @@ class _Going:
     sides: list[Side] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Living:
+    """A release's process, and the tests that it collected."""
+
+    worker: WorkerProcess
+    tasks: list[Key]
+
+
 class Guards:
     """Runs a guard on a release at a time, each run in a fork of one process."""
 
@@ -92,14 +102,13 @@ class Guards:
         self.device = device
         self.profile = profile
         self.toggles = toggles
-        self._place: Place | None = None
-        self._worker: WorkerProcess | None = None
-        self._tasks: list[Key] = []
+        self.only = ""  # of what the node names; empty: all of it
+        self._living: dict[Place, _Living] = {}  # the one that was used last comes last
         self._made = 0
 
     def unfit(self, place: Place, choices: Choices) -> dict[str, str]:
         """What cannot be put into a living process: its module does not import here, and so on."""
-        worker = self._on(place)
+        worker = self._on(place).worker
         worker.ask(Fit([(name, way.value) for name, way in choices]))
         while (said := worker.said()) is not None:
             for one in said:
@@ -110,20 +119,22 @@ class Guards:
     def run(self, batch: list[Job]) -> Iterator[tuple[int, Trial]]:
         waiting = list(enumerate(batch))
         going: dict[int, _Going] = {}  # by each order's serial
+        now: Place | None = None
         try:
             while waiting or going:
                 while waiting and len({id(one) for one in going.values()}) < self.jobs:
                     place = waiting[0][1].place
-                    if going and place != self._place:
+                    if going and place != now:
                         break  # what runs elsewhere ends first
-                    worker = self._on(place)
+                    now, living = place, self._on(place)
                     one = _Going(*waiting.pop(0))
-                    for task in self._tasks:
+                    for task in filter(self._wanted, living.tasks):
                         under = [(name, way.value) for name, way in one.job.choices]
-                        serial = worker.order(task, self.seconds, self.memory, under)
+                        serial = living.worker.order(task, self.seconds, self.memory, under)
                         one.left.add(serial)
                         going[serial] = one
-                for serial, side in self._heard(going):
+                assert now is not None
+                for serial, side in self._heard(now, going):
                     one = going.pop(serial)
                     one.left.discard(serial)
                     one.sides.append(side)
@@ -134,18 +145,24 @@ class Guards:
             raise
 
     def close(self) -> None:
-        if self._worker is not None:
-            self._worker.end()
-        self._worker = self._place = None
+        while self._living:
+            self._end(next(iter(self._living)))
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # The worker
+    # Workers
 
-    def _on(self, place: Place) -> WorkerProcess:
-        if self._worker is not None and place == self._place:
-            return self._worker
-        self.close()
-        self._place = place
+    def _on(self, place: Place) -> _Living:
+        """The worker of a release; the last few are kept, since importing is what takes long."""
+        living = self._living.pop(place, None) or self._start(place)
+        self._living[place] = living
+        while len(self._living) > KEPT:
+            self._end(next(iter(self._living)))
+        return living
+
+    def _end(self, place: Place, kill: bool = False) -> int:
+        return self._living.pop(place).worker.end(kill)
+
+    def _start(self, place: Place) -> _Living:
         self._made += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         setting = Setting(
@@ -160,14 +177,16 @@ class Guards:
         file = Path(self.node.partition("::")[0])
         root = paths.project() if file.is_relative_to(paths.project()) else file.parent
         worker = WorkerProcess(place.python, setting, self.toggles, root, log)
-        self._worker = worker
-        said = self._first(worker, place)
-        if said.problems or not said.tasks:
-            why = "\n".join(said.problems) or "it collects no test that guards anything"
-            raise UnfixError(f"{self.node} cannot be run on SGLang {place.name}: {why}")
+        try:
+            said = self._first(worker, place)
+            if said.problems or not said.tasks:
+                why = "\n".join(said.problems) or "it collects no test that guards anything"
+                raise UnfixError(f"{self.node} cannot be run on SGLang {place.name}: {why}")
+        except BaseException:
+            worker.end()
+            raise
         worker.collected(said.tasks)
-        self._tasks = [task.key for task in said.tasks]
-        return worker
+        return _Living(worker, [task.key for task in said.tasks])
 
     def _first(self, worker: WorkerProcess, place: Place) -> Collected:
         while select.select([worker.read_end], [], [], 1.0)[0] or not worker.overdue(
@@ -187,32 +206,34 @@ class Guards:
                     )
         raise NotReady(f"SGLang {place.name} did not start: {worker.last_words()}")
 
-    def _heard(self, going: dict[int, _Going]) -> list[tuple[int, Side]]:
+    def _heard(self, place: Place, going: dict[int, _Going]) -> list[tuple[int, Side]]:
         """What has ended; a worker that is gone takes what it ran with it."""
-        worker = self._worker
-        assert worker is not None
+        worker = self._living[place].worker
         ready = select.select([worker.read_end], [], [], 0.2)[0]
         said = worker.said() if ready else []
         overdue = worker.overdue(time.monotonic(), TO_START, self.steady)
         if said is None or overdue:
-            code = worker.end(kill=overdue)
-            self._worker = self._place = None
+            code = self._end(place, kill=overdue)
             return [(serial, _death(code, overdue, self.seconds)) for serial in going]
         ended = [one for one in said if isinstance(one, Ended)]
         for one in ended:
             worker.ended(one.serial)
         if any(one.lost for one in ended):
-            worker.end()
-            self._worker = self._place = None
+            self._end(place)
         return [(one.serial, one.side) for one in ended]
 
     # Telling
 
+    def _wanted(self, task: Key) -> bool:
+        return not self.only or task[1] == self.only or task[1].startswith(f"{self.only}[")
+
     def _trial(self, one: _Going) -> Trial:
-        told = [self._answer(side) for side in one.sides]
-        by_answer = {
-            answer: (how, side) for (answer, how), side in zip(told, one.sides, strict=True)
-        }
+        """One answer; of several parameters those that do not apply here have no say."""
+        applied = [side for side in one.sides if side.outcome is not Outcome.NA]
+        by_answer: dict[Answer, tuple[str, Side]] = {}
+        for each in applied or one.sides:
+            answer, how = self._answer(each)
+            by_answer[answer] = how, each
         answer = next(
             a for a in (Answer.FAILS, Answer.CANNOT_TELL, Answer.PASSES) if a in by_answer
         )

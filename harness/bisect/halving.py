@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
+from itertools import combinations
 
 from harness.bisect.questions import NOTHING, Answer, Found, Question, Search, Toggles, Universe
 
@@ -202,13 +203,17 @@ class Halving:
         return [*sooner, *later]
 
     def _scattered(self, among: Toggles) -> Search[Toggles | None]:
-        """Where all together do not show it, perhaps because some hide it: ever smaller parts."""
+        """Where all together do not show it, perhaps because some hide it: each by itself.
+
+        Where some sets could not be told, ever smaller parts, to get around what silences them.
+        """
         names = self.universe.ordered(among)
-        parts = 2
+        silent = any(answer.shows is None for answer in self.seen.values())
+        parts = 2 if silent else max(len(names), 1)
         while parts < 2 * len(names):
             size = math.ceil(len(names) / parts)
             blocks = [frozenset(names[i : i + size]) for i in range(0, len(names), size)]
-            rests = [among - block for block in blocks] if size > 1 else []
+            rests = [among - block for block in blocks] if silent and size > 1 else []
             for toggles in [*blocks, *rests]:
                 fitting = self.universe.largest(toggles)
                 answers = yield from self._ask(fitting)
@@ -223,9 +228,10 @@ class Halving:
     def _others(self, first: Toggles, everything: Toggles) -> Search[list[Toggles]]:
         """Every minimal set, or as many as it takes to know that none is smaller.
 
-        Whatever other set there is lacks a toggle of each set that is known: leave one out, and see
-        whether the symptom still shows.
+        Whatever other set there is lacks a toggle of each set that is known, and two of them if it
+        is smaller: leave those out, and see whether the symptom still shows.
         """
+        lacking = 1 if self.every else 2
         sets = [first]
         left_out: deque[Toggles] = deque([NOTHING])
         done: set[Toggles] = set()
@@ -242,7 +248,8 @@ class Halving:
                 sets.append(label)
             if not self.every and min(map(len, sets)) == 1:
                 break
-            left_out.extend(out | {name} for name in self.universe.ordered(label))
+            lacked = combinations(self.universe.ordered(label), lacking)
+            left_out.extend(out | set(names) for names in lacked)
         return sets
 
     # Proof

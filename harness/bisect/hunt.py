@@ -113,8 +113,8 @@ class Hunt:
             trials = self.run(place, candidates, name, batch)
             if all(UNAPPLIED in trial.how for trial in trials):
                 raise UnfixError(
-                    f"the command {trials[0].how}; is SGLang imported, by a Python that heeds "
-                    "PYTHONPATH?" + told(trials[0])
+                    f"with toggles asked for, the command came to: {trials[0].how} (is SGLang "
+                    f"imported, by a Python that heeds PYTHONPATH?){told(trials[0])}"
                 )
             return [_answer(trial, candidates.direction) for trial in trials]
 
@@ -226,7 +226,7 @@ def _answer(trial: Trial, direction: Direction) -> questions.Answer:
 def _fill(part: Part, found: Found, candidates: Candidates) -> None:
     part.sets = [candidates.universe.ordered(one) for one in found.sets]
     part.rest_shows = found.rest_shows
-    part.sure = found.sure
+    part.sure, part.least = found.sure, found.least
     part.cannot_tell = found.cannot_tell
     part.patches = {name: candidates.patch(name) for one in part.sets for name in one}
     part.done = True
@@ -258,9 +258,15 @@ def summary(part: Part) -> str:
     if not part.sets:
         if not part.toggles:
             return f"No toggle can be {out} on {part.where}."
+        if part.sure is not None and part.least is not None:
+            return (
+                f"None of {len(part.toggles)} toggles makes it {makes} in more than "
+                f"{part.least:.1%} of the runs when {out} on {part.where}, at {part.sure:.1%} "
+                "confidence."
+            )
         return (
-            f"None of {len(part.toggles)} toggles, alone or together, makes it {makes} when {out} "
-            f"on {part.where}."
+            f"None of {len(part.toggles)} toggles, alone or all together, makes it {makes} when "
+            f"{out} on {part.where}."
         )
     names = "; ".join(" together with ".join(one) for one in part.sets)
     several = len(part.sets) > 1 or len(part.sets[0]) > 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.bisect.questions import NOTHING, Found, Question, Search, Toggles, Universe
@@ -20,7 +20,8 @@ from harness.bisect.questions import NOTHING, Found, Question, Search, Toggles, 
 LARGEST = 3  # toggles that act together
 HYPOTHESES = 20_000  # at most; more toggles are searched for smaller sets
 PRIOR_NONE = 0.1
-PRIOR = {1: 0.80, 2: 0.08, 3: 0.02}  # by how many act together
+PRIOR = {1: 0.74, 2: 0.06, 3: 0.02}  # by how many act together
+PRIOR_ANY = {2: 0.06, 3: 0.02}  # by how many act alone
 CLEAN = 0.9  # the prior odds that without its cause the event never happens
 NOISE = (1.0, 9.0)  # else how often, as a Beta
 PARTS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)  # of the suspects, in one run
@@ -33,27 +34,29 @@ class Count:
     runs: int = 0
     events: int = 0
 
+    def add(self, event: bool) -> None:
+        self.runs += 1
+        self.events += event
+
 
 @dataclass(frozen=True)
 class Hypothesis:
-    toggles: Toggles | None  # None: nothing here has to do with it
+    toggles: Toggles  # none: nothing here has to do with it
     mask: int
     prior: float
+    alone: bool = False  # each by itself, and not only together
 
+    def within(self, mask: int) -> bool:
+        """Whether a run with these toggles in is one in which it acts."""
+        if self.alone:
+            return bool(mask & self.mask)
+        return bool(self.mask) and mask & self.mask == self.mask
 
-@dataclass
-class Evidence:
-    """How often the event happened under each set."""
-
-    counts: dict[Toggles, Count] = field(default_factory=dict)
-
-    def of(self, toggles: Toggles) -> Count:
-        return self.counts.setdefault(toggles, Count())
-
-    def add(self, toggles: Toggles, happened: bool) -> None:
-        count = self.of(toggles)
-        count.runs += 1
-        count.events += happened
+    @property
+    def sets(self) -> list[Toggles]:
+        if self.alone:
+            return [frozenset({name}) for name in sorted(self.toggles)]
+        return [self.toggles] if self.toggles else []
 
 
 class Odds:
@@ -76,38 +79,43 @@ class Odds:
         self.jobs = jobs
         self.every = every
         self.alpha = (1 - confidence) / 2  # half for the search, half for the proof
-        self.evidence = Evidence()
+        # A symptom that shows less often than this may not show in so many runs.
+        self.least = 1 - self.alpha ** (1 / repeat)
+        self.log: list[tuple[int, bool]] = []  # each run's toggles, and whether it happened
+        self.counts: dict[Toggles, Count] = {}  # the same by set
         self.bit = {name: 1 << i for i, name in enumerate(universe.toggles)}
         self.silent: Counter[Toggles] = Counter()  # runs that said nothing
 
     def go(self) -> Search[Found]:
-        found = Found(sure=1.0)
+        found = Found(sure=1.0, least=self.least)
         suspects = frozenset(self.universe.toggles)
         while suspects:
-            toggles, sure = yield from self._likeliest(suspects)
+            likeliest, sure = yield from self._likeliest(suspects)
+            found.sure = min(found.sure or 1.0, sure)
             if sure < 1 - self.alpha:
                 if not found.sets:
-                    found.sure = sure
-                    found.cannot_tell = self._unsure(toggles, sure)
-                return found
-            if toggles is None:
+                    found.cannot_tell = self._unsure(likeliest, sure)
                 break
-            problem, level = yield from self._proof(toggles)
-            if problem:
-                found.cannot_tell = problem
-                return found
-            found.sets.append(toggles)
-            found.sure = min(found.sure or 1.0, 1 - (1 - sure) - level)
+            if not likeliest.sets:
+                break
+            wanted = likeliest.sets if self.every else likeliest.sets[:1]
+            for toggles in wanted:
+                problem, level = yield from self._proof(toggles, likeliest.toggles)
+                if problem:
+                    found.cannot_tell = problem
+                    return found
+                found.sure = min(found.sure, 1 - (1 - sure) - level)
+            found.sets += wanted
+            found.rest_shows = len(wanted) < len(likeliest.sets)
             if not self.every:
                 break
-            suspects -= toggles
-            self._forget_all_with(toggles)
-        if found.sets:
-            found.rest_shows = False
+            suspects -= likeliest.toggles
+            self._forget_all_with(likeliest.toggles)
         return found
 
-    def _unsure(self, toggles: Toggles | None, sure: float) -> str:
-        what = "none of them" if toggles is None else " + ".join(self.universe.ordered(toggles))
+    def _unsure(self, likeliest: Hypothesis, sure: float) -> str:
+        joined = " or " if likeliest.alone else " + "
+        what = joined.join(self.universe.ordered(likeliest.toggles)) or "none of them"
         told = self.silent.total()
         silent = f", and {told} runs said nothing" if told else ""
         return (
@@ -116,41 +124,54 @@ class Odds:
         )
 
     def _runs(self) -> int:
-        return sum(count.runs for count in self.evidence.counts.values())
+        return len(self.log)
 
     def _forget_all_with(self, toggles: Toggles) -> None:
         """What was seen with these in says nothing about the others."""
-        self.evidence.counts = {
-            s: count for s, count in self.evidence.counts.items() if not s & toggles
-        }
+        mask = self._mask(toggles)
+        self.log = [entry for entry in self.log if not entry[0] & mask]
+        self.counts = {s: count for s, count in self.counts.items() if not s & toggles}
 
     # Searching
 
     def _hypotheses(self, suspects: Toggles) -> list[Hypothesis]:
         names = self.universe.ordered(suspects)
-        found = [Hypothesis(None, 0, PRIOR_NONE)]
+        found = [Hypothesis(NOTHING, 0, PRIOR_NONE)]
         for size in range(1, LARGEST + 1):
             count = math.comb(len(names), size)
-            if not count or len(found) + count > HYPOTHESES:
+            if not count or len(found) + 2 * count > HYPOTHESES:
                 break
-            share = PRIOR[size] / count
             for chosen in itertools.combinations(names, size):
-                if self.universe.fits(frozenset(chosen)):
-                    mask = sum(self.bit[name] for name in chosen)
-                    found.append(Hypothesis(frozenset(chosen), mask, share))
+                mask = sum(self.bit[name] for name in chosen)
+                toggles = frozenset(chosen)
+                if self.universe.fits(toggles):
+                    found.append(Hypothesis(toggles, mask, PRIOR[size] / count))
+                if size > 1:
+                    found.append(Hypothesis(toggles, mask, PRIOR_ANY[size] / count, alone=True))
         return found
 
-    def _likeliest(self, suspects: Toggles) -> Search[tuple[Toggles | None, float]]:
+    def _likeliest(self, suspects: Toggles) -> Search[tuple[Hypothesis, float]]:
         """The hypothesis that the runs leave, and its odds."""
         hypotheses = self._hypotheses(suspects)
+        steps = math.ceil(math.log2(len(suspects) + 1)) + 1
+        ends = self._runs() + self.silent.total() + self.repeat * steps
+        inside = [Count() for _ in hypotheses]  # of the runs in which each acts
+        total, met = Count(), 0
         while True:
-            weights = self._weights(hypotheses)
+            for mask, event in self.log[met:]:
+                total.add(event)
+                for hypothesis, count in zip(hypotheses, inside, strict=True):
+                    if hypothesis.within(mask):
+                        count.add(event)
+            met = len(self.log)
+            weights = self._weights(hypotheses, inside, total)
             best = max(range(len(weights)), key=weights.__getitem__)
-            if weights[best] >= 1 - self.alpha:
-                return hypotheses[best].toggles, weights[best]
+            over = self._runs() + self.silent.total() >= ends
+            if weights[best] >= 1 - self.alpha or over:
+                return hypotheses[best], weights[best]
             batch = self._next(hypotheses, weights, suspects)
             if not batch:
-                return hypotheses[best].toggles, weights[best]
+                return hypotheses[best], weights[best]
             yield from self._run(batch)
 
     def _run(self, batch: list[Toggles], why: str = "search") -> Search[list[bool | None]]:
@@ -162,37 +183,30 @@ class Odds:
                 happened.append(None)
                 continue
             event = answer.shows == self.causes
-            self.evidence.add(toggles, event)
+            self.log.append((self._mask(toggles), event))
+            self.counts.setdefault(toggles, Count()).add(event)
             happened.append(event)
         return happened
 
-    def _weights(self, hypotheses: list[Hypothesis]) -> list[float]:
+    def _weights(
+        self, hypotheses: list[Hypothesis], inside: list[Count], total: Count
+    ) -> list[float]:
         """The odds of each, by Bayes' rule."""
-        tested = [(self._mask(s), c.runs, c.events) for s, c in self.evidence.counts.items()]
-        total_runs = sum(runs for _, runs, _ in tested)
-        total_events = sum(events for _, _, events in tested)
-        logs = []
-        for hypothesis in hypotheses:
-            runs = events = 0
-            if hypothesis.toggles is not None:
-                for mask, its_runs, its_events in tested:
-                    if mask & hypothesis.mask == hypothesis.mask:
-                        runs += its_runs
-                        events += its_events
-            logs.append(
-                math.log(hypothesis.prior)
-                + self._likelihood(runs, events, total_runs - runs, total_events - events)
-            )
+        logs = [
+            math.log(hypothesis.prior) + self._likelihood(count, total)
+            for hypothesis, count in zip(hypotheses, inside, strict=True)
+        ]
         highest = max(logs)
         odds = [math.exp(log - highest) for log in logs]
-        total = sum(odds)
-        return [value / total for value in odds]
+        every = sum(odds)
+        return [value / every for value in odds]
 
-    def _likelihood(self, runs: int, events: int, other_runs: int, other_events: int) -> float:
-        """Of the runs with a hypothesis' toggles in, and of those without."""
-        if self.causes:
-            return likelihood(runs, events, other_runs, other_events)
-        return likelihood(other_runs, other_events, runs, events)
+    def _likelihood(self, inside: Count, total: Count) -> float:
+        """Of the runs in which a hypothesis acts, and of the others."""
+        acts = inside.runs, inside.events
+        not_acts = total.runs - inside.runs, total.events - inside.events
+        often, seldom = (acts, not_acts) if self.causes else (not_acts, acts)
+        return likelihood(*often, *seldom, self.least)
 
     def _mask(self, toggles: Toggles) -> int:
         return sum(self.bit[name] for name in toggles)
@@ -206,7 +220,7 @@ class Odds:
         )[:FEW]
         blame = dict.fromkeys(suspects, 0.0)
         for i in likely:
-            for name in hypotheses[i].toggles or ():
+            for name in hypotheses[i].toggles:
                 blame[name] += weights[i]
         order = sorted(suspects, key=lambda name: (-blame[name], self.universe.toggles.index(name)))
         options: dict[Toggles, None] = {NOTHING: None}
@@ -215,11 +229,14 @@ class Odds:
             for fitting in self.universe.largest(frozenset(order[:length])):
                 options[fitting] = None
         for i in likely[:4]:
-            options[hypotheses[i].toggles or NOTHING] = None
+            for toggles in hypotheses[i].sets:
+                options[toggles] = None
+            for fitting in self.universe.largest(suspects - hypotheses[i].toggles):
+                options[fitting] = None
         with_rates = [(hypotheses[i], weights[i], self._rates(hypotheses[i])) for i in likely]
         scored = []
         for place, toggles in enumerate(options):
-            tried = self.evidence.of(toggles).runs + self.silent[toggles]
+            tried = self.counts.get(toggles, Count()).runs + self.silent[toggles]
             if tried < self.repeat:
                 scored.append((-self._worth(toggles, with_rates), tried, place, toggles))
         scored.sort(key=lambda entry: entry[:3])
@@ -228,9 +245,8 @@ class Odds:
     def _rates(self, hypothesis: Hypothesis) -> tuple[float, float]:
         """How often the event is expected with the hypothesis' toggles in, and without."""
         runs = events = other_runs = other_events = 0
-        for toggles, count in self.evidence.counts.items():
-            inside = hypothesis.toggles is not None and hypothesis.toggles <= toggles
-            if inside == self.causes:
+        for toggles, count in self.counts.items():
+            if hypothesis.within(self._mask(toggles)) == self.causes:
                 runs, events = runs + count.runs, events + count.events
             else:
                 other_runs, other_events = other_runs + count.runs, other_events + count.events
@@ -247,8 +263,7 @@ class Odds:
         mask = self._mask(toggles)
         expected = spread = total = 0.0
         for hypothesis, weight, (inside, outside) in hypotheses:
-            within = hypothesis.toggles is not None and mask & hypothesis.mask == hypothesis.mask
-            rate = inside if within else outside
+            rate = inside if hypothesis.within(mask) else outside
             expected += weight * rate
             spread += weight * entropy(rate)
             total += weight
@@ -256,9 +271,9 @@ class Odds:
 
     # Proof
 
-    def _proof(self, toggles: Toggles) -> Search[tuple[str, float]]:
-        """Runs with the culprits alone against runs with all but them, both afresh."""
-        rest = self.universe.largest(frozenset(self.universe.toggles) - toggles)[0]
+    def _proof(self, toggles: Toggles, culprits: Toggles) -> Search[tuple[str, float]]:
+        """Runs with a set alone against runs with all but the culprits, both afresh."""
+        rest = self.universe.largest(frozenset(self.universe.toggles) - culprits)[0]
         test = TwoRates(self.alpha)
         for _ in range(self.repeat):
             alone, others = yield from self._run([toggles, rest], "proof")
@@ -277,14 +292,19 @@ class Odds:
 
 
 @lru_cache(maxsize=100_000)
-def likelihood(often_runs: int, often_events: int, runs: int, events: int) -> float:
-    """The log of how likely such counts are where the event happens often, and where seldom."""
+def likelihood(often_runs: int, often_events: int, runs: int, events: int, least: float) -> float:
+    """The log of how likely such counts are where the event happens often, and where seldom.
+
+    'Often' is any rate above the least one that the number of runs allows to see.
+    """
     if often_runs and events * often_runs >= often_events * runs and events:
         # No more often here than elsewhere: as likely as if it made no difference.
         return same(often_runs + runs, often_events + events)
     noisy = math.log(1 - CLEAN) + _beta(NOISE[0] + events, NOISE[1] + runs - events)
     noisy -= _beta(*NOISE)
     often = _beta(1 + often_events, 1 + often_runs - often_events)
+    if not often_events:
+        often += often_runs * math.log(1 - least)
     if events:
         return often + noisy
     return often + math.log(CLEAN + math.exp(noisy))
@@ -328,9 +348,8 @@ class TwoRates:
             under = (a if first else 1 - a) * (b if second else 1 - b)
             null = (both if first else 1 - both) * (both if second else 1 - both)
             self.value *= under / null
-        for count, event in ((self.first, first), (self.second, second)):
-            count.runs += 1
-            count.events += event
+        self.first.add(first)
+        self.second.add(second)
 
     @property
     def decided(self) -> bool:

@@ -74,4 +74,5 @@ class Found:
     sets: list[Toggles] = field(default_factory=list)  # each shows it, and can spare none
     cannot_tell: str = ""  # why not, where it cannot be told
     sure: float | None = None  # of a symptom that does not always show
+    least: float | None = None  # and how often it must show at least to have been seen
     rest_shows: bool | None = False  # with all but the culprits

@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             _add_guard(sub)
         if kind == "releases":
             sub.add_argument(
+                "--among", metavar="IDS", help="only these releases (a,b,…), and the two ends"
+            )
+            sub.add_argument(
                 "--toggle", action="append", default=[], metavar="T", help="only these may explain"
             )
         _add_judging(sub)

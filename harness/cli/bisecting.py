@@ -34,7 +34,18 @@ from harness.store.searches import Search, Trial
 # What a search that goes on takes over from the call that began it.
 SETTINGS = (
     *("names", "release", "enable", "repeat", "confidence", "good", "bad", "repo", "all", "jobs"),
-    *("device", "profile", "memory", "toggle", "limit", "symptom", "metric", "below", "above"),
+    *(
+        "device",
+        "profile",
+        "memory",
+        "toggle",
+        "among",
+        "limit",
+        "symptom",
+        "metric",
+        "below",
+        "above",
+    ),
     *("serve", "ready", "hold_fixed", "hold_buggy", "toggles"),
 )
 
@@ -125,6 +136,8 @@ def _as_before(arguments: argparse.Namespace, earlier: Search) -> None:
         if name in ("repo",) and value is not None:
             value = Path(value)
         if name == "toggles":
+            if arguments.toggles:  # the log may come from another machine
+                continue
             value = [Path(folder) for folder in value]
         setattr(arguments, name, value)
     arguments.words = earlier.words
@@ -274,7 +287,7 @@ def _releases(arguments: argparse.Namespace, search: Search, known: Catalogue, g
             places[name] = _place(name)
         return places[name]
 
-    over = history.History(_between(arguments.good, arguments.bad), place)
+    over = history.History(_between(arguments), place)
     step = history.Releases(going, over, named, known, search.held).go(
         arguments.good, arguments.bad, every=arguments.all
     )
@@ -282,12 +295,18 @@ def _releases(arguments: argparse.Namespace, search: Search, known: Catalogue, g
     search.verdict, search.summary = history.summary(step, search.parts)
 
 
-def _between(good: str, bad: str) -> list[str]:
+def _between(arguments: argparse.Namespace) -> list[str]:
+    """The releases from one end to the other, the oldest first."""
     names = [release.name for release in managed.all_releases()]
-    ends = sorted(names.index(managed.get(name).name) for name in (good, bad))
-    if ends[0] == ends[1]:
-        raise UnfixError(f"--good and --bad are both {good}")
-    return names[ends[0] : ends[1] + 1]
+    ends = [managed.get(name).name for name in (arguments.good, arguments.bad)]
+    first, last = sorted(map(names.index, ends))
+    if first == last:
+        raise UnfixError(f"--good and --bad are both {arguments.good}")
+    found = names[first : last + 1]
+    if arguments.among is None:
+        return found
+    wanted = {*ends, *(managed.get(name).name for name in boot.split(arguments.among))}
+    return [name for name in found if name in wanted]
 
 
 def _commits(arguments: argparse.Namespace, search: Search, known: Catalogue, going: Hunt) -> None:
@@ -322,7 +341,7 @@ def _place(name: str | None) -> Place:
 def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> int:
     """What a search would do, and nothing of it done."""
     if arguments.over == "releases":
-        names = _between(arguments.good, arguments.bad)
+        names = _between(arguments)
         search_pages.show_history_plan(names, arguments)
         return 0
     tree = managed.tree(arguments.release)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness.cli import options, pages
+from harness.cli import options, pages, search_pages
+from harness.errors import UnfixError
 
 if TYPE_CHECKING:
     from harness.store.database import Store
@@ -40,6 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
         names += store.merge(other)
     if arguments.list:
         return _list(store, arguments.json)
+    if searches := [search for search in map(store.find_search, names) if search]:
+        if len(names) > 1:
+            raise UnfixError("a search is shown by itself: name it alone")
+        search_pages.write(searches[0], arguments)
+        search_pages.show(searches[0], arguments)
+        return 0 if searches[0].found else 1
     if not names:
         names = [store.newest().id]
     runs = [store.load(name) for name in dict.fromkeys(names)]
@@ -61,30 +68,48 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(store: Store, as_json: bool) -> int:
     runs = [store.load(run.id) for run in store.runs()]
+    searches = store.searches()
     if as_json:
-        options.print_json(
-            [
-                {
-                    "id": run.id,
-                    "kind": run.kind,
-                    "started": run.started,
-                    "status": run.status,
-                    "seconds": run.seconds,
-                    "counts": run.counts,
-                    "green": run.green,
-                    "command": run.command,
-                }
-                for run in runs
-            ]
-        )
+        listed: list[dict[str, Any]] = [
+            {
+                "id": run.id,
+                "kind": run.kind,
+                "started": run.started,
+                "status": run.status,
+                "seconds": run.seconds,
+                "counts": run.counts,
+                "green": run.green,
+                "command": run.command,
+            }
+            for run in runs
+        ]
+        listed += [
+            {
+                "id": search.id,
+                "kind": f"bisect {search.kind}",
+                "started": search.started,
+                "status": search.status,
+                "seconds": search.seconds,
+                "verdict": search.verdict,
+                "summary": search.summary,
+                "command": search.command,
+            }
+            for search in searches
+        ]
+        options.print_json(listed)
         return 0
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("run", "what", "started", "status", "", "cells", box=None, pad_edge=False)
+    table = Table("run", "what", "started", "status", "", "", box=None, pad_edge=False)
     for run in runs:
         counts = ", ".join(f"{count} {name}" for name, count in run.counts.items())
+        green = "green" if run.green else "red"
+        table.add_row(run.id, run.kind, run.started, run.status, green, counts)
+    for search in searches:
         table.add_row(
-            run.id, run.kind, run.started, run.status, "green" if run.green else "red", counts
+            *(search.id, f"bisect {search.kind}", search.started, search.status, search.verdict),
+            Text(search.summary),
         )
     options.console().print(table)
     return 0

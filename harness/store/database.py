@@ -79,6 +79,7 @@ class Store(Searches):
         for run in theirs:
             if there._progress(run.id) > self._progress(run.id):
                 self._copy(there, run.id)
+        self.merge_searches(there)
         there.close()
         return [run.id for run in theirs]
 

@@ -52,12 +52,13 @@ class Searches(StoreFile):
                 found.append(search)
         return found
 
-    def search(self, name: str) -> Search:
-        """A whole search, by its id or by how its id begins."""
+    def find_search(self, name: str) -> Search | None:
+        """A whole search, by its id or by how its id begins; None if there is none."""
         found = [search for search in self.searches() if search.id.startswith(name)]
-        if len(found) != 1:
-            many = "more than one" if found else "no"
-            raise UnfixError(f"{self.file} holds {many} search {name}")
+        if not found:
+            return None
+        if len(found) > 1:
+            raise UnfixError(f"{self.file} holds more than one search {name}")
         with self._explained():
             found[0].trials = [
                 msgspec.json.decode(data, type=Trial)
@@ -66,3 +67,21 @@ class Searches(StoreFile):
                 )
             ]
         return found[0]
+
+    def search(self, name: str) -> Search:
+        found = self.find_search(name)
+        if found is None:
+            raise UnfixError(f"{self.file} holds no search {name}: `unfix report --list`")
+        return found
+
+    def merge_searches(self, other: Searches) -> None:
+        """Take in those of another file that this one lacks, or has only a part of."""
+        here = {search.id: search.status for search in self.searches()}
+        for search in other.searches():
+            if here.get(search.id) != "finished":
+                with self._writing():
+                    for table, key in (("searches", "id"), ("trials", "search")):
+                        self._db.execute(f"DELETE FROM {table} WHERE {key} = ?", (search.id,))
+                        rows = f"SELECT * FROM {table} WHERE {key} = ?"
+                        for row in other._db.execute(rows, (search.id,)):
+                            self._put(table, *row)

@@ -48,6 +48,7 @@ class Part(msgspec.Struct):
     sets: list[list[str]] = []  # each shows it and can spare none
     rest_shows: bool | None = None  # with all but them; None: cannot be told
     sure: float | None = None
+    least: float | None = None  # a symptom that shows more seldom may have been missed
     cannot_tell: str = ""
     done: bool = False
 

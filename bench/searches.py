@@ -1,0 +1,180 @@
+"""`unfix bisect` over every toggle, and beside a search that starts each run afresh.
+
+    python bench/searches.py [--release R] [--plain N] [--record FILE]
+
+Every toggle that is fixed on the release is searched for among all of them, by a guard that
+`bench/recorded/prove-cpu.json` says is proven for it: is it found, and in how many runs? Then, for
+some of them chosen by a seed, the same search as a user starts it, once by the guard's name and
+once as `python -m pytest GUARD`, which imports SGLang anew for each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import machine, paths
+from harness.bisect.guards import Guards
+from harness.bisect.hunt import Hunt, Teller
+from harness.bisect.judging import Rules
+from harness.bisect.runners import Place
+from harness.bisect.toggles import candidates
+from harness.patching.plan import Direction
+from harness.registry import catalogue
+from harness.releases import managed
+from harness.store.searches import Search, Trial
+
+PROVEN = paths.project() / "bench" / "recorded" / "prove-cpu.json"
+
+
+class Nowhere:
+    """A log that keeps nothing."""
+
+    def trial(self, search: str, number: int, trial: Trial) -> None: ...
+
+    def end_search(self, search: Search) -> None: ...
+
+
+def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
+    """A guard for each toggle, and all that it guards: rather one that guards nothing else."""
+    cells = json.loads(PROVEN.read_text())["cells"]
+    proven = [c for c in cells if c["release"] == release and c["verdict"] == "proven"]
+    guarded: dict[str, list[str]] = {}
+    for cell in proven:
+        guarded.setdefault(cell["guard"], []).append(cell["toggle"])
+    found: dict[str, tuple[str, list[str]]] = {}
+    for guard, toggles in sorted(guarded.items(), key=lambda item: (len(item[1]), item[0])):
+        for toggle in toggles:
+            found.setdefault(toggle, (guard, toggles))
+    return found
+
+
+def everyone(release: str, jobs: int, folder: Path) -> dict[str, Any]:
+    """Each toggle in turn, over one imported release."""
+    known = catalogue.load()
+    found = managed.get(release)
+    place = Place(release, found.sources(), found.python, found.folder)
+    runner = Guards(
+        str(paths.project() / "suites"),
+        Rules(),
+        folder / "guards",
+        jobs=jobs,
+        seconds=300.0,
+        memory=4 << 30,
+        device="cpu",
+        profile="default",
+        toggles=[],
+    )
+    chosen = candidates(list(known), Direction.REVERT, place.tree, known, {})
+    results = []
+    try:
+        for toggle, (guard, guarded) in sorted(guards_of(release).items()):
+            runner.only = guard
+            search = Search("bench", "toggles", "", [guard])
+            several = len(guarded) > 1
+            began = time.perf_counter()
+            part = Hunt(search, runner, Nowhere(), Teller()).toggles(place, chosen, every=several)
+            right = part.verdict == "found" and part.sets == [[toggle]]
+            if several:
+                right = part.verdict == "found" and [toggle] in part.sets
+            result = {
+                "toggle": toggle,
+                "guard": guard,
+                "among": len(part.toggles),
+                "found": part.sets,
+                "all": several,
+                "right": right,
+                "runs": len(search.trials),
+                "allowed": math.ceil(math.log2(len(part.toggles))) + 3,
+                "seconds": round(time.perf_counter() - began, 2),
+            }
+            results.append(result)
+            print(json.dumps(result), flush=True)
+    finally:
+        runner.close()
+    plain = [result for result in results if not result["all"]]
+    return {
+        "toggles": len(results),
+        "right": sum(result["right"] for result in results),
+        "most runs over what is allowed": max(r["runs"] - r["allowed"] for r in plain),
+        "each": results,
+    }
+
+
+def timed(words: list[str]) -> tuple[float, dict[str, Any]]:
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "bisect", "toggles", "--json", *words],
+        cwd=paths.project(),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"},
+        check=False,
+    )
+    if not done.stdout:
+        raise SystemExit(done.stderr)
+    return time.perf_counter() - began, json.loads(done.stdout)
+
+
+def beside(release: str, jobs: int, count: int) -> dict[str, Any]:
+    """Whole searches, by the guard's name and by a fresh pytest for each run."""
+    alone = {t: guard for t, (guard, guarded) in guards_of(release).items() if len(guarded) == 1}
+    # A process of its own can patch only what its Python imports: the NPU's modules are not.
+    chosen = random.Random(0).sample(sorted(t for t in alone if not t.startswith("23268")), count)
+    pairs = []
+    for toggle in chosen:
+        guard = alone[toggle]
+        options = ["--release", release, "-j", str(jobs), "--"]
+        ours, found = timed([*options, guard])
+        plainly, same = timed([*options, "python", "-m", "pytest", "-q", guard])
+        sets = [search["parts"][0]["sets"] for search in (found, same)]
+        pair = {
+            "toggle": toggle,
+            "guard": guard,
+            "seconds": round(ours, 1),
+            "runs": len(found["trials"]),
+            "afresh": round(plainly, 1),
+            "runs afresh": len(same["trials"]),
+            "same": sets[0] == sets[1] == [[toggle]],
+        }
+        pairs.append(pair)
+        print(json.dumps(pair), flush=True)
+    ours = sum(pair["seconds"] / pair["runs"] for pair in pairs)
+    plainly = sum(pair["afresh"] / pair["runs afresh"] for pair in pairs)
+    return {"searches": pairs, "times faster, a run": round(plainly / ours, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--release", default="0.5.18")
+    parser.add_argument("--plain", type=int, default=3, metavar="N")
+    parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        every = everyone(arguments.release, arguments.jobs, Path(folder))
+    side_by_side = beside(arguments.release, arguments.jobs, arguments.plain)
+    result = {
+        "command": ["python", "bench/searches.py", *sys.argv[1:]],
+        "machine": machine.facts(str(managed.get(arguments.release).python)),
+        "release": arguments.release,
+        "jobs": arguments.jobs,
+        "every toggle": every,
+        "beside fresh runs": side_by_side,
+    }
+    print(json.dumps(result, indent=1))
+    if arguments.record:
+        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""`unfix bisect` over the toy release, with commands written in the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import paths
+
+TOY = Path(__file__).parents[1] / "toy"
+
+SOME = tuple(
+    f"toy-{name}"
+    for name in (
+        "cached",
+        "class-body",
+        "constant",
+        "default",
+        "overlap",
+        "plain",
+        "static",
+        "super",
+    )
+)
+
+
+class Bisect:
+    """A place to search in, with a store of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.package = TOY
+        self.ran = root / "ran"
+        self.names: tuple[str, ...] = SOME
+
+    def buggy(self, *replaced: tuple[str, str]) -> None:
+        """A copy of the toy release that lacks some fixes."""
+        self.package = self.root / "toy"
+        shutil.copytree(TOY / "sglang", self.package / "sglang")
+        forms = self.package / "sglang" / "forms.py"
+        text = forms.read_text()
+        for fixed, bug in replaced:
+            assert text.count(fixed) == 1
+            text = text.replace(fixed, bug)
+        forms.write_text(text)
+
+    def script(self, text: str, name: str = "check.py") -> list[str]:
+        """A command; each run of it leaves a line behind."""
+        file = self.root / name
+        file.write_text(
+            "import os, signal, subprocess, sys, time\nfrom sglang import forms\n"
+            f"open({str(self.ran)!r}, 'a').write('ran\\n')\n{text}\n"
+        )
+        return ["python", str(file)]
+
+    @property
+    def runs(self) -> int:
+        return len(self.ran.read_text().splitlines()) if self.ran.exists() else 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found_by = os.pathsep.join((str(paths.project()), str(self.package)))
+        return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
+
+    def words(self, *options: str, kind: str = "toggles", command: list[str]) -> list[str]:
+        where = [*self.names, "--release", "current"] if kind == "toggles" else []
+        folders = ["--toggles", str(TOY / "toggles")]
+        again = "--resume" in options or "--replay" in options
+        first = folders if again else [*where, *folders]
+        behind = ["--", *command] if command else []
+        return [sys.executable, "-m", "harness", "bisect", kind, *first, *options, *behind]
+
+    def run(
+        self, *options: str, kind: str = "toggles", command: list[str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*options, kind=kind, command=command or []),
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+
+    def search(
+        self, *options: str, kind: str = "toggles", command: list[str] | None = None
+    ) -> dict[str, Any]:
+        done = self.run("--json", *options, kind=kind, command=command)
+        assert done.stdout, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def sets(self, *options: str, command: list[str]) -> list[list[str]]:
+        """What a search over toggles finds, and that it is sure of it."""
+        found = self.search(*options, command=command)
+        assert found["verdict"] == "found", found["summary"]
+        sets: list[list[str]] = found["parts"][0]["sets"]
+        return sets

@@ -1,0 +1,134 @@
+"""Searches for symptoms that show now and then, over made-up runs with a seed each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from test_halving import names
+
+from harness.bisect.hunt import drive
+from harness.bisect.odds import Odds, TwoRates
+from harness.bisect.questions import Answer, Found, Question, Toggles, Universe
+
+
+def search(
+    culprits: Toggles,
+    shows: float,
+    noise: float,
+    seed: int,
+    *,
+    count: int = 20,
+    causes: bool = True,
+    repeat: int = 100,
+    **options: bool | int,
+) -> tuple[Found, int]:
+    """One search in which the event happens in these parts of the runs; and how many there were."""
+    chance = random.Random(seed)
+    odds = Odds(Universe(names(count)), repeat, 0.99, causes=causes, **options)  # type: ignore[arg-type]
+    runs = 0
+
+    def answer(question: Question) -> Answer:
+        inside = bool(culprits) and culprits <= question.toggles
+        event = chance.random() < (shows if inside == causes else noise)
+        return Answer(event == causes)
+
+    def ask(batch: list[Question]) -> list[Answer]:
+        nonlocal runs
+        runs += len(batch)
+        return [answer(question) for question in batch]
+
+    return drive(odds.go(), ask), runs
+
+
+def one_of(count: int, seed: int, size: int = 1) -> Toggles:
+    return frozenset(random.Random(1000 + seed).sample(names(count), size))
+
+
+def test_a_symptom_of_three_runs_in_ten_is_right_in_99_of_100_trials() -> None:
+    right, total = 0, 0
+    for seed in range(100):
+        culprit = one_of(20, seed)
+        found, runs = search(culprit, 0.3, 0.0, seed)
+        right += found.sets == [culprit] and not found.cannot_tell
+        assert found.cannot_tell or found.sets == [culprit]
+        assert found.sure is not None
+        total += runs
+    assert right >= 99
+    assert total / 100 < 200
+
+
+@pytest.mark.parametrize(
+    ("shows", "noise", "causes", "size"),
+    [
+        (0.3, 0.02, True, 1),
+        (0.3, 0.0, False, 1),  # a fix that keeps it away
+        (0.9, 0.1, True, 1),
+        (1.0, 0.0, True, 1),
+        (0.5, 0.0, True, 2),  # two that act together
+    ],
+)
+def test_other_rates_are_told_as_well(shows: float, noise: float, causes: bool, size: int) -> None:
+    for seed in range(10):
+        culprits = one_of(12, seed, size)
+        found, _ = search(culprits, shows, noise, seed, count=12, causes=causes, repeat=200)
+        assert found.sets == [culprits], (seed, found)
+
+
+def test_none_of_them_is_an_answer() -> None:
+    for seed in range(10):
+        found, _ = search(frozenset(), 0.3, 0.0, seed, count=8)
+        assert found.sets == []
+        assert not found.cannot_tell
+        assert found.least is not None
+        assert found.least < 0.06
+
+
+def test_too_few_runs_are_no_answer() -> None:
+    for seed in range(10):
+        found, runs = search(one_of(20, seed), 0.2, 0.0, seed, repeat=5)
+        assert runs < 60
+        if not found.cannot_tell:
+            # That nothing shows it in most of the runs is true, and all that can be known.
+            assert found.sets == []
+            assert found.least is not None
+            assert found.least > 0.5
+
+
+def test_all_that_act_alone_are_found() -> None:
+    chance = random.Random(3)
+    odds = Odds(Universe(names(10)), 100, 0.99, every=True)
+
+    def ask(batch: list[Question]) -> list[Answer]:
+        both = {"t2", "t7"}
+        return [Answer(bool(both & q.toggles) and chance.random() < 0.5) for q in batch]
+
+    found = drive(odds.go(), ask)
+    assert sorted(map(sorted, found.sets)) == [["t2"], ["t7"]]
+
+
+def test_runs_that_say_nothing_end_in_cannot_tell() -> None:
+    odds = Odds(Universe(names(4)), 3, 0.99)
+    found = drive(odds.go(), lambda batch: [Answer(None)] * len(batch))
+    assert "said nothing" in found.cannot_tell
+
+
+def false_alarms(rate: Callable[[random.Random], float], alpha: float) -> float:
+    """How often the test says 'more often' of two events that happen equally often."""
+    alarms = 0
+    for seed in range(2000):
+        chance = random.Random(seed)
+        same = rate(chance)
+        test = TwoRates(alpha)
+        for _ in range(200):
+            test.add(chance.random() < same, chance.random() < same)
+            if test.decided:
+                alarms += 1
+                break
+    return alarms / 2000
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.5, 0.95])
+def test_the_proof_errs_no_more_often_than_it_says(rate: float) -> None:
+    assert false_alarms(lambda _: rate, 0.05) <= 0.05

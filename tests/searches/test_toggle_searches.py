@@ -1,0 +1,347 @@
+"""Searches over the toggles of the toy release, with real commands under real toggles."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from bisecting import Bisect
+
+WIDTH = "forms.Forms().width != 8"  # toy-class-body
+LIMIT = "forms.LIMIT != 100"  # toy-constant
+STATIC = "forms.Forms.static(5) != 4"  # toy-static
+DEFAULT = "forms.with_default(1) != 8"  # toy-default
+
+
+def fails_if(expression: str) -> str:
+    return f"sys.exit(3 if {expression} else 0)"
+
+
+# What is found
+
+
+@pytest.mark.parametrize(
+    ("expression", "culprit"),
+    [(WIDTH, "toy-class-body"), (LIMIT, "toy-constant"), (STATIC, "toy-static")],
+)
+def test_the_fix_whose_absence_has_the_symptom(
+    bisect: Bisect, expression: str, culprit: str
+) -> None:
+    bisect.names = ("toy-*",)
+    found = bisect.search(command=bisect.script(fails_if(expression)))
+    (part,) = found["parts"]
+    assert part["sets"] == [[culprit]]
+    assert part["rest_shows"] is False
+    assert "@@" in part["patches"][culprit]
+    proof = [(t["toggles"], t["answer"]) for t in found["trials"] if t["why"] == "proof"]
+    assert ([culprit], "fails") in proof
+    assert ([], "passes") in proof
+    assert any(len(names) > 15 and answer == "passes" for names, answer in proof)
+    assert all("exec --release current" in trial["replay"] for trial in found["trials"])
+
+
+@pytest.mark.parametrize(
+    ("expressions", "culprits", "jobs"),
+    [
+        ((WIDTH, STATIC), {"toy-class-body", "toy-static"}, "1"),
+        ((LIMIT, STATIC), {"toy-constant", "toy-static"}, "3"),
+        ((WIDTH, LIMIT, STATIC), {"toy-class-body", "toy-constant", "toy-static"}, "2"),
+    ],
+)
+def test_several_that_only_act_together(
+    bisect: Bisect, expressions: tuple[str, ...], culprits: set[str], jobs: str
+) -> None:
+    command = bisect.script(fails_if(" and ".join(expressions)))
+    (found,) = bisect.sets("-j", jobs, command=command)
+    assert set(found) == culprits
+
+
+def test_all_that_act_alone_are_found_if_asked_for(bisect: Bisect) -> None:
+    bisect.names = ("toy-class-body", "toy-static", "toy-constant", "toy-plain", "toy-super")
+    command = bisect.script(fails_if(f"{WIDTH} or {STATIC} or {LIMIT}"))
+    one = bisect.search(command=command)
+    assert len(one["parts"][0]["sets"]) == 1
+    assert one["parts"][0]["rest_shows"] is True
+    assert "--all" in one["summary"]
+    found = bisect.sets("--all", command=command)
+    assert sorted(found) == [["toy-class-body"], ["toy-constant"], ["toy-static"]]
+
+
+def test_what_clashes_is_never_put_together(bisect: Bisect) -> None:
+    found = bisect.search(command=bisect.script(fails_if("forms.plain(3, 5) == 45")))
+    assert found["parts"][0]["conflicts"] == [["toy-overlap", "toy-plain"]]
+    for trial in found["trials"]:
+        assert not {"toy-overlap", "toy-plain"} <= set(trial["toggles"])
+        assert trial["answer"] != "cannot tell"
+    assert found["parts"][0]["sets"] == [["toy-overlap"]]
+
+
+def test_the_fixes_to_carry_back(bisect: Bisect) -> None:
+    bisect.buggy(("width = 8", "width = 80"), ("return value - 1", "return value - 100"))
+    states = bisect.search("--enable", command=bisect.script(fails_if(f"{WIDTH} or {STATIC}")))
+    (part,) = states["parts"]
+    assert part["direction"] == "enable"
+    assert set(part["toggles"]) == {"toy-class-body", "toy-static"}
+    assert [set(one) for one in part["sets"]] == [{"toy-class-body", "toy-static"}]
+    assert part["left_out"]["toy-plain"] == "the fix is in already"
+
+
+def test_no_toggle_explains_it(bisect: Bisect) -> None:
+    found = bisect.search(command=bisect.script("sys.exit(0)"))
+    assert found["verdict"] == "none"
+    assert "None of 8 toggles" in found["summary"]
+    again = bisect.run("--replay", found["id"])
+    assert again.returncode == 1
+
+
+def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
+    found = bisect.search(
+        "--hold-buggy", "toy-static", command=bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
+    )
+    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert found["parts"][0]["left_out"]["toy-static"] == "held buggy"
+
+
+# How a run is judged
+
+
+def test_a_number_decides(bisect: Bisect) -> None:
+    command = bisect.script("print('accuracy:', forms.Forms().width / 8, 'of', 1)")
+    assert bisect.sets("--metric", r"accuracy: ([\d.]+)", "--above", "2", command=command) == [
+        ["toy-class-body"]
+    ]
+
+
+def test_only_the_symptom_counts(bisect: Bisect) -> None:
+    """Another failure says nothing: the search goes around it."""
+    command = bisect.script(
+        f"if {STATIC}: sys.exit('something else')\nif {WIDTH}: sys.exit('the symptom')"
+    )
+    assert bisect.sets("--symptom", "^the symptom", command=command) == [["toy-class-body"]]
+
+
+def test_a_death_by_signal_is_a_failure_with_its_name(bisect: Bisect) -> None:
+    command = bisect.script(f"if {WIDTH}: os.kill(os.getpid(), signal.SIGSEGV)")
+    found = bisect.search(command=command)
+    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert "killed by SIGSEGV" in {trial["how"] for trial in found["trials"]}
+
+
+def test_a_hang_is_a_failure_and_ends_with_all_below_it(bisect: Bisect) -> None:
+    command = bisect.script(
+        f"if {WIDTH}:\n    subprocess.Popen(['sleep', '3126'], start_new_session=True)\n"
+        "    time.sleep(3126)"
+    )
+    found = bisect.search("--limit", "3", "-j", "2", command=command)
+    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert any(trial["how"].startswith("hang") for trial in found["trials"])
+    left = subprocess.run(["pgrep", "-f", "sleep 3126"], capture_output=True, text=True)
+    assert not left.stdout
+
+
+SERVER = """
+import http.server
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == '/plain' and {dies}:
+            os._exit(7)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(forms.Forms().width).encode())
+    def log_message(self, *arguments): pass
+if {late}: time.sleep(60)
+http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), Answer).serve_forever()
+"""
+CLIENT = """
+import urllib.request
+seen = urllib.request.urlopen(f'http://127.0.0.1:{sys.argv[1]}/plain').read()
+sys.exit(seen != b'8')
+"""
+
+
+@pytest.mark.parametrize(
+    ("dies", "late", "how"),
+    [
+        ("False", "False", "exit code 1"),
+        (WIDTH, "False", "the server ended while it was asked (exit code 7)"),
+        ("False", WIDTH, "hang: the server was not ready within 4 s"),
+    ],
+)
+def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -> None:
+    server = bisect.script(SERVER.format(dies=dies, late=late), "server.py")
+    client = [*bisect.script(CLIENT, "client.py"), "{port}"]
+    bisect.names = ("toy-class-body", "toy-static")
+    found = bisect.search(
+        *("--limit", "4"),
+        *("--serve", " ".join([*server, "{port}"]), "--ready", "http://127.0.0.1:{port}/"),
+        command=client,
+    )
+    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    hows = {trial["how"] for trial in found["trials"] if trial["answer"] == "fails"}
+    # A client may tell first that its server is gone.
+    assert how in hows or (dies == WIDTH and hows <= {how, "exit code 1"})
+    left = subprocess.run(["pgrep", "-f", server[-1]], capture_output=True, text=True)
+    assert not left.stdout
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "says"),
+    [
+        ((), "print('all wrong'); sys.exit(3)", "fails already"),
+        ((), "print('all wrong'); sys.exit(3)", "all wrong"),
+        (("--enable",), "sys.exit(0)", "passes already"),
+        ((), "sys.exit(125)", "cannot be told: exit code 125"),
+        (("--limit", "1"), "time.sleep(60)", "did not end within 1 s"),
+        (("--metric", "x ([0-9.]+)", "--below", "1"), "print('x')", "no line matches --metric"),
+        (("--metric", "x ([0-9.]+)", "--below", "1"), "sys.exit(1)", "does not count"),
+    ],
+)
+def test_a_command_that_cannot_be_searched_is_told_before_any_search(
+    bisect: Bisect, options: tuple[str, ...], text: str, says: str
+) -> None:
+    done = bisect.run(*options, command=bisect.script(text))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert bisect.runs == 1
+
+
+def test_an_outcome_that_changes_by_itself_is_told(bisect: Bisect) -> None:
+    command = bisect.script(f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) % 2 == 0)")
+    done = bisect.run(command=command)
+    assert done.returncode == 2
+    assert "its outcome changes by itself" in done.stderr
+    assert "--repeat" in done.stderr
+    assert bisect.runs == 2
+
+
+def test_an_outcome_that_changes_later_is_not_taken_for_a_finding(bisect: Bisect) -> None:
+    """Everything fails from the sixth run on: whatever is found, the last proof sees it."""
+    command = bisect.script(f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) > 5)")
+    found = bisect.search(command=command)
+    assert found["verdict"] == "cannot tell"
+    assert "in two ways" in found["summary"]
+
+
+def test_a_command_that_imports_no_sglang_is_told(bisect: Bisect) -> None:
+    done = bisect.run(command=["true"])
+    assert done.returncode == 2
+    assert "no process that imports SGLang applied its toggles" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "says"),
+    [
+        ((), ["nosuchcommand"], "there is no command 'nosuchcommand'"),
+        ((), [], "needs a command"),
+        (("--repeat", "0"), ["true"], "--repeat"),
+        (("--confidence", "0.9"), ["true"], "--confidence goes with --repeat"),
+        (("--below", "1"), ["true"], "--metric goes with"),
+        (("--metric", "(", "--below", "1"), ["true"], "no regular expression"),
+        (("--metric", "a", "--below", "1"), ["true"], "one group"),
+        (("--serve", "true"), ["true"], "--ready"),
+        (("--serve", "true", "--ready", "http://x/", "-j", "2"), ["true"], "{port}"),
+        (("-j", "0"), ["true"], "positive"),
+        (("--hold-fixed", "toy-plain", "--hold-buggy", "toy-plain"), ["true"], "held both"),
+    ],
+)
+def test_a_wrong_call_is_told(
+    bisect: Bisect, options: tuple[str, ...], command: list[str], says: str
+) -> None:
+    done = bisect.run(*options, command=command)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+
+
+def test_a_name_that_no_toggle_has_is_told(bisect: Bisect) -> None:
+    bisect.names = ("nosuch-toggle",)
+    done = bisect.run(command=["true"])
+    assert done.returncode == 2
+    assert "nosuch-toggle" in done.stderr
+
+
+# Going on, and again
+
+
+def test_a_dry_run_runs_nothing(bisect: Bisect) -> None:
+    done = bisect.run("--dry-run", command=bisect.script("sys.exit(1)"))
+    assert done.returncode == 0, done.stderr
+    assert "toy-class-body" in done.stdout
+    assert "never together: toy-overlap and toy-plain" in done.stdout
+    assert "9 on average, 9 at most" in done.stdout
+    assert bisect.runs == 0
+    assert not (bisect.root / ".unfix").exists()
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
+    command = bisect.script(f"time.sleep(0.3); {fails_if(WIDTH)}")
+    going = subprocess.Popen(bisect.words(command=command), cwd=bisect.root, env=bisect.environment)
+    ends = time.monotonic() + 60
+    while bisect.runs < 4 and time.monotonic() < ends:
+        time.sleep(0.05)
+    going.send_signal(signal.SIGTERM)
+    assert going.wait(timeout=60) == 130
+    before = bisect.runs
+    found = bisect.search("--resume")
+    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    # The run in the middle of which it was stopped is the only one that was run twice.
+    assert bisect.runs <= len(found["trials"]) + 1
+    assert before >= 4
+    again = bisect.run("--resume")
+    assert again.returncode == 2
+    assert "is finished" in again.stderr
+
+
+def test_the_log_replays_and_runs_nothing(bisect: Bisect) -> None:
+    command = bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
+    record = bisect.root / "record.json"
+    found = bisect.search("--record", str(record), command=command)
+    runs = bisect.runs
+    for log in (found["id"], str(record)):
+        again = bisect.search("--replay", log)
+        assert again["parts"][0]["sets"] == found["parts"][0]["sets"]
+        assert [t["toggles"] for t in again["trials"]] == [t["toggles"] for t in found["trials"]]
+    assert bisect.runs == runs
+
+
+def test_a_log_that_leads_elsewhere_is_refused(bisect: Bisect) -> None:
+    record = bisect.root / "record.json"
+    bisect.search("--record", str(record), command=bisect.script(fails_if(WIDTH)))
+    log = json.loads(record.read_text())
+    cut = {**log, "trials": log["trials"][:-3]}
+    wrong = {**log, "parts": [{**log["parts"][0], "sets": [["toy-plain"]]}]}
+    for changed, says in ((cut, "holds no run"), (wrong, "its runs lead to")):
+        record.write_text(json.dumps(changed))
+        done = bisect.run("--replay", str(record))
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+# What is shown
+
+
+def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
+    markdown, page = bisect.root / "out" / "s.md", bisect.root / "out" / "s.html"
+    done = bisect.run(
+        "--markdown", str(markdown), "--html", str(page), command=bisect.script(fails_if(WIDTH))
+    )
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, markdown.read_text(), page.read_text()):
+        assert "toy-class-body" in text
+        assert "width = 80" in text
+        assert "exit code 3" in text
+    assert "●" in done.stdout
+    shown = subprocess.run(
+        [*bisect.words(command=[])[:3], "report", done.stdout.split("unfix report ")[1].strip()],
+        cwd=bisect.root,
+        env=bisect.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "toy-class-body" in shown.stdout
