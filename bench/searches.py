@@ -157,7 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--release", default="0.5.18")
     parser.add_argument("--plain", type=int, default=3, metavar="N")
-    parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("-j", "--jobs", type=int, default=1)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

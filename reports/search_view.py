@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from harness.store.records import ToggleFacts
 from harness.store.searches import Answer, Part, Search, Trial
 
-GLYPHS = {Answer.PASSES: "✓", Answer.FAILS: "✕", Answer.CANNOT_TELL: "?"}
-TONES = {Answer.PASSES: "good", Answer.FAILS: "broken", Answer.CANNOT_TELL: "unreached"}
+GLYPHS = {Answer.PASSES: "✓", Answer.FAILS: "✕", Answer.CANNOT_TELL: "?", None: "~"}
+TONES = {
+    Answer.PASSES: "good",
+    Answer.FAILS: "broken",
+    Answer.CANNOT_TELL: "unreached",
+    None: "toothless",
+}
 WHY = {"base": "nothing toggled", "search": "search", "proof": "proof"}
 
 
@@ -34,9 +39,9 @@ class Row:
         }
 
     @property
-    def answer(self) -> Answer:
-        """What they mostly say; how many say what stands beside it."""
-        return max(self.answers, key=lambda answer: self.answers[answer])
+    def answer(self) -> Answer | None:
+        """What they say; None if some say this and some that."""
+        return self.first.answer if len(self.answers) == 1 else None
 
     @property
     def told(self) -> str:

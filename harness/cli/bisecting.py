@@ -200,7 +200,7 @@ def _runner(arguments: argparse.Namespace, search: Search) -> Runner:
         )
     if arguments.metric or arguments.serve:
         raise UnfixError("--metric and --serve go with a command, not with a guard")
-    jobs = arguments.jobs or len(os.sched_getaffinity(0))
+    jobs = arguments.jobs or 1
     memory = (
         running.share_of_memory(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
     )
@@ -347,9 +347,8 @@ def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> in
     tree = managed.tree(arguments.release)
     place = Place(arguments.release or str(tree.version), tree, Path(), Path())
     chosen = _candidates(arguments, search, known, place)
-    is_guard = guards.find(search.words) is not None
-    jobs = arguments.jobs or (len(os.sched_getaffinity(0)) if is_guard else 1)
-    base = 1 if is_guard else 3
+    jobs = arguments.jobs or 1
+    base = 1 if guards.find(search.words) is not None else 3
     most, usual = hunt.expected(chosen, jobs, arguments.all, base)
     search_pages.show_plan(chosen.part("toggles", place.name), most, usual, jobs, arguments)
     return 0
