@@ -1,0 +1,144 @@
+"""A guard as the command: named, run in forks of one process, judged as `prove` judges."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from bisecting import Bisect
+
+from harness.bisect import guards
+from harness.errors import UnfixError
+
+HEAD = """
+import os, signal, time
+import pytest
+from sglang import forms
+from harness.guards import not_here
+
+pytestmark = pytest.mark.guards("toy-class-body", "toy-static")
+"""
+WIDE = "forms.Forms().width != 8"
+STATIC = "forms.Forms.static(5) != 4"
+
+
+def guard(bisect: Bisect, body: str, mark: str = "", argument: str = "") -> list[str]:
+    file = bisect.root / "test_ours.py"
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    file.write_text(f"{HEAD}\n{mark}\ndef test_it({argument}):\n{lines}\n")
+    return [f"{file}::test_it"]
+
+
+def test_a_guard_is_searched_in_few_runs_of_one_process(bisect: Bisect) -> None:
+    pids = bisect.root / "pids"
+    body = f"open({str(pids)!r}, 'a').write(f'{{os.getppid()}}\\n')\nassert not {STATIC}"
+    bisect.names = ("toy-*",)
+    found = bisect.search(command=guard(bisect, body))
+    (part,) = found["parts"]
+    assert part["sets"] == [["toy-static"]]
+    assert len(found["trials"]) <= 8
+    assert len(pids.read_text().splitlines()) == len(found["trials"])
+    assert found["steady"] is True
+    # The toy's kernels need Triton, which is not in this environment.
+    assert set(part["refused"]) <= {
+        f"toy-{n}" for n in ("helper", "heuristic", "kernel", "scale", "tuned")
+    }
+    ran = [trial for trial in found["trials"] if trial["answer"] == "fails"]
+    assert all(trial["ran"]["toy-static"] for trial in ran)
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_two_that_act_together(bisect: Bisect, jobs: str) -> None:
+    command = guard(bisect, f"assert not ({WIDE} and {STATIC})")
+    (found,) = bisect.sets("-j", jobs, command=command)
+    assert set(found) == {"toy-class-body", "toy-static"}
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "segfault"),
+        ("assert False, 'no'", "failed: no"),
+        ("pytest.fail('no')", "failed: no"),
+    ],
+)
+def test_what_counts_as_a_failure(bisect: Bisect, body: str, how: str) -> None:
+    found = bisect.search(command=guard(bisect, f"if {WIDE}: {body}"))
+    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert any(how in trial["how"] for trial in found["trials"])
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        ("raise ValueError('other')", "error: ValueError"),
+        ("time.sleep(60)", "hang"),
+        ("pytest.skip('not today')", "skipped"),
+        ("os._exit(0)", "exited"),
+        ("os.kill(os.getppid(), signal.SIGKILL)", "lost"),
+        # The worker itself, which every run is a fork of.
+        ("os.kill(int(open('/proc/' + str(os.getppid()) + '/stat').read().split()[3]), 9)", "lost"),
+    ],
+)
+def test_what_cannot_be_told(bisect: Bisect, body: str, how: str) -> None:
+    """No such run is an answer: the search goes around it, and the other culprit is found."""
+    command = guard(bisect, f"if {STATIC}: {body}\nassert not {WIDE}")
+    found = bisect.search("--limit", "2", command=command)
+    assert found["parts"][0]["sets"] == [["toy-class-body"]], found["summary"]
+    untold = {t["how"].partition(":")[0] for t in found["trials"] if t["answer"] == "cannot tell"}
+    assert how.partition(":")[0] in untold
+
+
+def test_parameters_that_do_not_apply_have_no_say(bisect: Bisect) -> None:
+    mark = "@pytest.mark.parametrize('what', ['here', 'away'])"
+    body = f"if what == 'away': not_here('away')\nassert not {WIDE}"
+    assert bisect.sets(command=guard(bisect, body, mark, "what")) == [["toy-class-body"]]
+
+
+def test_a_guard_that_fails_as_the_release_is_is_told(bisect: Bisect) -> None:
+    done = bisect.run(command=guard(bisect, "assert False, 'always'"))
+    assert done.returncode == 2
+    assert "fails already" in done.stderr
+    assert "always" in done.stderr
+
+
+def test_a_guard_that_cannot_be_collected_is_told(bisect: Bisect) -> None:
+    command = guard(bisect, "pass")
+    (bisect.root / "test_ours.py").write_text("import nothing_of_that_name\n")
+    done = bisect.run(command=command)
+    assert done.returncode in (2, 3)
+    assert "nothing_of_that_name" in done.stderr
+
+
+def test_nothing_is_left_running(bisect: Bisect) -> None:
+    start = "import subprocess; subprocess.Popen(['sleep', '3137'], start_new_session=True)"
+    bisect.search(command=guard(bisect, f"{start}\nassert not {WIDE}"))
+    left = subprocess.run(["pgrep", "-f", "sleep 3137"], capture_output=True, text=True)
+    assert not left.stdout
+    assert not list((bisect.root / ".unfix" / "searches").glob("*"))
+
+
+def test_a_name_is_a_guard_of_ours_or_a_command() -> None:
+    name = "test_a_row_has_room_for_two_drafts_beyond_the_context"
+    found = guards.find([name])
+    assert found is not None
+    assert found.endswith(f"suites/pool_sizing/test_pool_sizing.py::{name}")
+    assert guards.find([f"{name}[x]"]) == f"{found}[x]"
+    assert guards.find(["suites/pool_sizing/test_pool_sizing.py::test_x"]) is not None
+    assert guards.find(["python"]) is None
+    assert guards.find(["test_of_no_such_name"]) is None
+    assert guards.find(["python", "-m", "pytest"]) is None
+    with pytest.raises(UnfixError, match="no file"):
+        guards.find(["nosuch.py::test_x"])
+
+
+def test_a_name_that_several_guards_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / "suites" / folder).mkdir(parents=True)
+        (tmp_path / "suites" / folder / "test_a.py").write_text("def test_same(): ...\n")
+    monkeypatch.setattr("harness.paths.project", lambda: tmp_path)
+    with pytest.raises(UnfixError, match="2 guards are called test_same"):
+        guards.find(["test_same"])

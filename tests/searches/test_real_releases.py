@@ -1,0 +1,43 @@
+"""A search over the real history, by a real guard: the step, and the fix that explains it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.releases import managed
+
+GUARD = "test_only_a_batch_with_offsets_is_told_ragged"  # of 20606
+RELEASES = ("0.5.9", "0.5.18", "0.5.23")
+
+
+@pytest.mark.skipif(
+    not all(managed.get(name).ready for name in RELEASES),
+    reason=f"needs the environments of {', '.join(RELEASES)}: ./unfix test makes them",
+)
+def test_the_release_and_the_fix_that_explains_it(tmp_path: Path) -> None:
+    words = ["--among", ",".join(RELEASES), "--good", "0.5.23", "--bad", "0.5.9"]
+    page = tmp_path / "page.html"
+    words += ["--profile", "smoke", "--json", "--html", str(page), "--", GUARD]
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "bisect", "releases", *words],
+        cwd=paths.project(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["step"]["before"], found["step"]["after"]) == ("0.5.9", "0.5.18")
+    assert {part["name"]: part["sets"] for part in found["parts"]} == {
+        "what mends it": [["20606"]],
+        "what breaks it": [["20606"]],
+    }
+    assert "20606: buggy → fixed" in found["step"]["changed"]
+    assert "putting 20606 into 0.5.9 mends it" in found["summary"]
+    assert "20606" in page.read_text()
