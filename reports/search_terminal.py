@@ -37,7 +37,7 @@ def show(search: Search, console: Console) -> None:
         console.print()
     colour = {"found": "green", "none": "yellow"}.get(search.verdict, "bold red")
     count = f"{len(search.trials)} runs, {texts.duration(search.seconds)}"
-    last = Text.assemble((search.verdict or search.status, colour), "  ", search.summary)
+    last = Text.assemble((search.verdict or search.status, colour), "  ", plain(search.summary))
     console.print(last, soft_wrap=True)
     console.print(plain(f"{count}; unfix report {search.id}", "dim"))
 
