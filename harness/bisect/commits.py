@@ -11,6 +11,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -138,7 +139,7 @@ def run_here(asked: Asked, name: str, known: Catalogue) -> Trial:
     try:
         choices = held_choices(asked.held, known, here.tree)
         ((_, trial),) = runner.run([Job(here, tuple(n for n, _ in choices), choices, "search")])
-        trial.part = "commits"
+        trial.part, trial.replay = "commits", ""  # no release is like it
         return trial
     finally:
         runner.close()
@@ -206,22 +207,7 @@ def _search(asked: Asked, repository: Repository, older: str, newer: str, hunt: 
     try:
         ours = [sys.executable, "-P", "-m", "harness.bisect.commits", str(specification)]
         log = Path(asked.folder) / "git"
-        with open(log, "wb") as output:
-            process = subprocess.Popen(
-                ["git", "-C", str(worktree), "bisect", "run", *ours],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=_without_git(),
-            )
-        told = {trial.where for trial in hunt.search.trials}
-        over = False
-        while not over:
-            over = process.poll() is not None
-            for file in sorted(Path(asked.folder).glob("*.json"), key=lambda f: f.stat().st_mtime):
-                if file.stem not in told:
-                    told.add(file.stem)
-                    hunt.keep(msgspec.json.decode(file.read_bytes(), type=Trial))
-            time.sleep(0 if over else LOOK)
+        code = _run(["git", "-C", str(worktree), "bisect", "run", *ours], log, asked, hunt)
         refs = repository.git(
             "for-each-ref",
             "--format=%(objectname) %(refname:lstrip=2)",
@@ -233,7 +219,7 @@ def _search(asked: Asked, repository: Repository, older: str, newer: str, hunt: 
         olds = [commit for commit, name in at if name.startswith(f"{OLD}-")]
         skipped = {commit for commit, name in at if name.startswith("skip-")}
         left = repository.git("rev-list", "--reverse", first, "--not", *olds).split()
-        if process.returncode and not skipped & set(left):
+        if code and not skipped & set(left):
             raise UnfixError(f"git bisect run: {log.read_text(errors='replace').strip()[-2000:]}")
         step.after = first[:SHORT]
         step.between = [one[:SHORT] for one in left if one != first]
@@ -241,6 +227,32 @@ def _search(asked: Asked, repository: Repository, older: str, newer: str, hunt: 
         return step
     finally:
         repository.try_git("bisect", "reset", folder=worktree)
+
+
+def _run(command: list[str], log: Path, asked: Asked, hunt: Hunt) -> int:
+    """git, with each commit's outcome taken in as it comes."""
+    told = {trial.where for trial in hunt.search.trials}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_without_git(),
+            start_new_session=True,  # a Ctrl-C is ours to handle
+        )
+    try:
+        over = False
+        while not over:
+            over = process.poll() is not None
+            for file in sorted(Path(asked.folder).glob("*.json"), key=lambda f: f.stat().st_mtime):
+                if file.stem not in told:
+                    told.add(file.stem)
+                    hunt.keep(msgspec.json.decode(file.read_bytes(), type=Trial))
+            time.sleep(0 if over else LOOK)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 def _describe(step: Step, repository: Repository, asked: Asked, known: Catalogue) -> None:

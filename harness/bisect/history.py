@@ -192,11 +192,12 @@ def summary(step: Step, parts: list[Part]) -> tuple[str, str]:
         told.append(f"taking {names} out of {breaks.where} breaks it")
     if len(told) == 2:
         return "found", f"{text}: {' and '.join(told)}."
+    verdict = "cannot tell" if step.between else "found"
     rest = _unexplained(mends, breaks)
     if told:
-        return "found", f"{text}: {told[0]}; {rest}."
+        return verdict, f"{text}: {told[0]}; {rest}."
     suspects = f"; its traceback goes through {', '.join(step.suspects)}" if step.suspects else ""
-    return "found", (
+    return verdict, (
         f"{text}. No toggle explains it: {rest}; {len(step.modules)} modules differ{suspects}."
     )
 

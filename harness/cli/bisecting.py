@@ -141,6 +141,11 @@ def _as_before(arguments: argparse.Namespace, earlier: Search) -> None:
             value = [Path(folder) for folder in value]
         setattr(arguments, name, value)
     arguments.words = earlier.words
+    if arguments.resume is not None and earlier.settings["code"] != running.code_of(arguments):
+        raise UnfixError(
+            f"guards or toggles have changed since search {earlier.id} was stopped, and half of it "
+            "would be about the old ones: start anew"
+        )
 
 
 def _search(arguments: argparse.Namespace, known: Catalogue, earlier: Search | None) -> Search:
@@ -149,6 +154,7 @@ def _search(arguments: argparse.Namespace, known: Catalogue, earlier: Search | N
     settings = {
         name: _plain(getattr(arguments, name)) for name in SETTINGS if hasattr(arguments, name)
     }
+    settings["code"] = running.code_of(arguments)
     return Search(
         id=earlier.id if earlier else f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         kind=arguments.over,

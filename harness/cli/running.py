@@ -120,14 +120,14 @@ def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
         if getattr(arguments, name) == defaults[name]:
             setattr(arguments, name, earlier.settings[name])
     arguments.toggles = arguments.toggles or [Path(p) for p in earlier.settings["toggles"]]
-    if arguments.resume is not None and earlier.settings["code"] != _code(arguments):
+    if arguments.resume is not None and earlier.settings["code"] != code_of(arguments):
         raise UnfixError(
             f"guards or toggles have changed since run {earlier.id} was stopped, and half of it "
             "would be about the old ones: start anew, or use --failed"
         )
 
 
-def _code(arguments: argparse.Namespace) -> str:
+def code_of(arguments: argparse.Namespace) -> str:
     """The guards and toggles that a run is about, as one digest."""
     places = [paths.project() / name for name in ("suites", "fixtures", "toggles", "harness")]
     places += arguments.toggles
@@ -239,7 +239,7 @@ def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
 
     now = datetime.datetime.now(datetime.UTC)
     settings = {name: getattr(arguments, name) for name in SETTINGS}
-    settings["code"] = _code(arguments)
+    settings["code"] = code_of(arguments)
     settings["toggles"] = [str(folder.resolve()) for folder in arguments.toggles]
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

@@ -287,6 +287,13 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
     going.send_signal(signal.SIGTERM)
     assert going.wait(timeout=60) == 130
     before = bisect.runs
+    script = bisect.root / "check.py"
+    text = script.read_text()
+    script.write_text(text + "\n")
+    changed = bisect.run("--resume")
+    assert changed.returncode == 2
+    assert "have changed since" in changed.stderr
+    script.write_text(text)
     found = bisect.search("--resume")
     assert found["parts"][0]["sets"] == [["toy-class-body"]]
     # The run in the middle of which it was stopped is the only one that was run twice.
