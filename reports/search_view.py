@@ -14,7 +14,7 @@ TONES = {
     Answer.CANNOT_TELL: "unreached",
     None: "toothless",
 }
-WHY = {"base": "nothing toggled", "search": "search", "proof": "proof"}
+WHY = {"base": "nothing toggled", "search": "search", "proof": "proof", "again": "proof, again"}
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ class Commands:
         self._number = 0
         if bool(serve) != bool(ready):
             raise UnfixError("--serve needs --ready URL, and the other way round")
+        if ready and not ready.startswith(("http://", "https://")):
+            raise UnfixError(f"--ready {ready} is no address that begins with http:// or https://")
         if serve and jobs > 1 and not (PORT in serve and PORT in ready):
             raise UnfixError(f"servers side by side need a port each: write {PORT} for it, or -j 1")
 
@@ -148,6 +150,11 @@ class Commands:
                 for name, direction in job.choices
             }
             missing = [name for name, _ in job.choices if name not in applied]
+            wanted = str(job.place.tree.version)
+            other = {one.release for one in found if one.toggles} - {wanted}
+            if other and not missing and answer is not Answer.CANNOT_TELL:
+                answer = Answer.CANNOT_TELL
+                how = f"{how}, but it ran SGLang {', '.join(sorted(other))}, not {wanted}"
             if missing and answer is not Answer.CANNOT_TELL:
                 answer = Answer.CANNOT_TELL
                 how = f"{how}, but {_unapplied(output, missing, bool(found))}"

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from harness.releases.sources import open_tree
 from harness.store.searches import Answer, Step, Trial
 
 SHORT = 12
+ABORT = 128  # the exit code at which `git bisect run` gives up
 LOOK = 0.3
 OLD, NEW = "as-before", "as-after"  # git's words for the two outcomes, whichever is the failure
 
@@ -133,7 +135,11 @@ def run_here(asked: Asked, name: str, known: Catalogue) -> Trial:
         serve=asked.serve,
         ready=asked.ready,
         toggles=[Path(folder) for folder in asked.toggles],
-        extra={"PYTHONPATH": f"{source}{os.pathsep}{rest}" if rest else source},
+        extra={
+            "PYTHONPATH": f"{source}{os.pathsep}{rest}" if rest else source,
+            # Cached bytecode of one commit could pass for another's: it is told by size and second.
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         cwd=Path(asked.worktree),
     )
     try:
@@ -156,7 +162,7 @@ def at_commit(asked: Asked, repository: Repository, known: Catalogue, commit: st
         return msgspec.json.decode(file.read_bytes(), type=Trial)
     if asked.replayed:
         raise UnfixError(f"the log holds no run on {commit[:SHORT]}")
-    repository.git("checkout", "--quiet", "--force", commit, folder=Path(asked.worktree))
+    _check_out(asked, repository, commit)
     trial = run_here(asked, commit[:SHORT], known)
     _keep(file, trial)
     return trial
@@ -172,7 +178,10 @@ def go(asked: Asked, repository: Repository, good: str, bad: str, hunt: Hunt) ->
     """The step between two commits: the ends first, then git's own search, then what it found."""
     folder = Path(asked.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for trial in hunt.take_known():
+    log = hunt.take_known()
+    logged = {trial.where: trial for trial in log if trial.why != "proof"}
+    proofs = {trial.where: trial for trial in log if trial.why == "proof"}
+    for trial in logged.values():
         _keep(kept(asked, trial.where), trial)
     known = catalogue.load(map(Path, asked.toggles))
     good, bad = repository.commit(good), repository.commit(bad)
@@ -184,16 +193,24 @@ def go(asked: Asked, repository: Repository, good: str, bad: str, hunt: Hunt) ->
         ends = []
         for commit in (good, bad):
             ends.append(at_commit(asked, repository, known, commit))
-            hunt.keep(ends[-1])
+            hunt.keep(ends[-1], fresh=ends[-1].where not in logged)
         newest_first(*ends)
-        step = _search(asked, repository, older, newer, hunt)
+        step = _search(asked, repository, older, newer, hunt, set(logged))
+        _prove(step, asked, repository, known, hunt, proofs)
         if not step.cannot_tell:
             _describe(step, repository, asked, known)
     shutil.rmtree(folder, ignore_errors=True)
     return step
 
 
-def _search(asked: Asked, repository: Repository, older: str, newer: str, hunt: Hunt) -> Step:
+def _search(
+    asked: Asked,
+    repository: Repository,
+    older: str,
+    newer: str,
+    hunt: Hunt,
+    logged: set[str],
+) -> Step:
     """git's own search, in which it asks us about one commit after the other."""
     worktree = Path(asked.worktree)
     specification = Path(asked.folder) / "asked.spec"
@@ -207,7 +224,7 @@ def _search(asked: Asked, repository: Repository, older: str, newer: str, hunt: 
     try:
         ours = [sys.executable, "-P", "-m", "harness.bisect.commits", str(specification)]
         log = Path(asked.folder) / "git"
-        code = _run(["git", "-C", str(worktree), "bisect", "run", *ours], log, asked, hunt)
+        code = _run(["git", "-C", str(worktree), "bisect", "run", *ours], log, asked, hunt, logged)
         refs = repository.git(
             "for-each-ref",
             "--format=%(objectname) %(refname:lstrip=2)",
@@ -219,7 +236,8 @@ def _search(asked: Asked, repository: Repository, older: str, newer: str, hunt: 
         olds = [commit for commit, name in at if name.startswith(f"{OLD}-")]
         skipped = {commit for commit, name in at if name.startswith("skip-")}
         left = repository.git("rev-list", "--reverse", first, "--not", *olds).split()
-        if code and not skipped & set(left):
+        ran = {trial.where for trial in hunt.search.trials}
+        if (code and not skipped & set(left)) or first[:SHORT] not in ran:
             raise UnfixError(f"git bisect run: {log.read_text(errors='replace').strip()[-2000:]}")
         step.after = first[:SHORT]
         step.between = [one[:SHORT] for one in left if one != first]
@@ -229,7 +247,41 @@ def _search(asked: Asked, repository: Repository, older: str, newer: str, hunt: 
         repository.try_git("bisect", "reset", folder=worktree)
 
 
-def _run(command: list[str], log: Path, asked: Asked, hunt: Hunt) -> int:
+def _prove(
+    step: Step,
+    asked: Asked,
+    repository: Repository,
+    known: Catalogue,
+    hunt: Hunt,
+    proofs: dict[str, Trial],
+) -> None:
+    """Both sides of the step once more: each commit was run but once."""
+    searched = {trial.where: trial for trial in hunt.search.trials}
+    for commit in (step.before, step.after):
+        if commit not in searched:
+            raise UnfixError(f"git names {commit} as one side of the step, and nothing ran on it")
+        again = proofs.get(commit)
+        if again is None:
+            if asked.replayed:
+                raise UnfixError(f"the log holds no proof on {commit}")
+            _check_out(asked, repository, commit)
+            again = run_here(asked, commit, known)
+            again.why = "proof"
+        hunt.keep(again, fresh=commit not in proofs)
+        if again.answer is not searched[commit].answer:
+            how = f"{searched[commit].how}, then {again.how}"
+            step.cannot_tell = f"on {commit} it came out in two ways ({how})"
+            return
+
+
+def _check_out(asked: Asked, repository: Repository, commit: str) -> None:
+    """A commit as it is, without what a run on another one left."""
+    worktree = Path(asked.worktree)
+    repository.git("checkout", "--quiet", "--force", commit, folder=worktree)
+    repository.git("clean", "-ffdxq", folder=worktree)
+
+
+def _run(command: list[str], log: Path, asked: Asked, hunt: Hunt, logged: set[str]) -> int:
     """git, with each commit's outcome taken in as it comes."""
     told = {trial.where for trial in hunt.search.trials}
     with open(log, "wb") as output:
@@ -247,7 +299,8 @@ def _run(command: list[str], log: Path, asked: Asked, hunt: Hunt) -> int:
             for file in sorted(Path(asked.folder).glob("*.json"), key=lambda f: f.stat().st_mtime):
                 if file.stem not in told:
                     told.add(file.stem)
-                    hunt.keep(msgspec.json.decode(file.read_bytes(), type=Trial))
+                    trial = msgspec.json.decode(file.read_bytes(), type=Trial)
+                    hunt.keep(trial, fresh=file.stem not in logged)
             time.sleep(0 if over else LOOK)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -276,6 +329,8 @@ def _describe(step: Step, repository: Repository, asked: Asked, known: Catalogue
 
 def summary(step: Step) -> tuple[str, str]:
     """The verdict of a search over commits, in a sentence or two."""
+    if step.cannot_tell:
+        return "cannot tell", f"It cannot be told: {step.cannot_tell}."
     text = f"The outcome changes with {step.about}"
     if step.between:
         text += f", or with one of {len(step.between)} before it that cannot be told"
@@ -291,6 +346,15 @@ def exit_code(trial: Trial, fails_is_new: bool) -> int:
 
 
 def main(specification: str) -> int:
+    try:
+        return _main(specification)
+    except Exception:
+        # Any other code would be an answer to git; this one ends its search.
+        traceback.print_exc()
+        return ABORT
+
+
+def _main(specification: str) -> int:
     asked = msgspec.json.decode(Path(specification).read_bytes(), type=Asked)
     known = catalogue.load(map(Path, asked.toggles))
     repository = Repository(Path(asked.worktree))

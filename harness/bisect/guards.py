@@ -64,7 +64,8 @@ class _Going:
 
     index: int
     job: Job
-    left: set[int] = field(default_factory=set)  # serials
+    todo: list[Key] = field(default_factory=list)
+    left: set[int] = field(default_factory=set)  # serials of what is running
     sides: list[Side] = field(default_factory=list)
 
 
@@ -128,21 +129,28 @@ class Guards:
                         break  # what runs elsewhere ends first
                     now, living = place, self._on(place)
                     one = _Going(*waiting.pop(0))
-                    for task in filter(self._wanted, living.tasks):
-                        under = [(name, way.value) for name, way in one.job.choices]
-                        serial = living.worker.order(task, self.seconds, self.memory, under)
-                        one.left.add(serial)
-                        going[serial] = one
+                    one.todo = list(filter(self._wanted, living.tasks))
+                    self._order(one, going)
                 assert now is not None
                 for serial, side in self._heard(now, going):
                     one = going.pop(serial)
                     one.left.discard(serial)
                     one.sides.append(side)
+                    self._order(one, going)
                     if not one.left:
                         yield one.index, self._trial(one)
         except BaseException:
             self.close()
             raise
+
+    def _order(self, one: _Going, going: dict[int, _Going]) -> None:
+        """Have its tests run: all at once where each has a fork, else one after the other."""
+        while one.todo and (self.steady or not one.left):
+            worker = self._on(one.job.place).worker
+            under = [(name, way.value) for name, way in one.job.choices]
+            serial = worker.order(one.todo.pop(0), self.seconds, self.memory, under)
+            one.left.add(serial)
+            going[serial] = one
 
     def close(self) -> None:
         while self._living:

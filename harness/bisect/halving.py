@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from itertools import combinations
 
 from harness.bisect.questions import NOTHING, Answer, Found, Question, Search, Toggles, Universe
@@ -22,10 +22,15 @@ PATIENCE = 3  # rounds that may tell nothing
 class Halving:
     """One search; its questions depend on the answers alone, so a log replays it."""
 
-    def __init__(self, universe: Universe, jobs: int = 1, every: bool = False) -> None:
+    def __init__(
+        self, universe: Universe, jobs: int = 1, every: bool = False, twice: bool = False
+    ) -> None:
         self.universe = universe
         self.jobs = jobs
         self.every = every  # find all sets, not one of the smallest
+        self.twice = twice  # what is found must have shown it more than once
+        self.shown: Counter[Toggles] = Counter()  # how often each did
+        self.open: list[Toggles] = []  # smaller than what was found, and cannot be told
         self.seen: dict[Toggles, Answer] = {}
         self.proved: dict[Toggles, Answer] = {}
         self.unsteady: list[Toggles] = []  # came out in two ways
@@ -70,6 +75,7 @@ class Halving:
                 if None not in (before, answer.shows) and before != answer.shows:
                     self.unsteady.append(toggles)
                 self.seen[toggles] = answer
+                self.shown[toggles] += bool(answer.shows)
                 if why == "proof":
                     self.proved[toggles] = answer
         return [self.seen[toggles] for toggles in sets]
@@ -181,6 +187,8 @@ class Halving:
             answers = yield from self._ask([s for s in smaller if s])
             shows = [s for s, a in zip([s for s in smaller if s], answers, strict=True) if a.shows]
             if not shows:
+                asked = [s for s in smaller if s]
+                self.open += [s for s, a in zip(asked, answers, strict=True) if a.shows is None]
                 return needed
             needed = shows[0]
 
@@ -259,6 +267,17 @@ class Halving:
         rest = self._all_but(frozenset().union(*sets), everything)
         answers = yield from self._ask([*sets, *rest], "proof")
         found = Found(sets=sets)
+        again = [one for one in sets if self.twice and self.shown[one] < 2]
+        if again:
+            more = yield [Question(one, "again") for one in again]
+            self.unsteady += [one for one, a in zip(again, more, strict=True) if not a.shows]
+        smaller = [one for one in self.open if any(one < found for found in sets)]
+        if smaller:
+            names = " + ".join(self.universe.ordered(smaller[0]))
+            found.cannot_tell = (
+                "all of it shows it, but whether it takes all of it cannot be told, nor what "
+                f"{names} alone does"
+            )
         if self.unsteady or not all(answer.shows for answer in answers[: len(sets)]):
             names = " + ".join(self.universe.ordered([*self.unsteady, *sets][0]))
             found.cannot_tell = (

@@ -18,7 +18,6 @@ from harness.registry.schema import Toggle
 from harness.releases.sources import PACKAGE, SourceTree
 from harness.store.searches import Answer, Part, Step, Trial
 
-MANY = 400  # modules that are named
 _FRAME = re.compile(rf'File "(?:[^"]*/)?({PACKAGE}/[^"]+)\.py"')
 
 
@@ -143,7 +142,7 @@ class Releases:
             if both[0] is not both[1]
         ]
         changed = [toggle for toggle in self.toggles if len(set(states[toggle.id])) > 1]
-        step.modules = differing(there.tree, here.tree)[:MANY]
+        step.modules = differing(there.tree, here.tree)
         step.suspects = suspects(trials[fails], step.modules)
         if any(states[toggle.id][1] is State.BUGGY for toggle in changed):
             self._part("what mends it", here, Direction.ENABLE, changed, every)

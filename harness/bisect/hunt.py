@@ -136,7 +136,12 @@ class Hunt:
                 ask,
             )
         else:
-            found = drive(Halving(candidates.universe, self.runner.jobs, every).go(), ask)
+            found = drive(
+                Halving(
+                    candidates.universe, self.runner.jobs, every, twice=not self.runner.steady
+                ).go(),
+                ask,
+            )
             self._steady_still(found, place, candidates, name)
         _fill(part, found, candidates)
         return part
@@ -244,7 +249,7 @@ def expected(candidates: Candidates, jobs: int, every: bool, base: int) -> tuple
             asked += batch
             return [questions.Answer(culprit in question.toggles) for question in batch]
 
-        drive(Halving(candidates.universe, jobs, every).go(), ask)
+        drive(Halving(candidates.universe, jobs, every, twice=base > 1).go(), ask)
         runs.append(len(asked) + base)
     return max(runs, default=base), round(sum(runs) / len(runs)) if runs else base
 

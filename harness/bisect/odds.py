@@ -91,7 +91,7 @@ class Odds:
         suspects = frozenset(self.universe.toggles)
         while suspects:
             likeliest, sure = yield from self._likeliest(suspects)
-            found.sure = min(found.sure or 1.0, sure)
+            found.sure = (found.sure or 0.0) - (1 - sure)
             if sure < 1 - self.alpha:
                 if not found.sets:
                     found.cannot_tell = self._unsure(likeliest, sure)
@@ -104,7 +104,7 @@ class Odds:
                 if problem:
                     found.cannot_tell = problem
                     return found
-                found.sure = min(found.sure, 1 - (1 - sure) - level)
+                found.sure -= level
             found.sets += wanted
             found.rest_shows = len(wanted) < len(likeliest.sets)
             if not self.every:

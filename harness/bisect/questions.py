@@ -15,7 +15,7 @@ class Question:
     """Does the symptom show with these toggles? Asked for a purpose, and afresh for a proof."""
 
     toggles: Toggles
-    why: str = "search"  # base, search, proof
+    why: str = "search"  # base, search, proof, again
 
     @property
     def fresh(self) -> bool:

@@ -7,6 +7,7 @@ Whatever the command starts ends with it, in the background or not.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import select
@@ -28,7 +29,6 @@ PARENT = os.getppid()
 
 def main(file: Path) -> None:
     processes.adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     specification = json.loads(file.read_text())
     started = time.monotonic()
@@ -101,7 +101,7 @@ def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _answers(url: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
         # A proxy of the environment has no business here.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=5) as answer:

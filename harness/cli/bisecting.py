@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import secrets
@@ -119,13 +120,15 @@ def _earlier(arguments: argparse.Namespace, store: Store) -> Search | None:
         return None
     name = arguments.resume
     if not name:
-        kind = [search for search in store.searches() if search.kind == arguments.over]
+        all_of_kind = [search for search in store.searches() if search.kind == arguments.over]
+        kind = [search for search in all_of_kind if search.status == "stopped"]
         if not kind:
-            raise UnfixError(f"there is no search over {arguments.over} to go on with")
+            last = f": {all_of_kind[-1].id} is {all_of_kind[-1].status}" if all_of_kind else ""
+            raise UnfixError(f"there is no search over {arguments.over} to go on with{last}")
         name = kind[-1].id
     found = store.search(name)
-    if found.status == "finished":
-        raise UnfixError(f"search {found.id} is finished: --replay shows it again")
+    if found.status in ("finished", "refused"):
+        raise UnfixError(f"search {found.id} is {found.status}: there is nothing to go on with")
     return found
 
 
@@ -133,19 +136,33 @@ def _as_before(arguments: argparse.Namespace, earlier: Search) -> None:
     if earlier.kind != arguments.over:
         raise UnfixError(f"{earlier.id} is a search over {earlier.kind}")
     for name, value in earlier.settings.items():
-        if name in ("repo",) and value is not None:
-            value = Path(value)
+        if name == "repo":
+            value = arguments.repo or Path(value).expanduser()
         if name == "toggles":
             if arguments.toggles:  # the log may come from another machine
                 continue
             value = [Path(folder) for folder in value]
         setattr(arguments, name, value)
     arguments.words = earlier.words
-    if arguments.resume is not None and earlier.settings["code"] != running.code_of(arguments):
+    if arguments.resume is None:
+        return
+    if earlier.settings.get("code") != _code(arguments):
         raise UnfixError(
-            f"guards or toggles have changed since search {earlier.id} was stopped, and half of it "
-            "would be about the old ones: start anew"
+            f"the command, guards or toggles have changed since search {earlier.id} was stopped, "
+            "and half of it would be about the old ones: start anew"
         )
+    if earlier.settings.get("folder") != str(Path.cwd()):
+        raise UnfixError(f"search {earlier.id} began in {earlier.settings.get('folder')}")
+
+
+def _code(arguments: argparse.Namespace) -> str:
+    """What a search is about, as one digest: of its command those words that are files."""
+    files = []
+    for word in arguments.words:
+        with contextlib.suppress(OSError):  # a word may be longer than a name can be
+            if Path(word.partition("::")[0]).is_file():
+                files.append(Path(word.partition("::")[0]))
+    return running.code_of(arguments.toggles, files)
 
 
 def _search(arguments: argparse.Namespace, known: Catalogue, earlier: Search | None) -> Search:
@@ -154,7 +171,10 @@ def _search(arguments: argparse.Namespace, known: Catalogue, earlier: Search | N
     settings = {
         name: _plain(getattr(arguments, name)) for name in SETTINGS if hasattr(arguments, name)
     }
-    settings["code"] = running.code_of(arguments)
+    settings |= {"code": _code(arguments), "folder": str(Path.cwd())}
+    held = _held(arguments, known)
+    if earlier is not None and arguments.replay is None and held != earlier.held:
+        raise UnfixError(f"search {earlier.id} held {earlier.held or 'nothing'}, this one {held}")
     return Search(
         id=earlier.id if earlier else f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         kind=arguments.over,
@@ -164,7 +184,7 @@ def _search(arguments: argparse.Namespace, known: Catalogue, earlier: Search | N
         seconds=earlier.seconds if earlier else 0.0,
         settings=settings,
         toggles=[running.facts_of(toggle) for toggle in known],
-        held=_held(arguments, known),
+        held=earlier.held if earlier is not None else held,
         trials=earlier.trials if earlier else [],
     )
 
@@ -254,6 +274,9 @@ def _go(
         return False
     except KeyboardInterrupt:
         return True
+    except UnfixError:
+        search.status = "refused"
+        raise
     finally:
         search.seconds += (datetime.datetime.now() - clock).total_seconds()
         runner.close()
@@ -362,6 +385,13 @@ def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> in
 
 def _same(search: Search, earlier: Search) -> None:
     """A log that leads elsewhere than it says is not of this search, or not of these toggles."""
-    ends = [[part.sets for part in one.parts] for one in (search, earlier)]
+    ends = [
+        (
+            one.verdict,
+            [part.sets for part in one.parts],
+            (one.step.before, one.step.after, one.step.between) if one.step else None,
+        )
+        for one in (search, earlier)
+    ]
     if earlier.status == "finished" and ends[0] != ends[1]:
         raise UnfixError(f"the log says {ends[1]}, and its runs lead to {ends[0]}")

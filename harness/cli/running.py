@@ -120,23 +120,28 @@ def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
         if getattr(arguments, name) == defaults[name]:
             setattr(arguments, name, earlier.settings[name])
     arguments.toggles = arguments.toggles or [Path(p) for p in earlier.settings["toggles"]]
-    if arguments.resume is not None and earlier.settings["code"] != code_of(arguments):
+    if arguments.resume is not None and earlier.settings["code"] != code_of(
+        arguments.toggles, _guards(arguments.words)
+    ):
         raise UnfixError(
             f"guards or toggles have changed since run {earlier.id} was stopped, and half of it "
             "would be about the old ones: start anew, or use --failed"
         )
 
 
-def code_of(arguments: argparse.Namespace) -> str:
+def _guards(words: list[str]) -> list[Path]:
+    return [Path(word.partition("::")[0]) for word in words]
+
+
+def code_of(toggles: list[Path], guards: list[Path]) -> str:
     """The guards and toggles that a run is about, as one digest."""
     places = [paths.project() / name for name in ("suites", "fixtures", "toggles", "harness")]
-    places += arguments.toggles
-    places += [Path(word.partition("::")[0]) for word in arguments.words]
+    places += [*toggles, *guards]
     digest = hashlib.sha256()
     for place in places:
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
         for file in files:
-            if file.suffix in (".py", ".yaml") and file.is_file():
+            if (file.suffix in (".py", ".yaml") or file in guards) and file.is_file():
                 digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -239,7 +244,7 @@ def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
 
     now = datetime.datetime.now(datetime.UTC)
     settings = {name: getattr(arguments, name) for name in SETTINGS}
-    settings["code"] = code_of(arguments)
+    settings["code"] = code_of(arguments.toggles, _guards(arguments.words))
     settings["toggles"] = [str(folder.resolve()) for folder in arguments.toggles]
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

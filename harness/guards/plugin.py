@@ -18,6 +18,7 @@ from harness.guards import absence, cells, device, profiles, recording, replay, 
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching.plan import Choice
+from harness.toggles import Toggled
 
 PREPARED = pytest.StashKey[bool]()
 ONE_SIDED = pytest.StashKey[set[str]]()
@@ -113,6 +114,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Toggles that a test without sides is run under hold from its first fixture to its last."""
+    under = item.config.stash.get(UNDER, ())
+    if not under:
+        return (yield)
+    with Toggled(under):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     marks = cells.marked(pyfuncitem)
     if marks is None:
@@ -120,8 +131,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     cell = pyfuncitem.stash.get(CELL, None)
     with cells.without(marks.without):
         if cell is None:
-            under = pyfuncitem.config.stash.get(UNDER, ())
-            with sides.under(under, pyfuncitem), sides.device_errors():
+            with sides.device_errors():
                 return (yield)
         judged = SIDES not in pyfuncitem.config.stash
         return (yield from (sides.judged if judged else sides.run)(cell, pyfuncitem))

@@ -13,8 +13,6 @@ import pytest
 from harness.guards import cells, profiles, replay
 from harness.guards.cells import Cell, Side
 from harness.matching.states import State
-from harness.patching.plan import Choice
-from harness.toggles import Toggled
 
 # How a guard says no: an assertion (a report of a checked kernel is one), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
@@ -42,16 +40,6 @@ def device_errors() -> Iterator[None]:
         raise CudaError(
             f"{error}: the device is lost, run what follows in a fresh process"
         ) from error
-
-
-@contextlib.contextmanager
-def under(choices: tuple[Choice, ...], item: pytest.Function) -> Iterator[None]:
-    """Any toggles in while a guard runs; it looks as long as it does with none."""
-    if not choices:
-        yield
-        return
-    with Toggled(choices):
-        yield
 
 
 def run(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:

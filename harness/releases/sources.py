@@ -96,6 +96,8 @@ class FolderTree(SourceTree):
             return decode_source((self.folder / path).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except (SyntaxError, UnicodeDecodeError) as error:
+            raise NotReady(f"{self.folder / path} is no Python source: {error}") from error
 
     def place(self, path: str) -> str:
         return str(self.folder / path)

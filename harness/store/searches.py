@@ -23,7 +23,7 @@ class Trial(msgspec.Struct):
 
     where: str  # the release, or the commit
     toggles: list[str]  # put in or taken out beside those that are held
-    why: str  # base, search, proof
+    why: str  # base, search, proof, again
     answer: Answer
     how: str  # in a few words: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
     seconds: float = 0.0

@@ -65,7 +65,8 @@ class Bisect:
     @property
     def environment(self) -> dict[str, str]:
         found_by = os.pathsep.join((str(paths.project()), str(self.package)))
-        return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
+        ours = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        return {**ours, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
 
     def words(self, *options: str, kind: str = "toggles", command: list[str]) -> list[str]:
         where = [*self.names, "--release", "current"] if kind == "toggles" else []

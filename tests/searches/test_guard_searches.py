@@ -142,3 +142,18 @@ def test_a_name_that_several_guards_have_is_refused(
     monkeypatch.setattr("harness.paths.project", lambda: tmp_path)
     with pytest.raises(UnfixError, match="2 guards are called test_same"):
         guards.find(["test_same"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class TestIt(unittest.TestCase):\n    def test_it(self): self.assertEqual(WIDTH(), 8)",
+        "class TestIt:\n    def setup_method(self): self.width = WIDTH()\n"
+        "    def test_it(self): assert self.width == 8",
+    ],
+)
+def test_toggles_hold_in_whatever_way_a_guard_is_written(bisect: Bisect, text: str) -> None:
+    file = bisect.root / "test_ours.py"
+    file.write_text(f"import unittest\n{HEAD}\nWIDTH = lambda: forms.Forms().width\n{text}\n")
+    found = bisect.search(command=[f"{file}::TestIt::test_it"])
+    assert found["parts"][0]["sets"] == [["toy-class-body"]], found["summary"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -242,3 +243,56 @@ def test_wrong_ends_are_told(
     assert done.returncode == 2
     assert says in done.stderr
     assert history.git("worktree", "list").count("\n") == 0
+
+
+def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Repository) -> None:
+    for i in range(8):
+        repository.commit(f"commit {i}")
+    count = bisect.root / "count"
+    script = bisect.root / "twice.py"
+    script.write_text(
+        f"import sys\nfrom sglang import forms\nopen({str(count)!r}, 'a').write('x')\n"
+        f"sys.exit(len(open({str(count)!r}).read()) in (2, 3))\n"
+    )
+    words = [*commits(bisect, repository, repository.commits[0], "HEAD")[:-1], str(script)]
+    found = bisect.search(*words, kind="commits")
+    assert found["verdict"] == "cannot tell"
+    assert "in two ways" in found["summary"]
+
+
+def test_commits_of_one_size_and_second_are_told_apart(
+    bisect: Bisect, repository: Repository
+) -> None:
+    """Cached bytecode is told by a file's size and second."""
+    repository.commit("good")
+    repository.commit("bad", ("width = 8", "width = 9"))
+    words = commits(bisect, repository, "HEAD~1", "HEAD")
+    found = bisect.search(*words, kind="commits")
+    assert repository.commits[1].startswith(found["step"]["after"])
+
+
+def test_a_commit_that_cannot_be_read_is_no_answer(bisect: Bisect, history: Repository) -> None:
+    text = history.forms.read_bytes()
+    history.forms.write_bytes(text + b"# \xff\n")
+    history.git("commit", "--quiet", "--all", "--message", "not UTF-8")
+    history.forms.write_bytes(text)
+    last = history.commit("and back")
+    words = commits(bisect, history, history.commits[0], last, "--hold-fixed", "toy-static")
+    found = bisect.search(*words, kind="commits")
+    assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
+
+
+def test_commits_replay_and_a_changed_log_is_refused(bisect: Bisect, history: Repository) -> None:
+    record = bisect.root / "record.json"
+    words = commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
+    found = bisect.search(*words, kind="commits")
+    again = ("--replay", str(record), "--repo", str(history.folder))
+    replayed = bisect.search(*again, kind="commits")
+    assert replayed["step"] == found["step"]
+    log = json.loads(record.read_text())
+    for trial in log["trials"]:
+        if trial["where"] == found["step"]["before"]:
+            trial["answer"] = "fails"
+    record.write_text(json.dumps(log))
+    done = bisect.run(*again, kind="commits")
+    assert done.returncode == 2

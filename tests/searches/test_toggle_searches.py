@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
 
 import pytest
-from bisecting import Bisect
+from bisecting import TOY, Bisect
 
 WIDTH = "forms.Forms().width != 8"  # toy-class-body
 LIMIT = "forms.LIMIT != 100"  # toy-constant
@@ -273,7 +274,7 @@ def test_a_dry_run_runs_nothing(bisect: Bisect) -> None:
     assert done.returncode == 0, done.stderr
     assert "toy-class-body" in done.stdout
     assert "never together: toy-overlap and toy-plain" in done.stdout
-    assert "9 on average, 9 at most" in done.stdout
+    assert "9 on average, 10 at most" in done.stdout
     assert bisect.runs == 0
     assert not (bisect.root / ".unfix").exists()
 
@@ -301,7 +302,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
     assert before >= 4
     again = bisect.run("--resume")
     assert again.returncode == 2
-    assert "is finished" in again.stderr
+    assert " is finished" in again.stderr
 
 
 def test_the_log_replays_and_runs_nothing(bisect: Bisect) -> None:
@@ -352,3 +353,86 @@ def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert "toy-class-body" in shown.stdout
+
+
+# What a hostile reader found
+
+
+def test_one_failing_run_is_no_finding(bisect: Bisect) -> None:
+    """A command that fails in one run, whatever is toggled, blames nobody: whichever run it is."""
+    bisect.names = ("toy-cached", "toy-default", "toy-super", "toy-static")
+    for number in range(1, 9):
+        bisect.ran.unlink(missing_ok=True)
+        command = bisect.script(f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) == {number})")
+        done = bisect.run(command=command)
+        assert done.returncode in (1, 2), (number, done.stdout)
+        assert "makes it fail; all" not in done.stdout, number
+
+
+def test_a_smaller_set_that_cannot_be_told_is_no_smallest_set(bisect: Bisect) -> None:
+    command = bisect.script(
+        f"a, b = {WIDTH}, {STATIC}\nsys.exit(3 if a and b else 125 if a or b else 0)"
+    )
+    found = bisect.search(command=command)
+    assert found["verdict"] == "cannot tell"
+    assert "whether it takes all of it cannot be told" in found["summary"]
+
+
+def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
+    command = bisect.script(f"time.sleep(0.2); {fails_if(WIDTH)}")
+    going = subprocess.Popen(bisect.words(command=command), cwd=bisect.root, env=bisect.environment)
+    ends = time.monotonic() + 60
+    while bisect.runs < 3 and time.monotonic() < ends:
+        time.sleep(0.05)
+    going.send_signal(signal.SIGTERM)
+    assert going.wait(timeout=60) == 130
+    # A wrong call since then is not what goes on.
+    assert bisect.run(command=bisect.script("sys.exit(1)", "other.py")).returncode == 2
+    held = {**bisect.environment, "SGLANG_DEBUG_REVERT_PR": "toy-static"}
+    for folder, environment, says in (
+        (bisect.root, held, "held nothing"),
+        (bisect.root / "guards", bisect.environment, "began in"),
+    ):
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(
+            bisect.words("--resume", command=[]),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert says in done.stderr
+    assert bisect.search("--resume")["parts"][0]["sets"] == [["toy-class-body"]]
+
+
+def test_a_long_word_and_a_folder_are_words_like_others(bisect: Bisect) -> None:
+    text = f"from sglang import forms; import sys; sys.exit(forms.Forms().width != 8) # {'x' * 300}"
+    assert bisect.sets(command=["python", "-c", text, "/"]) == [["toy-class-body"]]
+
+
+def test_a_command_may_stop_itself_by_ctrl_c(bisect: Bisect) -> None:
+    command = bisect.script(
+        "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
+        f"except KeyboardInterrupt: {fails_if(WIDTH)}\nsys.exit(9)"
+    )
+    bisect.names = ("toy-class-body", "toy-static")
+    assert bisect.sets(command=command) == [["toy-class-body"]]
+
+
+def test_an_address_without_a_scheme_is_told_at_once(bisect: Bisect) -> None:
+    done = bisect.run("--serve", "true", "--ready", "localhost:1/", command=["true"])
+    assert done.returncode == 2
+    assert "begins with http" in done.stderr
+
+
+def test_another_sglang_than_was_asked_for_is_no_answer(bisect: Bisect) -> None:
+    bisect.buggy()
+    other = bisect.package / "sglang" / "version.py"
+    other.write_text(other.read_text().replace("1.", "7."))
+    shadow = f"env PYTHONPATH={bisect.package}{os.pathsep}$PYTHONPATH python"
+    bisect.package = TOY
+    command = bisect.script(fails_if(WIDTH))
+    done = bisect.run(command=["sh", "-c", f"{shadow} {command[-1]}"])
+    assert done.returncode in (1, 2)
+    assert "but it ran SGLang" in done.stdout + done.stderr
