@@ -1,8 +1,8 @@
-"""Draws the pictures of the README: what `unfix prove` and `unfix drift` show, as they show it.
+"""Draws the pictures of the README: what `prove`, `drift` and `bisect` show, as they show it.
 
 .venv/bin/python docs/picture.py        (all releases' sources at hand)
 
-docs/proof.svg is drawn from the recorded run in bench/recorded/prove-cpu.json.
+docs/proof.svg and docs/bisect.svg are drawn from recorded runs in bench/recorded/.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from harness.registry import catalogue
 from harness.releases import managed
 from harness.releases.drift import survey
 from harness.store.records import Run
+from harness.store.searches import Search
 
 sys.path.append(str(paths.project()))
-from reports import picture
+from reports import picture, search_terminal
 
 HERE = Path(__file__).parent
-RECORDED = paths.project() / "bench" / "recorded" / "prove-cpu.json"
+RECORDED = paths.project() / "bench" / "recorded"
 
 
 def main() -> None:
@@ -32,8 +33,12 @@ def main() -> None:
     console = picture.recording(124)
     drift_command.show(survey(toggles, trees), console)
     picture.save(console, HERE / "drift.svg")
-    proof = RECORDED.read_bytes()
+    proof = (RECORDED / "prove-cpu.json").read_bytes()
     picture.svg(msgspec.json.decode(proof, type=Run), HERE / "proof.svg")
+    search = (RECORDED / "bisect-27338.json").read_bytes()
+    console = picture.recording(112)
+    search_terminal.show(msgspec.json.decode(search, type=Search), console)
+    picture.save(console, HERE / "bisect.svg")
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ def show(search: Search, console: Console) -> None:
     colour = {"found": "green", "none": "yellow"}.get(search.verdict, "bold red")
     count = f"{len(search.trials)} runs, {texts.duration(search.seconds)}"
     last = Text.assemble((search.verdict or search.status, colour), "  ", plain(search.summary))
-    console.print(last, soft_wrap=True)
+    console.print(last, soft_wrap=not console.is_terminal)
     console.print(plain(f"{count}; unfix report {search.id}", "dim"))
 
 
 def history(seen: SearchView, console: Console) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     stops = seen.stops
     if len(stops) > STOPS:
         stops = [stop for stop in stops if stop.trial or stop.role]
