@@ -31,10 +31,11 @@ def text(search: Search) -> str:
                 names = f"{len(row.toggles)} of {len(part.part.toggles)}"
             told = f"{GLYPHS[row.answer]} {_safe(row.told)}".replace("|", "\\|")
             lines.append(f"| {row.number} | {names} | {row.why} | {told} |")
-    for toggle, patch in seen.blamed:
+    for blamed in seen.blamed:
+        toggle, patch = blamed.toggle, blamed.patch
         upstream = ", ".join(f"#{number}" for number in toggle.upstream)
         lines += ["", f"### {toggle.id}: {_safe(toggle.title)}", ""]
-        lines += [f"{toggle.family}, {toggle.symptom}, {upstream}", "", "```diff"]
+        lines += [f"{toggle.family}, {toggle.symptom}, {upstream}; {blamed.does}:", "", "```diff"]
         lines += [*texts.visible(patch).splitlines(), "```"]
     return "\n".join(lines) + "\n"
 

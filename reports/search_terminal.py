@@ -27,16 +27,22 @@ def show(search: Search, console: Console) -> None:
     for part in seen.parts:
         runs(part, console, titled=len(seen.parts) > 1 or bool(seen.stops))
         console.print()
-    for toggle, patch in seen.blamed:
+    for blamed in seen.blamed:
+        toggle = blamed.toggle
         upstream = ", ".join(f"#{number}" for number in toggle.upstream)
         named = f"{toggle.id}  {toggle.title}"
         about = ", ".join(word for word in (toggle.family, toggle.symptom, upstream) if word)
         console.print(plain(named, "bold"), plain(f"({about})", "dim"))
-        for line in patch.splitlines():
+        console.print(plain(f"  {blamed.does}:", "dim"))
+        for line in blamed.patch.splitlines():
             console.print(plain(f"  {line}", DIFF.get(line[:1], "")))
         console.print()
     colour = {"found": "green", "none": "yellow"}.get(search.verdict, "bold red")
-    count = f"{len(search.trials)} runs, {texts.duration(search.seconds)}"
+    again = [t.replay for t in search.trials if t.why == "proof" and t.toggles and t.replay]
+    if again and search.found:
+        console.print(plain(f"again: {again[0]}", "dim"), soft_wrap=not console.is_terminal)
+    runs_told = "1 run" if len(search.trials) == 1 else f"{len(search.trials)} runs"
+    count = f"{runs_told}, {texts.duration(search.seconds)}"
     last = Text.assemble((search.verdict or search.status, colour), "  ", plain(search.summary))
     console.print(last, soft_wrap=not console.is_terminal)
     console.print(plain(f"{count}; unfix report {search.id}", "dim"))
@@ -80,3 +86,6 @@ def runs(seen: PartView, console: Console, titled: bool) -> None:
         told = f"{why}: {named}" if named and row.why == "proof" else why
         table.add_row(str(row.number), dots, plain(told, "dim"), mark, plain(row.told))
     console.print(table)
+    console.print(plain(f"  columns: {' '.join(names)}", "dim"))
+    for name, reason in seen.part.refused.items():
+        console.print(plain(f"  not tried: {name} ({reason})", "dim"))

@@ -14,6 +14,7 @@ TONES = {
     Answer.CANNOT_TELL: "unreached",
     None: "toothless",
 }
+VERBS = {"revert": "taking it out of", "enable": "putting it into"}
 WHY = {"base": "nothing toggled", "search": "search", "proof": "proof", "again": "proof, again"}
 
 
@@ -76,11 +77,20 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Blamed:
+    """A culprit, and its diff as the search made it."""
+
+    toggle: ToggleFacts
+    patch: str
+    does: str  # what the diff is of
+
+
+@dataclass(frozen=True)
 class SearchView:
     search: Search
     parts: list[PartView]
     stops: list[Stop]
-    blamed: list[tuple[ToggleFacts, str]]  # and the diff
+    blamed: list[Blamed]
 
 
 def make(search: Search) -> SearchView:
@@ -90,9 +100,13 @@ def make(search: Search) -> SearchView:
         culprits = frozenset(name for one in part.sets for name in one)
         parts.append(PartView(part, rows(trials), culprits))
     facts = {toggle.id: toggle for toggle in search.toggles}
-    patches = {name: text for part in search.parts for name, text in part.patches.items()}
-    blamed = [(facts[name], text) for name, text in patches.items() if name in facts]
-    return SearchView(search, parts, _stops(search), blamed)
+    blamed = {
+        name: Blamed(facts[name], text, f"what {VERBS[part.direction]} SGLang {part.where} does")
+        for part in search.parts
+        for name, text in part.patches.items()
+        if name in facts
+    }
+    return SearchView(search, parts, _stops(search), list(blamed.values()))
 
 
 def rows(trials: list[Trial]) -> list[Row]:

@@ -174,11 +174,12 @@ class Commands:
 
     def _replay(self, job: Job) -> str:
         revert, enable = by_direction(job)
-        words = ["./unfix", "exec", "--release", job.place.name]
+        ours = paths.project() / "unfix"
+        words = [str(ours) if ours.exists() else "unfix", "exec", "--release", job.place.name]
         words += ["--revert", ",".join(revert)] if revert else []
         words += ["--enable", ",".join(enable)] if enable else []
         words += [word for folder in self.folders for word in ("--toggles", str(folder))]
-        return shlex.join([*words, "--", *self.words])
+        return f"cd {shlex.quote(str(self.cwd))} && {shlex.join([*words, '--', *self.words])}"
 
 
 def by_direction(job: Job) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import difflib
 import select
 import shlex
 import shutil
@@ -50,7 +51,17 @@ def find(words: list[str]) -> str | None:
     if len(found) > 1:
         named = "\n  ".join(str(one) for one in found)
         raise UnfixError(f"{len(found)} guards are called {bare}; name one of:\n  {named}")
+    if not found and shutil.which(words[0]) is None:
+        raise UnfixError(_unknown(bare))
     return found[0] if found else None
+
+
+def _unknown(name: str) -> str:
+    suites = sorted((paths.project() / "suites").rglob("test_*.py"))
+    known = sorted({each for path in suites for each in _functions(path)})
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    return f"there is no command '{name}', and no guard of that name{hint}"
 
 
 def _functions(path: Path) -> set[str]:

@@ -37,7 +37,7 @@ def newest_first(good: Trial, bad: Trial) -> None:
     if (good.answer, bad.answer) == (Answer.FAILS, Answer.PASSES):
         raise UnfixError(
             f"the wrong way round: it fails on --good {good.where} ({good.how}) and passes on "
-            f"--bad {bad.where}"
+            f"--bad {bad.where}; say --good {bad.where} --bad {good.where}"
         )
     if good.answer == bad.answer:
         verb = "passes" if good.answer is Answer.PASSES else "fails"

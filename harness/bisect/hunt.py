@@ -173,7 +173,8 @@ class Hunt:
                 )
         elif last.answer is not wanted and (repeat == 1 or len(trials) == AT_FIRST):
             other = (
-                "the command fails already; --enable finds the fixes that it lacks"
+                "the command fails already: repair it, or if that is the symptom, --enable finds "
+                "the fixes that are missing"
                 if direction is Direction.REVERT
                 else "the command passes already; without --enable, the fixes are found whose "
                 "absence makes it fail"

@@ -11,6 +11,7 @@ from harness.prove import processes
 from harness.store.searches import Answer
 
 SKIP = 125  # the exit code that says 'cannot tell', as for `git bisect run`
+LONGEST = 120  # letters of an output's last line
 NOT_FOUND = (126, 127)  # how a shell says that there is no such command
 
 
@@ -63,7 +64,9 @@ class Rules:
             return Answer.CANNOT_TELL, words, None
         if self.metric:
             return self._number(seen["code"], words, output)
-        return (Answer.FAILS if seen["code"] else Answer.PASSES), words, None
+        if seen["code"]:
+            return Answer.FAILS, f"{words}{_last_line(output)}", None
+        return Answer.PASSES, words, None
 
     def _number(self, code: int, words: str, output: str) -> tuple[Answer, str, float | None]:
         if code:
@@ -80,6 +83,13 @@ class Rules:
         if self.above is not None and not value <= self.above:
             return Answer.FAILS, f"{value:g} is above {self.above:g}", value
         return Answer.PASSES, f"{value:g}", value
+
+
+def _last_line(output: str) -> str:
+    """The end of what a failing command said, since that is mostly the error."""
+    said = [line.strip() for line in output.splitlines() if not line.startswith("unfix: ")]
+    last = next((line for line in reversed(said) if line), "")
+    return f": {last[:LONGEST]}" if last else ""
 
 
 def _code(code: int) -> str:

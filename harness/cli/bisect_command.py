@@ -25,10 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="over", metavar="toggles|releases|commits", required=True)
     for kind, about in ABOUT.items():
         sub = kinds.add_parser(kind, help=about, description=about, epilog=EPILOG)
-        sub.usage = f"unfix bisect {kind} [OPTIONS] -- COMMAND …"
+        names = " [TOGGLE …]" if kind == "toggles" else ""
+        sub.usage = f"unfix bisect {kind}{names} [OPTIONS] -- COMMAND …"
         if kind == "toggles":
             sub.add_argument("names", nargs="*", metavar="TOGGLE", help="ids, families or globs")
-            sub.add_argument("--release", metavar="R", help="a managed version, or 'current'")
+            sub.add_argument(
+                "--release",
+                metavar="R",
+                help="a managed version, or 'current' (default: the SGLang of this interpreter, "
+                "else the newest managed one)",
+            )
             sub.add_argument(
                 "--enable", action="store_true", help="the command fails: which fixes mend it"
             )
@@ -120,7 +126,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UnfixError("--resume runs what is missing, --replay runs nothing: say one of them")
     again = arguments.resume is not None or arguments.replay is not None
     if not arguments.words and not again:
-        raise UnfixError(f"it needs a command: unfix bisect {arguments.over} … -- COMMAND")
+        raise UnfixError(
+            f"it needs a command, behind `--`: unfix bisect {arguments.over} … -- COMMAND"
+        )
     if arguments.words and again:
         raise UnfixError("a search that goes on, or is replayed, has its command already")
     if arguments.over != "toggles" and not again and not (arguments.good and arguments.bad):

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import os
 import secrets
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     stopped = _go(arguments, search, known, runner, log)
     if replayed and earlier is not None:
         _same(search, earlier)
+        options.say("replayed from the log: nothing was run")
     search_pages.write(search, arguments)
     search_pages.show(search, arguments)
     if stopped:
@@ -109,13 +111,7 @@ class _Unkept:
 
 def _earlier(arguments: argparse.Namespace, store: Store) -> Search | None:
     if arguments.replay is not None:
-        file = Path(arguments.replay)
-        if file.is_file():
-            try:
-                return msgspec.json.decode(file.read_bytes(), type=Search)
-            except msgspec.MsgspecError as error:
-                raise UnfixError(f"{file} is no record of a search: {error}") from error
-        return store.search(arguments.replay)
+        return _logged(arguments.replay, store)
     if arguments.resume is None:
         return None
     name = arguments.resume
@@ -129,6 +125,21 @@ def _earlier(arguments: argparse.Namespace, store: Store) -> Search | None:
     found = store.search(name)
     if found.status in ("finished", "refused"):
         raise UnfixError(f"search {found.id} is {found.status}: there is nothing to go on with")
+    return found
+
+
+def _logged(name: str, store: Store) -> Search:
+    """A search to be shown again: of the store, or as it was recorded."""
+    file = Path(name)
+    if not file.is_file():
+        found = store.search(name)
+    else:
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=Search)
+        except msgspec.MsgspecError as error:
+            raise UnfixError(f"{file} is no record of a search: {error}") from error
+    if found.status == "refused":
+        raise UnfixError(f"search {found.id} was refused: {found.summary}")
     return found
 
 
@@ -274,8 +285,8 @@ def _go(
         return False
     except KeyboardInterrupt:
         return True
-    except UnfixError:
-        search.status = "refused"
+    except UnfixError as error:
+        search.status, search.summary = "refused", str(error)
         raise
     finally:
         search.seconds += (datetime.datetime.now() - clock).total_seconds()
@@ -304,7 +315,12 @@ def _candidates(
 ) -> toggles.Candidates:
     named = known.select_all(arguments.names) if arguments.names else list(known)
     direction = Direction.ENABLE if arguments.enable else Direction.REVERT
-    return toggles.candidates(named, direction, place.tree, known, search.held)
+    chosen = toggles.candidates(named, direction, place.tree, known, search.held)
+    if not chosen.universe.toggles:
+        verb = "put into" if arguments.enable else "taken out of"
+        reasons = "; ".join(f"{name}: {why}" for name, why in chosen.left_out.items())
+        raise UnfixError(f"no toggle can be {verb} SGLang {place.name} ({reasons})")
+    return chosen
 
 
 def _releases(arguments: argparse.Namespace, search: Search, known: Catalogue, going: Hunt) -> None:
@@ -369,6 +385,10 @@ def _place(name: str | None) -> Place:
 
 def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> int:
     """What a search would do, and nothing of it done."""
+    _rules(arguments)
+    is_guard = guards.find(search.words) is not None
+    if not is_guard and arguments.release is None and shutil.which(search.words[0]) is None:
+        raise UnfixError(f"there is no command '{search.words[0]}'")
     if arguments.over == "releases":
         names = _between(arguments)
         search_pages.show_history_plan(names, arguments)
@@ -377,7 +397,7 @@ def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> in
     place = Place(arguments.release or str(tree.version), tree, Path(), Path())
     chosen = _candidates(arguments, search, known, place)
     jobs = arguments.jobs or 1
-    base = 1 if guards.find(search.words) is not None else 3
+    base = 1 if is_guard else 3
     most, usual = hunt.expected(chosen, jobs, arguments.all, base)
     search_pages.show_plan(chosen.part("toggles", place.name), most, usual, jobs, arguments)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,8 +14,9 @@ from harness.cli import options, pages
 from harness.store.searches import Part, Search
 
 
-def default_page() -> Any:
-    return paths.workspace() / "reports" / "out" / "bisect.html"
+def default_page(search: Search) -> Path:
+    """One for each search: the next one does not replace what somebody has open."""
+    return paths.workspace() / "reports" / "out" / f"bisect-{search.id}.html"
 
 
 def write(search: Search, arguments: argparse.Namespace) -> None:
@@ -22,7 +24,7 @@ def write(search: Search, arguments: argparse.Namespace) -> None:
     pages.find_reports()
     from reports import search_markdown, search_page
 
-    html = arguments.html or default_page()
+    html = arguments.html or default_page(search)
     for file in (arguments.markdown, arguments.record):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

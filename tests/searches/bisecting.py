@@ -88,6 +88,16 @@ class Bisect:
             timeout=180,
         )
 
+    def report(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "harness", "report", *words],
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
     def search(
         self, *options: str, kind: str = "toggles", command: list[str] | None = None
     ) -> dict[str, Any]:

@@ -127,7 +127,8 @@ def test_a_name_is_a_guard_of_ours_or_a_command() -> None:
     assert guards.find([f"{name}[x]"]) == f"{found}[x]"
     assert guards.find(["suites/pool_sizing/test_pool_sizing.py::test_x"]) is not None
     assert guards.find(["python"]) is None
-    assert guards.find(["test_of_no_such_name"]) is None
+    with pytest.raises(UnfixError, match=f"near it: {name}"):
+        guards.find([name.replace("drafts", "draft")])
     assert guards.find(["python", "-m", "pytest"]) is None
     with pytest.raises(UnfixError, match="no file"):
         guards.find(["nosuch.py::test_x"])
