@@ -294,6 +294,7 @@ class Guards:
             file, _, rest = node.partition("::")
             node = f"{Path(file).relative_to(paths.project())}::{rest}"
         pytest = ["python", "-m", "pytest", "--profile", self.profile, node]
+        pytest += ["--device", self.device] if self.device != "cpu" else []
         return shlex.join([*words, "--", *pytest])
 
 

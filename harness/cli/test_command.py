@@ -61,10 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sessions(releases: list[managed.Release]) -> list[Session]:
-    elsewhere = ("--ignore=tests/kernels", "--ignore=tests/releases")
+    apart = ("kernels", "releases", "searches")
+    elsewhere = tuple(f"--ignore=tests/{name}" for name in apart)
     base = str(install.base_python())
     return [
         Session(sys.executable, ("tests", *elsewhere)),
+        Session(sys.executable, ("tests/searches", "-n", "2")),
         Session(base, ("tests/kernels/interpreted",), interpret=True),
         Session(base, ("tests/kernels/compiled",)),
         Session(base, ("tests/kernels/gpu",)),

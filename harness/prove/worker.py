@@ -15,6 +15,7 @@ import os
 import select
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -239,7 +240,8 @@ class Worker:
         reasons = {}
         for choice in _choices(asked.under):
             try:
-                with Toggled((choice,)):
+                # A module that warns as it is imported here is imported all the same.
+                with warnings.catch_warnings(action="ignore"), Toggled((choice,)):
                     pass
             except UnfixError as error:
                 reasons[choice.toggle.id] = str(error)
@@ -281,6 +283,7 @@ def _build(item: pytest.Item) -> None:
     under = item.config.stash.get(plugin.UNDER, ())
     with (
         contextlib.suppress(Exception),  # the test itself will meet it, and say it
+        warnings.catch_warnings(action="ignore"),
         cells.without(marks.without),
         cells.applied(cell) if cell is not None else Toggled(under),
     ):
