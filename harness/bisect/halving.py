@@ -271,7 +271,7 @@ class Halving:
         if again:
             more = yield [Question(one, "again") for one in again]
             self.unsteady += [one for one, a in zip(again, more, strict=True) if not a.shows]
-        smaller = [one for one in self.open if any(one < found for found in sets)]
+        smaller = [one for one in self.open if any(one < whole for whole in sets)]
         if smaller:
             names = " + ".join(self.universe.ordered(smaller[0]))
             found.cannot_tell = (

@@ -84,7 +84,12 @@ def box(tab: Page, toggle: str, column: int) -> Any:
 def escape(tab: Page) -> None:
     """Closes the panel, and waits for what a browser does after that in its own time."""
     tab.keyboard.press("Escape")
-    tab.wait_for_function("!panel.open && !location.hash.includes('box=')")
+    # The page's own policy forbids the browser to ask this again by itself.
+    for _ in range(250):
+        if tab.evaluate("!panel.open && !location.hash.includes('box=')"):
+            return
+        tab.wait_for_timeout(20)
+    raise TimeoutError("the panel does not close")
 
 
 def focused(tab: Page) -> str:
