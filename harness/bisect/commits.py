@@ -37,6 +37,7 @@ from harness.releases.sources import open_tree
 from harness.store.searches import Answer, Step, Trial
 
 SHORT = 12
+ONLY_SKIPPED = 2  # how `git bisect run` ends when it can get no further for them
 ABORT = 128  # the exit code at which `git bisect run` gives up
 LOOK = 0.3
 OLD, NEW = "as-before", "as-after"  # git's words for the two outcomes, whichever is the failure
@@ -135,11 +136,7 @@ def run_here(asked: Asked, name: str, known: Catalogue) -> Trial:
         serve=asked.serve,
         ready=asked.ready,
         toggles=[Path(folder) for folder in asked.toggles],
-        extra={
-            "PYTHONPATH": f"{source}{os.pathsep}{rest}" if rest else source,
-            # Cached bytecode of one commit could pass for another's: it is told by size and second.
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
+        extra={"PYTHONPATH": f"{source}{os.pathsep}{rest}" if rest else source},
         cwd=Path(asked.worktree),
     )
     try:
@@ -237,7 +234,9 @@ def _search(
         skipped = {commit for commit, name in at if name.startswith("skip-")}
         left = repository.git("rev-list", "--reverse", first, "--not", *olds).split()
         ran = {trial.where for trial in hunt.search.trials}
-        if (code and not skipped & set(left)) or first[:SHORT] not in ran:
+        # Its code is 2 when only commits are left that cannot be told; any other is an accident.
+        untold = code == ONLY_SKIPPED and skipped & set(left)
+        if (code and not untold) or first[:SHORT] not in ran:
             raise UnfixError(f"git bisect run: {log.read_text(errors='replace').strip()[-2000:]}")
         step.after = first[:SHORT]
         step.between = [one[:SHORT] for one in left if one != first]
@@ -275,7 +274,10 @@ def _prove(
 
 
 def _check_out(asked: Asked, repository: Repository, commit: str) -> None:
-    """A commit as it is, without what a run on another one left."""
+    """A commit as it is, without what a run on another one left.
+
+    Least of all its cached bytecode, which is told from another commit's by size and second alone.
+    """
     worktree = Path(asked.worktree)
     repository.git("checkout", "--quiet", "--force", commit, folder=worktree)
     repository.git("clean", "-ffdxq", folder=worktree)

@@ -179,7 +179,9 @@ class Halving:
         likely = shown & ran if ran is not None else shown
         if NOTHING < likely < shown and (yield from self._shows(likely)):
             shown = likely
-        needed = frozenset((yield from self._explained(NOTHING, False, self._split(shown))))
+        needed = frozenset(
+            (yield from self._explained(NOTHING, False, self.universe.ordered(shown)))
+        )
         if not (yield from self._shows(needed)):
             needed = shown  # others mask it: take away one by one instead
         while True:
@@ -191,9 +193,6 @@ class Halving:
                 self.open += [s for s, a in zip(asked, answers, strict=True) if a.shows is None]
                 return needed
             needed = shows[0]
-
-    def _split(self, toggles: Toggles) -> list[str]:
-        return self.universe.ordered(toggles)
 
     def _explained(
         self, background: Toggles, grown: bool, candidates: list[str]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.bisect.hunt import Hunt, told
+from harness.bisect.hunt import Hunt, named, told
 from harness.bisect.questions import NOTHING, Question, Universe
 from harness.bisect.runners import Place
 from harness.bisect.toggles import Candidates, candidates, held_choices
@@ -184,11 +184,9 @@ def summary(step: Step, parts: list[Part]) -> tuple[str, str]:
     breaks = next((part for part in parts if part.name == "what breaks it"), None)
     told = []
     if mends and mends.verdict == "found":
-        names = "; ".join(" together with ".join(one) for one in mends.sets)
-        told.append(f"putting {names} into {mends.where} mends it")
+        told.append(f"putting {named(mends.sets)} into {mends.where} mends it")
     if breaks and breaks.verdict == "found":
-        names = "; ".join(" together with ".join(one) for one in breaks.sets)
-        told.append(f"taking {names} out of {breaks.where} breaks it")
+        told.append(f"taking {named(breaks.sets)} out of {breaks.where} breaks it")
     if len(told) == 2:
         return "found", f"{text}: {' and '.join(told)}."
     verdict = "cannot tell" if step.between else "found"

@@ -255,6 +255,10 @@ def expected(candidates: Candidates, jobs: int, every: bool, base: int) -> tuple
     return max(runs, default=base), round(sum(runs) / len(runs)) if runs else base
 
 
+def named(sets: list[list[str]]) -> str:
+    return "; ".join(" together with ".join(one) for one in sets)
+
+
 def summary(part: Part) -> str:
     """What a search over toggles comes to, in one sentence."""
     makes = "fail" if part.direction == "revert" else "pass"
@@ -274,10 +278,9 @@ def summary(part: Part) -> str:
             f"None of {len(part.toggles)} toggles, alone or all together, makes it {makes} when "
             f"{out} on {part.where}."
         )
-    names = "; ".join(" together with ".join(one) for one in part.sets)
     several = len(part.sets) > 1 or len(part.sets[0]) > 1
     sure = f", at {part.sure:.1%} confidence" if part.sure is not None else ""
-    text = f"{names}: {out}, {'they make' if several else 'it makes'} it {makes}{sure}"
+    text = f"{named(part.sets)}: {out}, {'they make' if several else 'it makes'} it {makes}{sure}"
     if part.rest_shows:
         text += "; so do others (--all finds them)"
     elif part.rest_shows is None:

@@ -277,10 +277,9 @@ def _go(
     search.status = "stopped"
     clock = datetime.datetime.now()
     try:
-        with Progress() as teller:
-            {"toggles": _toggles, "releases": _releases, "commits": _commits}[search.kind](
-                arguments, search, known, Hunt(search, runner, log, teller)
-            )
+        {"toggles": _toggles, "releases": _releases, "commits": _commits}[search.kind](
+            arguments, search, known, Hunt(search, runner, log, Progress())
+        )
         search.status = "finished"
         return False
     except KeyboardInterrupt:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,15 @@ class Bisect:
             text=True,
             timeout=180,
         )
+
+    def stop_after(self, runs: int, command: list[str]) -> None:
+        """Begin a search, and stop it after so many runs."""
+        going = subprocess.Popen(self.words(command=command), cwd=self.root, env=self.environment)
+        ends = time.monotonic() + 60
+        while self.runs < runs and time.monotonic() < ends:
+            time.sleep(0.05)
+        going.send_signal(signal.SIGTERM)
+        assert going.wait(timeout=60) == 130
 
     def report(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -124,7 +124,8 @@ class Repository:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.forms = folder / "python" / "sglang" / "forms.py"
-        shutil.copytree(TOY / "sglang", folder / "python" / "sglang")
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(TOY / "sglang", folder / "python" / "sglang", ignore=ignore)
         (self.folder / "python" / "sglang" / "srt" / "__init__.py").touch()
         self.git("init", "--quiet")
         self.commits: list[str] = []
@@ -260,15 +261,40 @@ def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Rep
     assert "in two ways" in found["summary"]
 
 
-def test_commits_of_one_size_and_second_are_told_apart(
-    bisect: Bisect, repository: Repository
-) -> None:
-    """Cached bytecode is told by a file's size and second."""
-    repository.commit("good")
-    repository.commit("bad", ("width = 8", "width = 9"))
-    words = commits(bisect, repository, "HEAD~1", "HEAD")
+def test_what_a_run_leaves_is_gone_before_the_next(bisect: Bisect, history: Repository) -> None:
+    """Cached bytecode above all: it is told from another commit's by size and second alone."""
+    words = commits(bisect, history, history.commits[0], "HEAD")
+    script = bisect.root / "check.py"
+    script.write_text(
+        "import pathlib, sys\n"
+        "here = pathlib.Path.cwd()\n"
+        "if list(here.rglob('__pycache__')) or (here / 'left').exists(): sys.exit(125)\n"
+        "(here / 'left').touch()\n"
+        f"{CHECK}"
+    )
     found = bisect.search(*words, kind="commits")
-    assert repository.commits[1].startswith(found["step"]["after"])
+    assert history.commits[2].startswith(found["step"]["after"])
+    assert {trial["answer"] for trial in found["trials"]} == {"passes", "fails"}
+
+
+def test_an_accident_of_our_own_is_no_answer(bisect: Bisect, history: Repository) -> None:
+    """Neither the failure nor the commit before it, which cannot be told, hides it."""
+    words = commits(bisect, history, history.commits[0], "HEAD")
+    count = bisect.root / "count"
+    script = bisect.root / "check.py"
+    script.write_text(
+        f"import pathlib\nroot = pathlib.Path({str(bisect.root)!r})\n"
+        "with open(root / 'count', 'a') as file: file.write('x')\n"
+        "if (root / 'count').stat().st_size == 3:\n"
+        "    for asked in root.glob('.unfix/searches/*/asked.spec'): asked.write_text('nothing')\n"
+        "    raise SystemExit(125)\n"
+        f"{CHECK}"
+    )
+    done = bisect.run(*words, kind="commits")
+    assert count.stat().st_size == 3
+    assert done.returncode == 2
+    assert "git bisect run" in done.stderr
+    assert "found" not in done.stdout
 
 
 def test_a_commit_that_cannot_be_read_is_no_answer(bisect: Bisect, history: Repository) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import time
 
 import pytest
 from bisecting import TOY, Bisect
@@ -298,7 +296,7 @@ def test_a_name_that_no_toggle_has_is_told(bisect: Bisect) -> None:
     assert "nosuch-toggle" in done.stderr
 
 
-# Going on, and again
+# A plan alone
 
 
 def test_a_dry_run_runs_nothing(bisect: Bisect) -> None:
@@ -309,57 +307,6 @@ def test_a_dry_run_runs_nothing(bisect: Bisect) -> None:
     assert "9 on average, 10 at most" in done.stdout
     assert bisect.runs == 0
     assert not (bisect.root / ".unfix").exists()
-
-
-def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
-    command = bisect.script(f"time.sleep(0.3); {fails_if(WIDTH)}")
-    going = subprocess.Popen(bisect.words(command=command), cwd=bisect.root, env=bisect.environment)
-    ends = time.monotonic() + 60
-    while bisect.runs < 4 and time.monotonic() < ends:
-        time.sleep(0.05)
-    going.send_signal(signal.SIGTERM)
-    assert going.wait(timeout=60) == 130
-    before = bisect.runs
-    script = bisect.root / "check.py"
-    text = script.read_text()
-    script.write_text(text + "\n")
-    changed = bisect.run("--resume")
-    assert changed.returncode == 2
-    assert "have changed since" in changed.stderr
-    script.write_text(text)
-    found = bisect.search("--resume")
-    assert found["parts"][0]["sets"] == [["toy-class-body"]]
-    # The run in the middle of which it was stopped is the only one that was run twice.
-    assert bisect.runs <= len(found["trials"]) + 1
-    assert before >= 4
-    again = bisect.run("--resume")
-    assert again.returncode == 2
-    assert " is finished" in again.stderr
-
-
-def test_the_log_replays_and_runs_nothing(bisect: Bisect) -> None:
-    command = bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
-    record = bisect.root / "record.json"
-    found = bisect.search("--record", str(record), command=command)
-    runs = bisect.runs
-    for log in (found["id"], str(record)):
-        again = bisect.search("--replay", log)
-        assert again["parts"][0]["sets"] == found["parts"][0]["sets"]
-        assert [t["toggles"] for t in again["trials"]] == [t["toggles"] for t in found["trials"]]
-    assert bisect.runs == runs
-
-
-def test_a_log_that_leads_elsewhere_is_refused(bisect: Bisect) -> None:
-    record = bisect.root / "record.json"
-    bisect.search("--record", str(record), command=bisect.script(fails_if(WIDTH)))
-    log = json.loads(record.read_text())
-    cut = {**log, "trials": log["trials"][:-3]}
-    wrong = {**log, "parts": [{**log["parts"][0], "sets": [["toy-plain"]]}]}
-    for changed, says in ((cut, "holds no run"), (wrong, "its runs lead to")):
-        record.write_text(json.dumps(changed))
-        done = bisect.run("--replay", str(record))
-        assert done.returncode == 2
-        assert says in done.stderr
 
 
 # What is shown
@@ -402,34 +349,6 @@ def test_a_smaller_set_that_cannot_be_told_is_no_smallest_set(bisect: Bisect) ->
     found = bisect.search(command=command)
     assert found["verdict"] == "cannot tell"
     assert "whether it takes all of it cannot be told" in found["summary"]
-
-
-def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
-    command = bisect.script(f"time.sleep(0.2); {fails_if(WIDTH)}")
-    going = subprocess.Popen(bisect.words(command=command), cwd=bisect.root, env=bisect.environment)
-    ends = time.monotonic() + 60
-    while bisect.runs < 3 and time.monotonic() < ends:
-        time.sleep(0.05)
-    going.send_signal(signal.SIGTERM)
-    assert going.wait(timeout=60) == 130
-    # A wrong call since then is not what goes on.
-    assert bisect.run(command=bisect.script("sys.exit(1)", "other.py")).returncode == 2
-    held = {**bisect.environment, "SGLANG_DEBUG_REVERT_PR": "toy-static"}
-    for folder, environment, says in (
-        (bisect.root, held, "held nothing"),
-        (bisect.root / "guards", bisect.environment, "began in"),
-    ):
-        folder.mkdir(exist_ok=True)
-        done = subprocess.run(
-            bisect.words("--resume", command=[]),
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2
-        assert says in done.stderr
-    assert bisect.search("--resume")["parts"][0]["sets"] == [["toy-class-body"]]
 
 
 def test_a_long_word_and_a_folder_are_words_like_others(bisect: Bisect) -> None:

@@ -1,0 +1,78 @@
+"""A search that was stopped goes on, a log replays: and neither as another search than it was."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from bisecting import Bisect
+from test_toggle_searches import STATIC, WIDTH, fails_if
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
+    command = bisect.script(f"time.sleep(0.3); {fails_if(WIDTH)}")
+    bisect.stop_after(4, command)
+    before = bisect.runs
+    script = bisect.root / "check.py"
+    text = script.read_text()
+    script.write_text(text + "\n")
+    changed = bisect.run("--resume")
+    assert changed.returncode == 2
+    assert "have changed since" in changed.stderr
+    script.write_text(text)
+    found = bisect.search("--resume")
+    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    # The run in the middle of which it was stopped is the only one that was run twice.
+    assert bisect.runs <= len(found["trials"]) + 1
+    assert before >= 4
+    again = bisect.run("--resume")
+    assert again.returncode == 2
+    assert " is finished" in again.stderr
+
+
+def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
+    command = bisect.script(f"time.sleep(0.2); {fails_if(WIDTH)}")
+    bisect.stop_after(3, command)
+    # A wrong call since then is not what goes on.
+    assert bisect.run(command=bisect.script("sys.exit(1)", "other.py")).returncode == 2
+    held = {**bisect.environment, "SGLANG_DEBUG_REVERT_PR": "toy-static"}
+    for folder, environment, says in (
+        (bisect.root, held, "held nothing"),
+        (bisect.root / "guards", bisect.environment, "began in"),
+    ):
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(
+            bisect.words("--resume", command=[]),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert says in done.stderr
+    assert bisect.search("--resume")["parts"][0]["sets"] == [["toy-class-body"]]
+
+
+def test_the_log_replays_and_runs_nothing(bisect: Bisect) -> None:
+    command = bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
+    record = bisect.root / "record.json"
+    found = bisect.search("--record", str(record), command=command)
+    runs = bisect.runs
+    for log in (found["id"], str(record)):
+        again = bisect.search("--replay", log)
+        assert again["parts"][0]["sets"] == found["parts"][0]["sets"]
+        assert [t["toggles"] for t in again["trials"]] == [t["toggles"] for t in found["trials"]]
+    assert bisect.runs == runs
+
+
+def test_a_log_that_leads_elsewhere_is_refused(bisect: Bisect) -> None:
+    record = bisect.root / "record.json"
+    bisect.search("--record", str(record), command=bisect.script(fails_if(WIDTH)))
+    log = json.loads(record.read_text())
+    cut = {**log, "trials": log["trials"][:-3]}
+    wrong = {**log, "parts": [{**log["parts"][0], "sets": [["toy-plain"]]}]}
+    for changed, says in ((cut, "holds no run"), (wrong, "its runs lead to")):
+        record.write_text(json.dumps(changed))
+        done = bisect.run("--replay", str(record))
+        assert done.returncode == 2
+        assert says in done.stderr
