@@ -60,6 +60,9 @@ class HereOnly(TorchFunctionMode):  # type: ignore[misc]
         name = getattr(func, "__name__", "")
         if name in ("numpy", "__array__"):
             self._leaves_sight(args[0])
+        elif name == "data_ptr" and args[0].device.type == "cpu":
+            # A kernel may be given the address in a table of addresses.
+            self._memory.storage_of(args[0], "a tensor whose address was asked for")
         if name == "to" or func is torch.device:
             args = tuple(_here(value) if index else value for index, value in enumerate(args))
         elif name == "cuda" or name == "pin_memory":

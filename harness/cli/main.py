@@ -15,6 +15,7 @@ COMMANDS = {
     "prove": "the proof: every guard with its fix in, and with it out",
     "lifecycle": "every guard on every release with nothing toggled: when each bug lived",
     "bisect": "which fix a symptom is about, over toggles, releases or commits",
+    "eval": "accuracy, end to end: a real server's answers, paired against a baseline's",
     "report": "any stored run again: table, page, JUnit, Markdown, JSON",
     "list": "the registry, with each toggle's state on a release",
     "show": "one toggle: its story, its state, its patch as a diff",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options, pages, search_pages
+from harness.cli import eval_pages, options, pages, search_pages
 from harness.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
         search_pages.write(searches[0], arguments)
         search_pages.show(searches[0], arguments)
         return 0 if searches[0].found else 1
+    if evaluations := [one for one in map(store.find_evaluation, names) if one]:
+        if len(names) > 1:
+            raise UnfixError("an evaluation is shown by itself: name it alone")
+        eval_pages.check(arguments)
+        eval_pages.write(evaluations[0], arguments)
+        eval_pages.show(evaluations[0], arguments)
+        return 0 if evaluations[0].green else 1
     if not names:
         names = [store.newest().id]
     runs = [store.load(name) for name in dict.fromkeys(names)]
@@ -69,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(store: Store, as_json: bool) -> int:
     runs = [store.load(run.id) for run in store.runs()]
     searches = store.searches()
+    evaluations = store.evaluations()
     if as_json:
         listed: list[dict[str, Any]] = [
             {
@@ -96,6 +104,7 @@ def _list(store: Store, as_json: bool) -> int:
             }
             for search in searches
         ]
+        listed += [eval_pages.as_listed(one) for one in evaluations]
         options.print_json(listed)
         return 0
     from rich.table import Table
@@ -110,6 +119,14 @@ def _list(store: Store, as_json: bool) -> int:
         table.add_row(
             *(search.id, f"bisect {search.kind}", search.started, search.status, search.verdict),
             Text(search.summary),
+        )
+    for one in evaluations:
+        row = eval_pages.as_listed(one)
+        green = "green" if row["green"] else "red"
+        table.add_row(
+            *(Text(row[name]) for name in ("id", "kind", "started", "status")),
+            green,
+            Text(row["summary"]),
         )
     options.console().print(table)
     return 0

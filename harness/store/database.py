@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 
 from harness.errors import UnfixError
+from harness.store.evaluation_table import Evaluations
 from harness.store.file import TABLES, as_text
 from harness.store.records import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
 from harness.store.search_table import Searches
 from harness.store.writers import alive, me
 
 
-class Store(Searches):
-    """The runs and searches of one file."""
+class Store(Searches, Evaluations):
+    """The runs, searches and evaluations of one file."""
 
     # Writing
 
@@ -80,6 +81,7 @@ class Store(Searches):
             if there._progress(run.id) > self._progress(run.id):
                 self._copy(there, run.id)
         self.merge_searches(there)
+        self.merge_evaluations(there)
         there.close()
         return [run.id for run in theirs]
 

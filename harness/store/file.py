@@ -7,6 +7,7 @@ takes several writers.
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,11 @@ import msgspec
 from harness import paths
 from harness.errors import NotReady, UnfixError
 
-FORMAT = 2
+FORMAT = 3
+EVALUATIONS = """
+CREATE TABLE evaluations (identity TEXT PRIMARY KEY, started REAL, state TEXT, name TEXT,
+    process TEXT, listed TEXT, data TEXT);
+"""
 SCHEMA = f"""
 PRAGMA user_version = {FORMAT};
 CREATE TABLE runs (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, seconds REAL,
@@ -33,7 +38,8 @@ CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT
 CREATE TABLE searches (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, process TEXT,
     data TEXT);
 CREATE TABLE trials (search TEXT, number INTEGER, data TEXT, PRIMARY KEY (search, number));
-"""
+{EVALUATIONS}"""
+LATER = {2: f"PRAGMA user_version = {FORMAT}; {EVALUATIONS}"}  # what an older file lacks
 TABLES = ("runs", "releases", "toggles", "cells", "sides")
 _SMALLEST = 512  # bytes of a SQLite file that holds anything
 PATIENCE = 30.0  # seconds to wait for another writer
@@ -65,12 +71,13 @@ class StoreFile:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == FORMAT:
             return
-        if version:
+        if version and version not in LATER:
             raise NotReady(f"{self.file} is of another version of unfix: move it away")
         with self._writing():
             # Another process may have made it while this one waited for its turn.
-            if not self._db.execute("PRAGMA user_version").fetchone()[0]:
-                for statement in SCHEMA.split(";"):
+            now = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if now == version:
+                for statement in LATER.get(version, SCHEMA).split(";"):
                     self._db.execute(statement)
 
     def close(self) -> None:
@@ -80,7 +87,7 @@ class StoreFile:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, msgspec.MsgspecError, OSError) as error:
+        except (sqlite3.Error, msgspec.MsgspecError, json.JSONDecodeError, OSError) as error:
             raise NotReady(
                 f"the store {self.file} cannot be used: {error}; what it holds is left as it is "
                 "(free the disk, end whoever holds it, or move the file away)"

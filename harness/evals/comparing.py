@@ -1,0 +1,130 @@
+"""What two servers that were asked the same come to: accuracy item by item, tokens one by one."""
+
+from __future__ import annotations
+
+import math
+
+from harness.errors import UnfixError
+from harness.evals import lossless, paired
+from harness.store.evaluations import Answer, Compared, Difference, Judged, Served
+
+SHOWN = 200  # differences kept of a comparison
+
+
+def _by_item(answers: list[Answer]) -> dict[str, Answer]:
+    return {f"{answer.task}:{answer.number}": answer for answer in answers}
+
+
+def _same_items(base: dict[str, Answer], candidate: dict[str, Answer]) -> None:
+    for key in base.keys() & candidate.keys():
+        if (base[key].prompt, base[key].target) != (candidate[key].prompt, candidate[key].target):
+            raise paired.DifferentItems(f"base and candidate were asked different things as {key}")
+
+
+def accuracy(
+    base: Served, candidate: Served, task: str, *, cells: int, tolerance: float
+) -> Compared:
+    """Whether the candidate answers as many items rightly, over those that both were asked."""
+    first, second = _by_item(base.of(task)), _by_item(candidate.of(task))
+    _same_items(first, second)
+    strange = sorted(second.keys() - first.keys())
+    if strange:
+        raise paired.DifferentItems(f"the base was never asked {strange[0]}")
+    common = {key: first[key] for key in second}  # a clear difference stops early
+    pair = paired.Pair.of(
+        {key: one.right for key, one in common.items()},
+        {key: one.right for key, one in second.items()},
+    )
+    judged = paired.judge(pair, cells=cells, tolerance=tolerance)
+    differences = []
+    for key, one in common.items():
+        other = second[key]
+        if one.error or other.error:
+            differences.append(Difference(task, one.number, "error"))
+        elif one.right != other.right:
+            why = "lost" if one.right else "gained"
+            at = lossless.parting(one.tokens, other.tokens)
+            differences.append(Difference(task, one.number, why, at))
+    return Compared(
+        base.name,
+        candidate.name,
+        "accuracy",
+        task,
+        Judged(str(judged.verdict)),
+        str(judged),
+        items=pair.items,
+        lost=pair.lost,
+        gained=pair.gained,
+        errors=pair.errors,
+        drop=judged.drop,
+        low=judged.low,
+        high=judged.high,
+        p=judged.p,
+        differences=differences[:SHOWN],
+    )
+
+
+def tokens(base: Served, candidate: Served, *, dtype: str) -> Compared:
+    """Whether what must not change an answer changed one, over all tasks that both were asked."""
+    first, second = _by_item(base.answers), _by_item(candidate.answers)
+    _same_items(first, second)
+    again = _by_item(base.again)
+    found = lossless.divergence(
+        {key: _output(first[key]) for key in first.keys() & second.keys()} if second else {},
+        {key: _output(one) for key, one in again.items() if key in second},
+        {key: _output(one) for key, one in second.items()},
+        dtype=dtype,
+    )
+    differences = []
+    for key, one in found.items.items():
+        if one.verdict is not lossless.Verdict.EQUAL:
+            answer = second[key]
+            differences.append(
+                Difference(answer.task, answer.number, str(one.verdict), one.position, one.largest)
+            )
+    for key in found.errors:
+        differences.append(Difference(second[key].task, second[key].number, "error"))
+    every = [one for one in found.items.values() if one.largest is not None]
+    return Compared(
+        base.name,
+        candidate.name,
+        "tokens",
+        "",
+        Judged(str(found.verdict)),
+        str(found),
+        items=len(found.items) + len(found.errors),
+        lost=sum(one.verdict is lossless.Verdict.DIFFERS for one in found.items.values()),
+        errors=len(found.errors),
+        noise=found.noise.largest,
+        divergence=max((one.largest for one in every if one.largest is not None), default=None),
+        mean_divergence=max((one.mean for one in every if one.mean is not None), default=None),
+        differences=differences[:SHOWN],
+    )
+
+
+def failed(base: Served, candidate: Served, kind: str) -> Compared:
+    """One of the two was not there, or not to the end."""
+    who = candidate if candidate.failure or not candidate.answers else base
+    return Compared(
+        base.name,
+        candidate.name,
+        kind,
+        "",
+        Judged.FAILED if who is candidate else Judged.CANNOT_TELL,
+        f"{who.name}: {who.failure or who.absent or 'no answers'}",
+        errors=sum(bool(answer.error) for answer in who.answers),
+    )
+
+
+def _output(answer: Answer) -> lossless.Output:
+    count = len(answer.tokens)
+    logprobs = [math.nan if value is None else value for value in answer.logprobs]
+    known = len(answer.margins) == count and all(one is not None for one in answer.margins)
+    if len(logprobs) not in (0, count):
+        raise UnfixError(f"{answer.task}:{answer.number}: {count} tokens, {len(logprobs)} logprobs")
+    return lossless.Output(
+        answer.tokens,
+        logprobs if count and len(logprobs) == count else None,
+        [one for one in answer.margins if one is not None] if known and count else None,
+        answer.error,
+    )

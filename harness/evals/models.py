@@ -1,0 +1,51 @@
+"""The folder of a model, in the form that a server is given it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+
+from harness import paths
+from harness.errors import NotReady
+from harness.evals.matrix import MODELS
+
+DRAFTS = "speculative-draft-model-path"
+
+
+def folder(name: str) -> Path:
+    """One of the trained ones by its name, or any folder that holds a model."""
+    trained = paths.project() / MODELS / name
+    found = trained if "/" not in name and trained.is_dir() else Path(name).expanduser()
+    if not (found / "config.json").is_file():
+        here = sorted(one.name for one in trained.parent.glob("*") if one.is_dir())
+        raise NotReady(
+            f"no model is called {name}: there are {', '.join(here) or 'none'}, "
+            "or give a folder with a config.json"
+        )
+    return found.resolve()
+
+
+def as_type(found: Path, dtype: str) -> Path:
+    """The same weights under a config.json that says this type: some models read it there."""
+    settings = json.loads((found / "config.json").read_text())
+    if not dtype or settings.get("dtype", settings.get("torch_dtype")) == dtype:
+        return found
+    key = "dtype" if "dtype" in settings else "torch_dtype"
+    settings[key] = dtype
+    text = json.dumps(settings)
+    digest = hashlib.sha256(f"{found} {text}".encode()).hexdigest()[:12]
+    place = paths.state() / "models" / f"{found.name}-{dtype}-{digest}"
+    if not place.is_dir():
+        new = place.with_name(f"{place.name}.{os.getpid()}-{threading.get_ident()}")
+        new.mkdir(parents=True)
+        for file in found.iterdir():
+            if file.name != "config.json":
+                (new / file.name).symlink_to(file)
+        (new / "config.json").write_text(text)
+        with contextlib.suppress(OSError):  # somebody else was quicker
+            new.rename(place)
+    return place

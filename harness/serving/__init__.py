@@ -1,0 +1,1 @@
+"""A server under test: a real SGLang with its log, its readiness, its death and its end."""

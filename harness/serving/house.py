@@ -1,0 +1,164 @@
+"""A process that has imported SGLang, from which servers are forked.
+
+    python -m harness.serving.house READ WRITE        (in a release's own Python, by `Server`)
+
+Importing takes most of a server's start, three times over: the server, its scheduler and its
+detokenizer each do it. Here it is done once; a forked server is up in seconds, and toggles are put
+in live, in the fork alone. Only where no GPU is used: no fork can use a CUDA device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.patching import boot, live
+from harness.prove import processes
+from harness.serving import adaptations, keeper
+
+REFUSED = 97  # the exit code of a server that was never started
+
+
+def prepare() -> None:
+    """Import what a server and its workers import, and make ready to be forked."""
+    import torch
+
+    torch.set_num_threads(1)  # torch's own threads do not outlive a fork
+    import sglang.srt.entrypoints.http_server
+    import sglang.srt.managers.detokenizer_manager
+    import sglang.srt.managers.scheduler
+    import sglang.srt.models.registry  # noqa: F401  all model classes
+
+    gc.collect()
+    gc.freeze()
+
+
+def main(read: int, write: int) -> NoReturn:
+    processes.adopt_orphans()
+    parent = os.getppid()
+    keepers: dict[int, str] = {}
+    try:
+        prepare()
+        _say(write, {"ready": os.getpid()})
+        for asked in _orders(read, parent):
+            pid = fork(asked)
+            keepers[pid] = asked["folder"]
+            _say(write, {"started": pid, "folder": asked["folder"]})
+    except BaseException as error:
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            _say(write, {"failed": f"{type(error).__name__}: {error}"})
+    sys.stdout.flush()
+    processes.end_all_below(os.getpid())
+    os._exit(0)
+
+
+def _orders(read: int, parent: int) -> Any:
+    rest = b""
+    while os.getppid() == parent:
+        if not select.select([read], [], [], 1.0)[0]:
+            _reap()
+            continue
+        data = os.read(read, 1 << 16)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _say(write: int, what: dict[str, Any]) -> None:
+    os.write(write, json.dumps(what).encode() + b"\n")
+
+
+def fork(asked: dict[str, Any]) -> int:
+    """Fork a keeper with a server below it; gives the keeper's pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        processes.adopt_orphans()
+        folder = Path(asked["folder"])
+        server = os.fork()
+        if not server:
+            _be_the_server(asked, folder)
+        keeper.keep(server, folder)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _be_the_server(asked: dict[str, Any], folder: Path) -> NoReturn:
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        keeper.become(folder / "log")
+        processes.offer_to_the_kernel()
+        os.environ.update(asked["environment"])
+        attestations = Path(asked["attestations"])
+        os.environ[boot.ATTESTATIONS] = str(attestations)
+        live.engine.recorder.leave_in(attestations)
+        _put_in(asked, folder)
+        adaptations.apply(asked["adaptations"])
+        _fork_below()
+        from sglang.srt.entrypoints.http_server import launch_server
+        from sglang.srt.server_args import prepare_server_args
+
+        sys.argv = ["sglang.launch_server", *asked["words"]]
+        launch_server(prepare_server_args(asked["words"]))
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+        if isinstance(error.code, str):
+            print(error.code, flush=True)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _put_in(asked: dict[str, Any], folder: Path) -> None:
+    """Put the toggles in; what only an import can change is refused, and started afresh instead."""
+    from harness import toggles
+    from harness.errors import UnfixError
+
+    folders = [Path(name) for name in asked["folders"]]
+    try:
+        for words, put in (("revert", toggles.reverted), ("enable", toggles.enabled)):
+            if asked[words]:
+                put(*asked[words], folders=folders).__enter__()
+    except UnfixError as error:
+        (folder / "refused").write_text(str(error))
+        os._exit(REFUSED)
+
+
+def _fork_below() -> None:
+    """Have the server fork its workers, too: what it has imported, they need not."""
+    import multiprocessing
+
+    start = multiprocessing.set_start_method
+    start("fork", force=True)
+    multiprocessing.set_start_method = (  # type: ignore[assignment]
+        lambda method, force=False: None
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

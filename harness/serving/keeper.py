@@ -1,0 +1,91 @@
+"""Whoever looks after one server: adopts what it leaves behind, and ends all of it.
+
+A server is a tree of processes that end each other with signals, and some outlive their parents.
+The keeper is their last parent. It ends when it is told to (SIGTERM), when whoever started it is
+gone, and when the server's first process ended; then nothing of the tree is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.prove import processes
+
+LOOK = 0.5
+GRACE = 2.0  # seconds for a server to end by itself
+
+
+def keep(server: int, folder: Path) -> None:
+    """Wait for this child; then say how it ended, with nothing left below."""
+    parent = os.getppid()
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    kills = processes.killed_for_memory()
+    handle = os.pidfd_open(server)
+    asked = None
+    while not _ended(handle):
+        gone = os.getppid() != parent
+        if (told or gone) and asked is None:
+            asked = time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL if gone else signal.SIGTERM)
+        if asked is not None and time.monotonic() > asked + GRACE:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL)
+    _, status = os.waitpid(server, 0)
+    said = {
+        "code": os.waitstatus_to_exitcode(status),
+        "asked": bool(told),
+        "left": processes.end_all_below(os.getpid()),
+        "out_of_memory": processes.killed_for_memory() > kills,
+    }
+    temporary = folder / "ended.part"
+    temporary.write_text(json.dumps(said))
+    os.replace(temporary, folder / "ended.json")
+
+
+def _ended(handle: int) -> bool:
+    try:
+        return bool(select.select([handle], [], [], LOOK)[0])
+    except InterruptedError:
+        return False
+
+
+def main(folder: Path) -> NoReturn:
+    """Start the command of a folder's `start.json` and keep it."""
+    asked: dict[str, Any] = json.loads((folder / "start.json").read_text())
+    processes.adopt_orphans()
+    server = os.fork()
+    if not server:
+        try:
+            become(folder / "log")
+            processes.offer_to_the_kernel()
+            os.chdir(asked["cwd"])
+            os.execve(asked["command"][0], asked["command"], asked["environment"])
+        except BaseException as error:
+            os.write(2, f"unfix: {error}\n".encode())
+        finally:
+            os._exit(127)
+    keep(server, folder)
+    os._exit(0)
+
+
+def become(log: Path) -> None:
+    """Give this process the log for its output, and no input."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

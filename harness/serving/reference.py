@@ -1,0 +1,97 @@
+"""Plain transformers behind the same endpoint, in float32: what a model really answers.
+
+    python -m harness.serving.reference MODEL --port N       (in a release's own Python)
+
+No cache is kept between requests, nothing is batched, no kernel is fast: slow, and right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Model:
+    def __init__(self, folder: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(1)
+        self.torch = torch
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        self.lock = threading.Lock()
+        self.last = self.model.config.eos_token_id
+
+    def complete(self, prompt: str, count: int, stop: list[str]) -> dict[str, Any]:
+        """Greedily, with the likelihood of each token and of the runner-up."""
+        torch = self.torch
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        best: list[dict[str, float]] = []
+        text = ""
+        with self.lock, torch.no_grad():
+            cache = None
+            given = torch.tensor([self.tokenizer(prompt)["input_ids"]])
+            while len(tokens) < count:
+                out = self.model(given, past_key_values=cache, use_cache=True)
+                cache = out.past_key_values
+                likely = out.logits[0, -1].float().log_softmax(-1)
+                values, ids = (found.tolist() for found in likely.topk(2))
+                if ids[0] == self.last:
+                    break
+                tokens.append(ids[0])
+                logprobs.append(values[0])
+                best.append(dict(zip(map(self.word, ids), values, strict=True)))
+                text = self.tokenizer.decode(tokens)
+                if any(end in text for end in stop):
+                    break
+                given = torch.tensor([[ids[0]]])
+        for end in stop:
+            text = text.split(end)[0]
+        words = [self.word(token) for token in tokens]
+        found = {"tokens": words, "token_logprobs": logprobs, "top_logprobs": best}
+        return {"choices": [{"text": text, "logprobs": found}]}
+
+    def word(self, token: int) -> str:
+        return str(self.tokenizer.decode([token]))
+
+
+def serve(model: Model, port: int) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.say({"healthy": True})
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if self.path != "/v1/completions":
+                self.say({})
+                return
+            stop = asked.get("stop") or []
+            self.say(model.complete(asked["prompt"], asked["max_tokens"], stop))
+
+        def say(self, what: dict[str, Any]) -> None:
+            data = json.dumps(what).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--port", type=int, required=True)
+    given = parser.parse_args()
+    serve(Model(given.model), given.port)

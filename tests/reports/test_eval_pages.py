@@ -1,0 +1,317 @@
+"""An evaluation kept, on a page, in Markdown and on a terminal: what is open is never green."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import evaluated
+import pytest
+from evaluated import HOSTILE, LONG, answer, awful, fine, large, served
+from rich.console import Console
+
+from harness.store.evaluations import Answer, Compared, Difference, Evaluation, Fault, Judged
+from reports import eval_charts, eval_items, eval_markdown, eval_page, eval_terminal, eval_view
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+VISIBLE = "<script>document.title='owned'</script>"
+
+
+# Green or red
+
+
+def problems_with(**changes: Any) -> list[str]:
+    made = fine()
+    for name, value in changes.items():
+        setattr(made, name, value)
+    assert made.green is (not made.problems)
+    return made.problems
+
+
+def test_only_what_was_compared_and_has_nothing_open_is_green() -> None:
+    made = fine()
+    assert made.problems == []
+    assert problems_with(state="running") == ["it is not done"]
+    assert problems_with(state="stopped") == ["it was stopped before it was done"]
+    assert problems_with(compared=[]) == ["nothing was compared"]
+    assert problems_with(compared=made.compared[-1:]) == ["nothing was compared"]  # n/a
+    assert "nothing was answered" in problems_with(served=[])
+    empty = [served("base", items=0), served("cache", items=0)]
+    assert problems_with(served=empty, faults=[])[0] == "nothing was answered"
+
+
+@pytest.mark.parametrize("verdict", list(Judged))
+def test_each_verdict_that_is_not_fine_is_red(verdict: Judged) -> None:
+    one = Compared("base", "cache", "accuracy", "recall", verdict, f"{verdict}: so it is")
+    found = problems_with(compared=[*fine().compared, one])
+    good = verdict in ("same", "improved", "equal", "near-tie", "n/a")
+    assert found == ([] if good else [f"cache against base (recall): {verdict}: so it is"])
+
+
+def test_what_goes_wrong_by_itself_is_red_and_a_fault_put_in_is_not() -> None:
+    for name, red in (("cache", True), ("cache without paged", False)):
+        made = fine()
+        made.one(name).answers[0].error = "no memory"
+        assert made.problems == ([f"{name}: 1 of its answers are errors, as no memory"] * red)
+        made = fine()
+        made.one(name).failure = "died"
+        assert made.problems == ([f"{name} was not served to the end: died"] * red)
+        made = fine()
+        made.one(name).answers = []
+        assert made.problems == ([f"{name} answered nothing, and nobody said why"] * red)
+
+
+def test_a_fault_that_had_to_be_noticed_and_was_not_is_red() -> None:
+    missed = Fault("paged", "cache", "x", True, False, [], "nothing", 3)
+    assert problems_with(faults=[missed])[-1] == "paged in cache was not noticed"
+    made = fine()
+    made.faults[0].caught = False
+    assert made.problems == ["paged in cache was not noticed"]
+    assert eval_view.make(made).faults[0].mark is eval_view.MISSED
+    made.faults[0].reach = 0
+    assert eval_view.make(made).faults[0].mark is eval_view.UNREACHED
+
+
+# On a page
+
+
+def opened(
+    browser: Browser, made: Evaluation, file: Path, **options: Any
+) -> tuple[Page, list[str]]:
+    """The page, and all that it says or asks for while it opens."""
+    eval_page.write(made, file)
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: said.append(request.url))
+    page.goto(file.as_uri())
+    return page, said
+
+
+def test_the_page_shows_all_and_nothing_on_it_acts(browser: Browser, tmp_path: Path) -> None:
+    made = awful()
+    file = tmp_path / "eval.html"
+    page, said = opened(browser, made, file)
+    assert said == [file.as_uri()]
+    assert page.title().startswith("RED · unfix eval · <script>document.title")
+    assert page.locator("script").count() == 0
+    assert page.locator(".verdict .colour").inner_text() == "Red"
+    assert page.locator(".problems li").count() == len(made.problems)
+    rows = [page.locator(f"section:has(#{name}) .listed tbody tr") for name in
+            ("configurations", "comparisons", "faults")]  # fmt: skip
+    assert [one.count() for one in rows] == [
+        len(made.served), len(made.compared), len(made.faults)
+    ]  # fmt: skip
+    assert "no CUDA device is here" in rows[0].nth(3).inner_text()
+    assert VISIBLE in rows[0].nth(4).inner_text()
+    assert "17/20" in rows[0].nth(4).inner_text()
+    assert "regressed" in rows[1].nth(0).inner_text()  # what is open comes first
+    assert "+15.0% [+11.0%, +19.0%]" in rows[1].nth(0).inner_text()
+    assert "with a fault put in" in rows[1].last.inner_text()
+    assert page.locator("#matrix tbody tr").count() == 5
+    assert page.locator("#matrix .badge").count() == 5
+    assert page.locator("text={{ 7 * 7 }}").count()
+    details = page.locator("details.pairing")
+    assert details.count() == 2
+    details.first.locator("summary").click()
+    item = details.first.locator(".item").nth(2)
+    assert item.locator("mark").all_inner_texts() == ["c", "X"]
+    assert "token 2: c became X" in item.inner_text()
+    assert "logprob -0.25 became no number" in item.inner_text()
+    details.nth(1).locator("summary").click()
+    assert "logprob -0.25 became -1.5 (-1.25)" in details.nth(1).inner_text()
+    assert details.nth(1).locator("mark").all_inner_texts() == ["b", "b"]
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_bars_and_the_noise_floor_are_where_they_belong(
+    browser: Browser, tmp_path: Path, scheme: Any
+) -> None:
+    made = fine()
+    made.served[1] = served("cache", wrong=5)
+    page, said = opened(browser, made, tmp_path / "eval.html", color_scheme=scheme)
+    assert len(said) == 1
+    assert page.locator(".verdict .colour").inner_text() == "Green"
+    width = "(one) => one.getBoundingClientRect().width"
+    bars = page.locator("section:has(#accuracy) .bars").first.locator("rect:not(.ground)")
+    whole, part = (bars.nth(place).evaluate(width) for place in (0, 1))
+    assert part / whole == pytest.approx(0.75, abs=0.01)
+    chart = page.locator("section:has(#divergence)")
+    # From 1e-3 to 10: the noise of 0.01 lies at a quarter of it.
+    gauge = chart.locator("svg").first.bounding_box()
+    floor = chart.locator(".floor").first.bounding_box()
+    assert gauge
+    assert floor
+    middle = floor["x"] + floor["width"] / 2 - gauge["x"]
+    assert middle / gauge["width"] == pytest.approx(0.25, abs=0.01)
+    ink, ground = page.evaluate(
+        "[document.documentElement].map((d) => getComputedStyle(d))"
+        ".flatMap((s) => [s.color, s.backgroundColor])"
+    )
+    assert (sum(channels(ink)) > sum(channels(ground))) is (scheme == "dark")
+    page.close()
+
+
+def channels(colour: str) -> list[float]:
+    return [float(one) for one in re.findall(r"[\d.]+", colour)[:3]]
+
+
+def test_the_largest_page_stays_small_and_says_what_it_leaves_out(
+    browser: Browser, tmp_path: Path
+) -> None:
+    made = large()
+    file = tmp_path / "eval.html"
+    page, said = opened(browser, made, file)
+    assert file.stat().st_size < 2_000_000
+    assert len(said) == 1
+    details = page.locator("details.pairing")
+    assert details.count() == 29 * 5
+    shown = [details.nth(place).locator(".item").count() for place in (0, 80, 144)]
+    assert min(shown) > 0
+    assert max(shown) - min(shown) <= 1  # as many of each
+    assert f"{shown[0]} of 200 items" in details.first.locator("summary").inner_text()
+    assert "letters …" in (page.locator(".item").first.text_content() or "")
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.close()
+
+
+def test_at_most_twenty_differences_of_a_comparison() -> None:
+    made = large(2, 200)
+    found = eval_items.choose(made, made.compared)
+    assert {len(items) for items in found} == {eval_items.MOST}
+
+
+def test_an_empty_evaluation_is_a_red_page() -> None:
+    made = fine()
+    made.served, made.compared, made.faults = [], [], []
+    page = eval_page.html(made)
+    assert 'class="summary is-red"' in page
+    assert "nothing was served" in page
+    assert "nothing was compared" in page
+
+
+# Answers side by side
+
+
+def sides(one: Answer, other: Answer, why: str = "differs", at: int | None = None) -> Any:
+    made = fine()
+    made.served[0].answers, made.served[1].answers = [one], [other]
+    compared = made.compared[0]
+    compared.differences = [Difference(one.task, one.number, why, at)]
+    ((item,),) = eval_items.choose(made, [compared])
+    return item
+
+
+def test_the_first_token_that_differs_is_marked() -> None:
+    one, other = answer("t", 0), answer("t", 0)
+    other.tokens, other.text = ["ab", "\n"], "ab"
+    one.tokens = ["ab", "cd"]
+    item = sides(one, other, at=1)
+    assert (item.base.before, item.base.mark, item.base.after) == ("ab", "cd", "")
+    assert (item.candidate.before, item.candidate.mark) == ("ab", "⏎")
+    other.tokens = ["ab"]
+    assert sides(one, other).candidate.mark == "∎"  # it ends here
+
+
+def test_tokens_that_are_numbers_do_not_stand_for_the_text() -> None:
+    one, other = answer("t", 0), answer("t", 0, "abXd")
+    one.tokens, other.tokens = ["1", "2"], ["1", "3"]
+    item = sides(one, other, at=1)
+    assert (item.base.before, item.base.mark, item.base.after) == ("ab", "c", "d")
+    assert "token 1: 2 became 3" in item.facts
+    one.tokens = []
+    assert not any(fact.startswith("token") for fact in sides(one, other).facts)
+
+
+def test_a_long_answer_is_cut_around_its_mark() -> None:
+    one, other = answer("t", 0, LONG + "a" + LONG), answer("t", 0, LONG + "b" + LONG)
+    item = sides(one, other)
+    assert (item.base.mark, item.candidate.mark) == ("a", "b")
+    assert len(item.base.before) < 200
+    assert len(item.base.after) < 200
+
+
+# Numbers
+
+
+def test_intervals_leave_open_what_was_not_answered() -> None:
+    low, high = eval_view.Score(150, 200, 0).interval
+    assert low == pytest.approx(0.6857, abs=1e-3)
+    assert high == pytest.approx(0.8048, abs=1e-3)
+    assert eval_view.Score(150, 200, 50).interval[0] == low
+    assert eval_view.Score(150, 200, 50).interval[1] == 1.0
+    assert eval_view.Score(0, 20, 20).told == "- of 20"
+
+
+def test_a_scale_holds_what_is_no_number() -> None:
+    made = fine()
+    for value, end in ((0.0, 0.0), (math.inf, 100.0), (math.nan, 100.0), (0.1, 100 / 3), (None, 0)):
+        made.compared[4].divergence = value
+        drawn = eval_charts.divergences(eval_view.make(made))
+        bars = {bar.name: bar for bar in drawn.bars}
+        if value is None:
+            assert list(bars) == ["cache without paged"]
+        else:  # from 0.01, the noise, to 10
+            assert [tick.label for tick in drawn.ticks] == ["1e-2", "1e-1", "1", "1e1"]
+            assert bars["cache"].noise == 0
+            assert bars["cache"].end == pytest.approx(end)
+
+
+# In Markdown, on a terminal, as data
+
+
+def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
+    text = eval_markdown.text(awful())
+    assert text.startswith("## ✗ Evaluation ")
+    assert "<script>" not in text
+    rows = [row for row in text.splitlines() if row.startswith("| ")]
+    wide = {row.count("|") for row in rows}
+    assert wide == {13, 7}  # a hostile name is one cell
+    assert "✖ **failed**" in text
+    assert "○ **missed**" in text
+    assert "n/a | llama | 0.5.18 |  |  |  |  |  |  |  | no CUDA device is here |" in text
+    assert len(text) < 20_000
+    green = eval_markdown.text(fine())
+    assert green.startswith("## ✓ Evaluation cpu: green")
+    assert "1 of 1 faults caught" in green
+    assert "**" not in green.replace("**4 same", "").replace("need not be)**", "")
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_terminal_shows_three_tables_and_says_why(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    eval_terminal.show(awful(), console)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown
+    assert "\x00" not in shown
+    for word in ("regressed", "cannot-tell", "no answers", "missed", "unreached", "2.35"):
+        assert word in re.sub(r"\s", " ", shown) or width < 100
+    assert shown.count("never in cache was not noticed") == 1
+    assert ": red\n" in shown
+    console = Console(file=io.StringIO(), width=160)
+    eval_terminal.show(fine(), console)
+    assert isinstance(console.file, io.StringIO)
+    last = console.file.getvalue().splitlines()[-1]
+    assert last == (
+        "4 same, 1 equal, 1 n/a, 1 of 1 faults caught (0 of 1 that need not be), "
+        "cpu, in 75 s: green"
+    )
+
+
+def test_the_samples_are_what_they_say() -> None:
+    assert fine().green
+    assert not awful().green
+    assert HOSTILE in evaluated.awful().name
