@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from harness.cli import options, pages
 
@@ -62,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patience", type=float, default=600.0, metavar="S", help="seconds for a server to start"
     )
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write the whole result there")
     options.add_toggle_folders(parser)
     pages.add_arguments(parser)
     options.add_json(parser)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import secrets
 import shlex
@@ -19,7 +18,7 @@ from harness import machine, paths
 from harness.cli import options
 from harness.errors import NotReady, UnfixError
 from harness.evals import matrix as matrices
-from harness.evals import models, paired
+from harness.evals import models, paired, scorer
 from harness.evals.asking import Where
 from harness.evals.matrix import REFERENCE, Configuration, Matrix
 from harness.evals.run import Run, begin, folder_of
@@ -34,11 +33,15 @@ CUDA_SERVE = "--mem-fraction-static 0.2"
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from harness.cli import eval_pages
     from harness.store.database import Store
 
+    eval_pages.check(arguments)
+    _numbers(arguments)
     matrix = _matrix(arguments)
     where = _where(arguments, matrix)
     _models_are_there(matrix)
+    scorer.python()  # installs lm-eval if need be, before anything is served
     store = Store()
     identity = where.folder.name
     new = begin(matrix, where, identity, shlex.join(["unfix", *sys.argv[1:]]))
@@ -72,9 +75,7 @@ def _show(done: Evaluation, arguments: argparse.Namespace, stopped: bool) -> int
     from harness.cli import eval_pages
 
     eval_pages.write(done, arguments)
-    if arguments.record:
-        arguments.record.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1))
-        options.say(f"recorded in {arguments.record}")
+    eval_pages.show(done, arguments)
     if stopped:
         options.say("stopped")
         return 130
@@ -87,6 +88,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _numbers(arguments: argparse.Namespace) -> None:
+    for name in ("items", "limit", "jobs", "concurrency", "patience"):
+        value = vars(arguments)[name]
+        if value is not None and value <= 0:
+            raise UnfixError(f"--{name} {value} is too small")
 
 
 def _limit(arguments: argparse.Namespace, matrix: Matrix) -> int:
@@ -113,6 +121,8 @@ def _matrix(arguments: argparse.Namespace) -> Matrix:
         matrix.tasks = _split(arguments.task)
         for one in matrix.configurations:
             one.tasks = []
+        for fault in matrix.faults:
+            fault.tasks = []
     for name in ("items", "seed", "device", "concurrency", "release"):
         if vars(arguments)[name] is not None:
             setattr(matrix, name, vars(arguments)[name])
@@ -253,4 +263,4 @@ def _models_are_there(matrix: Matrix) -> None:
 def _machine(where: Where) -> dict[str, str]:
     facts = machine.facts(str(where.python(where.release)))
     found = {name: str(value) for name, value in facts.items() if name != "versions"}
-    return found | {name: str(value) for name, value in json.loads(json.dumps(facts["versions"])).items()}
+    return found | {name: str(value) for name, value in dict(facts["versions"]).items()}

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import queue
 import sys
 import threading
-import urllib.error
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import NotReady, UnfixError
-from harness.evals import models
+from harness.evals import lm_side, models
 from harness.evals.matrix import REFERENCE, Configuration
 from harness.evals.scorer import Scorer
 from harness.patching import environment
 from harness.serving import adaptations, server
-from harness.serving.server import House, Server, ServerFailed, Setup
-from harness.store.evaluations import Served
+from harness.serving.server import Server, ServerFailed, Setup
+from harness.serving.warm import House
+from harness.store.evaluations import Answer, Served
 
 CPU = {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1", "TRITON_INTERPRET": "1"}
 Samples = dict[str, list[int]]
@@ -35,6 +35,8 @@ class Where:
     toggles: tuple[Path, ...]
     afresh: bool  # never forked from a process that has imported SGLang
     patience: float  # seconds until a server has to be ready
+    limit: float = lm_side.SECONDS  # and until a request has to be answered
+    module: str = server.COLD  # what serves
 
     def python(self, release: str) -> Path:
         if release == "current":
@@ -54,7 +56,7 @@ class Task:
     dtype: str
     revert: list[str] = field(default_factory=list)
     enable: list[str] = field(default_factory=list)
-    again: bool = False  # ask twice: its noise is wanted
+    again: int = 0  # so many items of a task are asked twice: its noise is wanted
     words: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -117,27 +119,42 @@ class Askers:
             if setup.module == server.REFERENCE:
                 served.how = "plain transformers"
             yield running
-            served.reach = running.reach()
         finally:
+            served.reach = running.reach()  # of a server that died, too
             self._forget(running)
 
     def _start(self, setup: Setup, folder: Path, house: House | None) -> Server:
+        self._refuse_if_closed()
+        running = Server(setup, folder, house)
         with self._lock:
-            if self._closed:
-                raise ServerFailed("the run was stopped")
-            running = Server(setup, folder, house)
             self._live.add(running)
+        if self._closed:  # since we looked, and whoever closed it did not see this one
+            self._forget(running)
+        self._refuse_if_closed()
         return running
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ServerFailed("the run was stopped")
 
     def _forget(self, running: Server) -> None:
         running.stop()
-        self._live.discard(running)
+        with self._lock:
+            self._live.discard(running)
 
     def _must_be_afresh(self, task: Task) -> bool:
-        return self.where.afresh or self.where.device != "cpu" or task.one.engine == REFERENCE
+        """Where no fork will do: SGLang reads some variables as it is imported."""
+        one = task.one
+        return (
+            self.where.afresh
+            or self.where.device != "cpu"
+            or one.engine == REFERENCE
+            or bool(one.environment)
+        )
 
     def _house(self, setup: Setup, release: str) -> House:
         with self._lock:
+            self._refuse_if_closed()
             if release not in self._houses:
                 log = self.where.folder / "houses" / f"{release}.log"
                 self._houses[release] = House(setup, log)
@@ -155,7 +172,8 @@ class Askers:
                 environment=here,
                 module=server.REFERENCE,
             )
-        words = [*task.words, "--model-path", str(models.as_type(models.folder(one.model), task.dtype))]
+        found = models.as_type(models.folder(one.model), task.dtype)
+        words = [*task.words, "--model-path", str(found)]
         if one.draft:
             draft = models.as_type(models.folder(one.draft), task.dtype)
             words += [f"--{models.DRAFTS}", str(draft)]
@@ -172,6 +190,7 @@ class Askers:
             self.where.toggles,
             tuple(one.stand_ins),
             here,
+            self.where.module,
         )
 
     def _ask(
@@ -183,55 +202,79 @@ class Askers:
         judge: Callable[[Served], Samples],
     ) -> None:
         wanted = task.samples
-        while wanted and any(wanted.values()):
+        while wanted:
             try:
-                served.answers += scorer.ask(
-                    running,
-                    wanted,
-                    items=task.items,
-                    concurrency=task.concurrency,
-                    model=task.one.model,
-                )
+                found = self._once(running, scorer, task, wanted, task.concurrency)
+                served.answers += found
             finally:
                 if running.dead:
                     served.failure = f"the server died: {running.why()}"
             if served.failure:
                 return
-            wanted = judge(served)
+            # A task that gave fewer than it was asked for has no more.
+            over = {
+                name
+                for name, numbers in wanted.items()
+                if sum(answer.task == name for answer in found) < len(numbers)
+            }
+            wanted = {name: some for name, some in judge(served).items() if name not in over}
         served.accepted = _accepted(running)
         if task.again:
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                running.ask("/flush_cache", {})
-            served.again = scorer.ask(
-                running,
-                task.samples,
-                items=task.items,
-                concurrency=max(1, task.concurrency // 2),
-                model=task.one.model,
-            )
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                running.ask("/flush_cache", {}, seconds=60)
+            half = max(1, task.concurrency // 2)
+            some = {name: numbers[: task.again] for name, numbers in task.samples.items()}
+            served.again = self._once(running, scorer, task, some, half)
             if running.dead:
                 served.failure = f"the server died: {running.why()}"
+
+    def _once(
+        self, running: Server, scorer: Scorer, task: Task, samples: Samples, concurrency: int
+    ) -> list[Answer]:
+        return scorer.ask(
+            running,
+            samples,
+            items=task.items,
+            concurrency=concurrency,
+            model=task.one.model,
+            limit=self.where.limit,
+        )
 
     @contextlib.contextmanager
     def _scorer(self) -> Iterator[Scorer]:
         try:
             scorer = self._scorers.get_nowait()
         except queue.Empty:
-            scorer = Scorer(self.where.folder / "lm-eval" / f"{len(self._every)}.log", self.seed)
-            self._every.append(scorer)
+            with self._lock:
+                self._refuse_if_closed()
+                log = self.where.folder / "lm-eval" / f"{len(self._every)}.log"
+                scorer = Scorer(log, self.seed)
+                self._every.append(scorer)
         try:
             yield scorer
-        except (UnfixError, NotReady):
-            scorer.close()
+        except BaseException:
+            scorer.end()  # nobody knows what it would answer next
             raise
         else:
             self._scorers.put(scorer)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """End all processes; a thread that waits for one of them hears of that."""
+        self._closed = True
         with self._lock:
-            self._closed = True
-        for running in list(self._live):
+            live, houses, scorers = list(self._live), list(self._houses.values()), self._every[:]
+        for running in live:
+            running.tell()
+        for scorer in scorers:
+            scorer.end()
+        for house in houses:
+            house.end()
+        for running in live:
             running.stop()
+
+    def close(self) -> None:
+        """Once no thread asks any more."""
+        self.stop()
         for house in self._houses.values():
             house.close()
         for scorer in self._every:

@@ -40,11 +40,11 @@ def accuracy(
     for key, one in common.items():
         other = second[key]
         if one.error or other.error:
-            differences.append(Difference(task, one.number, "error"))
+            differences.append(Difference(one.task, one.number, "error"))
         elif one.right != other.right:
             why = "lost" if one.right else "gained"
             at = lossless.parting(one.tokens, other.tokens)
-            differences.append(Difference(task, one.number, why, at))
+            differences.append(Difference(one.task, one.number, why, at))
     return Compared(
         base.name,
         candidate.name,
@@ -64,7 +64,7 @@ def accuracy(
     )
 
 
-def tokens(base: Served, candidate: Served, *, dtype: str) -> Compared:
+def tokens(base: Served, candidate: Served, *, dtype: str, alike: bool = False) -> Compared:
     """Whether what must not change an answer changed one, over all tasks that both were asked."""
     first, second = _by_item(base.answers), _by_item(candidate.answers)
     _same_items(first, second)
@@ -74,6 +74,7 @@ def tokens(base: Served, candidate: Served, *, dtype: str) -> Compared:
         {key: _output(one) for key, one in again.items() if key in second},
         {key: _output(one) for key, one in second.items()},
         dtype=dtype,
+        alike=alike,
     )
     differences = []
     for key, one in found.items.items():
@@ -85,6 +86,11 @@ def tokens(base: Served, candidate: Served, *, dtype: str) -> Compared:
     for key in found.errors:
         differences.append(Difference(second[key].task, second[key].number, "error"))
     every = [one for one in found.items.values() if one.largest is not None]
+    logprobs = max((one.largest for one in every if one.largest is not None), default=None)
+    leads = max((one.margin for one in every if one.margin is not None), default=None)
+    noise, farthest = found.noise.largest, logprobs
+    if leads is not None and leads / found.noise.margin >= (logprobs or 0.0) / noise:
+        noise, farthest = found.noise.margin, leads
     return Compared(
         base.name,
         candidate.name,
@@ -95,11 +101,17 @@ def tokens(base: Served, candidate: Served, *, dtype: str) -> Compared:
         items=len(found.items) + len(found.errors),
         lost=sum(one.verdict is lossless.Verdict.DIFFERS for one in found.items.values()),
         errors=len(found.errors),
-        noise=found.noise.largest,
-        divergence=max((one.largest for one in every if one.largest is not None), default=None),
+        noise=noise,
+        divergence=farthest,
         mean_divergence=max((one.mean for one in every if one.mean is not None), default=None),
         differences=differences[:SHOWN],
     )
+
+
+def cannot_be(base: Served, candidate: Served, kind: str, task: str, why: str) -> Compared:
+    """The two cannot be held against each other; nobody knows how they differ."""
+    said = f"{Judged.CANNOT_TELL}: {why}"
+    return Compared(base.name, candidate.name, kind, task, Judged.CANNOT_TELL, said)
 
 
 def failed(base: Served, candidate: Served, kind: str) -> Compared:

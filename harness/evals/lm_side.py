@@ -10,12 +10,15 @@ score an empty string as wrong. Each answer is kept with its tokens and how like
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import logging
 import math
 import os
 import sys
+import threading
+import time
 import traceback
 import urllib.error
 import urllib.request
@@ -33,7 +36,7 @@ def main(read: int, write: int) -> NoReturn:
 
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
 
-    class Client(LocalCompletionsAPI):  # type: ignore[misc]
+    class Client(LocalCompletionsAPI):  # type: ignore[misc, unused-ignore]
         """lm-eval's client, one request at a time per thread, with errors by item."""
 
         def __init__(self, asked: dict[str, Any]) -> None:
@@ -47,62 +50,44 @@ def main(read: int, write: int) -> NoReturn:
                 max_retries=1,
             )
             self.asked = asked
-            self.heard: dict[tuple[str, int], dict[str, Any]] = {}
+            self.line = Line(asked)
 
         def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
             with concurrent.futures.ThreadPoolExecutor(self.asked["concurrency"]) as pool:
-                return list(pool.map(self._one, requests))
+                return list(pool.map(self.line.answer, requests))
 
-        def _one(self, request: Any) -> str:
-            prompt, settings = request.args
-            key = (request.task_name, request.doc_id)
-            until = settings.get("until") or []
-            question = {
-                "model": self.asked["model"],
-                "prompt": prompt,
-                "max_tokens": settings.get("max_gen_toks", 256),
-                "temperature": settings.get("temperature", 0.0),
-                "stop": [until] if isinstance(until, str) else list(until),
-                "logprobs": 2,
-                "seed": self.asked["seed"],
-            }
-            heard = ask(self.asked["url"] + "/v1/completions", question)
-            self.heard[key] = {"prompt": prompt, **heard}
-            return NOTHING if heard["error"] else str(heard["text"])
+        def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
+            raise ValueError(f"{requests[0].task_name} is not answered in words: only likelihoods")
 
-    manager: TaskManager | None = None
-    known: Any = None
+        loglikelihood_rolling = loglikelihood
+
+    catalogue: Tasks | None = None
     _say(write, {"ready": os.getpid()})
     with os.fdopen(read) as orders:
         for line in orders:
             asked = json.loads(line)
             try:
-                if asked["known"] != known:
-                    known = asked["known"]
-                    manager = TaskManager(
-                        include_path=known["folder"], metadata=known["metadata"]
+                if catalogue is None or catalogue.known != asked["known"]:
+                    catalogue = Tasks(TaskManager, asked["known"])
+                manager = catalogue.manager(asked["tasks"])
+                sizes = {task: catalogue.size(task, manager) for task in asked["tasks"]}
+                asked["samples"] = within(asked["samples"], sizes)
+                answers = []
+                if asked["samples"]:
+                    client = Client(asked)
+                    found = lm_eval.simple_evaluate(
+                        model=client,
+                        tasks=list(asked["samples"]),
+                        task_manager=manager,
+                        samples=asked["samples"],
+                        log_samples=True,
+                        bootstrap_iters=0,
+                        random_seed=asked["seed"],
+                        numpy_random_seed=asked["seed"],
+                        torch_random_seed=asked["seed"],
+                        fewshot_random_seed=asked["seed"],
                     )
-                missing = [task for task in asked["tasks"] if task not in manager.all_tasks]
-                if missing:
-                    raise ValueError(f"lm-eval knows no task {', '.join(missing)}")
-                client = Client(asked)
-                found = lm_eval.simple_evaluate(
-                    model=client,
-                    tasks=asked["tasks"],
-                    task_manager=manager,
-                    samples=asked["samples"],
-                    log_samples=True,
-                    bootstrap_iters=0,
-                    random_seed=asked["seed"],
-                    numpy_random_seed=asked["seed"],
-                    torch_random_seed=asked["seed"],
-                    fewshot_random_seed=asked["seed"],
-                )
-                answers = [
-                    _answer(task, sample, client.heard)
-                    for task, samples in found["samples"].items()
-                    for sample in samples
-                ]
+                    answers = answers_of(found["samples"], client.line.heard)
                 Path(asked["out"]).write_text(json.dumps(answers))
                 _say(write, {"done": asked["out"]})
             except Exception as error:
@@ -111,9 +96,123 @@ def main(read: int, write: int) -> NoReturn:
     os._exit(0)
 
 
+class Tasks:
+    """lm-eval's tasks and ours, with these settings. Reading all of lm-eval's takes seconds."""
+
+    _names: set[str] | None = None  # of all that lm-eval can be asked for, whatever the settings
+
+    def __init__(self, kind: Any, known: dict[str, Any]) -> None:
+        self.known = known
+        self._kind = kind
+        self._managers: dict[bool, Any] = {}
+        self._sizes: dict[str, int] = {}
+
+    def manager(self, tasks: list[str]) -> Any:
+        """One that knows them all."""
+        for every in (False, True):
+            if every:
+                self._refuse_strange(tasks)
+            if every not in self._managers:
+                self._managers[every] = self._kind(
+                    include_path=self.known["folder"],
+                    include_defaults=every,
+                    metadata=self.known["metadata"],
+                )
+            found = self._managers[every]
+            if set(tasks) <= set(found.all_subtasks):
+                return found
+            several = set(tasks) & (set(found.all_tasks) - set(found.all_subtasks))
+            if several:
+                raise ValueError(f"{several.pop()} is several tasks of lm-eval: name one by one")
+        Tasks._names = set(found.all_tasks)
+        self._refuse_strange(tasks)
+        raise AssertionError(tasks)
+
+    def _refuse_strange(self, tasks: list[str]) -> None:
+        for task in tasks:
+            if self._names is not None and task not in self._names:
+                raise ValueError(f"lm-eval knows no task {task}")
+
+    def size(self, task: str, manager: Any) -> int:
+        if task not in self._sizes:
+            try:
+                self._sizes[task] = len(manager.load([task])["tasks"][task].eval_docs)
+            except IndexError:  # lm-eval looks at the first one
+                self._sizes[task] = 0
+        if not self._sizes[task]:
+            raise ValueError(f"the task {task} has no items")
+        return self._sizes[task]
+
+
+def within(samples: dict[str, list[int]], sizes: dict[str, int]) -> dict[str, list[int]]:
+    """The items that there are, in the tasks' own order: lm-eval takes any number by its place."""
+    there = {
+        task: sorted({number for number in numbers if 0 <= number < sizes[task]})
+        for task, numbers in samples.items()
+    }
+    return {task: numbers for task, numbers in there.items() if numbers}
+
+
+class Line:
+    """What is asked of one server, and what was heard; from several threads."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self.asked = asked
+        self.heard: dict[tuple[str, int], dict[str, Any]] = {}
+        self._ends = time.monotonic() + asked["seconds"]
+        self._silent = 0  # requests in a row that were not answered in time
+        self._lock = threading.Lock()
+
+    def answer(self, request: Any) -> str:
+        prompt, settings = request.args
+        # lm-eval counts what it was told to ask for, whichever items these are.
+        number = self.asked["samples"][request.task_name][request.doc_id]
+        until = settings.get("until") or []
+        question = {
+            "model": self.asked["model"],
+            "prompt": prompt,
+            "max_tokens": settings.get("max_gen_toks", 256),
+            "temperature": settings.get("temperature", 0.0),
+            "stop": [until] if isinstance(until, str) else list(until),
+            "logprobs": 2,
+            "seed": self.asked["seed"],
+        }
+        heard = self._ask(question)
+        self.heard[request.task_name, number] = {"prompt": prompt, **heard}
+        return NOTHING if heard["error"] else str(heard["text"])
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """A server that hangs is not waited for again and again: the rest are errors at once."""
+        left = self._ends - time.monotonic()
+        with self._lock:
+            silent = self._silent
+        if silent >= self.asked["concurrency"]:
+            return no_answer(f"not asked: {silent} requests in a row had no answer in time")
+        if left <= 0:
+            return no_answer(f"not asked: {self.asked['seconds']:.0f} s were over")
+        limit = min(self.asked["limit"], left)
+        began = time.monotonic()
+        heard = ask(self.asked["url"] + "/v1/completions", question, limit)
+        in_time = not heard["error"] or time.monotonic() - began < limit
+        with self._lock:
+            self._silent = 0 if in_time else self._silent + 1
+        return heard
+
+
+def answers_of(
+    samples: dict[str, list[dict[str, Any]]], heard: dict[tuple[str, int], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One answer an item: where lm-eval scores it by several filters, by its first."""
+    answers: dict[tuple[str, int], dict[str, Any]] = {}
+    for task, found in samples.items():
+        for sample in found:
+            answers.setdefault((task, sample["doc_id"]), _answer(task, sample, heard))
+    return list(answers.values())
+
+
 def _answer(task: str, sample: dict[str, Any], heard: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     """One item with its score; the score is nothing where there was no answer."""
-    said = heard.get((task, sample["doc_id"]), {})
+    said = heard.get((task, sample["doc_id"]), no_answer("it was never asked"))
     metrics = [sample[name] for name in sample.get("metrics", ()) if name in sample]
     value = metrics[0] if metrics else None
     error = str(said.get("error", ""))
@@ -140,50 +239,86 @@ def _answer(task: str, sample: dict[str, Any], heard: dict[Any, dict[str, Any]])
     }
 
 
-def ask(url: str, question: dict[str, Any]) -> dict[str, Any]:
-    """One completion: its text, its tokens, how likely each was, and by how much it won."""
+def ask(url: str, question: dict[str, Any], limit: float = SECONDS) -> dict[str, Any]:
+    """One completion: its text, its tokens, how likely each was, and by how much it won.
+
+    Whatever goes wrong is this item's error, and no other's.
+    """
     request = urllib.request.Request(
         url, json.dumps(question).encode(), {"content-type": "application/json"}
     )
     # A proxy of the environment has no business here.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    nothing = {"text": "", "tokens": [], "logprobs": [], "margins": []}
     try:
-        with opener.open(request, timeout=SECONDS) as answer:
+        with opener.open(request, timeout=limit) as answer:
             return understood(json.loads(answer.read()))
     except urllib.error.HTTPError as error:
-        words = error.read().decode(errors="replace")[:300]
-        return {**nothing, "error": f"HTTP {error.code}: {words}"}
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
-        return {**nothing, "error": f"{type(error).__name__}: {error}"}
+        words = ""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            words = error.read().decode(errors="replace")[:300]
+        return no_answer(f"HTTP {error.code}: {words}")
+    except Exception as error:
+        return no_answer(f"{type(error).__name__}: {error}"[:600])
 
 
-def understood(said: dict[str, Any]) -> dict[str, Any]:
-    choice = said["choices"][0]
-    text = choice["text"]
+def no_answer(error: str) -> dict[str, Any]:
+    return {"text": "", "tokens": [], "logprobs": [], "margins": [], "error": plain(error)}
+
+
+def understood(said: Any) -> dict[str, Any]:
+    """The parts of an answer, or an exception: half an answer is none."""
+    if isinstance(said, dict) and "choices" not in said:
+        raise ValueError(f"no answer: {json.dumps(said)[:300]}")
+    [choice] = said["choices"]
+    text, why = choice["text"], choice.get("finish_reason")
     if not isinstance(text, str):
         raise TypeError(f"the text of the answer is {text!r}")
+    if why not in (None, "stop", "length"):
+        raise ValueError(f"the answer was given up: {str(why)[:200]}")
     found = choice.get("logprobs") or {}
     tokens = found.get("tokens") or []
     logprobs = found.get("token_logprobs") or []
-    margins: list[float | None] = []
-    for place, best in enumerate(found.get("top_logprobs") or []):
-        mine = logprobs[place]
-        others = [value for token, value in (best or {}).items() if token != tokens[place]]
-        known = others and all(map(_finite, [mine, *others]))
-        margins.append(mine - max(others) if known else None)
+    best = found.get("top_logprobs") or []
+    if not all(isinstance(one, list) for one in (tokens, logprobs, best)):
+        raise TypeError("tokens and their likelihoods are no lists")
+    if not all(isinstance(token, str) for token in tokens):
+        raise TypeError("a token of the answer is no text")
+    if len(logprobs) not in (0, len(tokens)) or len(best) not in (0, len(tokens)):
+        raise ValueError(
+            f"{len(tokens)} tokens, {len(logprobs)} likelihoods, {len(best)} of the best"
+        )
     return {
-        "text": text,
-        "tokens": tokens,
+        "text": plain(text),
+        "tokens": [plain(token) for token in tokens],
         # JSON has no NaN: a likelihood that is no number is nothing.
-        "logprobs": [value if _finite(value) else None for value in logprobs],
-        "margins": margins if len(margins) == len(tokens) else [],
+        "logprobs": [float(value) if _finite(value) else None for value in logprobs],
+        "margins": [
+            _margin(token, mine, there)
+            for token, mine, there in zip(tokens, logprobs, best, strict=False)
+        ],
         "error": "",
     }
 
 
+def _margin(token: str, mine: Any, best: dict[str, Any] | None) -> float | None:
+    """By how much a token won over the best other one."""
+    others = [value for other, value in (best or {}).items() if other != token]
+    known = others and all(_finite(value) for value in (mine, *others))
+    return float(mine) - max(map(float, others)) if known else None
+
+
 def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def plain(text: str) -> str:
+    """Half a character, as a broken detokenizer sends, cannot be kept as it is."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _say(write: int, what: dict[str, Any]) -> None:

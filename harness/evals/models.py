@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -46,6 +46,8 @@ def as_type(found: Path, dtype: str) -> Path:
             if file.name != "config.json":
                 (new / file.name).symlink_to(file)
         (new / "config.json").write_text(text)
-        with contextlib.suppress(OSError):  # somebody else was quicker
+        try:
             new.rename(place)
+        except OSError:  # somebody else was quicker
+            shutil.rmtree(new)
     return place

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.errors import NotReady, UnfixError
+from harness.errors import UnfixError
 from harness.evals import comparing, paired, power
 from harness.evals.asking import Askers, Samples, Task, Where
 from harness.evals.matrix import REFERENCE, Configuration, FaultIn, Matrix
@@ -23,7 +23,7 @@ from harness.store.evaluations import (
     Served,
 )
 
-AGAIN = 16  # items of a task that a base is asked twice
+AGAIN = 16  # items of a task that a base is asked twice, at most
 
 
 class Run:
@@ -47,20 +47,14 @@ class Run:
         self.saw = saw
         self.askers = Askers(where, matrix.seed)
         self._toggles = catalogue.load(where.toggles)
+        for fault in matrix.faults:
+            self._toggles.select(fault.toggle)  # an unknown one is refused before anything runs
 
     def go(self) -> Evaluation:
         started = time.monotonic()
         try:
-            configurations = list(self.matrix.configurations)
-            while configurations:
-                done = {served.name for served in self.evaluation.served}
-                ready = [one for one in configurations if set(one.bases) <= done]
-                self._all([self._task(one) for one in ready])
-                configurations = [one for one in configurations if one not in ready]
-            for one in self.matrix.configurations:
-                for compared in self._compare(one):
-                    self._saw(compared)
-            self._faults()
+            self._serve_all()
+            self._compare_all()
             self._further()
             self.evaluation.state = "done"
         finally:
@@ -68,7 +62,58 @@ class Run:
             self.evaluation.seconds = time.monotonic() - started
             if self.evaluation.state != "done":
                 self.evaluation.state = "stopped"
+                self._compare_all()  # what there is
         return self.evaluation
+
+    def _serve_all(self) -> None:
+        """Faults first, since they wait for nobody; who is held against a base comes after it."""
+        waiting = [self._task(one, fault) for fault, one in self._fault_places()]
+        waiting += [self._task(one) for one in self.matrix.configurations]
+        order = {task.name: place for place, task in enumerate(reversed(waiting))}
+        running: dict[concurrent.futures.Future[Served], Task] = {}
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                while waiting or running:
+                    done = {served.name for served in self.evaluation.served}
+                    for task in [task for task in waiting if self._base_of(task) in ("", *done)]:
+                        waiting.remove(task)
+                        running[pool.submit(self._serve, task)] = task
+                    if not running:
+                        raise UnfixError(f"nobody serves what {waiting[0].name} is held against")
+                    ready, _ = concurrent.futures.wait(
+                        running, return_when=concurrent.futures.FIRST_COMPLETED
+                    )
+                    for future in ready:
+                        served = future.result()
+                        del running[future]
+                        self.evaluation.served.append(served)
+                        self.saw(self.evaluation, _in_short(served))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.askers.stop()
+                raise
+        place = {one.name: number for number, one in enumerate(self.matrix.configurations)}
+        self.evaluation.served.sort(
+            key=lambda one: (place.get(one.name, len(place)), order[one.name])
+        )
+
+    def _compare_all(self) -> None:
+        self.evaluation.compared, self.evaluation.faults = [], []
+        there = {served.name for served in self.evaluation.served}
+        for one in self.matrix.configurations:
+            if {one.name, *one.bases} <= there:
+                for compared in self._compare(one):
+                    self._saw(compared)
+        for fault in self.matrix.faults:
+            for name in fault.where:
+                one = self.matrix.one(name)
+                task = self._task(one, fault)
+                if reason := self._absent(fault, one):
+                    self.evaluation.faults.append(
+                        Fault(fault.toggle, name, task.name, False, False, [], "", absent=reason)
+                    )
+                elif {name, task.name} <= there:
+                    self.evaluation.faults.append(self._caught(fault, task))
 
     # Serving
 
@@ -86,9 +131,11 @@ class Run:
         plain = one.engine == REFERENCE
         waited_for = [other for other in matrix.configurations if other.like == one.name]
         waits = bool(waited_for or any(one.name in other.where for other in matrix.faults))
+        name = one.name
+        if fault is not None:
+            name += f" {'without' if fault.revert else 'with'} {fault.toggle}"
         return Task(
-            one.name if fault is None else f"{one.name} without {fault.toggle}"
-            if fault.revert else f"{one.name} with {fault.toggle}",
+            name,
             one,
             {task: list(range(items)) for task in tasks},
             max(self.limit, items) if any(o.against for o in matrix.configurations) else items,
@@ -96,29 +143,20 @@ class Run:
             "float32" if plain else one.dtype or matrix.dtype,
             [*one.revert, *([fault.revert] if fault and fault.revert else [])],
             [*one.enable, *([fault.enable] if fault and fault.enable else [])],
-            again=waits and not plain and fault is None,
+            again=min(AGAIN, max(2, items // 3)) if waits and not plain and fault is None else 0,
             words=[] if plain else words,
             environment={**matrix.environment, **one.environment},
         )
 
-    def _all(self, tasks: list[Task]) -> None:
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            waiting = {pool.submit(self._serve, task): task for task in tasks}
-            try:
-                for future in concurrent.futures.as_completed(waiting):
-                    served = future.result()
-                    self.evaluation.served.append(served)
-                    self.saw(self.evaluation, _in_short(served))
-            except BaseException:
-                self.askers.close()
-                raise
-        order = {task.name: place for place, task in enumerate(tasks)}
-        self.evaluation.served.sort(key=lambda one: order.get(one.name, -1))
+    def _base_of(self, task: Task) -> str:
+        """Whose answers have to be there first: a candidate's accuracy is told batch by batch."""
+        own = task.revert == task.one.revert and task.enable == task.one.enable
+        return task.one.against if own else ""
 
     def _serve(self, task: Task) -> Served:
         """A candidate is asked batch by batch, until its accuracy is told; others all at once."""
-        against = task.one.against
-        if not against or task.revert != task.one.revert or task.enable != task.one.enable:
+        against = self._base_of(task)
+        if not against:
             return self.askers.serve(task, lambda served: {})
         whole = task.samples
         base = self._served(against)
@@ -127,16 +165,15 @@ class Run:
             wanted: Samples = {}
             for name, numbers in whole.items():
                 asked = len(served.of(name))
-                told = asked and comparing.accuracy(
-                    base, served, name, cells=self.evaluation.cells, tolerance=self.matrix.tolerance
-                )
-                if not told or told.verdict is Judged.CANNOT_TELL:
+                told = asked and self._pair(base, served, "accuracy", "", name)
+                if not told or (told.verdict is Judged.CANNOT_TELL and told.items):
                     wanted[name] = numbers[asked : asked + paired.BATCH]
             return {name: numbers for name, numbers in wanted.items() if numbers}
 
-        if base.answers:
-            task.samples = {name: numbers[: paired.BATCH] for name, numbers in whole.items()}
-        return self.askers.serve(task, judge if base.answers else lambda served: {})
+        if base.failure or not base.answers:
+            return self.askers.serve(task, lambda served: {})
+        task.samples = {name: numbers[: paired.BATCH] for name, numbers in whole.items()}
+        return self.askers.serve(task, judge)
 
     def _served(self, name: str) -> Served:
         return self.evaluation.one(name)
@@ -162,11 +199,15 @@ class Run:
             return Compared(base.name, candidate.name, kind, task, Judged.NA, reason)
         if base.failure or candidate.failure or not (base.answers and candidate.answers):
             return comparing.failed(base, candidate, kind)
-        if kind == "tokens":
-            return comparing.tokens(base, candidate, dtype=dtype)
-        return comparing.accuracy(
-            base, candidate, task, cells=self.evaluation.cells, tolerance=self.matrix.tolerance
-        )
+        try:
+            if kind == "tokens":
+                alike = candidate.words == base.words and candidate.model == base.model
+                return comparing.tokens(base, candidate, dtype=dtype, alike=alike)
+            return comparing.accuracy(
+                base, candidate, task, cells=self.evaluation.cells, tolerance=self.matrix.tolerance
+            )
+        except UnfixError as error:
+            return comparing.cannot_be(base, candidate, kind, task, str(error))
 
     def _type(self, one: Configuration) -> str:
         return one.dtype or self.matrix.dtype or "bfloat16"
@@ -178,24 +219,15 @@ class Run:
 
     # Faults
 
-    def _faults(self) -> None:
-        tasks: list[tuple[FaultIn, Task]] = []
-        for fault in self.matrix.faults:
-            for name in fault.where:
-                one = self.matrix.one(name)
-                task = self._task(one, fault)
-                reason = one.absent or self._not_there(fault, one)
-                if reason:
-                    self.evaluation.faults.append(
-                        Fault(
-                            fault.toggle, name, task.name, False, False, [], "", absent=reason
-                        )
-                    )
-                else:
-                    tasks.append((fault, task))
-        self._all([task for _, task in tasks])
-        for fault, task in tasks:
-            self.evaluation.faults.append(self._caught(fault, task))
+    def _fault_places(self) -> list[tuple[FaultIn, Configuration]]:
+        """Where a fault can be put in, the others aside."""
+        places = [
+            (fault, self.matrix.one(name)) for fault in self.matrix.faults for name in fault.where
+        ]
+        return [(fault, one) for fault, one in places if not self._absent(fault, one)]
+
+    def _absent(self, fault: FaultIn, one: Configuration) -> str:
+        return one.absent or self._not_there(fault, one)
 
     def _not_there(self, fault: FaultIn, one: Configuration) -> str:
         """Why a toggle cannot be put into this release; '' if it can."""
@@ -213,17 +245,26 @@ class Run:
     def _caught(self, fault: FaultIn, task: Task) -> Fault:
         base, served = self._served(task.one.name), self._served(task.name)
         dtype = self._type(task.one)
+        if base.failure or not base.answers:
+            reason = f"{base.name} was not served: {base.failure or 'no answers'}"
+            return Fault(
+                fault.toggle, task.one.name, served.name, False, False, [], "", absent=reason
+            )
         found = [self._pair(base, served, "tokens", dtype)]
-        found += [self._pair(base, served, "accuracy", dtype, name) for name in task.samples]
+        found.append(self._pair(base, served, "accuracy", dtype))
         by = []
         for compared in found:
             self._saw(compared)
             if compared.verdict.seen:
                 what = compared.task.removeprefix("unfix_") or compared.kind
                 by.append(f"{what}: {compared.verdict.value}")
-        reach = sum(served.reach.get(name, 0) for name in (fault.toggle,))
+        reach = served.reach.get(fault.toggle, 0)
+        if not reach:
+            by = []  # whatever was seen, it was not this
         crashed = bool(served.failure)
-        if crashed:
+        if not reach:
+            sees = "nothing of it: its code never ran"
+        elif crashed:
             sees = "crash"
         elif any(answer.error for answer in served.answers):
             sees = "errors"
@@ -249,6 +290,7 @@ class Run:
     def _further(self) -> None:
         """Ask more where the accuracy cannot be told yet, up to the limit."""
         meant = {fault.served for fault in self.evaluation.faults}
+        over: set[tuple[str, str]] = set()  # candidates and tasks that have no more items
         while True:
             doubts = [
                 one
@@ -256,41 +298,35 @@ class Run:
                 if one.kind == "accuracy"
                 and one.verdict is Judged.CANNOT_TELL
                 and one.candidate not in meant
-                and one.items
-                and one.items < self.limit
+                and 0 < one.items < self.limit
+                and (one.candidate, one.task) not in over
             ]
             if not doubts:
                 return
-            wanted: dict[str, Samples] = {}
+            wanted: dict[str, dict[str, set[int]]] = {}
             for doubt in doubts:
-                numbers = list(range(doubt.items, min(self.limit, doubt.items + paired.ITEMS)))
+                numbers = set(range(doubt.items, min(self.limit, doubt.items + paired.ITEMS)))
                 for name in (doubt.base, doubt.candidate):
                     known = {one.number for one in self._served(name).of(doubt.task)}
-                    wanted.setdefault(name, {})[doubt.task] = [
-                        number for number in numbers if number not in known
-                    ]
-            before = {doubt.candidate: doubt.items for doubt in doubts}
+                    wanted.setdefault(name, {}).setdefault(doubt.task, set()).update(
+                        numbers - known
+                    )
             for name, samples in wanted.items():
-                self._more(name, {task: some for task, some in samples.items() if some})
+                self._more(name, {task: sorted(some) for task, some in samples.items() if some})
             for doubt in doubts:
                 one = self.matrix.one(doubt.candidate)
-                again = self._pair(
-                    self._served(doubt.base),
-                    self._served(doubt.candidate),
-                    "accuracy",
-                    self._type(one),
-                    doubt.task,
-                )
+                base, candidate = self._served(doubt.base), self._served(doubt.candidate)
+                again = self._pair(base, candidate, "accuracy", self._type(one), doubt.task)
                 self.evaluation.compared[self.evaluation.compared.index(doubt)] = again
-                if again.items <= before[doubt.candidate]:
-                    raise NotReady(f"{doubt.task} has no more items to be asked")
+                if again.items <= doubt.items:
+                    over.add((doubt.candidate, doubt.task))
                 self.saw(self.evaluation, f"{doubt.candidate} {doubt.task}: {again.words}")
 
     def _more(self, name: str, samples: Samples) -> None:
         if not samples:
             return
         task = self._task(self.matrix.one(name))
-        task.samples, task.again = samples, False
+        task.samples, task.again = samples, 0
         more = self.askers.serve(task, lambda served: {})
         served = self._served(name)
         served.answers += more.answers

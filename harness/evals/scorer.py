@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import venv
 from pathlib import Path
@@ -19,14 +21,20 @@ import msgspec
 
 from harness import paths
 from harness.errors import NotReady, UnfixError
+from harness.evals import lm_side
 from harness.serving.server import Server, ServerFailed
 from harness.store.evaluations import Answer
 
 PIN = "lm-eval[api]==0.4.13"
+MARKER = "unfix-complete.json"  # written last
 OURS = "unfix_"
 FOLDER = paths.project() / "suites" / "accuracy"
 TO_START = 180.0
-AFTER_DEATH = 5.0  # seconds to hear what was answered before the server died
+AFTER_DEATH = 30.0  # seconds to hear what was answered before the server died
+SPARE = 60.0  # and to score what was answered
+
+
+_installing = threading.Lock()
 
 
 def python() -> Path:
@@ -35,17 +43,34 @@ def python() -> Path:
         return Path(sys.executable)
     home = paths.releases() / "lm-eval"
     there = home / "bin" / "python"
-    done = home / "unfix-complete.json"
-    if done.is_file() and json.loads(done.read_text()).get("pin") == PIN:
-        return there
+    if not _installed(home):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with _installing, open(home.parent / ".lm-eval.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _installed(home):  # somebody else may have done it
+                _install(home)
+    return there
+
+
+def _installed(home: Path) -> bool:
+    try:
+        marked = json.loads((home / MARKER).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(marked == {"pin": PIN} and (home / "bin" / "python").exists())
+
+
+def _install(home: Path) -> None:
     print(f"unfix: installing {PIN} (once)", file=sys.stderr)
-    venv.create(home, clear=True, with_pip=True)
-    words = [str(there), "-m", "pip", "install", "-q", "--disable-pip-version-check", PIN]
-    got = subprocess.run(words, capture_output=True, text=True)
+    try:
+        venv.create(home, clear=True, with_pip=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NotReady(f"lm-eval cannot be installed: {error}") from error
+    words = ["-m", "pip", "install", "-q", "--disable-pip-version-check", PIN]
+    got = subprocess.run([str(home / "bin" / "python"), *words], capture_output=True, text=True)
     if got.returncode:
         raise NotReady(f"lm-eval cannot be installed: {got.stderr.strip()[-600:]}")
-    done.write_text(json.dumps({"pin": PIN}))
-    return there
+    (home / MARKER).write_text(json.dumps({"pin": PIN}))
 
 
 def name_of(task: str) -> str:
@@ -95,9 +120,13 @@ class Scorer:
         concurrency: int,
         model: str,
         tokenizer: str | None = None,
+        limit: float = lm_side.SECONDS,
         seconds: float = 3600.0,
     ) -> list[Answer]:
-        """The answers of a server to these items, scored; raises if nothing can be scored."""
+        """The answers of a server to these items, scored; raises if nothing can be scored.
+
+        A request gets so many seconds (`limit`), and all of them together (`seconds`).
+        """
         if not self._ready:
             self._hear(TO_START, None)
             self._ready = True
@@ -111,19 +140,20 @@ class Scorer:
             "samples": samples,
             "seed": self.seed,
             "concurrency": concurrency,
+            "limit": limit,
+            "seconds": seconds,
             "known": {
                 "folder": str(FOLDER),
                 "metadata": {"seed": self.seed, "items": items},
             },
             "out": str(out.resolve()),
         }
-        os.write(self._write, json.dumps(asked).encode() + b"\n")
-        self._hear(seconds, server)
-        answers = msgspec.json.decode(out.read_bytes(), type=list[Answer])
-        for task, numbers in samples.items():
-            if numbers and not any(answer.task == task for answer in answers):
-                raise UnfixError(f"the task {task} has no items")
-        return answers
+        try:
+            os.write(self._write, json.dumps(asked).encode() + b"\n")
+        except OSError:
+            raise NotReady(f"lm-eval ended: {self._tail()}") from None
+        self._hear(limit + seconds + SPARE, server)
+        return msgspec.convert(json.loads(out.read_bytes()), list[Answer])
 
     def _hear(self, seconds: float, server: Server | None) -> dict[str, Any]:
         ends = time.monotonic() + seconds
@@ -134,7 +164,7 @@ class Scorer:
             if server is not None and server.handle in ready:
                 # What was asked fails by itself now, item by item.
                 watched = [self._read]
-                ends = min(ends, time.monotonic() + AFTER_DEATH + seconds / 10)
+                ends = min(ends, time.monotonic() + AFTER_DEATH)
                 continue
             if not ready:
                 raise ServerFailed(f"no answers within {seconds:.0f} s")
@@ -152,13 +182,16 @@ class Scorer:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1][:400] if lines else "it said nothing"
 
-    def close(self) -> None:
-        for end in (self._write, self._read):
-            with contextlib.suppress(OSError):
-                os.close(end)
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
+    def end(self) -> None:
+        """End its process; a thread that waits for it hears of that."""
+        if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+    def close(self) -> None:
+        self.end()
+        for end in (self._write, self._read):
+            with contextlib.suppress(OSError):
+                os.close(end)
+        self._write = self._read = -1

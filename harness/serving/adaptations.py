@@ -26,6 +26,8 @@ _MODULES = (
     "sglang.srt.speculative.spec_utils",
     "sglang.srt.speculative.eagle_worker_common",
     "sglang.kernels.ops.speculative.cache_locs",
+    "sglang.kernels.ops.speculative.spec_tree",
+    "sglang.srt.speculative.triton_ops.spec_tree",
     "sglang.srt.speculative.triton_ops.cache_locs",
     "sglang.srt.mem_cache.allocation",
 )

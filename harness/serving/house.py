@@ -44,13 +44,12 @@ def prepare() -> None:
 def main(read: int, write: int) -> NoReturn:
     processes.adopt_orphans()
     parent = os.getppid()
-    keepers: dict[int, str] = {}
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     try:
         prepare()
         _say(write, {"ready": os.getpid()})
         for asked in _orders(read, parent):
             pid = fork(asked)
-            keepers[pid] = asked["folder"]
             _say(write, {"started": pid, "folder": asked["folder"]})
     except BaseException as error:
         traceback.print_exc()
@@ -86,6 +85,7 @@ def _say(write: int, what: dict[str, Any]) -> None:
 
 def fork(asked: dict[str, Any]) -> int:
     """Fork a keeper with a server below it; gives the keeper's pid."""
+    house = os.getpid()
     pid = os.fork()
     if pid:
         return pid
@@ -93,22 +93,23 @@ def fork(asked: dict[str, Any]) -> int:
         os.setsid()
         processes.adopt_orphans()
         folder = Path(asked["folder"])
+        me = os.getpid()
         server = os.fork()
         if not server:
-            _be_the_server(asked, folder)
-        keeper.keep(server, folder)
+            _be_the_server(asked, folder, me)
+        keeper.keep(server, folder, house)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
-def _be_the_server(asked: dict[str, Any], folder: Path) -> NoReturn:
+def _be_the_server(asked: dict[str, Any], folder: Path, me: int) -> NoReturn:
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        keeper.be_kept(me)
         keeper.become(folder / "log")
-        processes.offer_to_the_kernel()
         os.environ.update(asked["environment"])
         attestations = Path(asked["attestations"])
         os.environ[boot.ATTESTATIONS] = str(attestations)
@@ -155,9 +156,7 @@ def _fork_below() -> None:
 
     start = multiprocessing.set_start_method
     start("fork", force=True)
-    multiprocessing.set_start_method = (  # type: ignore[assignment]
-        lambda method, force=False: None
-    )
+    multiprocessing.set_start_method = lambda method, force=False: None
 
 
 if __name__ == "__main__":

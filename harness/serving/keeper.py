@@ -19,13 +19,12 @@ from typing import Any, NoReturn
 
 from harness.prove import processes
 
-LOOK = 0.5
+LOOK = 0.2
 GRACE = 2.0  # seconds for a server to end by itself
 
 
-def keep(server: int, folder: Path) -> None:
+def keep(server: int, folder: Path, parent: int) -> None:
     """Wait for this child; then say how it ended, with nothing left below."""
-    parent = os.getppid()
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
     kills = processes.killed_for_memory()
@@ -63,19 +62,27 @@ def main(folder: Path) -> NoReturn:
     """Start the command of a folder's `start.json` and keep it."""
     asked: dict[str, Any] = json.loads((folder / "start.json").read_text())
     processes.adopt_orphans()
+    me = os.getpid()
     server = os.fork()
     if not server:
         try:
+            be_kept(me)
             become(folder / "log")
-            processes.offer_to_the_kernel()
             os.chdir(asked["cwd"])
             os.execve(asked["command"][0], asked["command"], asked["environment"])
         except BaseException as error:
             os.write(2, f"unfix: {error}\n".encode())
         finally:
             os._exit(127)
-    keep(server, folder)
+    keep(server, folder, asked["parent"])
     os._exit(0)
+
+
+def be_kept(keeper: int) -> None:
+    """For the server's first process: it goes before its keeper does, and not without it."""
+    os.setsid()  # what it sends to its own group must not reach the keeper
+    processes.die_with(keeper)
+    processes.offer_to_the_kernel()
 
 
 def become(log: Path) -> None:

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import socket
-import tempfile
-from pathlib import Path
 
 from harness.errors import NotReady
 
 FIRST, LAST = 21000, 31000  # below the range that the kernel gives to clients
-_FOLDER = Path(tempfile.gettempdir()) / f"unfix-ports-{os.getuid()}"
 
 
 class Reservation:
-    """A port, held by a lock on a file for as long as this is open."""
+    """A port, held for as long as this is open, and no longer than this process lives."""
 
-    def __init__(self, port: int, lock: int) -> None:
+    def __init__(self, port: int, held: socket.socket) -> None:
         self.port = port
-        self._lock = lock
+        self._held = held
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self._lock)
+        self._held.close()
 
 
 def reserve(count: int = 1) -> list[Reservation]:
+    """Ports that nobody uses, and that nobody else who asks here is given meanwhile."""
     found: list[Reservation] = []
-    _FOLDER.mkdir(mode=0o700, exist_ok=True)
-    start = FIRST + (os.getpid() * 37) % (LAST - FIRST)
+    start = (os.getpid() * 37) % (LAST - FIRST)
     for step in range(LAST - FIRST):
-        port = FIRST + (start - FIRST + step) % (LAST - FIRST)
-        lock = os.open(_FOLDER / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+        port = FIRST + (start + step) % (LAST - FIRST)
+        held = _hold(port)
+        if held is None:
             continue
         if not free(port):
-            os.close(lock)
+            held.close()
             continue
-        found.append(Reservation(port, lock))
+        found.append(Reservation(port, held))
         if len(found) == count:
             return found
     for one in found:
@@ -50,11 +41,22 @@ def reserve(count: int = 1) -> list[Reservation]:
     raise NotReady(f"no {count} free ports between {FIRST} and {LAST}")
 
 
+def _hold(port: int) -> socket.socket | None:
+    """A name in the kernel, where the ports are: one holder, all users, gone with its process."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(f"\0unfix-port-{port}")
+    except OSError:
+        held.close()
+        return None
+    return held
+
+
 def free(port: int) -> bool:
+    """Whether a server could have it, on whichever of the machine's addresses."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("", port))
         except OSError:
             return False
     return True

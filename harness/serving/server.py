@@ -7,10 +7,12 @@ import http.client
 import json
 import os
 import re
+import secrets
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,23 +20,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from harness import paths
 from harness.errors import NotReady, UnfixError
 from harness.patching import attestation, environment
 from harness.prove import processes
-from harness.serving import adaptations, ports
+from harness.serving import adaptations, leftovers, ports
 from harness.serving.house import REFUSED
 
+COLD = "harness.serving.cold"
 REFERENCE = "harness.serving.reference"
 LOOK = 0.2
 FAREWELL = 15.0
 _TAIL = 60_000
 # The last line of a traceback: what an exception was, without where.
-_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|OutOfBounds|Unwritten|Race|"
-                    r"Wrapped|CannotFollow|FenceCrossed|KernelAssertion)\b.*", re.MULTILINE)
-_MEMORY = re.compile(r"out of memory|not enough memory|cannot allocate memory", re.IGNORECASE)
+_ERROR = re.compile(
+    r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|OutOfBounds|Unwritten|Race|"
+    r"Wrapped|CannotFollow|FenceCrossed|KernelAssertion)\b.*",
+    re.MULTILINE,
+)
+_MEMORY = re.compile(
+    r"out of memory|not enough memory|(?:cannot|can't) allocate memory|\bbad_alloc\b|^MemoryError",
+    re.IGNORECASE,
+)
+_LATELY = 5  # errors: one of them may have been the cause of those after it
 
 
 class ServerFailed(NotReady):
@@ -53,21 +63,44 @@ class Setup:
     folders: tuple[Path, ...] = ()
     adaptations: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, hash=False)
-    module: str = "harness.serving.cold"  # what serves
-
-    @property
-    def at_import(self) -> dict[str, str]:
-        """What has to be in the environment before SGLang is imported."""
-        return {name: value for name, value in self.environment.items() if name in _EARLY}
+    module: str = COLD  # what serves
 
 
-_EARLY = ("TRITON_INTERPRET", "OMP_NUM_THREADS", "TORCH_COMPILE_DISABLE")
+class Starts(Protocol):
+    """Who may start a server in our place; its keeper's pid, or None."""
+
+    def start(self, server: Server, words: Sequence[str]) -> int | None: ...
+
+
+class Handle:
+    """A process that can be waited for, by a `select` as well.
+
+    It is closed when nobody holds it any more: another thread may be waiting when we are done.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._number = -1
+        self._number = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        return self._number
+
+    def gone(self, seconds: float) -> bool:
+        return bool(select.select([self], [], [], max(0.0, seconds))[0])
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._number, number)
+
+    def __del__(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
 
 
 class Server:
     """One server and all of its processes. Use `with`: at the end none of them is left."""
 
-    def __init__(self, setup: Setup, folder: Path, house: Any = None) -> None:
+    def __init__(self, setup: Setup, folder: Path, house: Starts | None = None) -> None:
         self.setup = setup
         self.folder = folder
         self.log = folder / "log"
@@ -82,15 +115,20 @@ class Server:
         self.started = time.monotonic()
         self.seconds = 0.0  # until it was ready
         self._process: subprocess.Popen[bytes] | None = None
-        words = _words(setup, self.port, self._held[1].port)
+        self._mark = secrets.token_hex(8)
+        self._stopping, self._stopped = threading.Lock(), False
         try:
+            words = _words(setup, self.port, self._held[1].port)
             pid = house.start(self, words) if house is not None else None
             self._pid = self._start_afresh(words) if pid is None else pid
+            self.handle = Handle(self._pid)
+        except ProcessLookupError:
+            self._let_go()
+            raise ServerFailed(f"the server ended before it was ready: {self.why()}") from None
         except BaseException:
             self._let_go()
             raise
         self.warm = pid is not None
-        self._handle = os.pidfd_open(self._pid)
 
     def _start_afresh(self, words: list[str]) -> int:
         setup = self.setup
@@ -100,11 +138,16 @@ class Server:
         engine = os.pathsep.join(
             dict.fromkeys([str(paths.PACKAGE.parent), *filter(None, [given.get("PYTHONPATH")])])
         )
-        given |= {"PYTHONPATH": engine, "PYTHONUNBUFFERED": "1"}
+        given |= {"PYTHONPATH": engine, "PYTHONUNBUFFERED": "1", leftovers.MARK: self._mark}
         environment.put_in(
             given, setup.revert, setup.enable, list(setup.folders), self.attestations
         )
-        asked = {"command": command, "environment": given, "cwd": str(Path.cwd())}
+        asked = {
+            "command": command,
+            "environment": given,
+            "cwd": str(Path.cwd()),
+            "parent": os.getpid(),
+        }
         (self.folder / "start.json").write_text(json.dumps(asked))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness.serving.keeper", str(self.folder)],
@@ -120,10 +163,10 @@ class Server:
         """Until it answers; says why if it never does."""
         ends = time.monotonic() + seconds
         while True:
-            if self._gone(LOOK):
+            if self.handle.gone(LOOK):
                 raise ServerFailed(f"the server ended before it was ready: {self.why()}")
             with contextlib.suppress(OSError, http.client.HTTPException):
-                self.ask("/health", seconds=10)
+                self.ask("/health", seconds=max(0.1, min(10, ends - time.monotonic())))
                 self.seconds = time.monotonic() - self.started
                 return
             if time.monotonic() > ends:
@@ -148,16 +191,8 @@ class Server:
             return data
 
     @property
-    def handle(self) -> int:
-        """Readable once the server is gone: for a `select` beside whatever is waited for."""
-        return self._handle
-
-    @property
     def dead(self) -> bool:
-        return self._gone(0)
-
-    def _gone(self, seconds: float) -> bool:
-        return bool(select.select([self._handle], [], [], seconds)[0])
+        return self.handle.gone(0)
 
     def why(self) -> str:
         """How it ended, and the last thing that it said went wrong."""
@@ -176,12 +211,12 @@ class Server:
     def _last_word(self) -> str:
         text = self.text()
         errors = _ERROR.findall(text)
-        if errors and _MEMORY.search(errors[-1]):
-            return f"out of memory: {errors[-1].strip()[:300]}"
-        if errors:
-            return errors[-1].strip()[:400]
         lines = [line for line in text.splitlines() if line.strip()]
-        return lines[-1].strip()[:400] if lines else "it said nothing"
+        said = errors[-_LATELY:] or lines[-_LATELY:]
+        memory = [line for line in said if _MEMORY.search(line)]
+        if memory:
+            return f"out of memory: {memory[-1].strip()[:300]}"
+        return said[-1].strip()[:400] if said else "it said nothing"
 
     def text(self) -> str:
         try:
@@ -204,7 +239,7 @@ class Server:
         if self._ended().get("code") != REFUSED:
             return ""
         with contextlib.suppress(OSError):
-            return (self.folder / "refused").read_text()
+            return str((self.folder / "refused").read_text())
         return ""
 
     def reach(self) -> dict[str, int]:
@@ -216,20 +251,28 @@ class Server:
 
     # Its end
 
+    def tell(self) -> None:
+        """Have it end, without waiting until it did."""
+        self.handle.send(signal.SIGTERM)
+
     def stop(self) -> None:
-        if not self._gone(0):
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGTERM)
-            if not self._gone(FAREWELL):
-                self._kill_all()
-        if self._process is not None:
-            self._process.wait()
-        with contextlib.suppress(OSError):
-            os.close(self._handle)
-        self._let_go()
+        """End all of it; whoever else does so meanwhile waits until it is done."""
+        with self._stopping:
+            if self._stopped:
+                return
+            if not self.dead:
+                self.tell()
+                if not self.handle.gone(FAREWELL):
+                    self._kill_all()
+            if not self._ended():
+                leftovers.end_all(self._mark, self.log)
+            if self._process is not None:
+                self._process.wait()
+            self._let_go()
+            self._stopped = True
 
     def _kill_all(self) -> None:
-        for pid in [*processes.below(self._pid), self._pid]:
+        for pid in [self._pid, *processes.below(self._pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -260,99 +303,3 @@ def _words(setup: Setup, port: int, inner: int) -> list[str]:
         return [*setup.words, "--port", str(port)]
     named = ["--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(inner)]
     return [*setup.words, *named]
-
-
-class House:
-    """A process that has imported one SGLang, and forks servers; closed, nothing is left of it."""
-
-    def __init__(self, setup: Setup, log: Path, seconds: float = 600.0) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.log = log
-        self._rest = b""
-        there, self._write = os.pipe()
-        self._read, back = os.pipe()
-        given = {**os.environ, **setup.at_import}
-        found_by = [str(paths.PACKAGE.parent), str(paths.project())]
-        rest = [given["PYTHONPATH"]] if given.get("PYTHONPATH") else []
-        given |= {
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys([*found_by, *rest])),
-            "PYTHONUNBUFFERED": "1",
-            "UNFIX_RELEASE": setup.release,
-            "UNFIX_HOME": str(paths.workspace()),
-            "UNFIX_PLANNER": sys.executable,
-        }
-        for name in ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT"):
-            given.pop(name, None)
-        with open(log, "ab") as output:
-            self._process = subprocess.Popen(
-                [str(setup.python), "-m", "harness.serving.house", str(there), str(back)],
-                env=given,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(there, back),
-                start_new_session=True,
-            )
-        os.close(there)
-        os.close(back)
-        self._limit = seconds
-        self._ready = False
-
-    def start(self, server: Server, words: Sequence[str]) -> int | None:
-        """Fork a server; None if this house is gone."""
-        setup = server.setup
-        self._wait()
-        asked = {
-            "folder": str(server.folder.resolve()),
-            "words": list(words),
-            "environment": setup.environment,
-            "revert": list(setup.revert),
-            "enable": list(setup.enable),
-            "folders": [str(folder.resolve()) for folder in setup.folders],
-            "adaptations": list(setup.adaptations),
-            "attestations": str(server.attestations.resolve()),
-        }
-        os.write(self._write, json.dumps(asked).encode() + b"\n")
-        return int(self._hear("started")["started"])
-
-    def _wait(self) -> None:
-        if not self._ready:
-            self._hear("ready")
-            self._ready = True
-
-    def _hear(self, what: str) -> dict[str, Any]:
-        ends = time.monotonic() + self._limit
-        while b"\n" not in self._rest:
-            left = ends - time.monotonic()
-            if left <= 0 or not select.select([self._read], [], [], left)[0]:
-                raise ServerFailed(f"SGLang was not imported within {self._limit:.0f} s")
-            data = os.read(self._read, 1 << 16)
-            if not data:
-                raise ServerFailed(f"the process that imports SGLang ended: {self._tail()}")
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
-        if what not in said:
-            raise ServerFailed(f"SGLang cannot be imported here: {said.get('failed', said)}")
-        return said
-
-    def _tail(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1][:400] if lines else "it said nothing"
-
-    def close(self) -> None:
-        for end in (self._write, self._read):
-            with contextlib.suppress(OSError):
-                os.close(end)
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def __enter__(self) -> House:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

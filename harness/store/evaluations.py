@@ -79,7 +79,8 @@ class Served(msgspec.Struct):
         return said
 
     def of(self, task: str) -> list[Answer]:
-        return [answer for answer in self.answers if answer.task == task]
+        """The answers of one task; of all of them for ''."""
+        return [answer for answer in self.answers if task in ("", answer.task)]
 
     @property
     def tasks(self) -> list[str]:
@@ -113,6 +114,7 @@ class Compared(msgspec.Struct):
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    # Of logprobs, or of the leads over the runner-up: whichever is the more.
     noise: float | None = None  # the largest difference of the base from itself
     divergence: float | None = None  # the largest difference from the base
     mean_divergence: float | None = None

@@ -13,6 +13,7 @@ from harness.errors import UnfixError
 from harness.evals.lossless import (
     CEILING,
     EPSILON,
+    MARGIN,
     Comparison,
     Noise,
     Output,
@@ -235,7 +236,7 @@ def test_a_logprob_that_is_no_number_is_a_difference(bad: float) -> None:
     # In the repeat it is not taken for noise.
     told = one(output(), output((5, 6, 9, 8)), again=broken)
     assert told.verdict is Verdict.DIFFERS
-    assert told.noise == Noise(EPS, EPS, 0, 0, 1)
+    assert told.noise == Noise(EPS, EPS, 0, 0, 1, MARGIN["float32"])
 
 
 def test_a_margin_may_be_infinite_but_is_a_number() -> None:
@@ -362,3 +363,20 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
         ties += told.counts[Verdict.NEAR_TIE]
         assert divergence(base, again, faulty, dtype="float32").verdict is Verdict.DIFFERS
     assert ties > 5
+
+
+# How sure of it
+
+
+def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:
+    """A model that knows its answer gives it a likelihood of one, whatever moves below."""
+    less = (3.0, 2.9, 3.0, 3.0)
+    told = one(output(), output(margins=less))
+    assert told.verdict is Verdict.DRIFTS
+    assert "its lead over the runner-up by 0.1" in str(told)
+    assert one(output(), output(margins=(3.0, 3.0 - MARGIN["float32"], 3.0, 3.0))).verdict is (
+        Verdict.EQUAL
+    )
+    # A base that is as far from itself says that this is noise; an unknown lead says nothing.
+    assert one(output(), output(margins=less), again=output(margins=less)).verdict is Verdict.EQUAL
+    assert one(output(), output(margins=None)).verdict is Verdict.EQUAL

@@ -1,0 +1,29 @@
+"""Servers that are not SGLang, and one lm-eval for all tests that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faked import Fakes, Serve, Shared
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    serving = Serve(tmp_path)
+    yield serving
+    serving.close()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """lm-eval takes its seconds to start: nobody starts a second one."""
+    kept = Shared(tmp_path_factory.mktemp("lm-eval") / "log")
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, shared: Shared) -> Fakes:
+    return Fakes(tmp_path, shared)

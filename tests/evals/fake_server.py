@@ -1,0 +1,147 @@
+"""What answers as SGLang does, and goes wrong as it is told: `--be '{"wrong": [10, 3]}'`.
+
+A share is [of, below]: it holds for prompts whose checksum, modulo `of`, is below `below`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PERSIST = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.setsid()
+if os.fork(): os._exit(0)
+if sys.argv[2] == "mute":
+    for handle in range(64):
+        try: os.close(handle)
+        except OSError: pass
+open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+
+
+def answer_of(prompt: str) -> str:
+    """The right answer, as the tasks in suites/accuracy ask: what stands behind the key."""
+    context, _, key = prompt.rpartition("?")
+    return context.rpartition(key)[2].partition(";")[0]
+
+
+def has(share: list[int] | None, prompt: str) -> bool:
+    return bool(share) and zlib.crc32(prompt.encode()) % share[0] < share[1]  # type: ignore[index]
+
+
+class Fake:
+    def __init__(self, be: dict[str, Any]) -> None:
+        self.be = be
+        self.count = 0
+        self.lock = threading.Lock()
+
+    def complete(self, asked: dict[str, Any]) -> tuple[int, bytes]:
+        be, prompt = self.be, asked["prompt"]
+        with self.lock:
+            self.count += 1
+            number = self.count
+            if be.get("record"):
+                with open(be["record"], "a") as record:
+                    record.write(json.dumps(asked) + "\n")
+        time.sleep(be.get("slow", 0))
+        if be.get("dies_at") and number >= be["dies_at"]:
+            self.die()
+        if has(be.get("hang"), prompt):
+            time.sleep(600)
+        if has(be.get("http"), prompt):
+            return 500, b"the scheduler fell over"
+        if has(be.get("garbage"), prompt):
+            return 200, b"<html>busy</html>"
+        text: Any = answer_of(prompt)
+        if has(be.get("wrong"), prompt):
+            text = "?" + text[1:]
+        chance = float("nan") if has(be.get("nan"), prompt) else -0.125
+        logprobs = {
+            "tokens": list(text),
+            "token_logprobs": [chance] * len(text),
+            "top_logprobs": [{token: chance, "#": -4.125} for token in text],
+        }
+        if has(be.get("null"), prompt):
+            text = None
+        choice = {"text": text, "logprobs": logprobs, "finish_reason": "stop"}
+        if has(be.get("abort"), prompt):
+            choice["finish_reason"] = "abort"
+        return 200, json.dumps({"choices": [choice]}).encode()
+
+    def die(self) -> None:
+        print(self.be.get("last", "Traceback (most recent call last):\nRuntimeError: no more"))
+        sys.stdout.flush()
+        code = self.be.get("code", 1)
+        if code < 0:
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+
+
+def serve(fake: Fake, port: int) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if fake.be.get("health_hangs"):
+                time.sleep(600)
+            accepted = {"internal_states": [{"avg_spec_accept_length": 2.5}]}
+            self.say(200, json.dumps(accepted).encode())
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if self.path == "/v1/completions":
+                self.say(*fake.complete(asked))
+            else:
+                self.say(200, b"Cache flushed.")
+
+        def say(self, code: int, data: bytes) -> None:
+            self.send_response(code)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--nccl-port", type=int, required=True)
+    parser.add_argument("--be", type=json.loads, default={})
+    given, _ = parser.parse_known_args()
+    be = given.be
+    for toggle in os.environ.get("SGLANG_DEBUG_REVERT_PR", "").split(","):
+        be |= be.get("without", {}).get(toggle, {})
+    print(f"fake: on port {given.port}, {given.nccl_port}", flush=True)
+    if be.get("deaf"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for how in be.get("brood", ()):
+        subprocess.Popen([sys.executable, "-c", PERSIST, be["pids"], how])
+    fake = Fake(be)
+    if be.get("never"):
+        print("loading the weights, 3 of 90", flush=True)
+        time.sleep(600)
+    if be.get("stillborn"):
+        fake.die()
+    serve(fake, given.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Servers forked from a process that has imported SGLang; here one that is a fake with its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faked import PYTHON, TOY, alive, eventually
+
+from harness import paths
+from harness.serving.server import Server, ServerFailed, Setup
+from harness.serving.warm import House
+
+MODULES = {
+    "torch/__init__.py": "def set_num_threads(count): pass\n",
+    "sglang/srt/entrypoints/__init__.py": "",
+    "sglang/srt/entrypoints/http_server.py": """
+import json, os, sys
+from tests.evals import fake_server
+def launch_server(words):
+    sys.argv = ["fake", *words]
+    if "--leave" in words:
+        raise SystemExit(7)
+    fake_server.main()
+""",
+    "sglang/srt/server_args.py": "def prepare_server_args(words): return words\n",
+    "sglang/srt/managers/__init__.py": "",
+    "sglang/srt/managers/detokenizer_manager.py": "",
+    "sglang/srt/managers/scheduler.py": "",
+    "sglang/srt/models/__init__.py": "",
+    "sglang/srt/models/registry.py": "import os\nassert os.environ.get('EARLY') != 'no'\n",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(TOY / "sglang", tmp_path / "sglang")
+    for name, text in MODULES.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "sglang" / "srt" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(paths.project())]))
+    return tmp_path
+
+
+@pytest.fixture
+def house(place: Path) -> Iterator[House]:
+    with House(setup(), place / "house.log") as found:
+        yield found
+
+
+def setup(*words: str, **be: object) -> Setup:
+    return Setup(PYTHON, ("--be", json.dumps(be), *words), environment={"NAME": "x"})
+
+
+def test_a_forked_server_answers_and_nothing_is_left_of_it(house: House, place: Path) -> None:
+    pids = place / "pids"
+    first = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
+    with Server(first, place / "one", house) as one, Server(setup(), place / "two", house) as two:
+        one.wait(20)
+        two.wait(20)
+        assert one.warm
+        assert one.port != two.port
+        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+    assert json.loads((place / "one" / "ended.json").read_text())["asked"]
+
+
+def test_one_that_dies_says_why(house: House, place: Path) -> None:
+    with (
+        Server(setup(stillborn=True), place / "one", house) as server,
+        pytest.raises(ServerFailed, match=r"RuntimeError: no more \(exit code 1\)"),
+    ):
+        server.wait(20)
+    with (
+        Server(setup("--leave"), place / "two", house) as server,
+        pytest.raises(ServerFailed, match=r"exit code 7"),
+    ):
+        server.wait(20)
+
+
+def test_a_keeper_that_was_killed(house: House, place: Path) -> None:
+    pids = place / "pids"
+    be = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
+    with Server(be, place / "one", house) as server:
+        server.wait(20)
+        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        os.kill(server._pid, signal.SIGKILL)
+        assert eventually(lambda: server.dead)
+    house.close()  # the last parent of those that nothing can tell
+    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+
+
+def test_a_house_that_is_gone_is_done_without(house: House, place: Path) -> None:
+    with Server(setup(), place / "one", house) as one:
+        one.wait(20)
+        house._process.kill()
+        house._process.wait()
+        assert eventually(lambda: one.dead)  # its keeper noticed
+    with Server(setup(), place / "two", house) as two:
+        two.wait(20)
+        assert not two.warm
+
+
+def test_what_cannot_be_imported_is_said(place: Path) -> None:
+    asked = Setup(PYTHON, (), environment={"EARLY": "no"})
+    with House(asked, place / "house.log") as house:
+        for name in ("one", "two"):
+            with pytest.raises(
+                ServerFailed, match=r"cannot be imported here: AssertionError|ended"
+            ):
+                Server(asked, place / name, house)
+
+
+def test_a_house_that_is_ended_meanwhile_lets_nobody_wait(place: Path) -> None:
+    registry = place / "sglang" / "srt" / "models" / "registry.py"
+    registry.write_text("import time\ntime.sleep(60)\n")
+    with House(setup(), place / "house.log") as house:
+        threading.Timer(0.7, house.end).start()
+        began = time.monotonic()
+        with pytest.raises(ServerFailed, match=r"ended|cannot be imported"):
+            Server(setup(), place / "one", house)
+        assert time.monotonic() - began < 10
