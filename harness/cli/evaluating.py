@@ -184,6 +184,7 @@ def _single(arguments: argparse.Namespace) -> Matrix:
     against = arguments.against
     if against is None and (revert or enable):
         base = msgspec.structs.replace(one, name="base", revert=[], enable=[])
+        one.like = base.name
     elif against == REFERENCE or (against is None and _is_ours(model)):
         base = Configuration(REFERENCE, model, engine=REFERENCE)
         one.like = base.name

@@ -82,12 +82,14 @@ class Fake:
         return 200, json.dumps({"choices": [choice]}).encode()
 
     def die(self) -> None:
-        print(self.be.get("last", "Traceback (most recent call last):\nRuntimeError: no more"))
-        sys.stdout.flush()
-        code = self.be.get("code", 1)
-        if code < 0:
-            os.kill(os.getpid(), -code)
-        os._exit(code)
+        with self.lock:  # once
+            print(self.be.get("last", "Traceback (most recent call last):\nRuntimeError: no more"))
+            sys.stdout.flush()
+            code = self.be.get("code", 1)
+            if code < 0:
+                os.kill(os.getpid(), -code)
+                time.sleep(600)
+            os._exit(code)
 
 
 def serve(fake: Fake, port: int) -> None:
@@ -127,8 +129,13 @@ def main() -> None:
     parser.add_argument("--be", type=json.loads, default={})
     given, _ = parser.parse_known_args()
     be = given.be
-    for toggle in os.environ.get("SGLANG_DEBUG_REVERT_PR", "").split(","):
+    toggles = os.environ.get("SGLANG_DEBUG_REVERT_PR", "").split(",")
+    for toggle in toggles:
         be |= be.get("without", {}).get(toggle, {})
+    if any(toggles) and be.get("reach", True):
+        from sglang import forms  # the toy
+
+        forms.plain(1, 2)
     print(f"fake: on port {given.port}, {given.nccl_port}", flush=True)
     if be.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -283,6 +283,34 @@ def test_any_answer_is_understood_whole_or_not_at_all(answer: Any) -> None:
     json.dumps(found, allow_nan=False).encode()
 
 
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"tokens": ["a", "b"], "token_logprobs": [-1.0]}, "2 tokens, 1 likelihoods"),
+        ({"tokens": ["a"], "top_logprobs": [None, None]}, "1 tokens, 0 likelihoods, 2 of the best"),
+        ({"tokens": "ab"}, "no lists"),
+        ({"tokens": [7]}, "a token of the answer is no text"),
+        ([1], "has no attribute"),
+    ],
+)
+def test_likelihoods_that_belong_to_no_token(found: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError, AttributeError), match=words):
+        lm_side.understood({"choices": [{"text": "ab", "logprobs": found}]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"object": "error", "message": "too long"}, "no answer: .*too long"),
+        ({"choices": []}, "not enough values"),
+        (None, "not subscriptable"),
+    ],
+)
+def test_what_is_no_answer_at_all(answer: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        lm_side.understood(answer)
+
+
 @given(st.text(alphabet=st.characters()))
 def test_half_a_character_is_kept_as_words(text: str) -> None:
     assert lm_side.plain(text).encode().decode() == lm_side.plain(text)

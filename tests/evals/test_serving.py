@@ -224,15 +224,15 @@ def test_a_server_that_kills_its_own_group_leaves_its_keeper_alone(serve: Serve)
 def test_who_reads_the_log_is_left_alone(serve: Serve) -> None:
     server = serve()
     with subprocess.Popen(["tail", "-f", str(server.log)], stdout=subprocess.DEVNULL) as reader:
-        assert eventually(
-            lambda: any(
-                os.path.realpath(one) == str(server.log)
-                for one in Path(f"/proc/{reader.pid}/fd").iterdir()
-            )
-        )
-        assert list(leftovers.find(server._mark, server.log))
-        assert reader.pid not in leftovers.find(server._mark, server.log)
-        reader.kill()
+        try:
+            handles = Path(f"/proc/{reader.pid}/fd")
+            wanted = str(server.log)
+            assert eventually(lambda: wanted in map(os.path.realpath, handles.iterdir()))
+            found = list(leftovers.find(server._mark, server.log))
+            assert found
+            assert reader.pid not in found
+        finally:
+            reader.kill()
 
 
 DRIVER = """

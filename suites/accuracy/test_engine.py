@@ -1,0 +1,88 @@
+"""What only the whole engine shows: a served model answers as plain transformers does.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. What lies in the prefix cache is as good as what is computed.
+2. A prompt in chunks is the prompt.
+3. A request that was retracted goes on as if nothing had been, and so do its neighbours.
+4. A window holds what the model was trained with: one token more moves the leads.
+5. A draft makes a server quicker, and its answers no different.
+
+Each answer is held token by token against plain transformers in float32, and so is each token's
+lead over the runner-up: a model that knows its answer gives it a likelihood of one, whatever moves
+below.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fixtures import accuracy
+
+NATIVE = ("--attention-backend", "torch_native")
+TRITON = ("--attention-backend", "triton")
+
+
+@pytest.mark.guards("prefix-positions-forgotten")
+def test_a_prefix_that_lies_in_the_cache_changes_no_answer() -> None:
+    asked = accuracy.items("shared", 4)
+    with accuracy.served("llama", *NATIVE, dtype="float32") as running:
+        heard = [accuracy.answer(running, item) for item in asked]
+    truth = [accuracy.known("llama", item) for item in asked]
+    accuracy.assert_the_same(asked, truth, heard, "float32")
+
+
+@pytest.mark.guards("chunk-positions-off-by-one")
+def test_a_prompt_in_chunks_is_the_prompt() -> None:
+    asked = accuracy.items("needle", 3)
+    with accuracy.served("llama", *NATIVE, "--chunked-prefill-size", "64", dtype="float32") as one:
+        heard = [accuracy.answer(one, item) for item in asked]
+    truth = [accuracy.known("llama", item) for item in asked]
+    accuracy.assert_the_same(asked, truth, heard, "float32")
+
+
+@pytest.mark.guards("retraction-frees-shared-pages")
+def test_a_retracted_request_goes_on_as_if_nothing_had_been() -> None:
+    asked = accuracy.items("shared", 32)
+    asked = [item for place in range(4) for item in asked[place::4]]  # each prefix comes again
+    with (
+        accuracy.retracting(),
+        accuracy.served("llama", *NATIVE, "--max-total-tokens", "700", dtype="float32") as running,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        heard = list(pool.map(lambda item: accuracy.answer(running, item), asked))
+    truth = [accuracy.known("llama", item) for item in asked]
+    accuracy.assert_the_same(asked, truth, heard, "float32")
+
+
+@pytest.mark.guards("window-one-too-wide")
+def test_a_window_holds_what_the_model_was_trained_with() -> None:
+    accuracy.not_in("0.5.9", "on a CPU, it answers gpt-oss wrongly as it is: docs/findings.md")
+    asked = accuracy.items("needle", 2)
+    with accuracy.served("gpt-oss", *TRITON, dtype="float32") as running:
+        heard = [accuracy.answer(running, item) for item in asked]
+    truth = [accuracy.known("gpt-oss", item) for item in asked]
+    accuracy.assert_the_same(asked, truth, heard, "float32")
+
+
+@pytest.mark.guards("verify-takes-wrong-child")
+def test_a_draft_changes_no_answer() -> None:
+    accuracy.needs(
+        "Triton tree kernels",
+        "sglang.kernels.ops.speculative.spec_tree",
+        "sglang.srt.speculative.triton_ops.spec_tree",
+    )
+    asked = accuracy.items("recall", 2)
+    with accuracy.served(
+        "llama",
+        *TRITON,
+        *accuracy.EAGLE,
+        dtype="float16",
+        draft="llama-eagle",
+        stand_ins=("tree-kernels", "checked"),
+    ) as running:
+        heard = [accuracy.answer(running, item) for item in asked]
+    truth = [accuracy.known("llama", item) for item in asked]
+    accuracy.assert_the_same(asked, truth, heard, "float16")
