@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from types import ModuleType
 from typing import Any
 
 VARIABLE = "UNFIX_ENGINE"
@@ -48,7 +47,7 @@ def _take_triton_trees() -> None:
     told = []
     for name in _MODULES:
         try:
-            module: ModuleType = importlib.import_module(name)
+            module: Any = importlib.import_module(name)
         except ModuleNotFoundError:
             continue
         if hasattr(module, "_is_cpu"):
