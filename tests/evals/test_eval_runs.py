@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faked import MODULE, PYTHON, TOY, Fakes, alive, being, eventually, fake, with_share
+from faked import (
+    MODULE,
+    PYTHON,
+    TOY,
+    Fakes,
+    alive,
+    being,
+    ended,
+    eventually,
+    fake,
+    pids_in,
+    with_share,
+)
 
 from harness import paths
 from harness.errors import UnfixError, UnknownToggle
@@ -346,14 +358,15 @@ def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
     python.chmod(0o755)
     pids = tmp_path / "pids"
     be = {"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)}
-    with unfix_eval(tmp_path, str(python), *words_for(tmp_path, jobs=jobs, **be)) as going:
+    words = words_for(tmp_path, jobs=jobs, **be)
+    with ended(unfix_eval(tmp_path, str(python), *words)) as going:
         assert eventually(lambda: len(list(tmp_path.glob("asked.*"))) == jobs, 30)
-        assert eventually(lambda: len(pids.read_text().split()) == 2 * jobs)
+        assert eventually(lambda: len(pids_in(pids)) == 2 * jobs)
         going.send_signal(number)
         _, said = going.communicate(timeout=30)
     assert going.returncode == 130, said
     assert "Traceback" not in said
-    left = [int(pid) for pid in pids.read_text().split()]
+    left = pids_in(pids)
     left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
     assert not any(map(alive, left))
     assert not [folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in _line(folder)]
@@ -370,7 +383,8 @@ def _line(folder: Path) -> str:
 
 def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     words = words_for(tmp_path, wrong=[2, 1])
-    with unfix_eval(tmp_path, "", *words, "--items", "50", "--json", "--record", "r.json") as going:
+    words += ["--items", "50", "--json", "--record", "r.json"]
+    with ended(unfix_eval(tmp_path, "", *words)) as going:
         out, said = going.communicate(timeout=120)
     assert going.returncode == 1, said
     told = json.loads(out)

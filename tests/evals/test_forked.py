@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faked import PYTHON, TOY, alive, eventually
+from faked import PYTHON, TOY, alive, eventually, pids_in
 
 from harness import paths
 from harness.serving.server import Server, ServerFailed, Setup
@@ -69,8 +69,8 @@ def test_a_forked_server_answers_and_nothing_is_left_of_it(house: House, place: 
         two.wait(20)
         assert one.warm
         assert one.port != two.port
-        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+        assert eventually(lambda: len(pids_in(pids)) == 2)
+    assert not any(map(alive, pids_in(pids)))
     assert json.loads((place / "one" / "ended.json").read_text())["asked"]
 
 
@@ -92,11 +92,11 @@ def test_a_keeper_that_was_killed(house: House, place: Path) -> None:
     be = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
     with Server(be, place / "one", house) as server:
         server.wait(20)
-        assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        assert eventually(lambda: len(pids_in(pids)) == 2)
         os.kill(server._pid, signal.SIGKILL)
         assert eventually(lambda: server.dead)
     house.close()  # the last parent of those that nothing can tell
-    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+    assert not any(map(alive, pids_in(pids)))
 
 
 def test_a_house_that_is_gone_is_done_without(house: House, place: Path) -> None:

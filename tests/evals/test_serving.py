@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faked import MODULE, PYTHON, Serve, alive, eventually
+from faked import MODULE, PYTHON, Serve, alive, ended, eventually, pids_in
 
 from harness import paths
 from harness.errors import NotReady, UnfixError
@@ -79,10 +79,10 @@ def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: Serve) -> None:
     """Nothing here can run a machine out of memory; what the keeper then writes is known."""
     server = serve()
     server.stop()
-    ended = server.folder / "ended.json"
-    said = json.loads(ended.read_text())
+    file = server.folder / "ended.json"
+    said = json.loads(file.read_text())
     assert (said["asked"], said["out_of_memory"]) == (True, False)
-    ended.write_text(json.dumps({**said, "code": -9, "out_of_memory": True}))
+    file.write_text(json.dumps({**said, "code": -9, "out_of_memory": True}))
     assert server.why() == "the kernel killed it: out of memory"
 
 
@@ -178,8 +178,8 @@ def brood(serve: Serve, **be: Any) -> tuple[Server, list[int]]:
     """A server with two daemons below it; one has closed all that it could be known by."""
     pids = serve.root / "pids"
     server = serve(brood=["plain", "mute"], pids=str(pids), **be)
-    assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-    found = [int(pid) for pid in pids.read_text().split()]
+    assert eventually(lambda: len(pids_in(pids)) == 2)
+    found = pids_in(pids)
     assert all(map(alive, found))
     return server, found
 
@@ -254,20 +254,20 @@ def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -
     pids = tmp_path / "pids"
     be = json.dumps({"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)})
     here = os.pathsep.join([str(Path(__file__).parent), str(paths.project())])
-    with subprocess.Popen(
+    going = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path / "server"), be, when],
         env={**os.environ, "PYTHONPATH": here},
         cwd=paths.project(),
         stdout=subprocess.PIPE,
         text=True,
-    ) as driver:
+    )
+    with ended(going) as driver:
         assert driver.stdout is not None
         keeper = int(driver.stdout.readline())
         if when == "ready":
-            assert eventually(lambda: len(pids.read_text().split()) == 2)
+            assert eventually(lambda: len(pids_in(pids)) == 2)
         driver.kill()
         driver.wait()
-    ended = tmp_path / "server" / "ended.json"
-    assert eventually(lambda: ended.exists() and not alive(keeper), 2.0 if when == "ready" else 5.0)
-    daemons = [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
-    assert not any(map(alive, daemons))
+    said = tmp_path / "server" / "ended.json"
+    assert eventually(lambda: said.exists() and not alive(keeper), 2.0 if when == "ready" else 5.0)
+    assert not any(map(alive, pids_in(pids)))
