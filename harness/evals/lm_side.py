@@ -16,12 +16,14 @@ import json
 import logging
 import math
 import os
+import random
 import sys
 import threading
 import time
 import traceback
 import urllib.error
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -69,23 +71,18 @@ def main(read: int, write: int) -> NoReturn:
             try:
                 if catalogue is None or catalogue.known != asked["known"]:
                     catalogue = Tasks(TaskManager, asked["known"])
-                manager = catalogue.manager(asked["tasks"])
-                sizes = {task: catalogue.size(task, manager) for task in asked["tasks"]}
+                tasks = catalogue.load(asked["tasks"])
+                sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
                 asked["samples"] = within(asked["samples"], sizes)
                 answers = []
                 if asked["samples"]:
                     client = Client(asked)
-                    found = lm_eval.simple_evaluate(
-                        model=client,
-                        tasks=list(asked["samples"]),
-                        task_manager=manager,
+                    wanted = {name: tasks[name] for name in asked["samples"]}
+                    found = lm_eval.evaluate(
+                        lm=client,
+                        task_dict={"tasks": wanted, "groups": {}, "group_map": {}},
                         samples=asked["samples"],
-                        log_samples=True,
                         bootstrap_iters=0,
-                        random_seed=asked["seed"],
-                        numpy_random_seed=asked["seed"],
-                        torch_random_seed=asked["seed"],
-                        fewshot_random_seed=asked["seed"],
                     )
                     answers = answers_of(found["samples"], client.line.heard)
                 Path(asked["out"]).write_text(json.dumps(answers))
@@ -105,9 +102,27 @@ class Tasks:
         self.known = known
         self._kind = kind
         self._managers: dict[bool, Any] = {}
-        self._sizes: dict[str, int] = {}
+        self._loaded: dict[str, Any] = {}
 
-    def manager(self, tasks: list[str]) -> Any:
+    def load(self, names: list[str]) -> dict[str, Any]:
+        """They are kept: a task draws all its items, and is asked for them batch by batch."""
+        manager = self._manager(names)
+        for name in names:
+            if name not in self._loaded:
+                random.seed(self.known["metadata"]["seed"])
+                try:
+                    task = manager.load([name])["tasks"][name]
+                    some = len(task.eval_docs)
+                except IndexError:  # lm-eval looks at the first one
+                    some = 0
+                if not some:
+                    raise ValueError(f"the task {name} has no items")
+                if task.get_config("num_fewshot") is None:
+                    task.set_config(key="num_fewshot", value=0)
+                self._loaded[name] = by_item(task, self.known["metadata"]["seed"])
+        return {name: self._loaded[name] for name in names}
+
+    def _manager(self, tasks: list[str]) -> Any:
         """One that knows them all."""
         for every in (False, True):
             if every:
@@ -133,15 +148,18 @@ class Tasks:
             if self._names is not None and task not in self._names:
                 raise ValueError(f"lm-eval knows no task {task}")
 
-    def size(self, task: str, manager: Any) -> int:
-        if task not in self._sizes:
-            try:
-                self._sizes[task] = len(manager.load([task])["tasks"][task].eval_docs)
-            except IndexError:  # lm-eval looks at the first one
-                self._sizes[task] = 0
-        if not self._sizes[task]:
-            raise ValueError(f"the task {task} has no items")
-        return self._sizes[task]
+
+def by_item(task: Any, seed: int) -> Any:
+    """Have a task draw the examples of an item by that item, whatever was asked before it."""
+    original = task.fewshot_context
+
+    def fewshot_context(doc: Any, *arguments: Any, **options: Any) -> Any:
+        text = json.dumps(doc, sort_keys=True, default=str)
+        task.set_fewshot_seed(seed + zlib.crc32(text.encode()))
+        return original(doc, *arguments, **options)
+
+    task.fewshot_context = fewshot_context
+    return task
 
 
 def within(samples: dict[str, list[int]], sizes: dict[str, int]) -> dict[str, list[int]]:

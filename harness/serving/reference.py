@@ -64,6 +64,8 @@ class Model:
 
 def serve(model: Model, port: int) -> None:
     class Handler(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True  # else each answer waits for an acknowledgement
+
         def do_GET(self) -> None:
             self.say({"healthy": True})
 
@@ -86,7 +88,10 @@ def serve(model: Model, port: int) -> None:
         def log_message(self, *_: Any) -> None:
             pass
 
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    class Listening(ThreadingHTTPServer):
+        request_queue_size = 128  # who comes as one of more than five at once waits a second
+
+    Listening(("127.0.0.1", port), Handler).serve_forever()
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ class Fake:
 def serve(fake: Fake, port: int) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             if fake.be.get("health_hangs"):
@@ -118,7 +119,10 @@ def serve(fake: Fake, port: int) -> None:
         def log_message(self, *_: Any) -> None:
             pass
 
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    class Listening(ThreadingHTTPServer):
+        request_queue_size = 128  # who comes as one of more than five at once waits a second
+
+    Listening(("127.0.0.1", port), Handler).serve_forever()
 
 
 def main() -> None:

@@ -156,6 +156,40 @@ def test_likelihoods_that_are_no_numbers(serve: Serve, shared: Shared) -> None:
         assert [one is not None for one in answer.margins] == [known] * len(answer.text)
 
 
+SHOTS = """
+task: shots
+custom_dataset: !function shots.documents
+output_type: generate_until
+test_split: test
+fewshot_split: test
+num_fewshot: 3
+doc_to_text: "what is {{a}}?"
+doc_to_target: "{{a}}"
+generation_kwargs: {until: [";"], max_gen_toks: 9}
+metric_list: [{metric: exact_match}]
+"""
+
+
+def test_the_examples_of_an_item_are_its_own_whatever_else_is_asked(
+    serve: Serve, shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lm-eval draws them one after the other: asked in batches, an item would have others."""
+    (serve.root / "shots.yaml").write_text(SHOTS)
+    (serve.root / "shots.py").write_text(
+        "from datasets import Dataset\n"
+        "def documents(**settings):\n"
+        "    return {'test': Dataset.from_list([{'a': f'n{n}'} for n in range(30)])}\n"
+    )
+    monkeypatch.setattr("harness.evals.scorer.FOLDER", serve.root)
+    server = serve()
+    every = ask(shared, server, samples={"shots": list(range(30))})
+    assert len({answer.prompt.rpartition("what is")[0] for answer in every}) > 10
+    assert all(answer.prompt.count("what is") == 4 for answer in every)
+    for some in ([3], [20, 21, 29], [0, 29]):
+        again = ask(shared, server, samples={"shots": some})
+        assert [one.prompt for one in again] == [every[number].prompt for number in some]
+
+
 # What cannot be asked
 
 
