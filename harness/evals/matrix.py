@@ -108,6 +108,12 @@ class Matrix(msgspec.Struct, forbid_unknown_fields=True):
         return max(1, sum(by_tasks) + sum(by_faults))
 
 
+def but_for_toggles(one: Configuration, other: Configuration) -> bool:
+    """Whether nothing but toggles is between two: the same release, arguments, weights and load."""
+    same = {"name": "", "revert": [], "enable": [], "like": "", "against": ""}
+    return bool(msgspec.structs.replace(one, **same) == msgspec.structs.replace(other, **same))
+
+
 def read(file: Path) -> Matrix:
     """A matrix file, or what is wrong with it and where."""
     try:

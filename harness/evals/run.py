@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import UnfixError
 from harness.evals import comparing, paired, power
 from harness.evals.asking import Askers, Samples, Task, Where
-from harness.evals.matrix import REFERENCE, Configuration, FaultIn, Matrix
+from harness.evals.matrix import REFERENCE, Configuration, FaultIn, Matrix, but_for_toggles
 from harness.evals.scorer import name_of
 from harness.matching.states import State, find
 from harness.registry import catalogue
@@ -184,7 +184,9 @@ class Run:
         served = self._served(one.name)
         found = []
         if one.like:
-            found.append(self._pair(self._served(one.like), served, "tokens", self._type(one)))
+            alike = but_for_toggles(one, self.matrix.one(one.like))
+            base = self._served(one.like)
+            found.append(self._pair(base, served, "tokens", self._type(one), alike=alike))
         if one.against:
             base = self._served(one.against)
             for task in self._tasks_of(one):
@@ -192,7 +194,13 @@ class Run:
         return found
 
     def _pair(
-        self, base: Served, candidate: Served, kind: str, dtype: str, task: str = ""
+        self,
+        base: Served,
+        candidate: Served,
+        kind: str,
+        dtype: str,
+        task: str = "",
+        alike: bool = False,
     ) -> Compared:
         if base.absent or candidate.absent:
             reason = candidate.absent or base.absent
@@ -201,7 +209,6 @@ class Run:
             return comparing.failed(base, candidate, kind)
         try:
             if kind == "tokens":
-                alike = candidate.words == base.words and candidate.model == base.model
                 return comparing.tokens(base, candidate, dtype=dtype, alike=alike)
             return comparing.accuracy(
                 base, candidate, task, cells=self.evaluation.cells, tolerance=self.matrix.tolerance
@@ -250,7 +257,7 @@ class Run:
             return Fault(
                 fault.toggle, task.one.name, served.name, False, False, [], "", absent=reason
             )
-        found = [self._pair(base, served, "tokens", dtype)]
+        found = [self._pair(base, served, "tokens", dtype, alike=True)]
         found.append(self._pair(base, served, "accuracy", dtype))
         by = []
         for compared in found:

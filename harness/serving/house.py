@@ -99,7 +99,9 @@ def fork(asked: dict[str, Any]) -> int:
             _be_the_server(asked, folder, me)
         keeper.keep(server, folder, house)
     except BaseException:
-        traceback.print_exc()
+        with open(Path(asked["folder"]) / "log", "a") as log:  # where its death is looked for
+            traceback.print_exc(file=log)
+        os._exit(1)
     finally:
         os._exit(0)
 

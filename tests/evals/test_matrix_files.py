@@ -187,3 +187,16 @@ def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_only_toggles_between_two_means_the_same_release_and_load_too() -> None:
+    """Else sums in another order would be held against the noise of one order."""
+    one = matrix.Configuration("one", "llama", "--a")
+    assert matrix.but_for_toggles(one, matrix.Configuration("b", "llama", "--a", revert=["27338"]))
+    for other in (
+        matrix.Configuration("b", "llama", "--a", release="0.5.16"),
+        matrix.Configuration("b", "llama", "--a", concurrency=1),
+        matrix.Configuration("b", "llama", "--a", dtype="float16"),
+        matrix.Configuration("b", "llama", "--a", stand_ins=["checked"]),
+    ):
+        assert not matrix.but_for_toggles(one, other)
