@@ -210,7 +210,8 @@ def _single(arguments: argparse.Namespace) -> Matrix:
 
 
 def _is_ours(model: str) -> bool:
-    return "/" not in model and (paths.project() / matrices.MODELS / model).is_dir()
+    ours = [paths.project() / place / model for place in matrices.MODELS]
+    return "/" not in model and any(place.is_dir() for place in ours)
 
 
 def _split(words: list[str]) -> list[str]:

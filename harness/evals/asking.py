@@ -174,6 +174,8 @@ class Askers:
             )
         found = models.as_type(models.folder(one.model), task.dtype)
         words = [*task.words, "--model-path", str(found)]
+        if adaptations.DRAWN in one.stand_ins:
+            words += ["--load-format", "dummy"]
         if one.draft:
             draft = models.as_type(models.folder(one.draft), task.dtype)
             words += [f"--{models.DRAFTS}", str(draft)]

@@ -35,6 +35,11 @@ def accuracy(
         {key: one.right for key, one in common.items()},
         {key: one.right for key, one in second.items()},
     )
+    if common and not any(one.right is not False for one in [*common.values(), *second.values()]):
+        said = (
+            f"{Judged.NA}: neither answers any of {len(common)} items rightly, so none can be lost"
+        )
+        return Compared(base.name, candidate.name, "accuracy", task, Judged.NA, said)
     judged = paired.judge(pair, cells=cells, tolerance=tolerance)
     differences = []
     for key, one in common.items():
@@ -64,7 +69,14 @@ def accuracy(
     )
 
 
-def tokens(base: Served, candidate: Served, *, dtype: str, alike: bool = False) -> Compared:
+def tokens(
+    base: Served,
+    candidate: Served,
+    *,
+    dtype: str,
+    alike: bool = False,
+    truth: Served | None = None,
+) -> Compared:
     """Whether what must not change an answer changed one, over all tasks that both were asked."""
     first, second = _by_item(base.answers), _by_item(candidate.answers)
     _same_items(first, second)
@@ -75,6 +87,9 @@ def tokens(base: Served, candidate: Served, *, dtype: str, alike: bool = False) 
         {key: _output(one) for key, one in second.items()},
         dtype=dtype,
         alike=alike,
+        truth={key: _output(one) for key, one in _by_item(truth.answers).items()}
+        if truth
+        else None,
     )
     differences = []
     for key, one in found.items.items():

@@ -24,6 +24,7 @@ EPSILON = {"float32": 1e-4, "float16": 2.0**-7, "bfloat16": 2.0**-4}
 # served models of a few layers: 0.023 and 0.086 in float16.
 MARGIN = {"float32": 4e-3, "float16": 2.0**-4, "bfloat16": 0.5}
 ALIKE = 8  # times less, where nothing but a toggle is between two and the repeat was measured
+TRUSTED = 4.0  # times the least margin: a base farther from float32 than that may be wrong itself
 FACTOR = 2.0  # times the noise: what logprobs may differ by, and what a near-tie's margin may be
 CEILING = 0.5  # a base that is farther from itself than this is no measure of anything
 
@@ -138,11 +139,17 @@ class Noise:
 
 
 def noise(
-    base: Mapping[str, Output], again: Mapping[str, Output], dtype: str, alike: bool = False
+    base: Mapping[str, Output],
+    again: Mapping[str, Output],
+    dtype: str,
+    alike: bool = False,
+    truth: Mapping[str, Output] | None = None,
 ) -> Noise:
     """Measured where base and repeat have the same tokens so far.
 
-    Where the base flips by itself, both tokens moved, by half of the margin at least.
+    Where the base flips by itself, both tokens moved, by half of the margin at least. A model of
+    experts moves in steps: rounding picks another expert once in hundreds of tokens, too seldom for
+    a repeat of a few. How far the base is from the same model in float32 (`truth`) shows it.
     """
     if dtype not in EPSILON:
         raise UnfixError(f"no data type {dtype}: one of {', '.join(EPSILON)}")
@@ -168,7 +175,19 @@ def noise(
     largest = max([least, *apart, *flipped])
     assumed = MARGIN[dtype] / (ALIKE if alike and margins else 1)
     margin = max([assumed, *margins])
+    if truth and not alike:
+        margin = max(margin, min(TRUSTED * assumed, _from_truth(base, truth)))
     return Noise(largest, max([least, *means]), len(apart), flips, unusable, margin)
+
+
+def _from_truth(base: Mapping[str, Output], truth: Mapping[str, Output]) -> float:
+    """The largest difference of two margins from the same model without rounding."""
+    apart: list[float] = []
+    for item in base.keys() & truth.keys():
+        one, true = base[item], truth[item]
+        if not (one.error or true.error):
+            apart += _margins_apart(one, true, parting(one.tokens, true.tokens))
+    return max(apart, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -268,16 +287,17 @@ def divergence(
     *,
     dtype: str = "bfloat16",
     alike: bool = False,
+    truth: Mapping[str, Output] | None = None,
 ) -> Comparison:
     """The base, the base run again, and what must not differ from it; each by item.
 
     `alike`: both are one configuration, and only a toggle is between them. What sums in another
-    order are worth then need not be assumed: the repeat has it.
+    order are worth then need not be assumed: the repeat has it. `truth`: the same model in float32.
     """
     every = sorted(base.keys() | candidate.keys())
     if not every:
         raise UnfixError("the task has no items")
-    floor = noise(base, again, dtype, alike)
+    floor = noise(base, again, dtype, alike, truth)
     items: dict[str, Divergence] = {}
     missing: dict[str, str] = {}
     errors: dict[str, str] = {}

@@ -29,7 +29,8 @@ from harness.serving import adaptations
 
 REFERENCE = "transformers"
 TASKS = ("recall", "copying", "needle", "shared")
-MODELS = "fixtures/models/trained"
+FURTHER = ("long",)  # ours, too, for those who ask for it
+MODELS = ("fixtures/models/trained", "fixtures/models/drawn")
 FOLDER = "suites/accuracy/matrices"
 DEVICES = ("auto", "cpu", "cuda")
 _NAME = re.compile(r"\w[\w.+-]*")

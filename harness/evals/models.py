@@ -17,11 +17,12 @@ DRAFTS = "speculative-draft-model-path"
 
 
 def folder(name: str) -> Path:
-    """One of the trained ones by its name, or any folder that holds a model."""
-    trained = paths.project() / MODELS / name
-    found = trained if "/" not in name and trained.is_dir() else Path(name).expanduser()
+    """One of ours by its name, or any folder that holds a model."""
+    ours = [paths.project() / place for place in MODELS]
+    named = [place / name for place in ours if "/" not in name and (place / name).is_dir()]
+    found = named[0] if named else Path(name).expanduser()
     if not (found / "config.json").is_file():
-        here = sorted(one.name for one in trained.parent.glob("*") if one.is_dir())
+        here = sorted(one.name for place in ours for one in place.glob("*") if one.is_dir())
         raise NotReady(
             f"no model is called {name}: there are {', '.join(here) or 'none'}, "
             "or give a folder with a config.json"

@@ -15,6 +15,7 @@ from harness.evals.scorer import name_of
 from harness.matching.states import State, find
 from harness.registry import catalogue
 from harness.releases import managed
+from harness.serving.adaptations import DRAWN
 from harness.store.evaluations import (
     Compared,
     Evaluation,
@@ -131,6 +132,8 @@ class Run:
         plain = one.engine == REFERENCE
         waited_for = [other for other in matrix.configurations if other.like == one.name]
         waits = bool(waited_for or any(one.name in other.where for other in matrix.faults))
+        # Weights that nobody trained are sure of nothing: all is repeated to know their noise.
+        again = min(AGAIN, items if DRAWN in one.stand_ins else max(2, items // 3))
         name = one.name
         if fault is not None:
             name += f" {'without' if fault.revert else 'with'} {fault.toggle}"
@@ -143,7 +146,7 @@ class Run:
             "float32" if plain else one.dtype or matrix.dtype,
             [*one.revert, *([fault.revert] if fault and fault.revert else [])],
             [*one.enable, *([fault.enable] if fault and fault.enable else [])],
-            again=min(AGAIN, max(2, items // 3)) if waits and not plain and fault is None else 0,
+            again=again if waits and not plain and fault is None else 0,
             words=[] if plain else words,
             environment={**matrix.environment, **one.environment},
         )
@@ -209,12 +212,22 @@ class Run:
             return comparing.failed(base, candidate, kind)
         try:
             if kind == "tokens":
-                return comparing.tokens(base, candidate, dtype=dtype, alike=alike)
+                truth = self._truth(base)
+                return comparing.tokens(base, candidate, dtype=dtype, alike=alike, truth=truth)
             return comparing.accuracy(
                 base, candidate, task, cells=self.evaluation.cells, tolerance=self.matrix.tolerance
             )
         except UnfixError as error:
             return comparing.cannot_be(base, candidate, kind, task, str(error))
+
+    def _truth(self, base: Served) -> Served | None:
+        """The same model in float32, where the matrix has it beside this one."""
+        one = next((one for one in self.matrix.configurations if one.name == base.name), None)
+        for name in one.bases if one else []:
+            other = self.matrix.one(name)
+            if other.engine == REFERENCE and other.model == base.model:
+                return self._served(name)
+        return None
 
     def _type(self, one: Configuration) -> str:
         return one.dtype or self.matrix.dtype or "bfloat16"

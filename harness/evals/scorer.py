@@ -22,7 +22,7 @@ import msgspec
 from harness import paths
 from harness.errors import NotReady, UnfixError
 from harness.evals import lm_side
-from harness.evals.matrix import TASKS
+from harness.evals.matrix import FURTHER, TASKS
 from harness.serving.server import Server, ServerFailed
 from harness.store.evaluations import Answer
 
@@ -76,7 +76,7 @@ def _install(home: Path) -> None:
 
 def name_of(task: str) -> str:
     """A task of ours by its short name, or one of lm-eval's."""
-    return OURS + task if task in TASKS else task
+    return OURS + task if task in (*TASKS, *FURTHER) else task
 
 
 class Scorer:

@@ -1,6 +1,6 @@
 """What SGLang's engine is told on a machine without a GPU, and how its kernels are watched.
 
-Runs inside SGLang's own processes. Nothing here computes anything: on a CPU the speculative
+Runs inside SGLang's own processes. Nothing here computes an answer: on a CPU the speculative
 modules are told to take the Triton tree kernels that SGLang itself ships (for XPU), since the
 CUDA ones are a binary. What was told is said once, in the server's log, and kept with the run.
 """
@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import importlib
 import os
+import zlib
 from typing import Any
 
 VARIABLE = "UNFIX_ENGINE"
 TREE_KERNELS = "tree-kernels"
 CHECKED = "checked"
+DRAWN = "drawn-weights"
 WORDS = {
     TREE_KERNELS: "SGLang's own Triton tree kernels stand in for the CUDA ones",
     CHECKED: "every Triton kernel of the scheduler is under check",
+    DRAWN: "its weights are drawn by seed, not learned: its logits are compared, it knows nothing",
 }
+SHARP = 8.0  # of the last layer: logits far enough apart to name a token
+QUIET = 0.125  # of experts: which of two as likely ones is taken must not decide the answer
 
 # Where a release keeps the switch between the tree kernels, and what it is told there.
 _MODULES = (
@@ -36,7 +41,7 @@ _XPU = ("sgl_build_tree_kernel_triton", "assign_extend_cache_locs_uniform_func")
 def apply(names: list[str]) -> None:
     """Make these adaptations in this process; what is forked from it has them, too."""
     for name in names:
-        {TREE_KERNELS: _take_triton_trees, CHECKED: _watch}[name]()
+        {TREE_KERNELS: _take_triton_trees, CHECKED: _watch, DRAWN: _draw}[name]()
 
 
 def asked_for() -> list[str]:
@@ -77,3 +82,35 @@ def _watch() -> None:
 
     event_loop_normal.watched = True  # type: ignore[attr-defined]
     Scheduler.event_loop_normal = event_loop_normal
+
+
+def _draw() -> None:
+    """Have the weights of `--load-format dummy` drawn as an untrained model's are.
+
+    SGLang's own are all but nothing, norms included, so every token would be as likely as any
+    other, and whatever went wrong below would not show.
+    """
+    from sglang.srt.model_loader import loader, weight_utils
+
+    for module in (loader, weight_utils):
+        if not hasattr(module, "initialize_dummy_weights"):
+            raise RuntimeError("this SGLang makes its dummy weights elsewhere")
+        module.initialize_dummy_weights = drawn
+
+
+def drawn(model: Any, *_: Any, **__: Any) -> None:
+    """Each weight from its own name: a matrix keeps the size of what goes through it."""
+    import torch
+
+    for name, weight in model.state_dict().items():
+        if not torch.is_floating_point(weight):
+            continue
+        if weight.dim() < 2:
+            weight.data.fill_(0.0 if name.endswith("bias") else 1.0)
+            continue
+        draw = torch.Generator(device=weight.device).manual_seed(zlib.crc32(name.encode()))
+        scale = 1.0 if "embed" in name else weight.shape[-1] ** -0.5
+        scale *= SHARP if "lm_head" in name else QUIET if weight.dim() > 2 else 1.0
+        # In float32 on the way: the narrow types draw nothing themselves.
+        values = torch.empty(weight.shape, device=weight.device)
+        weight.data.copy_(values.normal_(0.0, scale, generator=draw))

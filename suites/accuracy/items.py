@@ -7,8 +7,10 @@ wrong answer speaks of the engine, not of the model.
 What a text may be used for is settled by its checksum (see SIDES): no text of an evaluation can
 have been seen in training, whatever the seeds.
 
-lm-eval calls the functions `recall`, `copying`, `needle` and `shared` with its metadata; see
-`recall.yaml` beside this file.
+`long` is for the kernels of prefill, not for the trained models: its texts are too long to know.
+
+lm-eval calls the functions named as the tasks with its metadata; see `recall.yaml` beside this
+file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ LETTERS = string.ascii_lowercase
 CHARACTERS = LETTERS + string.digits
 NOISE = CHARACTERS + " .,"
 GROUP = 4
-LONGEST_PROMPT = 256
+LONGEST_PROMPT = 256  # of TASKS: what a model is trained with
 
 
 class Stuck(Exception):
@@ -112,11 +114,22 @@ def draw_needle(draw: Random, size: float, pairs: int) -> tuple[str, Questions]:
     return text.text, questions
 
 
+def draw_long(draw: Random, size: float, pairs: int) -> tuple[str, Questions]:
+    """A pair near the beginning of more than any chunk's usual share of letters."""
+    del pairs
+    pair = Text(draw)
+    question = pair.pair()
+    before = "".join(draw.choices(LETTERS, k=100))
+    after = "".join(draw.choices(LETTERS, k=round(draw.randint(12_000, 13_000) * size)))
+    return f"{before};{pair.text}{after}", [question]
+
+
 DRAWN = {
     "recall": draw_recall,
     "copying": draw_copying,
     "needle": draw_needle,
     "shared": draw_shared,
+    "long": draw_long,
 }
 
 
@@ -170,3 +183,7 @@ def needle(**settings) -> dict:
 
 def shared(**settings) -> dict:
     return documents("shared", settings)
+
+
+def long(**settings) -> dict:
+    return documents("long", settings)
