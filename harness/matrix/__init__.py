@@ -1,0 +1,1 @@
+"""The configuration matrix: options that meet, planned as few cells, run anywhere."""
