@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from harness.cli import options, pages
 
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "matrix",
         nargs="?",
         metavar="MATRIX",
-        help="a matrix file, or the name of one in suites/accuracy/matrices (cpu, h200); "
+        help="a matrix file, or the name of one in suites/accuracy/matrices (cpu, h200, …); "
         "without one a single configuration is served, with the arguments behind `--`",
     )
     parser.add_argument("--model", help="a trained model by its name, or a folder (default: llama)")
@@ -60,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--patience", type=float, default=600.0, metavar="S", help="seconds for a server to start"
+    )
+    parser.add_argument(
+        "--judge-again",
+        metavar="RECORD",
+        type=Path,
+        help="serve nothing: compare the answers that a --record file of this matrix holds",
     )
     options.add_toggle_folders(parser)
     pages.add_arguments(parser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import math
 from pathlib import Path
@@ -40,7 +41,7 @@ def write(evaluation: Evaluation, arguments: argparse.Namespace) -> None:
     if arguments.markdown:
         _save(arguments.markdown, eval_markdown.text(evaluation))
     if arguments.record:
-        text = json.dumps(to_json(evaluation), indent=1, ensure_ascii=False)
+        text = json.dumps(_short(to_json(evaluation)), indent=1, ensure_ascii=False)
         _save(arguments.record, pages.without_places(text) + "\n")
 
 
@@ -94,6 +95,18 @@ def _strict(value: Any) -> Any:
     return value
 
 
+def _short(value: Any) -> Any:
+    """Six digits of each number: a record is kept, and no verdict hangs on the seventh."""
+    if isinstance(value, dict):
+        return {name: _short(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    if isinstance(value, float) and abs(value) < 1e6:
+        return float(f"{value:.6g}")
+    return value
+
+
 def _save(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    data = text.encode(errors="backslashreplace")
+    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)

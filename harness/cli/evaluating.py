@@ -15,7 +15,7 @@ from types import FrameType
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options
+from harness.cli import options, pages
 from harness.errors import NotReady, UnfixError
 from harness.evals import matrix as matrices
 from harness.evals import models, paired, scorer
@@ -39,12 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
     eval_pages.check(arguments)
     _numbers(arguments)
     matrix = _matrix(arguments)
+    if arguments.judge_again is not None:
+        return _judge_again(arguments, matrix)
     where = _where(arguments, matrix)
     _models_are_there(matrix)
     scorer.python()  # installs lm-eval if need be, before anything is served
     store = Store()
     identity = where.folder.name
-    new = begin(matrix, where, identity, shlex.join(["unfix", *sys.argv[1:]]))
+    new = begin(matrix, where, identity, shlex.join(["unfix", *pages.asked(sys.argv[1:])]))
     new.machine = _machine(where)
     options.say(
         f"{_many(len(matrix.configurations), 'configuration')} on {where.device} with SGLang "
@@ -69,6 +71,17 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         store.save_evaluation(new)
     return _show(done, arguments, stopped)
+
+
+def _judge_again(arguments: argparse.Namespace, matrix: Matrix) -> int:
+    """The same answers by today's statistics; the store keeps what was said at the time."""
+    from harness.evals.again import Again, read
+
+    recorded = read(arguments.judge_again)
+    recorded.command = shlex.join(pages.asked(shlex.split(recorded.command)))
+    toggles = tuple(folder.resolve() for folder in arguments.toggles)
+    where = Where(recorded.device, "", paths.state(), toggles, False, arguments.patience)
+    return _show(Again(matrix, where, recorded).go(), arguments, False)
 
 
 def _show(done: Evaluation, arguments: argparse.Namespace, stopped: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,21 @@ def record(runs: list[Run]) -> str:
     data = [as_data(run) for run in runs]
     text = json.dumps(data[0] if len(data) == 1 else data, indent=1, ensure_ascii=False)
     return without_places(text) + "\n"
+
+
+_OUTPUTS = ("--html", "--junit", "--markdown", "--record")
+
+
+def asked(words: Sequence[str]) -> list[str]:
+    """A command line without the files it was to write: they are none of what was run."""
+    kept: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word in _OUTPUTS:
+            next(left, None)
+        elif not word.startswith(tuple(f"{name}=" for name in _OUTPUTS)):
+            kept.append(word)
+    return kept
 
 
 def without_places(text: str) -> str:

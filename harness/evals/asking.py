@@ -67,7 +67,7 @@ class Askers:
     def __init__(self, where: Where, seed: int) -> None:
         self.where = where
         self.seed = seed
-        self._houses: dict[str, House] = {}
+        self._houses: dict[tuple[str, tuple[tuple[str, str], ...]], House] = {}
         self._lock = threading.Lock()
         self._scorers: queue.SimpleQueue[Scorer] = queue.SimpleQueue()
         self._every: list[Scorer] = []
@@ -143,22 +143,19 @@ class Askers:
             self._live.discard(running)
 
     def _must_be_afresh(self, task: Task) -> bool:
-        """Where no fork will do: SGLang reads some variables as it is imported."""
+        """Where no fork will do."""
         one = task.one
-        return (
-            self.where.afresh
-            or self.where.device != "cpu"
-            or one.engine == REFERENCE
-            or bool(one.environment)
-        )
+        return self.where.afresh or self.where.device != "cpu" or one.engine == REFERENCE
 
     def _house(self, setup: Setup, release: str) -> House:
+        # SGLang reads some variables as it is imported: who has others has a house of its own.
+        key = release, tuple(sorted(setup.environment.items()))
         with self._lock:
             self._refuse_if_closed()
-            if release not in self._houses:
-                log = self.where.folder / "houses" / f"{release}.log"
-                self._houses[release] = House(setup, log)
-            return self._houses[release]
+            if key not in self._houses:
+                log = self.where.folder / "houses" / f"{release}-{len(self._houses)}.log"
+                self._houses[key] = House(setup, log)
+            return self._houses[key]
 
     def _setup(self, task: Task, release: str) -> Setup:
         one = task.one

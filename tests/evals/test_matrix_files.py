@@ -78,7 +78,7 @@ BAD = {
     "an unknown engine": (of(named("a", "engine: vllm")), "no engine is called vllm"),
     "an unknown stand-in": (
         of(named("a", "stand-ins: [checkd]")),
-        "a: no stand-in is called checkd; there are checked, tree-kernels",
+        "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels",
     ),
     "transformers with toggles": (
         of(named("a", "engine: transformers, revert: [x]")),
