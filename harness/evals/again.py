@@ -22,12 +22,12 @@ def read(file: Path) -> Evaluation:
     try:
         data = file.read_bytes()
         whole = json.loads(gzip.decompress(data) if file.suffix == ZIPPED else data)
-        for told in ("green", "problems"):  # what it came to is told from the rest
-            whole.pop(told)
-        return msgspec.convert(whole, Evaluation)
+        told = {"green", "problems"}  # from the rest
+        kept = {name: one for name, one in whole.items() if name not in told}
+        return msgspec.convert(kept, Evaluation)
     except OSError as error:
         raise UnfixError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, AttributeError, EOFError) as error:
+    except (ValueError, AttributeError, EOFError) as error:
         raise UnfixError(f"{file} is no record of an evaluation: {error}") from error
 
 

@@ -380,3 +380,44 @@ def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:
     # A base that is as far from itself says that this is noise; an unknown lead says nothing.
     assert one(output(), output(margins=less), again=output(margins=less)).verdict is Verdict.EQUAL
     assert one(output(), output(margins=None)).verdict is Verdict.EQUAL
+
+
+def off(by: float) -> Output:
+    return output(margins=(3.0, 3.0 + by, 3.0, 3.0))
+
+
+def test_how_far_the_base_is_from_float32_is_what_rounding_is_worth() -> None:
+    """A model of experts: the repeat shows nothing, and one item in hundreds has moved."""
+    least = MARGIN["bfloat16"]
+    base = {"a": off(2.9 * least), "b": output()}
+    candidate = {"a": output(), "b": off(2.9 * least)}
+    truth = {"a": output(), "b": output()}
+    assert divergence(base, base, candidate).verdict is Verdict.DRIFTS
+    assert divergence(base, base, candidate, truth=truth).verdict is Verdict.EQUAL
+    farther = {"a": output(), "b": off(6.1 * least)}
+    assert divergence(base, base, farther, truth=truth).verdict is Verdict.DRIFTS
+
+
+def test_a_base_that_is_wrong_itself_excuses_nobody() -> None:
+    least = MARGIN["bfloat16"]
+    base = {"a": off(40 * least), "b": output()}
+    candidate = {"a": output(), "b": off(8.1 * least)}
+    truth = {"a": output(), "b": output()}
+    assert divergence(base, base, candidate, truth=truth).items["b"].verdict is Verdict.DRIFTS
+
+
+def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
+    least = MARGIN["bfloat16"]
+    base = {"a": off(2.9 * least), "b": output()}
+    candidate = {"a": off(2.9 * least), "b": off(0.6 * least)}
+    truth = {"a": output(), "b": output()}
+    told = divergence(base, base, candidate, truth=truth, alike=True)
+    assert told.verdict is Verdict.DRIFTS
+
+
+def test_an_error_of_the_reference_says_nothing_of_rounding() -> None:
+    base = {"a": output(), "b": output()}
+    candidate = {"a": output(), "b": off(2.9 * MARGIN["bfloat16"])}
+    broken = output(margins=(3.0, 9.0, 3.0, 3.0), error="500")
+    told = divergence(base, base, candidate, truth={"a": broken, "b": broken})
+    assert told.verdict is Verdict.DRIFTS

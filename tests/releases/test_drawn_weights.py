@@ -1,0 +1,57 @@
+"""Weights that are drawn instead of learned: the same each time, and such that a fault shows."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from harness.serving.adaptations import SHARP, drawn
+
+
+def model() -> nn.Module:
+    made = nn.Module()
+    made.embed_tokens = nn.Embedding(64, 256)
+    made.proj = nn.Linear(256, 256)
+    made.norm = nn.LayerNorm(256)
+    made.experts = nn.Parameter(torch.zeros(4, 256, 256, dtype=torch.bfloat16))
+    made.lm_head = nn.Linear(256, 64, bias=False)
+    made.register_buffer("table", torch.arange(5))
+    return made
+
+
+def test_each_weight_is_drawn_from_its_own_name_and_again_the_same() -> None:
+    first, second = model(), model()
+    drawn(first)
+    torch.manual_seed(17)
+    drawn(second)
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, second.state_dict()[name]), name
+    assert not torch.equal(first.proj.weight, first.lm_head.weight.repeat(4, 1))
+
+
+def test_a_matrix_keeps_the_size_of_what_goes_through_it() -> None:
+    made = model()
+    drawn(made)
+    through = made.norm(made.embed_tokens(torch.arange(64)))
+    assert 0.8 < made.proj(through).std() < 1.25
+    assert 0.8 * SHARP < made.lm_head(through).std() < 1.25 * SHARP
+    assert 0.05 < (through @ made.experts[0].float()).std() < 0.5
+    assert torch.equal(made.table, torch.arange(5))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sglang_makes_its_dummy_weights_by_it() -> None:
+    from sglang.srt.model_loader import loader, weight_utils
+
+    from harness.serving import adaptations
+
+    before = loader.initialize_dummy_weights, weight_utils.initialize_dummy_weights
+    try:
+        adaptations.apply([adaptations.DRAWN])
+        assert loader.initialize_dummy_weights is drawn
+        assert "initialize_dummy_weights(model)" in inspect.getsource(loader)
+    finally:
+        loader.initialize_dummy_weights, weight_utils.initialize_dummy_weights = before
