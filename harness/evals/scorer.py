@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.util
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import threading
-import time
 import venv
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,6 +19,7 @@ from harness.errors import NotReady, UnfixError
 from harness.evals import lm_side
 from harness.evals.matrix import FURTHER, TASKS
 from harness.serving.server import Server, ServerFailed
+from harness.serving.talking import Gone, Silent, Talking
 from harness.store.evaluations import Answer
 
 PIN = "lm-eval[api]==0.4.13"
@@ -83,13 +79,8 @@ class Scorer:
     """One lm-eval process; serves one server at a time."""
 
     def __init__(self, log: Path, seed: int) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.log = log
         self.seed = seed
-        self._rest = b""
         self._count = 0
-        there, self._write = os.pipe()
-        self._read, back = os.pipe()
         given = {
             **os.environ,
             "PYTHONPATH": str(paths.PACKAGE.parent),
@@ -98,18 +89,7 @@ class Scorer:
         }
         if os.environ.get("PYTHONPATH"):
             given["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
-        with open(log, "ab") as output:
-            self._process = subprocess.Popen(
-                [str(python()), "-m", "harness.evals.lm_side", str(there), str(back)],
-                env=given,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(there, back),
-                start_new_session=True,
-            )
-        os.close(there)
-        os.close(back)
+        self.talking = Talking([str(python()), "-m", "harness.evals.lm_side"], given, log)
         self._ready = False
 
     def ask(
@@ -129,7 +109,7 @@ class Scorer:
         A request gets so many seconds (`limit`), and all of them together (`seconds`).
         """
         if not self._ready:
-            self._hear(TO_START, None)
+            self._hear(TO_START)
             self._ready = True
         self._count += 1
         out = server.folder / f"answers-{self._count}.json"
@@ -150,49 +130,27 @@ class Scorer:
             "out": str(out.resolve()),
         }
         try:
-            os.write(self._write, json.dumps(asked).encode() + b"\n")
-        except OSError:
-            raise NotReady(f"lm-eval ended: {self._tail()}") from None
-        self._hear(limit + seconds + SPARE, server)
+            self.talking.say(asked)
+        except Gone as gone:
+            raise NotReady(f"lm-eval ended: {gone}") from None
+        self._hear(limit + seconds + SPARE, server.handle.fileno())
         return msgspec.convert(json.loads(out.read_bytes()), list[Answer])
 
-    def _hear(self, seconds: float, server: Server | None) -> dict[str, Any]:
-        ends = time.monotonic() + seconds
-        watched = [self._read] + ([server.handle] if server is not None else [])
-        while b"\n" not in self._rest:
-            left = ends - time.monotonic()
-            ready = select.select(watched, [], [], max(0.0, left))[0]
-            if server is not None and server.handle in ready:
-                # What was asked fails by itself now, item by item.
-                watched = [self._read]
-                ends = min(ends, time.monotonic() + AFTER_DEATH)
-                continue
-            if not ready:
-                raise ServerFailed(f"no answers within {seconds:.0f} s")
-            data = os.read(self._read, 1 << 16)
-            if not data:
-                raise NotReady(f"lm-eval ended: {self._tail()}")
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
+    def _hear(self, seconds: float, server: int | None = None) -> None:
+        """Once the server has died, what was asked fails by itself, item by item."""
+        try:
+            said = self.talking.hear(seconds, server, AFTER_DEATH)
+        except Silent as silent:
+            raise ServerFailed(f"no answers within {silent}") from None
+        except Gone as gone:
+            raise NotReady(f"lm-eval ended: {gone}") from None
         if "failed" in said:
             raise UnfixError(f"lm-eval: {said['failed']}")
-        return said
-
-    def _tail(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1][:400] if lines else "it said nothing"
 
     def end(self) -> None:
         """End its process; a thread that waits for it hears of that."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self.talking.end()
 
     def close(self) -> None:
         self.end()
-        for end in (self._write, self._read):
-            with contextlib.suppress(OSError):
-                os.close(end)
-        self._write = self._read = -1
+        self.talking.close()

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import select
-import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import paths
 from harness.serving.server import Server, ServerFailed, Setup
+from harness.serving.talking import Gone, Silent, Talking
 
 
 class House:
     """A process that has imported one SGLang, and forks servers; closed, nothing is left of it."""
 
     def __init__(self, setup: Setup, log: Path, seconds: float = 600.0) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.log = log
-        self._rest = b""
-        there, self._write = os.pipe()
-        self._read, back = os.pipe()
         given = {**os.environ, **setup.environment}
         found_by = [str(paths.PACKAGE.parent), str(paths.project())]
         rest = [given["PYTHONPATH"]] if given.get("PYTHONPATH") else []
@@ -40,18 +30,8 @@ class House:
         }
         for name in ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT"):
             given.pop(name, None)
-        with open(log, "ab") as output:
-            self._process = subprocess.Popen(
-                [str(setup.python), "-m", "harness.serving.house", str(there), str(back)],
-                env=given,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(there, back),
-                start_new_session=True,
-            )
-        os.close(there)
-        os.close(back)
+        command = [str(setup.python), "-m", "harness.serving.house"]
+        self.talking = Talking(command, given, log)
         self._limit = seconds
         self._ready = False
         self._one_at_a_time = threading.Lock()
@@ -72,11 +52,11 @@ class House:
         with self._one_at_a_time:
             self._wait()
             try:
-                os.write(self._write, json.dumps(asked).encode() + b"\n")
+                self.talking.say(asked)
                 while (said := self._hear("started"))["folder"] != asked["folder"]:
                     pass  # somebody lost patience before it was started
                 return int(said["started"])
-            except (OSError, ServerFailed):
+            except (Gone, ServerFailed):
                 return None
 
     def _wait(self) -> None:
@@ -85,41 +65,23 @@ class House:
             self._ready = True
 
     def _hear(self, what: str) -> dict[str, Any]:
-        ends = time.monotonic() + self._limit
-        while b"\n" not in self._rest:
-            left = ends - time.monotonic()
-            if left <= 0 or not select.select([self._read], [], [], left)[0]:
-                raise ServerFailed(f"SGLang was not imported within {self._limit:.0f} s")
-            data = os.read(self._read, 1 << 16)
-            if not data:
-                raise ServerFailed(f"the process that imports SGLang ended: {self._tail()}")
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
+        try:
+            said: dict[str, Any] = self.talking.hear(self._limit)
+        except Silent as silent:
+            raise ServerFailed(f"SGLang was not imported within {silent}") from None
+        except Gone as gone:
+            raise ServerFailed(f"the process that imports SGLang ended: {gone}") from None
         if what not in said:
             raise ServerFailed(f"SGLang cannot be imported here: {said.get('failed', said)}")
         return said
 
-    def _tail(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1][:400] if lines else "it said nothing"
-
     def end(self) -> None:
         """End its processes; a thread that waits for it hears of that."""
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self.talking.end(patience=5.0)
 
     def close(self) -> None:
         self.end()
-        for end in (self._write, self._read):
-            with contextlib.suppress(OSError):
-                os.close(end)
-        self._write = self._read = -1
+        self.talking.close()
 
     def __enter__(self) -> House:
         return self

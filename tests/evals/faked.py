@@ -77,7 +77,7 @@ class Shared:
 
     @property
     def scorer(self) -> Scorer:
-        if self._scorer is not None and self._scorer._process.poll() is not None:
+        if self._scorer is not None and self._scorer.talking.process.poll() is not None:
             self._scorer.close()
             self._scorer = None
         if self._scorer is None:

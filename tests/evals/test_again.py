@@ -116,5 +116,3 @@ def test_a_recorded_command_names_no_file_that_it_wrote() -> None:
     words = ["eval", "cpu", "--record", "r.json", "--html=p.html", "-j", "2", "--markdown", "m"]
     assert pages.asked(words) == ["eval", "cpu", "-j", "2"]
     assert pages.asked(["eval", "--record"]) == ["eval"]
-
-

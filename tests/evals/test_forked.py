@@ -102,8 +102,8 @@ def test_a_keeper_that_was_killed(house: House, place: Path) -> None:
 def test_a_house_that_is_gone_is_done_without(house: House, place: Path) -> None:
     with Server(setup(), place / "one", house) as one:
         one.wait(20)
-        house._process.kill()
-        house._process.wait()
+        house.talking.process.kill()
+        house.talking.process.wait()
         assert eventually(lambda: one.dead)  # its keeper noticed
     with Server(setup(), place / "two", house) as two:
         two.wait(20)
