@@ -1,6 +1,6 @@
 """Twenty evaluations in which nothing is wrong: how many comparisons say that something is?
 
-    python bench/repeats.py --release 0.5.18 --record bench/recorded/repeats-cpu.json
+    python -m bench.repeats --release 0.5.18 --record bench/recorded/repeats-cpu.json
 
 Runs the `cpu` matrix without its faults, once for each seed, and counts the verdicts. Each seed
 draws other items. Accuracy is left out, unless asked for: how often it errs is simulated in
@@ -12,33 +12,47 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-import yaml
+from harness import machine
+from harness.evals import matrix as matrices
+from harness.evals.asking import Where
+from harness.evals.matrix import Matrix
+from harness.evals.run import Run, begin
+from harness.store.evaluations import Evaluation
 
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX = ROOT / "suites" / "accuracy" / "matrices" / "cpu.yaml"
-FLAGGED = ("regressed", "differs", "drifts", "failed")
 
 
-def repeat(matrix: Path, seed: int, items: int, release: str, jobs: int) -> dict:
-    record = matrix.with_suffix(f".{seed}.json")
-    words = ["eval", str(matrix), "--seed", str(seed), "--items", str(items), "-j", str(jobs)]
-    words += ["--release", release, "--record", str(record), "--html", str(record) + ".html"]
-    subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
-    whole = json.loads(record.read_text())
+def repeat(matrix: Matrix, where: Where, houses: dict[Any, Any], jobs: int) -> Evaluation:
+    """One evaluation; the processes that imported SGLang outlive it."""
+    new = begin(matrix, where, f"repeat-{matrix.seed}", "bench/repeats.py")
+    run = Run(matrix, where, new, jobs=jobs, limit=matrix.items)
+    run.askers._houses = houses
+    closed = run.askers.close
+
+    def close() -> None:
+        run.askers._houses = {}
+        closed()
+
+    run.askers.close = close  # type: ignore[method-assign]
+    return run.go()
+
+
+def told(done: Evaluation) -> dict[str, Any]:
+    flagged = [one for one in done.compared if one.verdict.seen]
     return {
-        "seed": seed,
-        "seconds": round(whole["seconds"]),
-        "answers": sum(len(one["answers"]) for one in whole["served"]),
-        "verdicts": dict(collections.Counter(one["verdict"] for one in whole["compared"])),
-        "flagged": [one["words"] for one in whole["compared"] if one["verdict"] in FLAGGED],
-        "problems": whole["problems"],
-        "versions": whole["machine"],
+        "seed": done.seed,
+        "seconds": round(done.seconds),
+        "answers": sum(len(one.answers) for one in done.served),
+        "verdicts": dict(collections.Counter(str(one.verdict) for one in done.compared)),
+        "flagged": [f"{one.base} -> {one.candidate}: {one.words}" for one in flagged],
+        "problems": done.problems,
     }
 
 
@@ -52,23 +66,31 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     given = parser.parse_args()
     began = time.time()
+    matrix = matrices.read(MATRIX)
+    matrix.faults, matrix.items, matrix.device = [], given.items, "cpu"
+    for one in matrix.configurations:
+        one.items = 0
+        one.against = one.against if given.accuracy else ""
+    found = []
+    houses: dict[Any, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        matrix = Path(folder) / "cpu.yaml"
-        whole = {**yaml.safe_load(MATRIX.read_text()), "faults": []}
-        for one in [] if given.accuracy else whole["configurations"]:
-            one.pop("against", None)
-        matrix.write_text(yaml.safe_dump(whole))
-        found = []
-        for seed in range(1, given.repeats + 1):
-            found.append(repeat(matrix, seed, given.items, given.release, given.jobs))
-            print(f"seed {seed}: {found[-1]['verdicts']}, {found[-1]['seconds']} s", flush=True)
-    versions = [one.pop("versions") for one in found]
+        try:
+            for seed in range(1, given.repeats + 1):
+                matrix.seed = seed
+                place = Path(folder) / str(seed)
+                where = Where("cpu", given.release, place, (), False, 600.0)
+                found.append(told(repeat(matrix, where, houses, given.jobs)))
+                print(f"seed {seed}: {found[-1]}", flush=True)
+        finally:
+            for house in houses.values():
+                house.close()
+    facts = machine.facts(str(where.python(given.release)))
     flagged = sum(len(one["flagged"]) for one in found)
     said = {
         "what": "the cpu matrix without its faults, other items each time",
-        "command": f"python bench/repeats.py --release {given.release} --repeats {given.repeats}",
+        "command": f"python -m bench.repeats --release {given.release} --repeats {given.repeats}",
         "release": given.release,
-        "versions": versions[0],
+        "machine": {name: str(value) for name, value in facts.items()},
         "seconds": round(time.time() - began),
         "comparisons": sum(sum(one["verdicts"].values()) for one in found),
         "flagged": flagged,
