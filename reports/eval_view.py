@@ -44,6 +44,7 @@ FAULTS = (CAUGHT, MISSED, UNREACHED, QUIET, ABSENT)
 
 Z = 1.96  # for the intervals of one accuracy: 95 %
 REASON = 300  # letters of a reason; a whole log may be in it
+SPARED = 40  # so few letters are not left out: saying so takes as many
 NAME = 60
 
 
@@ -296,7 +297,8 @@ def number(value: float | None) -> str:
 
 def line(text: str, most: int = NAME) -> str:
     """A name or a reason, in one line."""
-    return shorten(" ".join(text.split()), most)
+    whole = " ".join(text.split())
+    return shorten(whole, most if len(whole) > most + SPARED else most + SPARED)
 
 
 def shorten(text: str, most: int) -> str:
