@@ -62,14 +62,17 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--items", type=int, default=1, help="of each task")
     parser.add_argument("-j", "--jobs", type=int, default=2)
+    parser.add_argument("--tasks", nargs="+", default=["needle", "shared"])
     parser.add_argument("--accuracy", action="store_true", help="compare it, too")
     parser.add_argument("--record", type=Path)
     given = parser.parse_args()
     began = time.time()
     matrix = matrices.read(MATRIX)
     matrix.faults, matrix.items, matrix.device = [], given.items, "cpu"
+    matrix.tasks = given.tasks
     for one in matrix.configurations:
         one.items = 0
+        one.tasks = []
         one.against = one.against if given.accuracy else ""
     found = []
     houses: dict[Any, Any] = {}
@@ -90,6 +93,8 @@ def main() -> int:
         "what": "the cpu matrix without its faults, other items each time",
         "command": f"python -m bench.repeats --release {given.release} --repeats {given.repeats}",
         "release": given.release,
+        "tasks": given.tasks,
+        "items": given.items,
         "machine": {name: str(value) for name, value in facts.items()},
         "seconds": round(time.time() - began),
         "comparisons": sum(sum(one["verdicts"].values()) for one in found),
