@@ -59,7 +59,7 @@ class Server:
         self.log = folder / "log"
         served = (
             f"--model-path {model} --device cpu --attention-backend torch_native "
-            "--disable-cuda-graph --disable-overlap-schedule --mem-fraction-static 0.05 "
+            "--disable-cuda-graph --disable-overlap-schedule --mem-fraction-static 0.5 "
             f"--max-total-tokens 4096 --host 127.0.0.1 --port {self.port}"
         )
         command = [sys.executable, "-m", "harness", "exec", "--release", RELEASE, *toggles]

@@ -27,7 +27,7 @@ from harness.store.evaluations import Evaluation
 
 CPU_SERVE = (
     "--attention-backend torch_native --disable-cuda-graph --disable-overlap-schedule "
-    "--mem-fraction-static 0.05 --max-total-tokens 8192"
+    "--mem-fraction-static 0.5 --max-total-tokens 8192"
 )
 CUDA_SERVE = "--mem-fraction-static 0.2"
 

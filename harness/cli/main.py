@@ -16,6 +16,7 @@ COMMANDS = {
     "lifecycle": "every guard on every release with nothing toggled: when each bug lived",
     "bisect": "which fix a symptom is about, over toggles, releases or commits",
     "eval": "accuracy, end to end: a real server's answers, paired against a baseline's",
+    "matrix": "the configuration matrix: plan, run and split combinations of options",
     "report": "any stored run again: table, page, JUnit, Markdown, JSON",
     "list": "the registry, with each toggle's state on a release",
     "show": "one toggle: its story, its state, its patch as a diff",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import eval_pages, options, pages, search_pages
+from harness.cli import eval_pages, matrix_pages, options, pages, search_pages
 from harness.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STORE",
         help="take the runs of other machines' stores in, and report them together",
     )
+    parser.add_argument(
+        "--proofs",
+        action="store_true",
+        help="of --merge: what was proven, though the stores hold matrix runs as well",
+    )
     pages.add_arguments(parser)
     options.add_json(parser)
 
@@ -37,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     store = Store(arguments.store, make=arguments.store is None)
     names = list(arguments.runs)
+    if not arguments.list and (joined := matrix_pages.asked_for(store, arguments)):
+        return matrix_pages.report(joined, arguments)
     for other in arguments.merge:
         names += store.merge(other)
     if arguments.list:
@@ -77,6 +84,7 @@ def _list(store: Store, as_json: bool) -> int:
     runs = [store.load(run.id) for run in store.runs()]
     searches = store.searches()
     evaluations = store.evaluations()
+    matrices = [store.with_cells(run) for run in store.matrices()]
     if as_json:
         listed: list[dict[str, Any]] = [
             {
@@ -105,6 +113,7 @@ def _list(store: Store, as_json: bool) -> int:
             for search in searches
         ]
         listed += [eval_pages.as_listed(one) for one in evaluations]
+        listed += [matrix_pages.as_listed(one) for one in matrices]
         options.print_json(listed)
         return 0
     from rich.table import Table
@@ -120,8 +129,7 @@ def _list(store: Store, as_json: bool) -> int:
             *(search.id, f"bisect {search.kind}", search.started, search.status, search.verdict),
             Text(search.summary),
         )
-    for one in evaluations:
-        row = eval_pages.as_listed(one)
+    for row in [*map(eval_pages.as_listed, evaluations), *map(matrix_pages.as_listed, matrices)]:
         green = "green" if row["green"] else "red"
         table.add_row(
             *(Text(row[name]) for name in ("id", "kind", "started", "status")),

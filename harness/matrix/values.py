@@ -47,6 +47,16 @@ class Coverage(msgspec.Struct, frozen=True):
     forbidden: int  # that no allowed cell can hold
 
 
+class Seed(msgspec.Struct, frozen=True):
+    """The configuration of one historical bug, as far as a matrix has it."""
+
+    pr: int
+    title: str
+    state: str  # 'whole', 'part', 'out'
+    values: dict[str, str]  # what of it is in one cell
+    lacking: list[str] = []  # why the rest is not, in words
+
+
 class Plan(msgspec.Struct, frozen=True):
     """A matrix file, planned."""
 
@@ -58,6 +68,7 @@ class Plan(msgspec.Struct, frozen=True):
     coverage: list[Coverage]
     seconds: float  # that planning took
     estimated: float | None = None  # of running all cells one after the other
+    seeds: list[Seed] = []
 
 
 class Shard(msgspec.Struct, frozen=True):

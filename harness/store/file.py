@@ -18,10 +18,18 @@ import msgspec
 from harness import paths
 from harness.errors import NotReady, UnfixError
 
-FORMAT = 3
+FORMAT = 4
 EVALUATIONS = """
 CREATE TABLE evaluations (identity TEXT PRIMARY KEY, started REAL, state TEXT, name TEXT,
     process TEXT, listed TEXT, data TEXT);
+"""
+MATRICES = """
+CREATE TABLE IF NOT EXISTS matrices (id TEXT PRIMARY KEY, started TEXT, status TEXT,
+    process TEXT, plan TEXT, number INTEGER, of INTEGER, data TEXT);
+CREATE TABLE IF NOT EXISTS matrix_cells (run TEXT, place INTEGER, cell TEXT, data TEXT,
+    PRIMARY KEY (run, cell));
+CREATE TABLE IF NOT EXISTS matrix_attempts (run TEXT, cell TEXT, number INTEGER, outcome TEXT,
+    seconds REAL, last INTEGER, data TEXT, PRIMARY KEY (run, cell, number));
 """
 SCHEMA = f"""
 PRAGMA user_version = {FORMAT};
@@ -38,8 +46,11 @@ CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT
 CREATE TABLE searches (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, process TEXT,
     data TEXT);
 CREATE TABLE trials (search TEXT, number INTEGER, data TEXT, PRIMARY KEY (search, number));
-{EVALUATIONS}"""
-LATER = {2: f"PRAGMA user_version = {FORMAT}; {EVALUATIONS}"}  # what an older file lacks
+{EVALUATIONS}{MATRICES}"""
+LATER = {  # what an older file lacks
+    2: f"PRAGMA user_version = {FORMAT}; {EVALUATIONS}{MATRICES}",
+    3: f"PRAGMA user_version = {FORMAT}; {MATRICES}",
+}
 TABLES = ("runs", "releases", "toggles", "cells", "sides")
 _SMALLEST = 512  # bytes of a SQLite file that holds anything
 PATIENCE = 30.0  # seconds to wait for another writer

@@ -1,0 +1,169 @@
+"""A large matrix on a simulated fleet: the real plan values, order of a run, store, merge and page.
+
+    python bench/fleet.py [--cells N] [--workers N] [--shards N] [--record FILE]
+
+Only the work is made up (`harness/matrix/simulated.py`). Every shard is run into a store of its
+own, as on a machine of its own; the stores are merged, joined, and the page is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from harness import machine
+from harness.matrix import resuming
+from harness.matrix.joining import Part, joined
+from harness.matrix.running import Place, Rules, Running
+from harness.matrix.simulated import Fleet
+from harness.matrix.values import Cell, Needs, Plan
+from harness.store.database import Store
+from harness.store.matrices import MatrixRun, Outcome
+from reports import matrix_page
+
+AXES = {
+    "release": ["0.5.9", "0.5.10", "0.5.12", "0.5.13", "0.5.16", "0.5.18", "0.5.20", "0.5.23"],
+    "device": ["cpu", "h200"],
+    "prefill": ["triton", "fa3", "flashinfer", "flashmla_sparse", "torch_native"],
+    "decode": ["triton", "fa3", "flashinfer", "flashmla"],
+    "kv": ["auto", "fp8_e4m3", "fp8_e5m2"],
+    "page": ["1", "16", "64"],
+    "speculative": ["none", "EAGLE", "EAGLE3"],
+    "cuda-graph": ["on", "off"],
+    "prefix-cache": ["on", "off"],
+    "chunk": ["256", "2048", "8192"],
+}
+
+
+def planned(count: int) -> Plan:
+    """So many cells, spread evenly over all combinations."""
+    total = 1
+    for values in AXES.values():
+        total *= len(values)
+    every = itertools.product(*AXES.values())
+    chosen = itertools.islice(itertools.islice(every, 0, None, max(1, total // count)), count)
+    cells = [
+        Cell(
+            f"{number:05x}cell",
+            dict(zip(AXES, values, strict=True)),
+            "prove",
+            ["unfix", "prove", "--release", values[0], "--json"],
+            {},
+            Needs(gpus=1.0 if values[1] == "h200" else 0.0),
+            600.0,
+            "covering",
+        )
+        for number, values in enumerate(chosen)
+    ]
+    return Plan("fleet", f"fleet-{count}", AXES, cells, [], [], 0.0)
+
+
+def run_shard(store: Store, plan: Plan, number: int, of: int, workers: int) -> Fleet:
+    """One machine's share, as `unfix matrix run --shard` does it."""
+    cells = plan.cells[number - 1 :: of]
+    run = MatrixRun(
+        id=f"matrix-{plan.digest}-{number}",
+        name=plan.name,
+        file="fleet.yaml",
+        plan=plan.digest,
+        total=len(plan.cells),
+        axes=plan.axes,
+        started=f"2026-01-01T00:00:{number:02}+00:00",
+        number=number,
+        of=of,
+        cells=resuming.bare(cells),
+    )
+    store.begin_matrix(run)
+    fleet = Fleet(workers, seed=number)
+    place = Place(run.id, Path("unused"), Path("unused"))
+    rules = Rules(retries=1)
+    running = Running(cells, fleet, place, rules, lambda ended: store.attempts(run.id, ended))
+    running.go()
+    run.status, run.seconds = "finished", fleet.clock
+    store.end_matrix(run)
+    return fleet
+
+
+def problems(plan: Plan, whole: MatrixRun, fleets: list[Fleet]) -> list[str]:
+    """What is lost or doubled."""
+    found = []
+    wanted, got = [cell.identity for cell in plan.cells], [c.identity for c in whole.cells]
+    if Counter(wanted) != Counter(got):
+        found.append(f"{len(wanted)} cells were planned and {len(got)} came back")
+    started = Counter(one for fleet in fleets for one in fleet.started)
+    kept = Counter((c.identity, one.number) for c in whole.cells for one in c.attempts)
+    if started != kept:
+        found.append(f"{started.total()} attempts were started and {kept.total()} are kept")
+    if open_ones := [cell.identity for cell in whole.cells if cell.outcome is None]:
+        found.append(f"{len(open_ones)} cells have no outcome")
+    return found
+
+
+def measured(count: int, workers: int, shards: int, folder: Path) -> dict[str, Any]:
+    plan = planned(count)
+    begun = time.perf_counter()
+    fleets = []
+    for number in range(1, shards + 1):
+        store = Store(folder / f"{number}.sqlite")
+        fleets.append(run_shard(store, plan, number, shards, workers // shards))
+        store.close()
+    stored = time.perf_counter()
+    here = Store(folder / "here.sqlite")
+    parts = []
+    for number in range(1, shards + 1):
+        file = folder / f"{number}.sqlite"
+        here.merge(file)
+        run = here.find_matrix(f"matrix-{plan.digest}-{number}")
+        assert run is not None
+        parts.append(Part(run, str(file)))
+    whole = joined(parts)
+    merged = time.perf_counter()
+    page = folder / "page.html"
+    matrix_page.write(whole, page)
+    written = time.perf_counter()
+    return {
+        "cells": len(whole.cells),
+        "workers": workers,
+        "shards": shards,
+        "attempts": sum(len(cell.attempts) for cell in whole.cells),
+        "outcomes": dict(sorted(whole.counts.items())),
+        "lost_then_rerun": sum(
+            bool(cell.lost) and cell.outcome is not Outcome.LOST for cell in whole.cells
+        ),
+        "simulated_hours": round(sum(cell.seconds for cell in whole.cells) / 3600, 1),
+        "run_and_store_s": round(stored - begun, 2),
+        "merge_s": round(merged - stored, 2),
+        "page_s": round(written - merged, 2),
+        "page_mb": round(page.stat().st_size / 1e6, 2),
+        "lost_or_doubled": problems(plan, whole, fleets),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=int, default=10_000)
+    parser.add_argument("--workers", type=int, default=200)
+    parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--show", type=Path, metavar="HTML", help="keep the page there")
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measured(arguments.cells, arguments.workers, arguments.shards, Path(folder))
+        if arguments.show:
+            arguments.show.write_bytes((Path(folder) / "page.html").read_bytes())
+    result = {"machine": machine.facts(), "command": "bench/fleet.py", **found}
+    print(json.dumps(result, indent=1))
+    if arguments.record:
+        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if found["lost_or_doubled"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

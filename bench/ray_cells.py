@@ -1,0 +1,113 @@
+"""What Ray costs a cell: the same sleeping cells here and on a Ray cluster, in one run.
+
+    python bench/ray_cells.py [--cells N] [--nodes N] [--seconds S] [--record FILE]
+
+The cluster is real: so many nodes of one CPU each, on this machine. Cells sleep, so that as many as
+there are nodes can run at a time on fewer cores, here as there. One cell a node is run before, and
+told apart: a node starts its first worker then. Both sides must come to the same outcomes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import machine
+from harness.matrix.local import Devices, Local
+from harness.matrix.on_ray import OnRay
+from harness.matrix.running import Executor, Place, Rules, Running
+from harness.matrix.values import Cell, Needs
+from harness.store.matrices import Attempt
+
+
+def cells(count: int, seconds: float, name: str) -> list[Cell]:
+    """Every fifth one fails: outcomes are compared as well."""
+    return [
+        Cell(
+            *(f"{name}-{n}", {}, "sleep", ["sh", "-c", f"sleep {seconds}; exit {int(n % 5 == 4)}"]),
+            *({}, Needs(), seconds + 60, "bench"),
+        )
+        for n in range(count)
+    ]
+
+
+def run(some: list[Cell], executor: Executor, folder: Path) -> tuple[float, dict[str, Attempt]]:
+    kept: dict[str, Attempt] = {}
+    begun = time.perf_counter()
+    Running(some, executor, Place("bench", folder, folder), Rules(), kept.update).go()
+    return time.perf_counter() - begun, kept
+
+
+def measured(executor: Executor, nodes: int, count: int, seconds: float) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        first, _ = run(cells(nodes, 0, "first"), executor, Path(name))
+        wall, kept = run(cells(count, seconds, "cell"), executor, Path(name))
+    rounds = -(-count // nodes)
+    return {
+        "first_s": round(first, 2),
+        "wall_s": round(wall, 2),
+        "a_cell_beyond_its_sleep_s": round(wall / rounds - seconds, 3),
+        "own_seconds_median": round(statistics.median(one.seconds for one in kept.values()), 3),
+        "outcomes": {name: one.outcome.value for name, one in sorted(kept.items())},
+    }
+
+
+def main() -> int:
+    from ray.cluster_utils import Cluster
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=int, default=24)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    asked = arguments.nodes, arguments.cells, arguments.seconds
+
+    here = Local(arguments.nodes, Devices(float(arguments.nodes)))
+    local = measured(here, *asked)
+    here.close()
+
+    store = 80 << 20
+    head = {"num_cpus": 0, "object_store_memory": store, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(arguments.nodes):
+        cluster.add_node(num_cpus=1, object_store_memory=store)
+    begun = time.perf_counter()
+    there = OnRay(cluster.address)
+    connected = time.perf_counter() - begun
+    on_ray = measured(there, *asked)
+    there.close()
+    cluster.shutdown()
+
+    outcomes = [one.pop("outcomes") for one in (local, on_ray)]
+    overhead = on_ray["wall_s"] / local["wall_s"] - 1
+    result = {
+        "machine": machine.facts(),
+        "command": ["bench/ray_cells.py", *sys.argv[1:]],
+        "cells": arguments.cells,
+        "nodes": arguments.nodes,
+        "cell_s": arguments.seconds,
+        "local": local,
+        "ray": {"connect_s": round(connected, 2), **on_ray},
+        "ray_beyond_local_percent": round(100 * overhead, 2),
+        "ray_beyond_the_sleep_percent": round(
+            100 * on_ray["a_cell_beyond_its_sleep_s"] / arguments.seconds, 2
+        ),
+        "outcomes_that_differ": sorted(
+            name for name in outcomes[0] if outcomes[0][name] != outcomes[1].get(name)
+        ),
+    }
+    print(json.dumps(result, indent=1))
+    if arguments.record:
+        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if result["outcomes_that_differ"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

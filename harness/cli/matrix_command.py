@@ -1,0 +1,72 @@
+"""`unfix matrix`: which options meet, in as few cells as cover it; splitting and running them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from harness.cli import options
+from harness.errors import NotReady
+
+ABOUT = {
+    "plan": "the cells of a matrix file: how many, what they cover, why each is there",
+    "shards": "the cells split over machines, by what they are expected to take",
+    "run": "run the cells, here or on many machines",
+}
+FILE = "a matrix file, or the name of one in suites/matrices (cpu, h200, …)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar=" | ".join(ABOUT), required=True)
+    subs = {
+        name: actions.add_parser(name, help=about, description=about)
+        for name, about in ABOUT.items()
+    }
+    plan = subs["plan"]
+    plan.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    plan.add_argument("--wide", action="store_true", help="every cell, with its command")
+    options.add_json(plan)
+    shards = subs["shards"]
+    shards.add_argument("of", type=int, metavar="N", help="how many machines")
+    shards.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    shards.add_argument(
+        "--costs",
+        type=Path,
+        metavar="STORE",
+        help="take the cells' seconds from this store, the same on every machine "
+        "(default: all cells count alike)",
+    )
+    shards.add_argument(
+        "--github", action="store_true", help="one line of JSON, for a dynamic GitHub matrix"
+    )
+    options.add_json(shards)
+    running = _running()
+    if running is not None:
+        running.add_arguments(subs["run"])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "run":
+        running = _running()
+        if running is None:
+            raise NotReady("this installation of unfix plans matrices, and lacks what runs them")
+        code: int = running.run(arguments)
+        return code
+    from harness.cli import matrix_planning
+
+    if arguments.action == "plan":
+        return matrix_planning.plan(arguments)
+    return matrix_planning.shards(arguments)
+
+
+def _running() -> ModuleType | None:
+    """What runs cells; None only if it is not installed at all."""
+    name = "harness.cli.matrix_running"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None

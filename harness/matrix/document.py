@@ -1,0 +1,140 @@
+"""A YAML file as words and lists and mappings of words, with the line of each.
+
+No word is taken for anything else: `on` stays `on`, `1.10` stays `1.10`, and a key may be `16`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from harness.errors import UnfixError
+
+Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
+Shape = TypeVar("Shape")
+
+
+class MatrixFileError(UnfixError):
+    """A matrix file that cannot be planned as it is written; names the file and the line."""
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        super().__init__(f"{path}:{line}: {problem}")
+        self.line = line
+        self.problem = problem
+
+
+class Document:
+    """What a file says, and where."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UnfixError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise MatrixFileError(self.path, 1, f"not UTF-8: {error.reason}") from error
+        try:
+            loader = Loader(text)
+            try:
+                self.root = loader.get_single_node()
+                self._refuse_doubled_keys(self.root, set())
+                self.values = loader.construct_document(self.root) if self.root else None
+            finally:
+                loader.dispose()
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise MatrixFileError(self.path, line, f"not YAML: {error.problem}") from error
+        except yaml.YAMLError as error:
+            raise MatrixFileError(self.path, 1, f"not YAML: {error}") from error
+
+    def _refuse_doubled_keys(self, node: Any, visited: set[int]) -> None:
+        if id(node) in visited:
+            return
+        visited.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                self._refuse_doubled_keys(item, visited)
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                line = key.start_mark.line + 1
+                if not isinstance(key, yaml.ScalarNode):
+                    raise MatrixFileError(self.path, line, "a key is a word")
+                if key.value in seen:
+                    raise MatrixFileError(self.path, line, f"the key '{key.value}' stands twice")
+                seen.add(key.value)
+                self._refuse_doubled_keys(value, visited)
+
+    def line(self, *steps: str | int) -> int:
+        """The line of a value, or of the nearest thing around it that is there."""
+        node = self.root
+        line: int = node.start_mark.line + 1 if node else 1
+        for step in steps:
+            inside = None
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    if key.value == step:
+                        line, inside = key.start_mark.line + 1, value
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+                inside = node.value[step]
+                line = inside.start_mark.line + 1
+            if inside is None:
+                break
+            node = inside
+        return line
+
+    def error(self, problem: str, *steps: str | int) -> MatrixFileError:
+        return MatrixFileError(self.path, self.line(*steps), problem)
+
+    def shaped(self, shape: type[Shape]) -> Shape:
+        """The values in a strict shape, or what does not fit and where."""
+        if not isinstance(self.values, dict):
+            raise MatrixFileError(self.path, 1, "it is empty, or no mapping of keys to values")
+        try:
+            return msgspec.convert(self.values, shape, strict=False)
+        except msgspec.ValidationError as error:
+            problem, steps = self._place(str(error), shape)
+            unknown = re.search(r"unknown field `([^`]*)`", problem)
+            at = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+            problem = problem.replace("Object contains unknown field", "unknown key").replace(
+                "Object missing required field", "missing key"
+            )
+            said = f"{at}: {problem}" if at else problem
+            raise self.error(said, *steps, *([unknown[1]] if unknown else [])) from error
+
+    def _place(self, message: str, shape: type[Shape]) -> tuple[str, list[str | int]]:
+        """A message of msgspec's without its end, which says where; it leaves keys out."""
+        problem, _, where = re.sub(r" - at `key` in `\$", " - at `$", message).partition(" - at `$")
+        steps: list[str | int] = []
+        for name, index, _ in PATH_STEP.findall(where.removesuffix("`")):
+            if name or index:
+                steps.append(name or int(index))
+                continue
+            key = self._key_with(message, steps, shape)
+            if key is None:
+                break
+            steps.append(key)
+        return problem, steps
+
+    def _key_with(self, message: str, steps: list[str | int], shape: type[Shape]) -> str | None:
+        """The key of a mapping without whose neighbours the message is still the same."""
+        whole: Any = copy.deepcopy(self.values)
+        mapping = whole
+        for step in steps:
+            mapping = mapping[step]
+        for key, value in dict(mapping).items():
+            mapping.clear()
+            mapping[key] = value
+            try:
+                msgspec.convert(whole, shape, strict=False)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    return str(key)
+        return None

@@ -1,0 +1,110 @@
+"""A matrix run as one HTML file: ten thousand cells, of which only what failed is spread out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from harness.store.matrices import MatrixRun, Outcome, RanCell
+from reports import matrix_view, texts
+from reports.eval_view import line
+from reports.matrix_view import MARKS, MatrixView
+from reports.page import TEMPLATES, data, policy
+
+STYLES = ("page.css", "search.css", "eval.css", "matrix_run.css")
+SCRIPTS = ("dom.js", "matrix_run.js")
+LOGS = 2_000_000  # letters of logs on a page; what comes behind has only its replay line
+AXES = 12  # with a chart of their own
+VALUES = 12  # of one axis in its chart
+
+
+def write(run: MatrixRun, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(html(run), encoding="utf-8")
+
+
+def html(run: MatrixRun) -> str:
+    style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in STYLES)
+    body = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{body}}})();\n'
+    jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    jinja.filters |= {"visible": texts.visible, "duration": texts.duration, "short": line}
+    template = jinja.from_string((TEMPLATES / "matrix_run.html.j2").read_text(encoding="utf-8"))
+    seen = matrix_view.make(run)
+    page = template.render(
+        seen=seen,
+        run=run,
+        flaky=matrix_view.flaky(run.cells)[:VALUES],
+        view=matrix_view,
+        longest=max((cell.seconds for cell in seen.slowest), default=1.0) or 1.0,
+        axes=AXES,
+        values=VALUES,
+        index=data(index(seen)),
+        style=Markup(style),
+        script=Markup(script),
+        policy=policy(style, script),
+    )
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def index(seen: MatrixView) -> dict[str, Any]:
+    """All cells in few letters: values and outcomes are places in lists that are given once."""
+    run = seen.run
+    axes: dict[str, dict[str, int]] = {}
+    marks = {word: place for place, word in enumerate(MARKS)}
+    rows = [_row(cell, axes, marks) for cell in [*seen.failures, *_green(run)]]
+    return {
+        "families": [],
+        "marks": {
+            mark.word: {"glyph": mark.glyph, "tone": mark.tone, "good": mark.good}
+            for mark in MARKS.values()
+        },
+        "words": list(MARKS),
+        "axes": [
+            {"name": line(axis, 40), "values": [line(value, 60) for value in values]}
+            for axis, values in axes.items()
+        ],
+        "cells": rows,
+        "told": _told(seen),
+        "replay": line(f"unfix matrix run {run.file} --cell ", 400),
+    }
+
+
+def _green(run: MatrixRun) -> list[RanCell]:
+    return [cell for cell in run.cells if cell.outcome is Outcome.GREEN]
+
+
+def _row(cell: RanCell, axes: dict[str, dict[str, int]], marks: dict[str, int]) -> list[Any]:
+    """Identity, outcome, seconds, losses, and pairs of axis and value."""
+    pairs = []
+    for axis, value in (*cell.values.items(), (matrix_view.WORK, cell.work)):
+        known = axes.setdefault(axis, {})
+        pairs += [list(axes).index(axis), known.setdefault(value, len(known))]
+    return [
+        *(line(cell.identity), marks[cell.word], round(cell.seconds, 2), cell.lost),
+        pairs,
+    ]
+
+
+def _told(seen: MatrixView) -> list[dict[str, str]]:
+    """What the failures say, in the order of their rows."""
+    room = LOGS
+    told = []
+    for cell in seen.failures:
+        log = matrix_view.tail(cell)
+        room -= len(log)
+        told.append(
+            {
+                "how": matrix_view.how(cell),
+                "log": log if room > 0 else "",
+                "replay": matrix_view.replay(seen.run, cell),
+                "command": matrix_view.command(cell),
+                "inside": matrix_view.inside(cell),
+                "where": line(cell.attempts[-1].where) if cell.attempts else "",
+                "why": line(cell.why, 200),
+            }
+        )
+    return told

@@ -1,0 +1,146 @@
+"""`unfix matrix run` over a plan that is written by hand: its file holds the plan itself as JSON.
+
+Also a program, so that a test can kill it: `python driving.py FILE [OPTIONS]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import harness.matrix
+from harness.cli import matrix_running
+from harness.errors import UnfixError
+from harness.matrix.values import Cell, Needs, Plan, Shard
+from harness.store.database import Store
+from harness.store.matrices import MatrixRun
+
+
+def cell(name: str, script: str, *, limit: float = 30.0, **needs: Any) -> Cell:
+    """A cell of shell words; its identity is its name."""
+    values = {"name": name, "kv": "fp8" if len(name) % 2 else "auto"}
+    return Cell(name, values, "work", ["sh", "-c", script], {}, Needs(**needs), limit, "covering")
+
+
+def plan(*cells: Cell, digest: str = "digest-1") -> Plan:
+    axes = {"name": [one.identity for one in cells], "kv": ["auto", "fp8"]}
+    return Plan("tried", digest, axes, list(cells), [], [], 0.0)
+
+
+def _read(file: Path, seconds: Mapping[str, float]) -> Plan:
+    return msgspec.json.decode(file.read_bytes(), type=Plan)
+
+
+def _shard_of(made: Plan, costs: Mapping[str, float], number: int, of: int) -> Shard:
+    mine = [one.identity for one in made.cells[number - 1 :: of]]
+    return Shard(made.digest, number, of, mine, 0.0)
+
+
+def stand_in() -> Callable[[], None]:
+    """Have plans read from JSON and shards dealt out one by one; gives what puts it back."""
+    made: dict[str, types.ModuleType] = {}
+    for name, inside in (("planning", {"plan": _read}), ("shards", {"shard_of": _shard_of})):
+        made[name] = types.ModuleType(f"harness.matrix.{name}")
+        vars(made[name]).update(inside)
+    before = {name: vars(harness.matrix).get(name) for name in made}
+    known = {name: sys.modules.get(f"harness.matrix.{name}") for name in made}
+    for name, module in made.items():
+        setattr(harness.matrix, name, module)
+        sys.modules[f"harness.matrix.{name}"] = module
+
+    def back() -> None:
+        for name in made:
+            delattr(harness.matrix, name)
+            del sys.modules[f"harness.matrix.{name}"]
+            if (module := known[name]) is not None:
+                sys.modules[f"harness.matrix.{name}"] = module
+            if (attribute := before[name]) is not None:
+                setattr(harness.matrix, name, attribute)
+
+    return back
+
+
+def call(words: list[str]) -> int:
+    parser = argparse.ArgumentParser()
+    matrix_running.add_arguments(parser)
+    return matrix_running.run(parser.parse_args(words))
+
+
+class Drive:
+    """Runs plans in a workspace of the test's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.file = root / "plan.json"
+
+    def write(self, *cells: Cell, digest: str = "digest-1") -> None:
+        self.file.write_bytes(msgspec.json.encode(plan(*cells, digest=digest)))
+
+    def run(self, *words: str) -> int:
+        """In this process; gives the exit code."""
+        return call([str(self.file), "-j", "2", *words])
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """As a process of its own."""
+        environment = {**os.environ, "UNFIX_HOME": str(self.root)}
+        command = [sys.executable, __file__, str(self.file), "-j", "2", *words]
+        return subprocess.Popen(command, env=environment, cwd=self.root, stderr=subprocess.PIPE)
+
+    @property
+    def store(self) -> Store:
+        return Store(self.root / ".unfix" / "runs.sqlite")
+
+    def newest(self) -> MatrixRun:
+        store = self.store
+        try:
+            return store.with_cells(store.matrices()[-1])
+        finally:
+            store.close()
+
+    def words(self) -> dict[str, str]:
+        return {one.identity: one.word for one in self.newest().cells}
+
+    def times(self, name: str) -> int:
+        """How often a cell ran that says so by `ran NAME`."""
+        file = self.root / f"{name}.ran"
+        return len(file.read_text()) if file.exists() else 0
+
+    def ran(self, name: str) -> str:
+        return f"printf x >> {self.root / name}.ran"
+
+    def flag(self, name: str) -> Path:
+        return self.root / f"{name}.flag"
+
+
+def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait for something that another process does."""
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+if __name__ == "__main__":
+    stand_in()
+    try:
+        sys.exit(call(sys.argv[1:]))
+    except UnfixError as error:
+        print(f"unfix: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

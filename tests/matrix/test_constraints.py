@@ -1,0 +1,161 @@
+"""Constraints as rules: what they allow is held against every row that there is."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from pathlib import Path
+
+import pytest
+from writing import TREE, WHOLE_PAGES, planned, read, refused, text
+
+from harness.matrix import constraints
+from harness.matrix.constraints import Book
+from harness.matrix.space import Rule, Space
+
+
+def drawn(seed: int) -> Space:
+    """A space of five axes with some rules over two or three of them."""
+    generator = random.Random(seed)
+    plain = Space([generator.randint(2, 4) for _ in range(5)])
+    rules = []
+    for number in range(generator.randint(1, 6)):
+        axes = generator.sample(range(5), generator.choice([2, 2, 3]))
+        masks = [
+            sum(1 << v for v in plain.values(axis) if generator.random() < 0.5) for axis in axes
+        ]
+        rules.append(Rule(tuple(masks), tuple(axes), number))
+    return plain.having(rules)
+
+
+def broken(space: Space, row: tuple[int, ...]) -> bool:
+    """By the definition of a rule, value by value."""
+    return any(
+        all(mask >> row[axis] & 1 for mask, axis in zip(rule.masks, rule.axes, strict=True))
+        for rule in space.rules
+    )
+
+
+def rows(space: Space) -> list[tuple[int, ...]]:
+    return [r for r in product(*map(space.values, space.axes)) if not broken(space, r)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
+    space = drawn(seed)
+    there = rows(space)
+    for one, other in product(range(len(space.axis_of)), repeat=2):
+        if space.axis_of[one] < space.axis_of[other]:
+            held = any(one in row and other in row for row in there)
+            assert space.extends([one, other]) == held
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_completed_row_keeps_its_values_and_the_rules(seed: int) -> None:
+    space = drawn(seed)
+    for wanted in rows(space)[:20]:
+        row = space.complete(space.domain(wanted[1:3]), list(space.axes))
+        assert row is not None
+        assert row[1:3] == list(wanted[1:3])
+        assert not broken(space, tuple(row))
+        assert space.allowed(sum(1 << value for value in row))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_in_conflict_cannot_be_spared(seed: int) -> None:
+    space = drawn(seed)
+    for values in product(space.values(0), space.values(1), space.values(2)):
+        if space.extends(values):
+            continue
+        core = constraints.conflict(space, values)
+        rules = [rule for rule in space.rules if rule.constraint in core]
+        assert not space.having(rules).extends(values)
+        for spared in core:
+            assert space.having([r for r in rules if r.constraint != spared]).extends(values)
+
+
+def values_of(tmp_path: Path, *said: str) -> list[dict[str, str]]:
+    matrix = read(tmp_path, text(constraints=said))
+    space = constraints.compiled(matrix)
+    book = Book(matrix, space)
+    return [book.values_of(row) for row in rows(space)]
+
+
+def test_an_axis_applies_where_its_condition_holds_and_nowhere_else(tmp_path: Path) -> None:
+    for values in values_of(tmp_path, TREE):
+        assert ("topk" in values) == (values["speculative"] == "EAGLE")
+
+
+def test_two_conditions_of_one_axis_must_both_hold(tmp_path: Path) -> None:
+    also = "{when: {page: 1}, applies: [topk], because: x}"
+    for values in values_of(tmp_path, TREE, also):
+        both = values["speculative"] == "EAGLE" and values["page"] == "1"
+        assert ("topk" in values) == both
+
+
+def test_an_axis_does_not_apply_where_the_axis_of_its_condition_does_not(tmp_path: Path) -> None:
+    found = values_of(tmp_path, TREE, "{when: {topk: 4}, applies: [page], because: x}")
+    for values in found:
+        assert ("page" in values) == (values.get("topk") == "4")
+    assert {"topk", "page"} <= {axis for values in found for axis in values}
+
+
+def test_only_forbids_the_other_values_and_says_nothing_of_an_axis_that_is_absent(
+    tmp_path: Path,
+) -> None:
+    one = "{when: {kv: fp8}, only: {topk: 4, page: 16}, because: x}"
+    found = values_of(tmp_path, TREE, one)
+    assert {v["page"] for v in found if v["kv"] == "fp8"} == {"16"}
+    assert {v.get("topk") for v in found if v["kv"] == "fp8"} == {None, "4"}
+    assert {v.get("topk") for v in found if v["kv"] == "auto"} == {None, "1", "4"}
+
+
+def test_never_forbids_what_is_together_and_no_more(tmp_path: Path) -> None:
+    one = "{when: {kv: fp8, page: [1, 16]}, never: {speculative: EAGLE}, because: x}"
+    found = values_of(tmp_path, TREE, one)
+    assert {v["speculative"] for v in found if v["kv"] == "fp8"} == {"none"}
+    assert {v["speculative"] for v in found if v["kv"] == "auto"} == {"none", "EAGLE"}
+
+
+def test_every_cell_of_a_plan_keeps_the_constraints(tmp_path: Path) -> None:
+    cells = planned(tmp_path, text(constraints=(TREE, WHOLE_PAGES))).cells
+    assert {c.values["page"] for c in cells if c.values["kv"] == "fp8"} == {"16"}
+    assert {c.values["page"] for c in cells if c.values["kv"] == "auto"} == {"1", "16"}
+
+
+def test_constraints_that_leave_nothing_are_named_and_no_others(tmp_path: Path) -> None:
+    said = refused(
+        tmp_path,
+        text(
+            constraints=(
+                TREE,
+                "{only: {kv: fp8}, because: the first}",
+                WHOLE_PAGES,
+                "{when: {page: 16}, never: {release: [0.5.16, 0.5.18]}, because: the last}",
+            )
+        ),
+    )
+    assert said == (
+        "small.yaml: no cell is left by constraint 2 (the first, line 10); "
+        "constraint 3 (this kernel reads whole pages, line 11); constraint 4 (the last, line 12)"
+    )
+
+
+def test_a_fixed_cell_that_a_constraint_forbids_is_refused_by_its_name(tmp_path: Path) -> None:
+    cells = "cells: [{values: {kv: fp8, page: 1}, because: x}]\n"
+    said = refused(tmp_path, text(constraints=(TREE, WHOLE_PAGES), more=cells))
+    assert said == (
+        "small.yaml:11: cell 1 (kv fp8, page 1) is forbidden by "
+        "constraint 2 (this kernel reads whole pages, line 10)"
+    )
+
+
+def test_what_a_constraint_forbids_is_counted_as_allowed_but_for_it(tmp_path: Path) -> None:
+    # kv fp8 with page 1 is all that the first keeps apart; topk without EAGLE, the second.
+    dropped = planned(tmp_path, text(constraints=(WHOLE_PAGES, TREE))).dropped
+    assert [(one.tuples, one.because) for one in dropped] == [
+        (1, "this kernel reads whole pages"),
+        (2, "only a tree has branches"),
+    ]
+    assert dropped[0].constraint == "when kv fp8: only page 16"
+    assert dropped[1].constraint == "topk only when speculative EAGLE"

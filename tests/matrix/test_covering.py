@@ -1,0 +1,208 @@
+"""Everything that can meet does, in few rows: counted here from the rows, by brute force."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+from test_constraints import broken, drawn, rows
+from writing import TREE, WHOLE_PAGES, planned, refused, text
+
+from harness.errors import UnfixError
+from harness.matrix import covering, shrinking, starting
+from harness.matrix.covering import Groups
+from harness.matrix.space import Row, Space
+from harness.matrix.tally import Tally
+
+Values = frozenset[int]
+PATIENCE = shrinking.PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no size is asked for, it need not be the best one."""
+    monkeypatch.setattr(shrinking, "PATIENCE", 30_000)
+
+
+def met(found: list[Row] | list[tuple[int, ...]], groups: Groups) -> set[Values]:
+    """The tuples of each group that stand in some row."""
+    return {
+        frozenset(chosen)
+        for row in found
+        for axes, strength in groups
+        for chosen in combinations([row[axis] for axis in axes], strength)
+    }
+
+
+def pairs(space: Space) -> Groups:
+    return [(list(space.axes), 2)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_can_meet_does_and_no_row_breaks_a_rule(seed: int) -> None:
+    space = drawn(seed)
+    groups: Groups = [(list(space.axes), 2), ([0, 2, 4], 3), ([1, 3], 1)]
+    found = covering.cover(space, groups, [], seed).rows
+    assert not any(broken(space, tuple(row)) for row in found)
+    assert met(found, groups) == met(rows(space), groups)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strength", "best"),
+    [
+        ([3] * 4, 2, 9),
+        ([3] * 13, 2, 15),
+        ([2] * 100, 2, 10),
+        ([2] * 7 + [3] * 2 + [4] + [10] * 2, 2, 100),
+        ([3] * 6, 3, 33),
+        ([2, 3, 4], 3, 24),
+        ([5, 2], 1, 5),
+    ],
+)
+def test_as_few_rows_as_the_best_tools_need_or_nearly(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], strength: int, best: int
+) -> None:
+    monkeypatch.setattr(shrinking, "PATIENCE", PATIENCE)
+    space = Space(sizes)
+    groups = [(list(space.axes), strength)]
+    found = covering.cover(space, groups, [], 0).rows
+    counted = covering.count(space, *groups[0], found)
+    assert counted.covered == counted.tuples
+    assert len(found) <= 1.15 * best
+
+
+def test_what_stands_in_no_row_is_counted_as_uncovered() -> None:
+    space = Space([3, 3, 2])
+    found = covering.cover(space, pairs(space), [], 0).rows
+    for left_out in range(len(found)):
+        rest = found[:left_out] + found[left_out + 1 :]
+        counted = covering.count(space, [0, 1, 2], 2, rest)
+        assert counted.covered == len(met(rest, pairs(space))) < counted.tuples
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
+    space = drawn(seed)
+    counted = covering.count(space, list(space.axes), 2, [])
+    assert counted.tuples == len(met(rows(space), pairs(space)))
+    everything = met(list(product(*map(space.values, space.axes))), pairs(space))
+    assert counted.tuples + len(counted.forbidden) == len(everything)
+
+
+@pytest.mark.parametrize("much", [0.0, 0.3, 1.0])
+def test_what_the_library_leaves_out_is_added(monkeypatch: pytest.MonkeyPatch, much: float) -> None:
+    space = drawn(3)
+    given = starting.by_covertable(space, pairs(space), 0)
+    assert given
+    few = given[: int(much * len(given))]
+    monkeypatch.setattr(starting, "by_covertable", lambda *_: few)
+    found = covering.cover(space, pairs(space), [], 0).rows
+    assert met(found, pairs(space)) == met(rows(space), pairs(space))
+
+
+def test_the_library_gives_no_row_that_a_rule_forbids() -> None:
+    for seed in range(20):
+        space = drawn(seed)
+        for row in starting.by_covertable(space, pairs(space), seed):
+            assert not broken(space, tuple(row))
+
+
+def test_rows_that_add_nothing_go_and_those_to_keep_stay() -> None:
+    space = Space([2, 2])
+    everything = [[0, 2], [0, 3], [1, 2], [1, 3]]
+    tally = Tally(space, [(0, 1)], [(row[0], row[1]) for row in everything])
+    for row in everything:
+        tally.add(row)
+    tally.add([0, 2], frozenset([0]))
+    shrinking.without_spare_rows(tally)
+    assert sorted(tally.rows) == everything
+    assert tally.kept[tally.rows.index([0, 2])] == frozenset([0])
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(12) if rows(drawn(seed))])
+def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
+    space = drawn(seed)
+    there = rows(space)
+    keep = [list(there[0]), list(there[-1])[:2], [there[len(there) // 2][3]]]
+    found = covering.cover(space, pairs(space), keep, seed)
+    assert len(found.kept) == 3
+    for values, row in zip(keep, found.kept, strict=True):
+        assert set(values) <= set(row)
+    assert met(found.rows, pairs(space)) == met(there, pairs(space))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_tally_is_right_after_any_changes(seed: int) -> None:
+    space = drawn(seed).having([])
+    generator = random.Random(seed)
+    sets = [(0, 1, 2), (0, 3), (3, 4), (1,)]
+    everything = [one for axes in sets for one in product(*(space.values(a) for a in axes))]
+    tally = Tally(space, sets, everything)
+    for _ in range(60):
+        row = [generator.choice(space.values(axis)) for axis in space.axes]
+        if len(tally.rows) < 3 or generator.random() < 0.3:
+            tally.add(row)
+        elif generator.random() < 0.2:
+            tally.drop(generator.randrange(len(tally.rows)))
+        else:
+            index, axis = generator.randrange(len(tally.rows)), generator.choice(space.axes)
+            before = len(tally.uncovered)
+            same = tally.rows[index][axis] == row[axis]
+            loss = 0 if same else tally.loss(index, axis, row[axis])
+            tally.put(index, axis, row[axis])
+            assert len(tally.uncovered) - before == loss
+        there = {tuple(r[axis] for axis in axes) for r in tally.rows for axes in sets}
+        assert set(tally.uncovered) == set(everything) - there
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_others() -> None:
+    space = drawn(1).having([])
+    first = covering.cover(space, pairs(space), [], 0).rows
+    assert first == covering.cover(space, pairs(space), [], 0).rows
+    assert any(first != covering.cover(space, pairs(space), [], seed).rows for seed in (1, 2, 3))
+
+
+def test_more_than_can_be_planned_is_refused() -> None:
+    space = Space([10] * 12)
+    with pytest.raises(UnfixError, match="is the most that is planned: lower a strength"):
+        covering.cover(space, [(list(space.axes), 12)], [], 0)
+
+
+def test_a_group_is_covered_as_it_asks(tmp_path: Path) -> None:
+    more = (
+        "strength:\n  default: pairs\n  groups:\n"
+        "    - {axes: [release, kv, page], strength: all}\n"
+        "    - {axes: [kv, page, speculative, topk], strength: triples}\n"
+    )
+    found = planned(tmp_path, text(constraints=(TREE, WHOLE_PAGES), more=more))
+    assert [(group.strength, group.covered, group.forbidden) for group in found.coverage] == [
+        (2, 37, 3),
+        (3, 6, 2),
+        (3, 20, 12),
+    ]
+    assert all(group.covered == group.tuples for group in found.coverage)
+
+
+def test_a_fixed_cell_is_completed_and_says_why(tmp_path: Path) -> None:
+    cells = "cells: [{values: {kv: fp8, topk: 4}, because: it was slow once}]\n"
+    found = planned(tmp_path, text(constraints=(TREE, WHOLE_PAGES), more=cells))
+    (fixed,) = [cell for cell in found.cells if cell.why != "covering"]
+    assert fixed.why == "it was slow once"
+    assert fixed.values.items() >= {"kv": "fp8", "topk": "4", "speculative": "EAGLE"}.items()
+    assert set(fixed.values) == {"release", "kv", "page", "speculative", "topk"}
+
+
+def test_a_cell_that_asks_for_less_than_another_is_served_by_it(tmp_path: Path) -> None:
+    cells = "cells:\n  - {values: {topk: 4}, because: some}\n"
+    cells += "  - {values: {topk: 4, kv: fp8}, because: more}\n"
+    found = planned(tmp_path, text(constraints=(TREE,), more=cells))
+    assert [cell.why for cell in found.cells if cell.why != "covering"] == ["some; more"]
+
+
+def test_too_many_tuples_of_a_file_are_refused(tmp_path: Path) -> None:
+    axes = "\naxes:\n" + "".join(f"  a{n}: [{', '.join('abcdefghi')}]\n" for n in range(6))
+    works = "run: {x: {command: 'serve {a0}{a1}{a2}{a3}{a4}{a5}'}}\n"
+    said = refused(tmp_path, text(axes=axes, run=works, more="strength: all\n"))
+    assert said.startswith("531441 tuples would have to meet")

@@ -1,0 +1,61 @@
+"""A simulated fleet: with deaths, stragglers and failures nothing is lost and nothing doubled."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+from bench import fleet as bench
+from harness.matrix import resuming
+from harness.matrix.running import LOSSES, Place, Rules, Running
+from harness.matrix.simulated import Fleet, Odds
+from harness.store.database import Store
+from harness.store.matrices import Attempt, MatrixRun, Outcome
+
+
+def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    found = bench.measured(2000, 200, 4, tmp_path)
+    assert time.monotonic() - begun < 60
+    assert found["lost_or_doubled"] == []
+    assert found["cells"] == 2000
+    assert sum(found["outcomes"].values()) == 2000
+    # All that may happen did.
+    assert {"green", "flaky"} <= set(found["outcomes"])
+    assert found["lost_then_rerun"] > 5
+    assert found["attempts"] > 2000
+    assert found["page_s"] < 10
+
+
+def kept_by(count: int, odds: Odds, rules: Rules, file: Path) -> MatrixRun:
+    plan = bench.planned(count)
+    store = Store(file)
+    run = MatrixRun("m-1", "fleet", "", plan.digest, count, {}, "then")
+    run.cells = resuming.bare(plan.cells)
+    store.begin_matrix(run)
+
+    def keep(ended: list[tuple[str, Attempt]]) -> None:
+        store.attempts(run.id, ended)
+
+    Running(plan.cells, Fleet(50, 7, odds), Place("m-1", file, file), rules, keep).go()
+    found = store.find_matrix("m-1")
+    assert found is not None
+    return found
+
+
+def test_a_fleet_that_dies_all_the_time_ends_and_says_so(tmp_path: Path) -> None:
+    run = kept_by(300, Odds(failing=0.0, lost=0.6), Rules(), tmp_path / "runs.sqlite")
+    assert set(run.counts) == {"green", "lost"}
+    assert all(one.lost == LOSSES for one in run.cells if one.outcome is Outcome.LOST)
+    assert max(len(one.attempts) for one in run.cells) == LOSSES
+
+
+def test_retries_are_counted_and_bounded(tmp_path: Path) -> None:
+    run = kept_by(300, Odds(failing=0.5, lost=0.0), Rules(retries=2), tmp_path / "runs.sqlite")
+    for one in run.cells:
+        failed = sum(attempt.outcome.failed for attempt in one.attempts)
+        assert failed <= 3
+        assert (one.outcome is Outcome.GREEN) is (failed == 0)
+        assert (one.outcome is Outcome.FLAKY) is (0 < failed < 3)
+        assert Counter(attempt.last for attempt in one.attempts)[True] == 1

@@ -1,0 +1,193 @@
+"""Shards joined: the whole plan once, or an error that says what is not so."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driving import Drive, cell
+
+from harness.cli import report_command
+from harness.errors import NotReady, UnfixError
+from harness.matrix import joining
+from harness.matrix.joining import Part
+from harness.store.database import Store
+from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
+from harness.store.records import Run
+
+NAMES = [f"cell-{number}" for number in range(7)]
+
+
+def shard(number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes: Any) -> MatrixRun:
+    done = [Attempt(1, outcome, "so", "then", 2.0, last=True)]
+    cells = [RanCell(n, {"n": n}, "work", [], "", attempts=done) for n in NAMES[number - 1 :: of]]
+    made = MatrixRun(
+        *(f"m-{number}", "tried", "file.yaml", "digest-1", len(NAMES), {}),
+        *(f"2026-01-01T00:0{number}:00+00:00", "finished", 60.0 * number),
+        number=number,
+        of=of,
+        cells=cells,
+    )
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def parts(*runs: MatrixRun) -> list[Part]:
+    return [Part(run, f"{place}.sqlite") for place, run in enumerate(runs)]
+
+
+def test_shards_in_any_order_are_the_whole_plan() -> None:
+    whole = joining.joined(parts(shard(3), shard(1), shard(2)))
+    assert sorted(one.identity for one in whole.cells) == NAMES
+    assert whole.green
+    assert (whole.of, whole.status, whole.seconds) == (1, "finished", 180.0)
+    assert whole.started == "2026-01-01T00:01:00+00:00"
+    assert whole.id == "m-1+m-2+m-3"
+
+
+def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
+    red = joining.joined(parts(shard(1), shard(2, outcome=Outcome.RED), shard(3)))
+    assert red.counts == {"green": 5, "red": 2}
+    assert red.exit_code == 1
+    stopped = shard(3, status="stopped")
+    stopped.cells[0].attempts = []
+    whole = joining.joined(parts(shard(1), shard(2), stopped))
+    assert whole.problems == ["1 cell without an outcome", "the run was stopped"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([shard(1), shard(3)], r"a shard is absent: 2/3; run `unfix matrix run file.yaml --shard"),
+        ([shard(2)], r"shards are absent: 1/3, 3/3"),
+        (
+            [shard(1), shard(2), shard(3), shard(2, id="again")],
+            r"there twice: 2/3 in 1.sqlite and in 3.sqlite",
+        ),
+        (
+            [shard(1), shard(2, plan="digest-2"), shard(3)],
+            r"different plans: 0.sqlite, 2.sqlite: plan digest-1 in 3; 1.sqlite: plan digest-2",
+        ),
+        ([shard(1), shard(2, of=2)], r"different plans: .*digest-1 in 3; .*digest-1 in 2"),
+        ([shard(1), shard(2, cells=shard(1).cells), shard(3)], "cell cell-0 is in shard 2/3 and"),
+        ([shard(1), shard(2, cells=[]), shard(3)], "hold 5 of the plan's 7 cells"),
+    ],
+)
+def test_what_is_absent_doubled_or_of_another_plan_is_an_error(
+    runs: list[MatrixRun], words: str
+) -> None:
+    with pytest.raises(UnfixError, match=words):
+        joining.joined(parts(*runs))
+
+
+def test_the_same_run_in_two_stores_is_one_run_and_the_further_one_counts() -> None:
+    half = shard(2, status="stopped")
+    half.cells = [RanCell(one.identity, one.values, "work", [], "") for one in half.cells]
+    whole = joining.joined(parts(shard(1), half, shard(2), shard(3)))
+    assert whole.counts == {"green": 7}
+
+
+def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> None:
+    old = shard(1, id="old", started="2025-01-01T00:00:00+00:00")
+    other = shard(1, id="other", plan="before", started="2025-01-01T00:00:00+00:00")
+    single = shard(1, id="single", only=["cell-0"], started="2027-01-01T00:00:00+00:00")
+    found = joining.newest_shards([other, old, shard(1), shard(2), single], "a")
+    assert [run.id for run in found] == ["m-1", "m-2"]
+    with pytest.raises(UnfixError, match="a holds no run of"):
+        joining.newest_shards([single], "a")
+
+
+# By the command
+
+
+def report(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    report_command.add_arguments(parser)
+    return report_command.run(parser.parse_args(list(words)))
+
+
+def stored(file: Path, *runs: MatrixRun) -> str:
+    store = Store(file)
+    for run in runs:
+        status, run.status = run.status, "running"
+        store.begin_matrix(run)
+        ended = [(one.identity, attempt) for one in run.cells for attempt in one.attempts]
+        store.attempts(run.id, ended)
+        run.status = status
+        store.end_matrix(run)
+    store.close()
+    return str(file)
+
+
+def test_shards_are_run_and_merged_by_the_commands(
+    drive: Drive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive.write(*(cell(f"c{n}", "true" if n else "exit 1") for n in range(5)))
+    stores = []
+    for number in (1, 2):
+        monkeypatch.setenv("UNFIX_HOME", str(drive.root / f"machine-{number}"))
+        assert drive.run("--shard", f"{number}/2") == (1 if number == 1 else 0)
+        stores.append(str(drive.root / f"machine-{number}" / ".unfix" / "runs.sqlite"))
+    monkeypatch.setenv("UNFIX_HOME", str(drive.root / "here"))
+    with pytest.raises(UnfixError, match="a shard is absent: 2/2"):
+        report("--merge", stores[0])
+    capsys.readouterr()
+    assert report("--merge", *stores, "--json") == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["counts"] == {"red": 1, "green": 4}
+    assert len(said["cells"]) == 5
+    # It is in this store now: once more by its runs' names, and in the list.
+    ids = said["id"].split("+")
+    assert report(*ids) == 1
+    capsys.readouterr()
+    assert report("--list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(one["id"], one["shard"], one["green"]) for one in listed] == [
+        (ids[0], "1/2", False),
+        (ids[1], "2/2", True),
+    ]
+
+
+def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive) -> None:
+    one = stored(drive.root / "one.sqlite", shard(1, 1))
+    other = drive.root / "other.sqlite"
+    store = Store(other)
+    store.begin(Run("p-1", "prove", "2026-01-01T00:00:00+00:00"))
+    store.close()
+    with pytest.raises(UnfixError, match=r"other\.sqlite holds no run of `unfix matrix run`"):
+        report("--merge", one, str(other))
+    # Asked for by name, what was proven is merged all the same; this proved nothing.
+    assert report("--proofs", "--merge", one, str(other)) == 1
+
+
+def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> None:
+    one = stored(drive.root / "one.sqlite", shard(1, 2))
+    other = stored(drive.root / "other.sqlite", shard(2, 2))
+    changed = sqlite3.connect(other)
+    changed.execute("PRAGMA user_version = 99")
+    changed.close()
+    with pytest.raises(NotReady, match=r"other\.sqlite is of another version of unfix"):
+        report("--merge", one, other)
+    with pytest.raises(UnfixError, match=r"there is no store .*gone\.sqlite"):
+        report("--merge", one, str(drive.root / "gone.sqlite"))
+    assert Store().matrices() == [], "nothing is taken in that cannot be joined"
+
+
+def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
+    half = shard(1, 1, status="stopped")
+    half.cells[0].attempts = []
+    here = Store(Path(stored(tmp_path / "here", half)))
+    there = stored(tmp_path / "there", shard(1, 1))
+    here.merge(Path(there))
+    found = here.find_matrix("m-1")
+    assert found is not None
+    assert found.counts == {"green": 7}
+    here.merge(Path(stored(tmp_path / "behind", half)))
+    found = here.find_matrix("m-1")
+    assert found is not None
+    assert found.green

@@ -1,0 +1,224 @@
+"""Cells on a real Ray cluster of several nodes: the same outcomes as here, no loss unnoticed."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from driving import Drive, cell, is_there, until
+
+from harness.errors import NotReady
+from harness.matrix import shapes
+from harness.matrix.local import Devices, Local
+from harness.matrix.running import Executor, Place, Rules, Running
+from harness.matrix.values import Cell, Needs
+from harness.store.matrices import Attempt, RanCell
+
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
+
+# Ray's own processes and sockets are closed by it, and not always before Python looks.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
+# A dead node is noticed after two seconds, and not after a quarter of a minute.
+QUICK = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    pytest.importorskip("ray", reason="n/a: Ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    # The head has no CPU: cells go to nodes that may die.
+    head = {**NODE, "num_cpus": 0, "_system_config": QUICK, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    made.add_node(**NODE, resources={"npu": 1, "accelerator_type:H200": 1})
+    made.add_node(**NODE)
+    yield made
+    made.shutdown()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def on_ray(cluster: Cluster) -> Iterator[Any]:
+    from harness.matrix.on_ray import OnRay
+
+    executor = OnRay(cluster.address, gone=1.0)
+    yield executor
+    executor.close()
+
+
+def ran(
+    cells: list[Cell], executor: Executor, folder: Path, rules: Rules | None = None
+) -> dict[str, RanCell]:
+    """What a run of these comes to."""
+    kept: dict[str, RanCell] = {
+        one.identity: RanCell(one.identity, one.values, one.work, one.command, one.why, attempts=[])
+        for one in cells
+    }
+
+    def keep(ended: list[tuple[str, Attempt]]) -> None:
+        for name, attempt in ended:
+            kept[name].attempts.append(attempt)
+
+    Running(cells, executor, Place("run", folder, folder), rules or Rules(), keep).go()
+    return kept
+
+
+def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: Path) -> None:
+    show = 'echo "$CUDA_VISIBLE_DEVICES,$OMP_NUM_THREADS,$(env | grep -c ^RAY_),$PWD"'
+    flaky = "test -e $HERE.flag || { touch $HERE.flag; exit 1; }"
+    ends = {
+        "green": show, "red": "exit 1", "error": "exit 2", "not-ready": "exit 3",
+        "crash": "kill -SEGV $$", "hang": "sleep 60 & sleep 60", "flaky": flaky,
+    }  # fmt: skip
+    told = []
+    for place, executor in (("ray", on_ray), ("local", Local(1, Devices(1.0)))):
+        cells = [
+            cell(name, f"HERE={tmp_path}/{place}; {script}", limit=1.0)
+            for name, script in ends.items()
+        ]
+        (tmp_path / place).mkdir()
+        found = ran(cells, executor, tmp_path / place, Rules(retries=1))
+        told.append(
+            {
+                name: [(one.outcome, one.how, one.number, one.last) for one in made.attempts]
+                for name, made in found.items()
+            }
+        )
+        assert {name: made.word for name, made in found.items()} == {name: name for name in ends}
+        logs = (tmp_path / place / "green" / "log").read_text()
+        assert logs == f",1,0,{tmp_path / place}\n"
+        assert (tmp_path / place / "red" / "log.1").exists()
+    assert told[0] == told[1]
+
+
+def test_a_killed_node_costs_its_own_cells_and_nothing_else(
+    cluster: Cluster, on_ray: Any, tmp_path: Path
+) -> None:
+    doomed = cluster.add_node(**NODE, resources={"doomed": 1})
+    until(lambda: len(nodes()) == 4)
+    on_ray.nodes = [node["Resources"] for node in nodes()]
+    # Each says where it ran and how often; the first round waits until the node is gone.
+    script = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; test -e {0}/gone || sleep 3"
+    cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}")) for n in range(6)]
+    victim = cell("victim", script.format(tmp_path, "victim"), custom={"doomed": 0.001})
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ran, [victim, *cells], on_ray, tmp_path / "logs")
+        until((tmp_path / "victim.pid").exists)
+        cluster.remove_node(doomed, allow_graceful=False)
+        (tmp_path / "gone").touch()
+        # The victim may run again elsewhere: another node like it comes when the first has gone.
+        cluster.add_node(**NODE, resources={"doomed": 1})
+        found = running.result(60)
+    assert {made.word for made in found.values()} == {"green"}
+    lost = {name for name, made in found.items() if made.lost}
+    assert lost == {"victim"}
+    assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "green"]
+    assert all(len((tmp_path / f"c{n}.ran").read_text()) == 1 for n in range(6))
+    first = int((tmp_path / "victim.pid").read_text().split()[0])
+    until(lambda: not is_there(first), 5.0)
+
+
+def nodes() -> list[dict[str, Any]]:
+    import ray
+
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in found if node["Alive"]]
+
+
+def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_path: Path) -> None:
+    cells = [
+        cell("gpu", "true", gpus=1.0),
+        cell("many", "true", cpus=64.0),
+        cell("tpu", "true", custom={"tpu": 2.0}),
+        cell("npu", "true", custom={"NPU": 1.0}),
+        cell("fine", "true"),
+    ]
+    begun = time.monotonic()
+    found = ran(cells, on_ray, tmp_path)
+    assert {name: made.word for name, made in found.items()} == {
+        **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
+    }  # fmt: skip
+    assert found["gpu"].attempts[0].how == "no node has GPU (1 needed, 0 at most)"
+    assert found["tpu"].attempts[0].how == "no node has tpu (2 needed, 0 at most)"
+    assert time.monotonic() - begun < 20
+
+
+def test_a_node_that_leaves_for_good_makes_what_needs_it_not_ready(
+    cluster: Cluster, on_ray: Any, tmp_path: Path
+) -> None:
+    leaving = cluster.add_node(**NODE, resources={"leaving": 1})
+    until(lambda: any("leaving" in node["Resources"] for node in nodes()))
+    on_ray.nodes = [node["Resources"] for node in nodes()]
+    stays = f"touch {tmp_path}/there; sleep 60"
+    cells = [cell("stays", stays, custom={"leaving": 1.0}), cell("fine", "true")]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ran, cells, on_ray, tmp_path)
+        until((tmp_path / "there").exists)
+        cluster.remove_node(leaving, allow_graceful=False)
+        found = running.result(60)
+    assert found["fine"].word == "green"
+    assert found["stays"].word == "not-ready"
+    assert found["stays"].attempts[0].outcome.value == "lost"
+    assert "no node has leaving" in found["stays"].attempts[-1].how
+
+
+def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, drive: Drive) -> None:
+    wait = f"test -e {drive.flag('go')} || {{ touch {drive.flag('there')}; sleep 67; }}"
+    drive.write(
+        cell("done", drive.ran("done")),
+        cell("long", f"{drive.ran('long')}; echo $$ > {drive.flag('pid')}; {wait}"),
+    )
+    words = ["--on", "ray", "--address", cluster.address]
+    running = drive.start(*words)
+    until(lambda: drive.flag("there").exists() and drive.newest().counts.get("green") == 1)
+    running.kill()
+    running.communicate()
+    pid = int(drive.flag("pid").read_text())
+    until(lambda: not is_there(pid), 20.0)
+    drive.flag("go").touch()
+    resumed = drive.start(*words, "--resume")
+    assert resumed.communicate(timeout=60)
+    assert resumed.returncode == 0
+    assert drive.words() == {"done": "green", "long": "green"}
+    assert (drive.times("done"), drive.times("long")) == (1, 2)
+    assert drive.newest().where == "ray"
+
+
+def test_a_cluster_that_is_not_there_ends_with_3_and_words(drive: Drive) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    drive.write(cell("one", "true"))
+    with pytest.raises(NotReady, match=rf"no Ray cluster answers at {address}: .*ray start"):
+        drive.run("--on", "ray", "--address", address)
+    assert drive.store.matrices() == []
+
+
+def test_a_kind_of_gpu_is_an_accelerator_type_or_a_resource_by_its_name() -> None:
+    typed = [{"CPU": 8.0, "GPU": 8.0, "accelerator_type:H200": 1.0}]
+    named = [{"CPU": 8.0, "GPU": 4.0, "h200": 4.0}, {"CPU": 64.0}]
+    one = Needs(gpus=1.0, gpu="H200")
+    assert shapes.wanted(one, typed).accelerator == "H200"
+    assert shapes.wanted(one, named).resources == {"h200": 1.0}
+    assert (shapes.fitting(one, typed), shapes.fitting(one, named)) == (8, 4)
+    assert shapes.lacking(Needs(gpus=1.0, gpu="B200"), typed) == (
+        "no node has B200 (1 needed, 0 at most)"
+    )
+    # Each is somewhere, and never on one node.
+    apart = shapes.lacking(Needs(cpus=32.0, gpus=1.0), named)
+    assert apart == "no node has all of 32 CPU, 1 GPU"

@@ -1,0 +1,210 @@
+"""`unfix matrix plan` and `unfix matrix shards`, as they are called."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from writing import TREE, WHOLE_PAGES, planned, put, text
+
+from harness import paths
+from harness.cli.main import main
+from harness.matrix import planning, seeds
+from harness.matrix.values import Plan
+
+CONTENT = text(constraints=(TREE, WHOLE_PAGES), more="seeds: true\n")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No stored run of this checkout is looked at."""
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["matrix", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_plan_says_what_is_in_and_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = said(capsys, "plan", str(put(tmp_path, CONTENT)))
+    assert "7 cells in 7 configurations, 2 of them fixed; 37 of 37 tuples covered" in out
+    assert "one after the other unknown" in out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "all axes 2 37 37 3" in lines
+    assert "when kv fp8: only page 16 1 tuple this kernel reads whole pages" in lines
+    assert any(
+        line.startswith("27338 flashinfer's draft")
+        and line.endswith("part speculative EAGLE, topk 4 no axis decode; no axis graph")
+        for line in lines
+    )
+    assert any(line.startswith("23268 ") and " out no axis device; " in line for line in lines)
+    assert any("seed 27338, in part; seed 24617, in part" in line for line in lines)
+
+
+def test_json_says_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = put(tmp_path, CONTENT)
+    data = json.loads(said(capsys, "plan", "--json", str(file)))
+    found = planning.plan(file)
+    assert data["digest"] == found.digest
+    assert [cell["identity"] for cell in data["cells"]] == [c.identity for c in found.cells]
+    assert {"dropped", "coverage", "seeds", "estimated", "axes", "name", "seconds"} <= set(data)
+
+
+def test_wide_shows_the_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = str(put(tmp_path, CONTENT))
+    assert "unfix eval" not in said(capsys, "plan", file)
+    assert "unfix eval --release 0.5.16" in said(capsys, "plan", "--wide", file)
+
+
+def test_cells_that_ran_give_an_estimate_and_change_no_cell(tmp_path: Path) -> None:
+    file = put(tmp_path, CONTENT)
+    unknown = planning.plan(file)
+    some = {cell.identity: 60.0 + 20 * n for n, cell in enumerate(unknown.cells[:2])}
+    known = planning.plan(file, some)
+    assert (unknown.estimated, known.estimated) == (None, 70.0 * len(known.cells))
+    assert known.digest == unknown.digest
+    assert [cell.seconds for cell in known.cells[:3]] == [60.0, 80.0, None]
+
+
+def digest(folder: Path, content: str) -> str:
+    return planned(folder, content).digest
+
+
+def test_a_digest_is_of_what_is_run_and_of_nothing_else(tmp_path: Path) -> None:
+    first = digest(tmp_path, CONTENT)
+    assert digest(tmp_path, CONTENT + "# a comment\n") == first
+    assert digest(tmp_path, CONTENT.replace("whole pages", "pages")) == first
+    for other in (
+        CONTENT.replace("--page-size 16", "--page-size 32"),
+        CONTENT.replace("kind: eval,", "kind: eval, limit: 7,"),
+        CONTENT.replace("name: small", "name: other"),
+        CONTENT.replace("seeds: true", "seeds: false"),
+        CONTENT.replace(f"  - {WHOLE_PAGES}\n", ""),
+    ):
+        assert other != CONTENT
+        assert digest(tmp_path, other) != first
+
+
+def test_a_cell_has_its_name_in_every_plan(tmp_path: Path) -> None:
+    plain = {c.identity: c.values for c in planned(tmp_path, CONTENT).cells}
+    others = planned(tmp_path, CONTENT.replace("seeds: true", "seed: 5")).cells
+    shared = [cell for cell in others if cell.identity in plain]
+    assert shared
+    assert all(cell.values == plain[cell.identity] for cell in shared)
+    assert len(plain) == len(planned(tmp_path, CONTENT).cells)
+
+
+def test_another_process_plans_the_same(tmp_path: Path) -> None:
+    file = put(tmp_path, CONTENT)
+    here = planning.plan(file)
+    for salt in ("1", "2"):
+        words = [sys.executable, "-m", "harness", "matrix", "plan", "--json", str(file)]
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        done = subprocess.run(words, env=environment, capture_output=True, check=True, timeout=60)
+        assert json.loads(done.stdout)["digest"] == here.digest
+
+
+def test_shards_are_shown_with_how_even_they_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = said(capsys, "shards", "3", str(put(tmp_path, CONTENT)))
+    assert [line.split() for line in out.splitlines()[1:4]] == [
+        ["1/3", "3", "unknown"],
+        ["2/3", "2", "unknown"],
+        ["3/3", "2", "unknown"],
+    ]
+    assert "0 of them measured; the slowest takes 1.29 times the mean" in out
+
+
+def test_github_gets_one_line_that_its_matrix_takes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = put(tmp_path, CONTENT)
+    out = said(capsys, "shards", "2", "--github", str(file))
+    assert out.count("\n") == 1
+    plan = planning.plan(file).digest
+    assert json.loads(out) == {
+        "include": [
+            {"shard": 1, "of": 2, "share": "1/2", "plan": plan, "cells": 4, "seconds": None},
+            {"shard": 2, "of": 2, "share": "2/2", "plan": plan, "cells": 3, "seconds": None},
+        ]
+    }
+
+
+def test_what_cannot_be_planned_is_the_callers_to_mend(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["matrix", "plan", str(tmp_path / "none.yaml")]) == 2
+    assert "No such file" in capsys.readouterr().err
+    assert main(["matrix", "plan", "nightly"]) == 2
+    assert "no matrix is called nightly; there are cpu, fleet, h200" in capsys.readouterr().err
+    assert main(["matrix", "shards", "99", str(put(tmp_path, CONTENT))]) == 2
+    assert "99 shards of 7 cells: from 1 to 7" in capsys.readouterr().err
+
+
+def ours(name: str) -> Plan:
+    return planning.plan(Path(name))
+
+
+@pytest.mark.parametrize(("name", "most"), [("cpu", 18), ("h200", 48)])
+def test_our_matrices_are_covered_in_few_cells_and_in_seconds(name: str, most: int) -> None:
+    found = ours(name)
+    assert len(found.axes) >= 9
+    assert all(group.covered == group.tuples for group in found.coverage)
+    assert len(found.cells) <= most
+    assert found.seconds < 5
+
+
+def test_a_seed_is_in_whole_where_its_axes_are(tmp_path: Path) -> None:
+    known = seeds.read()
+    axes: dict[str, Any] = {}
+    for bug in known.seeds:
+        for axis, names in bug.values.items():
+            # An axis under its last name, its value under the last, too.
+            axes.setdefault(known.axes[axis][-1], {"other": ""})[names[-1]] = ""
+    content = json.dumps(
+        {
+            "name": "all",
+            "seeds": "true",
+            "axes": axes,
+            "run": {"x": {"command": "serve " + " ".join(f"{{{axis}}}" for axis in axes)}},
+        }
+    )
+    found = planned(tmp_path, content)
+    assert [(seed.pr, seed.state) for seed in found.seeds] == [
+        (pr, "whole") for pr in (27338, 24617, 20606, 23268, 25418)
+    ]
+    for seed in found.seeds:
+        (cell,) = [cell for cell in found.cells if f"seed {seed.pr}" in cell.why]
+        assert seed.values.items() <= cell.values.items()
+
+
+def test_a_seed_that_a_constraint_forbids_is_out_and_says_by_which(tmp_path: Path) -> None:
+    never = "{when: {topk: 4}, never: {speculative: EAGLE}, because: no tree yet}"
+    found = planned(tmp_path, text(constraints=(never,), more="seeds: true\n"))
+    first = found.seeds[0]
+    assert (first.pr, first.state) == (27338, "out")
+    assert "constraint 1 (no tree yet, line 9)" in first.lacking
+    assert found.dropped[0].fixed == [f"seed 27338: {first.title}"]
+
+
+def test_listing_toggles_imports_nothing_of_planning() -> None:
+    program = (
+        "import sys, harness.cli.main as m; m.build_parser('list'); "
+        "print([n for n in sys.modules if 'covertable' in n or n.startswith('harness.matrix')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=paths.PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,56 @@
+"""Matrix files for tests: a small one, and any with something else in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UnfixError
+from harness.matrix import planning, schema
+from harness.matrix.schema import Matrix
+from harness.matrix.values import Plan
+
+AXES = """
+axes:
+  release: [0.5.16, 0.5.18]
+  kv: {auto: "", fp8: --kv-cache-dtype fp8_e4m3}
+  page: {1: "", 16: --page-size 16}
+  speculative: {none: "", EAGLE: --speculative-algorithm EAGLE}
+  topk: {1: --topk 1, 4: --topk 4}
+"""
+TREE = "{when: {speculative: EAGLE}, applies: [topk], because: only a tree has branches}"
+WHOLE_PAGES = "{when: {kv: fp8}, only: {page: 16}, because: this kernel reads whole pages}"
+RUN = """
+run:
+  served: {kind: eval, command: "--release {release} -- {words}"}
+"""
+
+
+def text(
+    *, axes: str = AXES, constraints: tuple[str, ...] = (), run: str = RUN, more: str = ""
+) -> str:
+    said = "".join(f"  - {one}\n" for one in constraints)
+    return f"name: small{axes}" + (f"constraints:\n{said}" if said else "") + more + run
+
+
+def put(folder: Path, content: str) -> Path:
+    file = folder / "small.yaml"
+    file.write_text(content)
+    return file
+
+
+def read(folder: Path, content: str) -> Matrix:
+    return schema.read(put(folder, content))
+
+
+def planned(folder: Path, content: str) -> Plan:
+    return planning.plan(put(folder, content))
+
+
+def refused(folder: Path, content: str) -> str:
+    """What is said of a file that cannot be planned, without its folder."""
+    with pytest.raises(UnfixError) as refusal:
+        planning.plan(put(folder, content))
+    assert refusal.value.exit_code == 2
+    return str(refusal.value).replace(f"{folder}/", "")

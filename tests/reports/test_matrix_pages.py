@@ -1,0 +1,254 @@
+"""A matrix run on a page, on a terminal and in Markdown: failures first, and nothing hidden."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from evaluated import HOSTILE, LONG
+from rich.console import Console
+
+from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
+from reports import matrix_markdown, matrix_page, matrix_terminal, matrix_view
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+VISIBLE = "<script>document.title='owned'</script>"
+
+
+def ran(name: str, *outcomes: Outcome, kv: str = "auto", seconds: float = 2.0) -> RanCell:
+    tried = [
+        Attempt(
+            *(number, outcome, f"ended {outcome}", "then", seconds, seconds, "node-1"),
+            f"first line\nlog of {name}, attempt {number}",
+            {"proven": 3},
+            number == len(outcomes),
+        )
+        for number, outcome in enumerate(outcomes, 1)
+    ]
+    values = {"kv": kv, "page": str(len(name) % 3)}
+    return RanCell(name, values, "prove", ["unfix", "prove"], "covering", None, tried)
+
+
+def run_of(*cells: RanCell, **changes: Any) -> MatrixRun:
+    made = MatrixRun(
+        *("matrix-1", "nightly", "my matrix.yaml", "digest-1", len(cells), {}),
+        *("2026-11-21T00:00:00+00:00", "finished", 75.0, ["unfix", "matrix", "run"]),
+        cells=list(cells),
+    )
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def fine() -> MatrixRun:
+    return run_of(*(ran(f"c{n}", Outcome.GREEN) for n in range(4)))
+
+
+def awful() -> MatrixRun:
+    """One of each kind, in the words of somebody who means harm."""
+    hostile = ran(HOSTILE, Outcome.CRASH, kv=HOSTILE)
+    hostile.work, hostile.why, hostile.command = HOSTILE, HOSTILE, [HOSTILE]
+    hostile.attempts = [
+        Attempt(
+            *(1, Outcome.CRASH, HOSTILE, HOSTILE, 1.0, 0.0, HOSTILE),
+            *(HOSTILE + LONG, {HOSTILE: 1}, True),
+        )
+    ]
+    cells = [
+        *(ran(f"green-{n}", Outcome.GREEN) for n in range(5)),
+        ran("missing"),
+        ran("not-ready", Outcome.NOT_READY),
+        ran("lost", Outcome.LOST, Outcome.LOST),
+        ran("relocated", Outcome.LOST, Outcome.GREEN),
+        ran("flaky", Outcome.RED, Outcome.GREEN),
+        ran("error", Outcome.ERROR),
+        ran("red", Outcome.RED, kv="fp8", seconds=500.0),
+        ran("hang", Outcome.HANG, kv="fp8"),
+        hostile,
+    ]
+    return run_of(*cells, name=HOSTILE, command=[HOSTILE], notes=[HOSTILE], file=HOSTILE)
+
+
+def opened(browser: Browser, made: MatrixRun, file: Path, **options: Any) -> tuple[Page, list[str]]:
+    """The page, and all that it says or asks for while it opens."""
+    matrix_page.write(made, file)
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: said.append(request.url))
+    page.goto(file.as_uri())
+    return page, said
+
+
+def heads(page: Page) -> list[str]:
+    return page.locator(".failure h3 .badge").all_inner_texts()
+
+
+def test_the_page_shows_failures_first_and_nothing_on_it_acts(
+    browser: Browser, tmp_path: Path
+) -> None:
+    made = awful()
+    page, said = opened(browser, made, tmp_path / "matrix.html")
+    assert said == [(tmp_path / "matrix.html").as_uri()]
+    assert page.title().startswith("RED · unfix matrix · <script>document.title")
+    assert page.locator(".verdict .colour").inner_text() == "Red"
+    words = [head.split()[-1] for head in heads(page)]
+    assert words == ["crash", "hang", "red", "error", "flaky", "lost", "not-ready", "missing"]
+    first = page.locator(".failure").first
+    assert VISIBLE in first.inner_text()
+    red = page.locator(".failure").nth(2)
+    assert "log of red, attempt 1" in red.locator(".log").inner_text()
+    shown = red.locator(".replay").inner_text()
+    assert shown.startswith("unfix matrix run '<script>")
+    assert shown.endswith("--cell red")
+    assert "kv fp8" in red.inner_text()
+    assert "3 proven" in red.inner_text()
+    # Of a flaky cell the log that tells why it failed.
+    assert "log of flaky, attempt 1" in page.locator(".failure").nth(4).inner_text()
+    assert "1 cell failed and then passed: flaky, and not green" in page.inner_text(".problems")
+    assert page.locator(".problems li").count() == len(made.problems) + 1
+    assert "lost, then rerun" in page.inner_text(".facts >> nth=0")
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.close()
+
+
+def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
+    browser: Browser, tmp_path: Path
+) -> None:
+    page, said = opened(browser, awful(), tmp_path / "matrix.html")
+    groups = page.locator(".group")
+    assert page.locator("#shown").inner_text() == "14 cells"
+    assert groups.count() == 3  # by kv: fp8, auto, and a hostile one
+    assert page.locator(".group tbody tr").count() == 0
+    auto = page.locator(".group", has=page.locator(".name", has_text=re.compile("^auto$")))
+    auto.locator("summary").click()
+    assert auto.locator("tbody tr").count() == 11
+    assert "6 green" in auto.locator(".told").inner_text()
+    page.locator("#axis").select_option(label="page")
+    assert set(page.locator(".group .name").all_inner_texts()) <= {"0", "1", "2"}
+    page.locator("#search").fill("fp8")
+    assert page.locator("#shown").inner_text() == "2 of 14 cells"
+    assert [head.split()[-1] for head in heads(page)] == ["hang", "red"]
+    page.locator("#clear").click()
+    page.locator("#only").check()
+    assert page.locator("#shown").inner_text() == "8 of 14 cells"
+    page.locator("#only").uncheck()
+    page.locator(".chip[data-mark=green]").click()
+    assert page.locator("#shown").inner_text() == "6 of 14 cells"
+    assert page.locator("#failures").is_hidden()
+    page.locator("#clear").click()
+    page.locator("button.value[data-value=fp8]").click()
+    assert page.locator("#shown").inner_text() == "2 of 14 cells"
+    page.locator("#search").fill("no such thing")
+    assert page.locator("#none").is_visible()
+    assert len(said) == 1
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_green_run_is_a_green_page_without_failures(
+    browser: Browser, tmp_path: Path, scheme: Any
+) -> None:
+    page, said = opened(browser, fine(), tmp_path / "matrix.html", color_scheme=scheme)
+    assert len(said) == 1
+    assert page.locator(".verdict .colour").inner_text() == "Green"
+    assert page.inner_text("h1") == "Every one of 4 cells is green."
+    assert page.locator("#failures").is_hidden()
+    page.close()
+
+
+def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: Path) -> None:
+    made = run_of(
+        *(ran(f"bad-{n:05}", Outcome.RED, kv="fp8") for n in range(500)),
+        *(ran(f"cell-{n:05}", Outcome.GREEN) for n in range(9500)),
+    )
+    page, said = opened(browser, made, tmp_path / "matrix.html")
+    assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
+    assert len(said) == 1
+    timing = "performance.timing"
+    spent = page.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
+    assert spent < 5000
+    assert len(heads(page)) == 30
+    page.locator("#more").click()
+    assert len(heads(page)) == 60
+    took = page.evaluate(
+        "() => { const begun = performance.now(); const search = document.getElementById('search');"
+        "search.value = 'bad-00499'; search.dispatchEvent(new Event('input'));"
+        "return performance.now() - begun; }"
+    )
+    assert took < 1000
+    assert page.locator("#shown").inner_text() == "1 of 10000 cells"
+    page.locator("#clear").click()
+    page.locator(".group").last.locator("summary").click()
+    assert page.locator(".group").last.locator("tbody tr").count() == 200
+    page.close()
+
+
+def test_the_share_of_green_is_counted_for_each_value_and_the_telling_axis_is_first() -> None:
+    cells = [
+        *(ran(f"a{n}", Outcome.GREEN) for n in range(6)),
+        *(ran(f"bb{n}", Outcome.GREEN if n else Outcome.RED, kv="fp8") for n in range(2)),
+    ]
+    axes = matrix_view.make(run_of(*cells)).axes
+    assert [axis.name for axis in axes] == ["kv", "page"]
+    assert [(one.value, one.told) for one in axes[0].shares] == [("fp8", "1/2"), ("auto", "6/6")]
+    assert matrix_view.make(fine()).axes == []  # one value everywhere tells nothing
+
+
+def shown(made: MatrixRun, width: int = 160) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    matrix_terminal.show(made, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None:
+    text = shown(awful(), width)
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    order = [text.index(f"\n{word}  ") for word in ("hang", "red", "error", "flaky", "lost")]
+    assert order == sorted(order)
+    assert "log of red, attempt 1" in text
+    assert "--cell red" in text
+    assert re.search(r"kv +fp8 +0/2 \(0%\) +1 hang, 1 red", text)
+    assert re.search(r"slowest.*\n.*red +8 min 20 s", text)
+    assert "1 lost, then rerun" in text
+    assert ": red\n  1 cell crashed\n  1 cell ran past the limit\n" in text
+
+
+def test_a_green_run_is_one_table_and_one_line() -> None:
+    last = shown(fine()).splitlines()[-1]
+    assert last == "nightly: 4 green, in 75 s: green"
+    assert "what is not" not in shown(fine())
+
+
+def test_flaky_alone_is_red_everywhere() -> None:
+    made = run_of(ran("a", Outcome.GREEN), ran("b", Outcome.CRASH, Outcome.GREEN))
+    assert "1 green, 1 flaky, in 75 s: red" in shown(made)
+    assert matrix_markdown.text(made).startswith("## ✗ Matrix nightly: RED")
+    assert "<title>RED" in matrix_page.html(made)
+
+
+def test_markdown_holds_nothing_that_is_read_as_markup() -> None:
+    text = matrix_markdown.text(awful())
+    assert "<script>" not in re.sub(r"```.*?```", "", text, flags=re.S)
+    assert text.count("<details>") == 8
+    assert "log of red, attempt 1" in text
+    assert "| kv | <code>fp8</code> | 0/2 (0%) | 1 hang, 1 red |" in text
+    green = matrix_markdown.text(fine())
+    assert green.startswith("## ✓ Matrix nightly: green")
+
+
+def test_many_failures_are_counted_and_not_all_spelled_out() -> None:
+    made = run_of(*(ran(f"bad-{n}", Outcome.RED) for n in range(100)))
+    assert "and 90 more; the page has all of them" in shown(made)
+    assert "… and 70 more." in matrix_markdown.text(made)

@@ -1,0 +1,80 @@
+"""The night's workflow: each of its commands is one that this checkout has, with those options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness import paths
+from harness.cli import main
+from harness.releases import managed
+
+FOLDER = paths.project() / ".github" / "workflows"
+GIVEN = {
+    "matrix.shard": "1",
+    "matrix.of": "4",
+    "matrix.release": "0.5.18",
+    "inputs.shards || '4'": "4",
+}
+
+
+def scripts() -> list[tuple[str, str]]:
+    found = []
+    for file in sorted(FOLDER.glob("*.yml")):
+        for name, job in yaml.safe_load(file.read_text())["jobs"].items():
+            found += [(name, step["run"]) for step in job["steps"] if "run" in step]
+    return found
+
+
+def commands(script: str) -> list[list[str]]:
+    """The calls of unfix in a step, with what the workflow would have filled in."""
+    filled = re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda found: GIVEN[found[1]], script)
+    joined = filled.replace("\\\n", " ")
+    inner = [found[1] for found in re.finditer(r"\$\((\./unfix [^)]*)\)", joined)]
+    lines = [line for line in joined.splitlines() if line.strip().startswith(("./unfix", "unfix"))]
+    return [shlex.split(line)[1:] for line in [*lines, *inner]]
+
+
+EVERY = [words for _, script in scripts() for words in commands(script)]
+
+
+def parsed(words: list[str]) -> Any:
+    return main.build_parser(words[0]).parse_args(words)
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_each_command_of_the_night_is_there(words: list[str]) -> None:
+    assert parsed(words).command == words[0]
+
+
+def test_what_is_not_there_would_be_noticed() -> None:
+    with pytest.raises(SystemExit):
+        parsed(["drift", "--no-such-option"])
+    assert commands("x=$(./unfix list --json)") == [["list", "--json"]]
+    assert commands("./unfix prove \\\n  --shard ${{ matrix.shard }}/4") == [
+        ["prove", "--shard", "1/4"]
+    ]
+
+
+def test_the_night_covers_what_a_change_does_not() -> None:
+    called = {words[0] for words in EVERY}
+    assert called >= {"drift", "prove", "matrix", "eval", "report"}
+
+
+def test_the_releases_that_are_named_are_managed() -> None:
+    known = {release.name for release in managed.all_releases()}
+    for file in FOLDER.glob("*.yml"):
+        for job in yaml.safe_load(file.read_text())["jobs"].values():
+            matrix = job.get("strategy", {}).get("matrix", {})
+            named = matrix.get("release", []) if isinstance(matrix, dict) else []
+            assert set(named) <= known
+
+
+def test_files_of_an_artifact_are_where_the_commands_write() -> None:
+    text = Path(FOLDER / "nightly.yml").read_text()
+    assert set(re.findall(r"path: (\.unfix\S*)", text)) == {".unfix/runs.sqlite"}
