@@ -63,7 +63,7 @@ def test_what_is_not_there_would_be_noticed() -> None:
 
 def test_the_night_covers_what_a_change_does_not() -> None:
     called = {words[0] for words in EVERY}
-    assert called >= {"drift", "prove", "matrix", "eval", "report"}
+    assert called >= {"drift", "prove", "matrix", "fuzz", "eval", "report"}
 
 
 def test_the_releases_that_are_named_are_managed() -> None:
@@ -77,4 +77,4 @@ def test_the_releases_that_are_named_are_managed() -> None:
 
 def test_files_of_an_artifact_are_where_the_commands_write() -> None:
     text = Path(FOLDER / "nightly.yml").read_text()
-    assert set(re.findall(r"path: (\.unfix\S*)", text)) == {".unfix/runs.sqlite"}
+    assert set(re.findall(r"path: (\.unfix\S*)", text)) == {".unfix/runs.sqlite", ".unfix/fuzz"}

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from fixtures import kv_indices as adapter
 from fixtures.draft_batches import Batch, batches, one_at_a_time, padded
 from harness import checking
+from harness.fuzz.targets import toward
 from harness.guards import not_here
 
 CHECK = "kv-indices-size-check"
@@ -40,6 +41,7 @@ def a_graph_row_holds_what_the_last_step_writes(name: str, batch: Batch) -> None
         draft = adapter.backend(name, batch, check.device)
         adapter.size_for_graph(draft, batch)
         steps, width = draft.cuda_graph_kv_indices.shape
+    toward("fullness of a row", batch.need / width)
     assert steps == batch.steps
     assert width >= batch.need
 
@@ -73,6 +75,7 @@ def test_an_eager_row_holds_what_the_last_step_writes(name: str, batch: Batch) -
         forward = adapter.forward_batch(draft, batch, check.device)
         adapter.enter(draft, forward, adapter.Way.EAGER)
         steps, width = adapter.launch_of(check).arguments["kv_indices"].shape
+    toward("fullness of a row", batch.need / width)
     assert steps == batch.steps
     assert width >= batch.need
 

@@ -1,0 +1,296 @@
+"""How many examples `unfix fuzz` needs for the first failure, beside inputs drawn uniformly.
+
+    .releases/0.5.18/bin/python bench/fuzzing.py [--record FILE]      (PYTHONPATH=.)
+
+Each guard of kv_indices and int64_indices, with its fix out, 20 seeds a side, in one process.
+Fuzzing is the engine of a slice as it begins a night, with an empty database and nothing else. The
+other side calls the same test with values that `random.Random` draws: from the same bounds, each
+number in them as likely as any other, and no strategy, no target and no edge is anywhere. A seed
+that finds nothing in 300 examples counts as 300.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import pytest
+
+from harness import machine
+
+SEEDS = range(20)
+MOST = 300
+WANTED = 3.0
+SUITES = ("suites/kv_indices", "suites/int64_indices")
+
+
+# Values, drawn uniformly
+
+
+def a_batch(longest: int = 40, requests: int = 3, topk: int = 3) -> Callable[..., Any]:
+    from fixtures.draft_batches import Batch
+
+    def drawn(chance: random.Random) -> Any:
+        steps = chance.randint(2, 4)
+        context = chance.randint(steps + 1, max(longest, 140))
+        count = chance.randint(1, requests)
+        return Batch(
+            lengths=tuple(chance.randint(1, context - steps) for _ in range(count)),
+            topk=chance.randint(1, topk),
+            steps=steps,
+            page=chance.choice((1, 2, 4, 7, 16)),
+            context=context,
+            slots=count + chance.randint(0, 2),
+            first_row=chance.randint(0, 5),
+        )
+
+    return drawn
+
+
+def a_chunk(far: str) -> Callable[..., Any]:
+    from fixtures.int64_indices import BOUNDARY, Chunk, Query
+
+    def drawn(chance: random.Random) -> Any:
+        apart = (2048, 2**16 + 8, 2**20)
+        wide = chance.choice((256, *apart) if far == "rows" else apart)
+        return Chunk(
+            queries=tuple(
+                Query(chance.randint(0, 300), chance.randint(1, 3), name)
+                for name in range(1, chance.randint(1, 2) + 1)
+            ),
+            topk=chance.randint(1 if far == "topk" else 0, 16),
+            window=chance.choice((1, 2, 4, 8, 128)),  # a power of two, or it does not compile
+            ratio=chance.choice((1, 4, 128)),
+            before=chance.randint(0, 2 * BOUNDARY // wide + 2),
+            topk_stride=wide if far == "topk" else 16,
+            row_stride=wide if far == "rows" else 256,
+            window_stride=wide if far == "window" else 0,
+            start=chance.randint(0, 5000),
+        )
+
+    return drawn
+
+
+def some_keys(most: int = 3) -> Callable[..., Any]:
+    from fixtures.dsv4_keys import Keys, Place, page_bytes
+    from fixtures.int64_indices import BOUNDARY
+
+    def drawn(chance: random.Random) -> Any:
+        size = chance.choice((2, 64, 256))
+        last = 2 * BOUNDARY // page_bytes(size) + 2
+        places = {
+            Place(chance.randint(0, last), chance.randint(0, size - 1))
+            for _ in range(chance.randint(1, most))
+        }
+        return Keys(size, tuple(places), chance.randint(0, 9))
+
+    return drawn
+
+
+def some_windows(chance: random.Random) -> Any:
+    from fixtures.int64_indices import BOUNDARY, Window, Windows
+
+    context = chance.randint(131_072, 2**20 + 4)
+    by_row = {}
+    for _ in range(chance.randint(1, 3)):
+        row, asking = chance.randint(0, 2 * BOUNDARY // context + 2), chance.randint(1, 4)
+        by_row[row] = Window(row, chance.randint(asking, context), asking)
+    slot = chance.randint(1000, BOUNDARY - 1)
+    return Windows(context, tuple(by_row.values()), chance.randint(1, 7), slot)
+
+
+class Order:
+    """In place of what a test draws as it goes: up to three of the keys, in any order."""
+
+    def __init__(self, chance: random.Random, count: int) -> None:
+        self.chance, self.count = chance, count
+
+    def draw(self, strategy: Any, label: str = "") -> list[int]:
+        return [self.chance.randrange(self.count) for _ in range(self.chance.randint(1, 3))]
+
+
+def domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
+    """The arguments of each guard, by the guard's name."""
+    import torch
+
+    from fixtures.kv_indices import CHECKED, Way
+
+    def in_a_graph(chance: random.Random) -> Any:
+        return chance.choice((Way.REPLAY, Way.CAPTURE))
+
+    def batch(**bounds: int) -> Callable[[random.Random], dict[str, Any]]:
+        return lambda chance: {"batch": a_batch(**bounds)(chance)}
+
+    def batch_and_way(chance: random.Random) -> dict[str, Any]:
+        return {"batch": a_batch()(chance), "way": in_a_graph(chance)}
+
+    def too_small(chance: random.Random) -> dict[str, Any]:
+        name, missing = chance.choice(CHECKED), chance.randint(1, 3)
+        return {"name": name, "missing": missing, **batch_and_way(chance)}
+
+    def chunk(far: str) -> Callable[[random.Random], dict[str, Any]]:
+        return lambda chance: {"chunk": a_chunk(far)(chance)}
+
+    def far_keys(chance: random.Random) -> dict[str, Any]:
+        keys = some_keys()(chance)
+        kind = chance.choice((torch.int32, torch.int64))
+        return {"keys": keys, "kind": kind, "data": Order(chance, len(keys.places))}
+
+    return {
+        "test_a_graph_row_of_flashinfer_holds_what_the_last_step_writes": batch(longest=2000),
+        "test_a_graph_row_of_flashinfer_mla_holds_what_the_last_step_writes": batch(longest=2000),
+        "test_in_a_graph_each_branch_of_flashinfer_finds_its_slots": batch_and_way,
+        "test_in_a_graph_each_branch_of_flashinfer_mla_finds_its_slots": batch_and_way,
+        "test_a_batch_is_its_requests_one_behind_the_other": batch(requests=2, topk=2),
+        "test_padding_changes_nothing_for_the_requests": batch(requests=1),
+        "test_a_row_that_is_too_small_is_refused_before_it_is_written": too_small,
+        "test_chosen_keys_are_read_from_a_row_past_any_boundary": chunk("topk"),
+        "test_combined_rows_are_written_past_any_boundary": chunk("rows"),
+        "test_given_windows_are_read_from_a_row_past_any_boundary": chunk("window"),
+        "test_a_key_is_found_however_many_bytes_lie_before_it": far_keys,
+        "test_where_a_key_lies_changes_nothing_of_what_it_is": lambda chance: {
+            "keys": some_keys(2)(chance)
+        },
+        "test_ids_are_read_from_a_row_past_any_boundary": lambda chance: {
+            "windows": some_windows(chance)
+        },
+    }
+
+
+# Counting
+
+
+def uniformly(test: Any, given: dict[str, Any], seed: int, domain: Callable[..., Any]) -> int:
+    chance = random.Random(seed)
+    for count in range(1, MOST + 1):
+        try:
+            test.hypothesis.inner_test(**given, **domain(chance))
+        except AssertionError:
+            return count
+    return MOST
+
+
+def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
+    """The engine of a slice, with what fixtures say of targets."""
+    import hypothesis
+    import hypothesis.core
+    from hypothesis import HealthCheck, Phase, settings
+
+    from harness.fuzz import targets
+    from harness.fuzz.engine import searching
+    from harness.fuzz.values import Slice
+
+    handle, seen, first = test.hypothesis, 0, 0
+    inner = handle.inner_test
+
+    @functools.wraps(inner)
+    def counted(*arguments: Any, **named: Any) -> None:
+        nonlocal seen, first
+        seen += 1
+        targets.begin()
+        try:
+            inner(*arguments, **named)
+        except AssertionError:
+            first = first or seen
+            raise
+        finally:
+            for label, value in targets.end().items():
+                hypothesis.target(value, label=label)
+
+    handle.inner_test = counted
+    hypothesis.core.global_force_seed = seed
+    test._hypothesis_internal_use_settings = settings(
+        max_examples=MOST,
+        phases=(Phase.generate, Phase.target),
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=tuple(HealthCheck),
+    )
+    until = time.monotonic() + 3600
+    asked = Slice(0, 0, seed, 0, generate_until=until, shrink_until=until, end_after=3600)
+    try:
+        with searching(asked):
+            test(**given)
+    except AssertionError:
+        return first
+    finally:
+        handle.inner_test = inner
+    return MOST
+
+
+class Comparing:
+    """A pytest plugin that runs each guard with its fix out, on both sides."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, Any]] = {}
+        self.without: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if is_buggy(item)]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
+        given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        domain = domains()[pyfuncitem.originalname]
+        by_chance = [uniformly(pyfuncitem.obj, given, seed, domain) for seed in SEEDS]
+        by_fuzzing = [fuzzed(pyfuncitem.obj, given, seed) for seed in SEEDS]
+        self.found[pyfuncitem.name] = compared(by_chance, by_fuzzing)
+        raise AssertionError("its fix is out")
+
+
+def is_buggy(item: Any) -> bool:
+    cell = getattr(item, "callspec", None) and item.callspec.params.get("unfix_cell")
+    return cell is not None and cell.side.value == "buggy"
+
+
+def compared(by_chance: list[int], by_fuzzing: list[int]) -> dict[str, Any]:
+    medians = statistics.median(by_chance), statistics.median(by_fuzzing)
+    return {
+        "uniform": {"median": medians[0], "mean": statistics.fmean(by_chance), "counts": by_chance},
+        "fuzz": {"median": medians[1], "mean": statistics.fmean(by_fuzzing), "counts": by_fuzzing},
+        "ratio": round(medians[0] / medians[1], 2),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    comparing = Comparing()
+    started = time.monotonic()
+    code = pytest.main([*SUITES, "--teeth", "--device", "cpu"], [comparing])
+    for name, found in comparing.found.items():
+        medians = found["uniform"]["median"], found["fuzz"]["median"]
+        print(f"{medians[0]:6} {medians[1]:6} {found['ratio']:6} {name}")
+    ratios = [found["ratio"] for found in comparing.found.values()]
+    mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else 0.0
+    reached = sum(ratio >= WANTED for ratio in ratios)
+    print(f"{reached} of {len(ratios)} are {WANTED:g} or more; geometric mean {mean:.2f}")
+    if options.record:
+        result = {
+            "machine": machine.facts(),
+            "command": sys.argv,
+            "seconds": round(time.monotonic() - started),
+            "most": MOST,
+            "geometric mean": round(mean, 2),
+            "guards": comparing.found,
+        }
+        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    return int(code) or int(not ratios)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

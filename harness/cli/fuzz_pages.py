@@ -1,0 +1,165 @@
+"""How a fuzzing run goes, on stderr, and what came of it, on stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli import options
+from harness.fuzz.lanes import Asked
+from harness.fuzz.replaying import Replayed
+from harness.fuzz.run import Teller
+from harness.fuzz.values import Covered, Fuzzed, Kept, Tally
+
+EVERY = 30.0  # seconds between two lines in a log
+ROWS = 12  # tests in the table of a terminal
+
+
+class Progress(Teller):
+    """A table where somebody looks on, lines in a log."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.live = Live(console=self.console, transient=True, auto_refresh=False)
+        self.watched = sys.stderr.isatty()
+        self.told = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self.watched:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.live.stop()
+
+    def started(self, release: str) -> None:
+        self._say(f"SGLang {release}: importing")
+
+    def met(self, release: str, tests: int, left_out: int, seconds: float) -> None:
+        out = f", {left_out} left out" if left_out else ""
+        self._say(f"SGLang {release}: ready in {seconds:.0f} s; {tests} tests{out}")
+
+    def moved(self, run: Fuzzed) -> None:
+        if self.watched:
+            self.live.update(Group(table(run), Text(line(run))), refresh=True)
+        elif time.monotonic() - self.told > EVERY:
+            self.told = time.monotonic()
+            self._say(line(run))
+
+    def failed(self, kept: Kept) -> None:
+        self._say(f"failed: {kept.repro.test} on SGLang {kept.repro.release}")
+        self._say(f"    {kept.repro.headline}")
+        self._say(f"    {kept.replay}")
+
+    def problem(self, release: str, text: str) -> None:
+        self._say(f"SGLang {release}: {text}")
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"unfix: {escape(text)}")
+
+
+def line(run: Fuzzed) -> str:
+    """A run in one line."""
+    toggled = share(
+        sum(row.toggled for row in run.coverage), sum(r.toggled_of for r in run.coverage)
+    )
+    files = share(sum(row.lines for row in run.coverage), sum(r.lines_of for r in run.coverage))
+    tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
+    here = sum(not test.left_out for test in run.tests)
+    return (
+        f"{run.seconds:.0f} of {run.budget:.0f} s: {run.examples} examples, "
+        f"{run.examples / max(run.seconds, 0.001):.0f}/s; {tried} of {here} tests; lines run: "
+        f"{toggled} of the toggled code, {files} of its files; {len(run.failures)} failures"
+    )
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part}/{whole}" if whole else "none"
+
+
+def table(run: Fuzzed, rows: int = ROWS) -> Table:
+    """The tests that were run most lately or most, and how far they came."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("test", "SGLang", "examples", "per s", "nearest to an edge"):
+        made.add_column(name, justify="right" if name in ("examples", "per s") else "left")
+    tried = [test for test in run.tests if test.examples]
+    failing = {(kept.repro.test, kept.repro.release) for kept in run.failures}
+    tried.sort(key=lambda test: ((test.test, test.release) not in failing, -test.examples))
+    for test in tried[:rows]:
+        style = "red" if (test.test, test.release) in failing else ""
+        rate = test.examples / test.seconds if test.seconds else 0.0
+        shown = Text(test.test.partition("::")[2].removeprefix("test_"), style=style)
+        made.add_row(shown, test.release, str(test.examples), f"{rate:.0f}", nearest(test))
+    if len(tried) > rows:
+        made.add_row(f"and {len(tried) - rows} more")
+    return made
+
+
+def nearest(test: Tally) -> str:
+    best = ", ".join(f"{label} {value:.4g}" for label, value in sorted(test.targets.items()))
+    return "every example there is" if test.exhausted and not best else best
+
+
+def coverage(rows: list[Covered]) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("file", "SGLang", "toggled code", "whole file"):
+        made.add_column(name)
+    for row in rows:
+        made.add_row(
+            row.file,
+            row.release,
+            share(row.toggled, row.toggled_of),
+            share(row.lines, row.lines_of),
+        )
+    return made
+
+
+def show(run: Fuzzed) -> None:
+    """What a run came to."""
+    console = options.console()
+    parts: list[RenderableType] = [table(run, rows=len(run.tests)), ""]
+    if run.coverage:
+        parts += [coverage(run.coverage), ""]
+    console.print(Group(*parts))
+    for test in run.tests:
+        if test.left_out:
+            console.print(
+                f"left out: {escape(test.test)} on {test.release}: {escape(test.left_out)}"
+            )
+    for problem in run.problems:
+        console.print(f"[red]problem[/]: {escape(problem)}", soft_wrap=True)
+    for kept in run.failures:
+        _show_failure(console, kept)
+    console.print(f"seed {run.seed}; {line(run)}")
+
+
+def _show_failure(console: Console, kept: Kept) -> None:
+    failure = kept.repro
+    as_found = "" if failure.shrunk else " (as it was found, not shrunk)"
+    console.print(f"[red]failed[/]: {escape(kept.name)}{as_found}", soft_wrap=True)
+    lines = [failure.test, f"{failure.error}: {failure.headline}", failure.where]
+    for text in [*lines, *failure.arguments, kept.replay]:
+        if text:
+            console.print(f"    {escape(text)}", soft_wrap=True)
+
+
+def show_replays(done: list[Replayed]) -> None:
+    console = options.console()
+    for one in done:
+        verdict = "[red]fails[/]" if one.fails else "[green]passes[/]"
+        console.print(f"{verdict} on SGLang {one.release}: {escape(one.test)}", soft_wrap=True)
+        for text in ([one.headline] if one.fails else []) + one.arguments:
+            console.print(f"    {escape(text)}", soft_wrap=True)

@@ -1,0 +1,117 @@
+"""Hypothesis's engine for as long as a slice lasts: corners, fresh examples, and targets in turn.
+
+Hypothesis runs a number of examples, the simplest first, and climbs towards targets once, late. A
+slice has seconds instead, others have been there before it, and what it looks for is at the ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.core
+from hypothesis.core import decode_failure
+from hypothesis.internal.conjecture import engine
+from hypothesis.internal.conjecture.data import ConjectureData
+from hypothesis.internal.conjecture.engine import ConjectureRunner, ExitReason
+
+from harness.fuzz.corners import Corners, Mood
+from harness.fuzz.values import Slice
+
+OPENING = (Mood.HIGH, Mood.LARGE, Mood.LARGE, Mood.MIXED, Mood.LARGE, Mood.MIXED)
+FIRST_CLIMB = 15  # examples before the first climb towards targets
+CLIMB = 40  # examples of a climb
+
+
+class Engine(ConjectureRunner):
+    """One slice's search."""
+
+    asked: Slice
+    made: Engine | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        type(self).made = self
+        self._next_climb = FIRST_CLIMB
+        self.exhausted = False
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.asked.generate_until
+
+    def test_function(self, data: ConjectureData) -> None:
+        super().test_function(data)
+        if self.over and not self.interesting_test_cases:
+            self.exit_with(ExitReason.finished)
+
+    def exit_with(self, reason: ExitReason) -> None:
+        if self.tree.is_exhausted and not self.interesting_test_cases:
+            self.exhausted = True
+        super().exit_with(reason)
+
+    def reuse_existing_test_cases(self) -> None:
+        for blob in self.asked.first:
+            self.cached_test_function(decode_failure(blob.encode()), extend="full")
+            if self.interesting_test_cases:
+                return
+        super().reuse_existing_test_cases()
+        # One that a night before has shrunk may have lost its way to be smaller still.
+        self.reused_previously_shrunk_test_case = False
+
+    def generate_new_test_cases(self) -> None:
+        if self.interesting_test_cases:
+            return
+        # A machine that is busy may have let all the time pass: one example there is.
+        self._corner(OPENING[0])
+        for mood in OPENING[1:]:
+            if self.should_generate_more():
+                self._corner(mood)
+        while self.should_generate_more():
+            if self.random.random() < 0.25:
+                data = self._corner(self.random.choice((Mood.LARGE, Mood.MIXED)))
+            else:
+                data = self.new_conjecture_data(self.generate_novel_prefix())
+                self.test_function(data)
+            self.generate_mutations_from(data)
+            if self.should_optimise and self.valid_test_cases >= self._next_climb:
+                self._climb()
+
+    def _corner(self, mood: Mood) -> ConjectureData:
+        data = ConjectureData(
+            prefix=(),
+            observer=self.tree.new_observer(),  # type: ignore[no-untyped-call]
+            provider=Corners,
+            random=self.random,
+        )
+        assert isinstance(data.provider, Corners)
+        data.provider.mood = mood
+        self.test_function(data)
+        return data
+
+    def _climb(self) -> None:
+        """Towards the targets; as long again is then spent on fresh examples."""
+        begun = self.valid_test_cases
+        self.optimise_targets(max_valid=begun + CLIMB)
+        spent = self.valid_test_cases - begun
+        self._next_climb = self.valid_test_cases + max(FIRST_CLIMB, spent)
+
+    def shrink_interesting_test_cases(self) -> None:
+        left = self.asked.shrink_until - time.monotonic()
+        engine.MAX_SHRINKING_SECONDS = max(0, left)  # type: ignore[assignment]
+        super().shrink_interesting_test_cases()
+
+
+@contextlib.contextmanager
+def searching(asked: Slice) -> Iterator[type[Engine]]:
+    """Have Hypothesis search by this engine, for as long as the block lasts."""
+    made = type("SliceEngine", (Engine,), {"asked": asked})
+    core: Any = hypothesis.core
+    before, longest = core.ConjectureRunner, engine.MAX_SHRINKING_SECONDS
+    core.ConjectureRunner = made
+    try:
+        yield made
+    finally:
+        core.ConjectureRunner = before
+        engine.MAX_SHRINKING_SECONDS = longest

@@ -1,0 +1,110 @@
+"""`unfix fuzz` over the toy release, with suites written in the test and a state of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import paths
+
+TOY = Path(__file__).parents[1] / "toy"
+HEAD = """
+import os, signal, sys, time
+import pytest
+from hypothesis import assume, given, strategies as st
+from sglang import forms
+from harness.fuzz.targets import toward
+from harness.guards import not_here
+
+guards = pytest.mark.guards
+"""
+CONFTEST = """
+from harness.fuzz.regressions import Regressions
+
+def pytest_configure(config):
+    config.pluginmanager.register(Regressions())
+"""
+
+
+class Nights:
+    """A place to fuzz in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.suite = root / "suite"
+        self.suite.mkdir()
+        (self.suite / "conftest.py").write_text(CONFTEST)
+
+    def write(self, text: str, name: str = "test_toy.py") -> None:
+        (self.suite / name).write_text(HEAD + text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found_by = os.pathsep.join((str(paths.project()), str(TOY)))
+        return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
+
+    def words(self, *words: str) -> list[str]:
+        again = "--replay" in words or "--keep" in words
+        where = [] if again else [str(self.suite), "--release", "current"]
+        folders = ["--toggles", str(TOY / "toggles")]
+        return [sys.executable, "-m", "harness", "fuzz", *where, *folders, *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.call(self.words(*words))
+
+    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """A run in the background."""
+        return subprocess.Popen(
+            self.words(*words),
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def night(self, *words: str, seconds: float = 6, code: int = 1) -> dict[str, Any]:
+        """What a run came to."""
+        done = self.run("--json", "--for", f"{seconds}s", "-j", "2", *words)
+        assert done.returncode == code, done.stderr + done.stdout
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The suite as anybody runs it."""
+        toggles = {"UNFIX_TOGGLES": str(TOY / "toggles")}
+        plugin = ["-p", "harness.guards.plugin", "-p", "no:cacheprovider", f"--rootdir={self.root}"]
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", *plugin, str(self.suite), *words],
+            cwd=self.root,
+            env={**self.environment, **toggles},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+def failures(night: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What failed, by the test's own name."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kept in night["failures"]:
+        found.setdefault(kept["repro"]["test"].partition("::test_")[2], []).append(kept["repro"])
+    return found
+
+
+def by_test(night: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {test["test"].partition("::test_")[2]: test for test in night["tests"]}

@@ -1,0 +1,172 @@
+"""Ways in which a run ends, or does not: in good order, stopped, its worker killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+from nights import Nights, by_test, failures
+
+PASSING = """
+@guards("toy-plain")
+@given(topk=st.integers(0, 10**9))
+def test_guard(topk):
+    assert forms.plain(1, topk) == 2 * topk
+"""
+FAILING = """
+@given(number=st.integers(0, 100))
+def test_fails(number):
+    assert number < 50
+"""
+KILLS = """
+@given(number=st.integers(0, 10**6))
+def test_kills_its_worker_once(number):
+    place = os.path.join(os.environ["UNFIX_HOME"], "killed")
+    if number > 1000 and not os.path.exists(place):
+        open(place, "w").close()
+        keeper = os.getppid()
+        worker = int(open(f"/proc/{keeper}/stat").read().rpartition(")")[2].split()[1])
+        os.kill(worker, signal.SIGKILL)
+        time.sleep(60)
+"""
+
+
+def test_a_night_without_a_failure_ends_with_0(nights: Nights) -> None:
+    nights.write(PASSING)
+    done = nights.run("--for", "4s", "-j", "1")
+    assert done.returncode == 0, done.stderr
+    assert "0 failures" in done.stdout
+    assert "2/2 of the toggled code" in done.stdout
+    assert not (nights.root / ".unfix" / "fuzz" / "failures").exists()
+
+
+def test_a_night_with_one_names_it_with_the_line_that_replays_it(nights: Nights) -> None:
+    nights.write(FAILING)
+    done = nights.run("--for", "4s", "-j", "1")
+    assert done.returncode == 1, done.stderr
+    (file,) = (nights.root / ".unfix" / "fuzz" / "failures").iterdir()
+    line = f"./unfix fuzz --replay .unfix/fuzz/failures/{file.name}"
+    assert line in done.stderr
+    assert line in done.stdout
+    assert "number=50" in done.stdout
+    assert done.stderr.splitlines()[0] == "unfix: SGLang 1.0.0: importing"
+
+
+def test_the_same_seed_draws_the_same_examples(nights: Nights) -> None:
+    nights.write(
+        """
+@given(number=st.integers(0, 10**9))
+def test_writes(number):
+    with open(os.path.join(os.environ["UNFIX_HOME"], "drawn"), "a") as file:
+        file.write(f"{number}\\n")
+"""
+    )
+    drawn = nights.root / "drawn"
+    found = []
+    for seed in ("1", "1", "2"):
+        nights.night("--seed", seed, "-j", "1", seconds=3, code=0)
+        found.append(drawn.read_text().split()[:20])
+        drawn.unlink()
+        for file in (nights.root / ".unfix" / "fuzz" / "examples").rglob("*"):
+            if file.is_file():
+                file.unlink()
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_what_was_found_is_kept_when_somebody_stops_it(nights: Nights) -> None:
+    nights.write(FAILING)
+    going = nights.start("--for", "10m", "-j", "2", "--json")
+    folder = nights.root / ".unfix" / "fuzz" / "failures"
+    ends = time.monotonic() + 60
+    while not list(folder.glob("*.json")) and time.monotonic() < ends:
+        time.sleep(0.1)
+    going.send_signal(signal.SIGINT)
+    out, err = going.communicate(timeout=30)
+    assert going.returncode == 130, err
+    assert "stopped; what was found is kept" in err
+    night = json.loads(out)
+    assert night["status"] == "stopped"
+    assert set(failures(night)) == {"fails"}
+    assert [Path(kept["file"]) for kept in night["failures"]] == list(folder.glob("*.json"))
+    assert not left_over(nights)
+
+
+def test_what_is_still_being_shrunk_is_kept_when_somebody_stops_it(nights: Nights) -> None:
+    nights.write(
+        """
+@given(numbers=st.lists(st.integers(0, 10**6), min_size=40, max_size=50))
+def test_shrinks_slowly(numbers):
+    time.sleep(0.5)
+    assert sum(numbers) < 1000
+"""
+    )
+    going = nights.start("--for", "10m", "-j", "1", "--json")
+    ends = time.monotonic() + 60
+    while not list(nights.root.rglob("*.found")) and time.monotonic() < ends:
+        time.sleep(0.05)
+    going.send_signal(signal.SIGINT)
+    out, err = going.communicate(timeout=30)
+    assert going.returncode == 130, err
+    (found,) = failures(json.loads(out))["shrinks_slowly"]
+    assert not found["shrunk"]
+    assert found["blob"]
+
+
+def left_over(nights: Nights) -> list[str]:
+    """Processes of a run that outlived it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"UNFIX_HOME={nights.root}\0".encode() in environment:
+            found.append((process / "cmdline").read_text())
+    return found
+
+
+def test_a_worker_that_dies_is_replaced_and_costs_what_it_ran(nights: Nights) -> None:
+    nights.write(KILLS + PASSING)
+    night = nights.night("-j", "1", seconds=10)
+    (found,) = failures(night)["kills_its_worker_once"]
+    assert found["error"] == "lost"
+    assert found["blob"]
+    # Its turn came first, so all of this ran in another worker.
+    assert by_test(night)["guard"]["examples"] > 100
+    assert night["status"] == "finished"
+    assert not left_over(nights)
+
+
+def test_an_example_that_is_not_done_at_the_end_is_told_and_ended(nights: Nights) -> None:
+    nights.write(
+        """
+@given(number=st.integers())
+def test_sleeps(number):
+    time.sleep(600)
+"""
+    )
+    begun = time.monotonic()
+    night = nights.night("-j", "1", seconds=3)
+    assert time.monotonic() - begun < 3 + 12
+    (problem,) = night["problems"]
+    assert "test_sleeps: an example was not done at the end" in problem
+    assert not left_over(nights)
+
+
+def test_a_budget_that_is_over_before_the_import_is_no_green_run(nights: Nights) -> None:
+    nights.write("time.sleep(5)\n" + PASSING)
+    done = nights.run("--for", "1s")
+    assert done.returncode == 3
+    assert "1 s were over before SGLang 1.0.0 was imported: say more with --for" in done.stderr
+
+
+def test_a_file_that_cannot_be_collected_is_a_problem(nights: Nights) -> None:
+    nights.write(PASSING)
+    nights.write("import nowhere\n", "test_broken.py")
+    night = nights.night("-j", "1", seconds=3)
+    (problem,) = night["problems"]
+    assert "test_broken.py cannot be collected" in problem
+    assert by_test(night)["guard"]["examples"] > 0

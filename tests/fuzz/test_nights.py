@@ -1,0 +1,215 @@
+"""What a run finds, tells apart, shrinks, and lives through: one night over tests of every kind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nights import Nights, by_test, failures
+
+SUITE = """
+@guards("toy-plain")
+@given(topk=st.integers(1, 8))
+def test_guard(topk):
+    assert forms.plain(1, topk) == 2 * topk
+
+@given(number=st.integers(0, 1000), more=st.lists(st.integers(0, 9)))
+def test_fails_in_two_ways(number, more):
+    if number > 700:
+        raise ValueError(f"{number} is too large")
+    assert number < 500, f"{number} is rather large"
+
+@given(number=st.integers(0, 10**7))
+def test_climbs(number):
+    toward("nearness", -abs(number - 1_234_567))
+    assert number != 1_234_567
+
+@given(number=st.integers(0, 100))
+def test_dies(number):
+    if number > 90:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+@given(first=st.integers(0, 100), data=st.data())
+def test_dies_of_what_it_drew(first, data):
+    if data.draw(st.integers(0, 100)) > 90:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+@given(number=st.integers(0, 100))
+def test_hangs(number):
+    while number > 90:
+        time.sleep(0.1)
+
+@given(flag=st.booleans())
+def test_has_two_examples(flag):
+    pass
+
+@given(number=st.integers(0, 10**9))
+def test_passes(number):
+    assert forms.plain(number, 1) == 2 * number
+
+@given(number=st.integers())
+def test_not_here(number):
+    not_here("the toy has no such thing")
+
+@pytest.mark.xfail(reason="a bug of the toy")
+@given(number=st.integers())
+def test_expected_to_fail(number):
+    assert False
+
+@pytest.mark.xfail(False, reason="a bug of another toy")
+@given(number=st.integers(0, 3))
+def test_not_expected_to_fail(number):
+    pass
+
+def test_without_examples():
+    pass
+
+@given(number=st.integers())
+def test_assumes_what_cannot_be(number):
+    assume(False)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(make_nights: Callable[[], Nights]) -> Nights:
+    made = make_nights()
+    made.write(SUITE)
+    return made
+
+
+@pytest.fixture(scope="module")
+def took() -> list[float]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def night(place: Nights, took: list[float]) -> dict[str, Any]:
+    begun = time.monotonic()
+    found = place.night("--revert", "toy-plain", "--limit", "1", "--seed", "3", seconds=14)
+    took.append(time.monotonic() - begun)
+    return found
+
+
+def test_a_failure_is_shrunk_and_written_with_all_that_runs_it_again(
+    night: dict[str, Any],
+) -> None:
+    (kept,) = [each for each in night["failures"] if "test_guard" in each["repro"]["test"]]
+    written = json.loads(Path(kept["file"]).read_text())
+    assert written == kept["repro"]
+    assert written["arguments"] == ["topk=2"]
+    assert written["release"] == "1.0.0"
+    assert written["under"] == [["toy-plain", "revert"]]
+    assert written["error"] == "AssertionError"
+    assert written["shrunk"]
+    assert written["blob"]
+    assert {"python", "hypothesis"} <= set(written["versions"])
+    assert "forms.plain(1, topk) == 2 * topk" in written["where"]
+    assert "test_guard" in written["detail"]
+    assert f"--replay .unfix/fuzz/failures/{kept['name']}.json" in kept["replay"]
+
+
+def test_failures_are_told_apart_and_not_by_the_numbers_in_their_messages(
+    night: dict[str, Any],
+) -> None:
+    found = failures(night)["fails_in_two_ways"]
+    arguments = {each["error"]: each["arguments"] for each in found}
+    assert len(found) == 2
+    assert arguments == {
+        "ValueError": ["number=701", "more=[]"],
+        "AssertionError": ["number=500", "more=[]"],
+    }
+
+
+def test_the_search_goes_on_behind_a_failure(night: dict[str, Any]) -> None:
+    again = [each["again"] for each in night["failures"] if "two_ways" in each["repro"]["test"]]
+    assert min(again) > 0
+    assert by_test(night)["fails_in_two_ways"]["slices"] > 2
+
+
+def test_targets_lead_to_a_needle(night: dict[str, Any]) -> None:
+    (found,) = failures(night)["climbs"]
+    assert found["arguments"] == ["number=1234567"]
+    assert by_test(night)["climbs"]["targets"]["nearness"] == 0
+
+
+@pytest.mark.parametrize("name", ["dies", "dies_of_what_it_drew"])
+def test_a_death_costs_one_example_and_is_a_failure_by_its_name(
+    night: dict[str, Any], name: str
+) -> None:
+    (found,) = failures(night)[name]
+    assert found["error"] == "segfault"
+    assert found["headline"] == "segmentation fault (SIGSEGV)"
+    assert found["blob"]
+    assert by_test(night)[name]["slices"] > 1
+
+
+def test_a_hang_is_ended_and_is_a_failure_by_its_name(night: dict[str, Any]) -> None:
+    (found,) = failures(night)["hangs"]
+    assert found["error"] == "hang"
+    assert found["headline"] == "an example took longer than 1 s"
+    assert int(found["arguments"][0].partition("=")[2]) > 90
+    assert "time.sleep" in found["detail"] or "test_hangs" in found["detail"]
+
+
+def test_what_passes_is_no_failure(night: dict[str, Any]) -> None:
+    quiet = {"passes", "has_two_examples", "not_expected_to_fail"}
+    assert not quiet & set(failures(night))
+    assert all(by_test(night)[name]["examples"] > 0 for name in quiet)
+
+
+def test_a_test_whose_every_example_was_run_gets_no_more_time(night: dict[str, Any]) -> None:
+    run = by_test(night)["has_two_examples"]
+    assert (run["exhausted"], run["slices"]) == (True, 1)
+    assert not by_test(night)["passes"]["exhausted"]
+
+
+def test_what_cannot_be_fuzzed_is_left_out_by_name(night: dict[str, Any]) -> None:
+    left_out = {name: test["left_out"] for name, test in by_test(night).items() if test["left_out"]}
+    assert left_out.pop("assumes_what_cannot_be").startswith("Unsatisfiable")
+    assert left_out == {
+        "not_here": "the toy has no such thing",
+        "expected_to_fail": "it is expected to fail here: a bug of the toy",
+        "without_examples": "it draws no examples",
+    }
+    (problem,) = night["problems"]
+    assert "test_assumes_what_cannot_be: Unsatisfiable" in problem
+
+
+def test_coverage_of_the_toggled_code_and_of_its_file_is_told(night: dict[str, Any]) -> None:
+    (row,) = night["coverage"]
+    assert row["file"] == "sglang/forms.py"
+    # `doubled = …` and `return …`; the docstring and the `def` run no line.
+    assert (row["toggled"], row["toggled_of"]) == (2, 2)
+    assert row["toggled"] <= row["lines"] < row["lines_of"]
+
+
+def test_the_budget_is_kept(night: dict[str, Any], took: list[float]) -> None:
+    assert 13 < night["seconds"] < 14 + 6
+    assert took[0] < 14 + 10
+
+
+def test_a_failure_is_found_again_at_once_in_the_next_night(
+    place: Nights, night: dict[str, Any]
+) -> None:
+    node = f"{place.suite}/test_toy.py::test_climbs"
+    words = [*place.words(), "--json", "--for", "8s", "-j", "1", "--revert", "toy-plain"]
+    words[words.index(str(place.suite))] = node
+    done = place.call(words)
+    assert done.returncode == 1, done.stderr
+    (found,) = failures(json.loads(done.stdout))["climbs"]
+    assert found["arguments"] == ["number=1234567"]
+    assert found["examples"] <= 3
+
+
+@pytest.mark.parametrize("name", ["guard", "dies", "dies_of_what_it_drew"])
+def test_a_replay_fails_in_the_same_way(place: Nights, night: dict[str, Any], name: str) -> None:
+    (kept,) = [e for e in night["failures"] if e["repro"]["test"].endswith(f"::test_{name}")]
+    done = place.run("--replay", kept["file"], "--release", "current", "--json")
+    assert done.returncode == 1, done.stderr
+    (replayed,) = json.loads(done.stdout)
+    assert replayed["fails"]
+    assert replayed["headline"] == kept["repro"]["headline"]

@@ -1,0 +1,131 @@
+"""The engine of a slice: where it begins, where it climbs, when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from harness.fuzz import targets
+from harness.fuzz.engine import searching
+from harness.fuzz.values import Slice
+
+
+def drawn(
+    body: Callable[[Any], None],
+    strategy: st.SearchStrategy[Any],
+    seconds: float = 60,
+    most: int = 60,
+) -> list[Any]:
+    """The values that a slice of a test draws."""
+    seen: list[Any] = []
+
+    @settings(
+        max_examples=most,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.target),
+        suppress_health_check=tuple(HealthCheck),
+    )
+    @hypothesis.seed(1)
+    @given(value=strategy)
+    def test(value: Any) -> None:
+        seen.append(value)
+        body(value)
+
+    until = time.monotonic() + seconds
+    with searching(Slice(0, 0, 1, 0, until, until + 60, 60)):
+        test()
+    return seen
+
+
+def nothing(value: Any) -> None:
+    """A test that says nothing."""
+
+
+def test_the_first_example_is_at_the_upper_end_of_everything() -> None:
+    strategy = st.tuples(
+        st.integers(3, 9), st.sampled_from("abc"), st.booleans(), st.lists(st.just(1), max_size=5)
+    )
+    assert drawn(nothing, strategy)[0] == (9, "c", True, [1] * 5)
+
+
+def test_a_list_without_an_end_ends() -> None:
+    (first, *_) = drawn(nothing, st.lists(st.integers(0, 5)), most=5)
+    assert 10 < len(first) < 1000
+
+
+def test_early_examples_are_large_and_of_any_kind() -> None:
+    values = drawn(nothing, st.tuples(st.integers(0, 10**6), st.sampled_from("abc")))[:6]
+    assert sum(size == 10**6 for size, _ in values) >= 3
+    assert len({kind for _, kind in values}) > 1
+
+
+def test_bounds_hold() -> None:
+    values = drawn(
+        nothing, st.integers(7, 7) | st.integers(min_value=100) | st.integers(max_value=-5)
+    )
+    assert {value for value in values if not (value == 7 or value >= 100 or value <= -5)} == set()
+
+
+def test_later_examples_are_of_all_kinds() -> None:
+    values = drawn(nothing, st.integers(0, 10**6), most=200)
+    between = [value for value in values if 10 < value < 10**6 - 10]
+    assert len(between) > 50
+
+
+def test_it_climbs_towards_a_target_that_chance_does_not_reach() -> None:
+    def aim(value: int) -> None:
+        hypothesis.target(-abs(value - 777_777), label="nearness")
+
+    assert 777_777 in drawn(aim, st.integers(0, 10**7), most=600)
+    assert 777_777 not in drawn(nothing, st.integers(0, 10**7), most=600)
+
+
+def test_it_ends_when_the_time_is_over() -> None:
+    begun = time.monotonic()
+    values = drawn(lambda value: time.sleep(0.02), st.integers(), seconds=0.3, most=300)
+    assert 0.2 < time.monotonic() - begun < 3
+    assert len(values) > 3
+
+
+def test_it_runs_one_example_though_all_the_time_has_passed() -> None:
+    assert len(drawn(nothing, st.integers(0, 10**6), seconds=-5)) == 1
+
+
+def test_hypothesis_is_left_as_it_was() -> None:
+    import hypothesis.core
+    from hypothesis.internal.conjecture import engine
+
+    core: Any = hypothesis.core
+    before = core.ConjectureRunner, engine.MAX_SHRINKING_SECONDS
+    drawn(nothing, st.booleans())
+    assert (core.ConjectureRunner, engine.MAX_SHRINKING_SECONDS) == before
+
+
+def test_of_what_is_said_twice_the_larger_counts() -> None:
+    targets.begin()
+    targets.toward("fullness", 0.5)
+    targets.toward("fullness", 0.25)
+    targets.boundary("page", 15, 16)
+    targets.boundary("page", 16, 16)
+    assert targets.end() == {"fullness": 0.5, "page": 1.0}
+
+
+def test_outside_of_a_slice_targets_are_nothing() -> None:
+    targets.toward("fullness", 0.5)
+    assert targets.end() == {}
+
+
+@pytest.mark.parametrize("value", [1, 2])
+def test_targets_do_not_stay(value: int) -> None:
+    targets.begin()
+    targets.toward(f"once {value}", value)
+    targets.end()
+    targets.begin()
+    assert targets.end() == {}

@@ -1,0 +1,193 @@
+"""Calls that cannot be answered: each ends with 2 or 3, and with what would work."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nights import Nights
+
+from harness.cli.fuzzing import budget
+from harness.cli.main import main
+from harness.errors import NotReady, UnfixError
+from harness.fuzz import corpus, failures
+from harness.fuzz.corpus import Corpus
+from harness.fuzz.values import Found
+
+PASSING = """
+@given(number=st.integers(0, 10**9))
+def test_passes(number):
+    pass
+"""
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code of a call, and the one line that it says."""
+    code = main(["fuzz", *words])
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("unfix: ")
+    assert told.err.count("\n") == 1
+    return code, told.err
+
+
+def test_a_suite_that_is_none_is_refused_with_those_that_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, says = refusal(["kv_indexes"], capsys)
+    assert code == 2
+    assert "no suite matches 'kv_indexes': did you mean kv_indices?" in says
+    assert "int64_indices" in says
+
+
+@pytest.mark.parametrize("words", ["0", "0s", "", "-5m", "soon", "5 fortnights", "nan", "m"])
+def test_a_budget_that_is_none_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, says = refusal([f"--for={words}"], capsys)
+    assert code == 2
+    assert f"--for {words} is no budget: say 45s, 30m, 8h or 1h30m" in says
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"), [("45s", 45), ("45", 45), ("30m", 1800), ("8h", 28800), ("1h30m", 5400)]
+)
+def test_a_budget_is_read_as_people_write_it(words: str, seconds: float) -> None:
+    assert budget(words) == seconds
+
+
+@pytest.mark.parametrize("words", [["-j", "0"], ["--limit", "0"], ["--memory", "-1"]])
+def test_numbers_are_positive(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, says = refusal(["--release", "current", *words], capsys)
+    assert code == 2
+    assert f"{words[0]} is a positive number, and not {words[1]}" in says
+
+
+def test_a_release_that_is_not_installed_is_named_with_the_way_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    code, says = refusal(["--release", "0.5.18"], capsys)
+    assert code == 3
+    assert "SGLang 0.5.18 is not installed here: `unfix releases add 0.5.18` does it" in says
+
+
+def test_a_release_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, says = refusal(["--release", "0.1"], capsys)
+    assert code == 2
+    assert "'0.1' is no managed release" in says
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--revert", "nothing-of-the-kind"], "nothing-of-the-kind"),
+        (["--enable", "toy-plain"], "toy-plain is fixed on SGLang 1.0.0: --enable takes one that"),
+    ],
+)
+def test_toggles_that_cannot_be_put_in_are_refused(
+    words: list[str], says: str, nights: Nights
+) -> None:
+    nights.write(PASSING)
+    done = nights.run(*words)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_a_toggle_that_takes_an_import_is_refused(nights: Nights) -> None:
+    nights.write(PASSING)
+    done = nights.run("--revert", "toy-heuristic", "--for", "5s")
+    assert done.returncode == 2
+    assert "toy-heuristic cannot be put into a living process" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_of_replay_and_keep_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, says = refusal(["--replay", "x", "--keep", "x"], capsys)
+    assert code == 2
+    assert "say one of them" in says
+
+
+def test_words_behind_two_dashes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, says = refusal(["--", "-k", "x"], capsys)
+    assert code == 2
+    assert "takes nothing behind `--`" in says
+
+
+def test_a_folder_without_a_test_is_refused(nights: Nights) -> None:
+    done = nights.run("--for", "5s")
+    assert done.returncode == 2
+    assert "pytest ended with NO_TESTS_COLLECTED" in done.stderr or "no test" in done.stderr
+
+
+def test_a_folder_that_examples_cannot_be_kept_in_is_told_before_anything_runs(
+    nights: Nights,
+) -> None:
+    nights.write(PASSING)
+    (nights.root / ".unfix").mkdir()
+    (nights.root / ".unfix" / "fuzz").write_text("a file in the way")
+    done = nights.run("--for", "5s")
+    assert done.returncode == 3
+    assert "examples cannot be kept in" in done.stderr
+    assert "set UNFIX_HOME to a folder on another disk" in done.stderr
+
+
+def full_disk(*arguments: Any, **named: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_is_full_is_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(NotReady, match="No space left on device; make room there"):
+        corpus.prepare(tmp_path)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_an_error_and_not_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Corpus(tmp_path, lambda: False)
+    kept.save(b"test", b"first")
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(NotReady, match="No space left on device"):
+        kept.save(b"test", b"second")
+    assert list(kept.fetch(b"test")) == [b"first"]
+
+
+def test_a_night_on_a_disk_that_fills_up_ends_with_words(nights: Nights) -> None:
+    nights.write(
+        PASSING.replace("pass\n", "toward('x', number); os.replace = full\n")
+        + """
+def full(*arguments):
+    if str(arguments[1]).count("examples"):
+        raise OSError(28, "No space left on device")
+    os.rename(*arguments)
+"""
+    )
+    done = nights.run("--for", "8s", "-j", "1")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "examples cannot be kept in" in done.stderr
+    assert "No space left on device; make room there" in done.stderr
+
+
+def test_a_failure_that_cannot_be_written_is_told_with_its_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    (tmp_path / ".unfix").write_text("a file in the way")
+    found = Found("ValueError", "here", "", "no", ["x=1"], "AAE=")
+    made = failures.repro(found, "a.py::test_x", "1.0", [], {}, 0, "")
+    with pytest.raises(NotReady, match=r"its example of a\.py::test_x is AAE="):
+        failures.write(made, found.key, [])
+
+
+def test_a_failure_without_an_example_cannot_be_kept(nights: Nights) -> None:
+    nights.write(PASSING)
+    found = Found("lost", "", "", "", [], "")
+    test = f"{nights.suite}/test_toy.py::test_passes"
+    file = nights.root / "a.json"
+    failures._write(file, failures.repro(found, test, "1.0", [], {}, 0, ""))
+    with pytest.raises(UnfixError, match="holds no example"):
+        failures.keep(file)
