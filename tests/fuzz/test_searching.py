@@ -10,10 +10,19 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from harness.fuzz import targets
 from harness.fuzz.engine import searching
 from harness.fuzz.values import Slice
+
+
+@pytest.fixture(autouse=True)
+def no_constants_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis draws numbers from whatever modules are imported, which here are other tests'."""
+    nothing = Constants()
+    monkeypatch.setattr(providers, "_get_local_constants", lambda: nothing)
 
 
 def drawn(
