@@ -1,0 +1,1 @@
+"""Faults of the known kinds, made anywhere in SGLang: what do the suites notice?"""
