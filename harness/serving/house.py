@@ -86,6 +86,7 @@ def fork(asked: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
+    code = 1
     try:
         os.setsid()
         processes.adopt_orphans()
@@ -98,9 +99,10 @@ def fork(asked: dict[str, Any]) -> int:
     except BaseException:
         with open(Path(asked["folder"]) / "log", "a") as log:  # where its death is looked for
             traceback.print_exc(file=log)
-        os._exit(1)
+    else:
+        code = 0
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _be_the_server(asked: dict[str, Any], folder: Path, me: int) -> NoReturn:
