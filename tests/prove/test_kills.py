@@ -54,7 +54,7 @@ from harness.prove import run, lanes
 from harness.store.database import Store
 for name in ("begin", "met", "plan", "side", "judged", "end"):
     stepped(Store, name)
-for owner, name in ((run.Proving, "_take"), (lanes.Lane, "start_workers")):
+for owner, name in ((run.Proving, "_take"), (lanes.GuardWorker, "__init__")):
     stepped(owner, name)
 sys.exit(main.main(sys.argv[1:]))
 """
