@@ -26,6 +26,13 @@ def add_release(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_directions(parser: argparse.ArgumentParser) -> None:
+    for word, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
+        parser.add_argument(
+            f"--{word}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
+        )
+
+
 def add_toggle_folders(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--toggles",
@@ -58,6 +65,12 @@ def print_json(value: Any) -> None:
     import json
 
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say_notes(error: BaseException) -> None:
+    """What went wrong besides, after an error or a stop."""
+    for note in getattr(error, "__notes__", ()):
+        say(note)
 
 
 def say(message: str) -> None:
