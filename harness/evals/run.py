@@ -57,6 +57,7 @@ class Run:
             self._serve_all()
             self._compare_all()
             self._further()
+            self.askers.close()
             self.evaluation.state = "done"
         except BaseException as stop:
             self.evaluation.state = "stopped"

@@ -31,6 +31,7 @@ from harness.errors import UnfixError, UnknownToggle
 from harness.evals import comparing, paired
 from harness.evals.matrix import FaultIn
 from harness.evals.run import Run
+from harness.prove import processes
 from harness.store.database import Store
 from harness.store.evaluations import Answer, Compared, Evaluation, Judged, Served
 
@@ -361,6 +362,12 @@ def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
         )
     )
     return ["m.yaml", "--afresh", "-j", str(jobs)]
+
+
+def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
+    before = set(processes.below(os.getpid()))
+    assert fakes.run(fake("base"), fake("alike", "base"), items=25).state == "done"
+    assert set(processes.below(os.getpid())) <= before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
