@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -25,8 +26,9 @@ ROWS = 12  # tests in the table of a terminal
 class Progress(Teller):
     """A table where somebody looks on, lines in a log."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, keep: Callable[[], None] = lambda: None) -> None:
         self.asked = asked
+        self.keep = keep
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.live = Live(console=self.console, transient=True, auto_refresh=False)
         self.watched = sys.stderr.isatty()
@@ -60,6 +62,7 @@ class Progress(Teller):
             self._say(line(run))
 
     def failed(self, kept: Kept) -> None:
+        self.keep()
         self._say(f"failed: {kept.repro.test} on SGLang {kept.repro.release}")
         self._say(f"    {kept.repro.headline}")
         self._say(f"    {kept.replay}")
