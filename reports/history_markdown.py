@@ -48,7 +48,7 @@ def failing(seen: HistoryView, head: str, lines: list[Line]) -> str:
 def row(line: Line, seen: HistoryView) -> str:
     """The last nights in signs."""
     marks = history_view.squares(line, len(seen.history.nights))[-NIGHTS:]
-    return "".join(mark.glyph.replace(" ", " ") if mark else " " for mark in marks)
+    return "".join("&nbsp;" if mark is None else escaped(mark.glyph) for mark in marks)
 
 
 def flaky(seen: HistoryView) -> str:

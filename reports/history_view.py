@@ -57,7 +57,7 @@ class HistoryView:
 
     @property
     def flaky(self) -> list[Line]:
-        found = [line for line in self.history.lines if line.score.differ]
+        found = [line for line in self.history.lines if line.flaky]
         return sorted(found, key=lambda line: -line.score.share)
 
     @property

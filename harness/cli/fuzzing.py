@@ -8,7 +8,6 @@ import difflib
 import math
 import os
 import random
-import re
 import secrets
 import signal
 import sys
@@ -33,7 +32,6 @@ from harness.releases import managed, sources
 from harness.store.database import Store
 from harness.store.fuzzings import Failure, FuzzRun, Searched
 
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 Number = TypeVar("Number", int, float)
 ONCE = 300.0  # seconds for an example that is replayed
 
@@ -52,18 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     return _go(asked, arguments)
 
 
-def budget(text: str) -> float:
-    """Seconds from words like 30m."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
-    parts = found.groups() if found else (None, None, None)
-    seconds = sum(float(part or 0) * unit for part, unit in zip(parts, UNITS.values(), strict=True))
-    if not 0 < seconds < math.inf:
-        raise UnfixError(f"--for {text} is no budget: say 45s, 30m, 8h or 1h30m")
-    return seconds
-
-
 def _asked(arguments: argparse.Namespace) -> Asked:
-    seconds = budget(arguments.budget)
+    seconds = options.budget(arguments.budget, "--for")
     words, place = suites(arguments.suites)
     targets = releases(arguments.release)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**32)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import eval_pages, matrix_pages, options, pages, search_pages
+from harness.cli import eval_pages, history_pages, matrix_pages, options, pages, search_pages
 from harness.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of --merge: what was proven, though the stores hold matrix runs as well",
     )
+    history_pages.add_arguments(parser)
     pages.add_arguments(parser)
     options.add_json(parser)
 
@@ -40,7 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.store.database import Store
     from harness.store.merging import say_what_is_missing, together
 
+    history_pages.check(arguments)
     store = Store(arguments.store, make=arguments.store is None)
+    if arguments.since is not None:
+        return history_pages.run(arguments, store)
     names = list(arguments.runs)
     if not arguments.list and (joined := matrix_pages.asked_for(store, arguments)):
         return matrix_pages.report(joined, arguments)

@@ -107,8 +107,9 @@ class Line(msgspec.Struct):
     slower: float | None = None  # how many times its own median the newest one took
 
     @property
-    def newest(self) -> Point:
-        return self.points[-1]
+    def flaky(self) -> bool:
+        """One difference with the same versions is a change; two of them, or a retry, are not."""
+        return self.score.differ > 1 or any(one.outcome is Outcome.FLAKY for one in self.points)
 
     @property
     def telling(self) -> list[Point]:
