@@ -25,7 +25,7 @@ def text(line: Line, evidence: Evidence, search: str, view: HistoryView) -> str:
     thing = line.thing
     again = "fails again" if line.state is State.BACK else "fails"
     parts = [
-        f"# {thing.kind}: {escaped(short(thing.title, 120))} {again}",
+        f"# {_title(f'{thing.kind}: {thing.title} {again}')}",
         f"**{escaped(short(evidence.said or history_view.words(line), 400))}**",
         _block("What shows it", evidence.example),
         _block("The end of what it said", evidence.tail),
@@ -36,6 +36,11 @@ def text(line: Line, evidence: Evidence, search: str, view: HistoryView) -> str:
         f"## Which fix it is about\n\n{search}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _title(told: str) -> str:
+    """A heading that is as well the title of an issue, where no markup is read."""
+    return short(told, 200).replace("<", "&lt;").replace("@", "@\u2060").replace("`", "'")
 
 
 def _block(head: str, told: str) -> str:
