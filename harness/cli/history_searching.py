@@ -14,6 +14,8 @@ from harness.history.searching import Fitting
 from harness.store.database import Store
 from harness.store.searches import Search
 
+UNFIX = (sys.executable, "-m", "harness")
+STDERR = 2
 LEAST = 5.0  # seconds that are worth beginning with
 TO_END = 30.0  # seconds a search has to keep what it found, and to end what it began
 
@@ -51,11 +53,11 @@ class Searches:
         """`unfix bisect` as anybody calls it; what it found is in its store."""
         options.say(f"searching: {fit.line}")
         child = subprocess.Popen(
-            [sys.executable, "-m", "harness", *fit.command],
+            [*UNFIX, *fit.command],
             cwd=paths.project(),
             env={**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)},
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
+            stdout=STDERR,  # our stdout is for the report
             start_new_session=True,
         )
         try:

@@ -49,8 +49,7 @@ class Evidences:
         return Evidence(last.words, replay=shlex.join(command), command=command)
 
     def _cell(self, line: Line, about: dict[str, str], last: Seen) -> Evidence:
-        device = line.thing.key.split()[1]
-        key = line.thing.release, device, about["toggle"], about["guard"]
+        key = line.thing.release, about["on"], about["toggle"], about["guard"]
         sides = self.store.sides_of(last.run, key)
         telling = next((side for side in sides if side.headline or side.detail), None)
         found = telling or (sides[0] if sides else None)
@@ -61,7 +60,7 @@ class Evidences:
         )
 
     def _matrix(self, line: Line, last: Seen) -> Evidence:
-        identity = line.thing.key.rpartition(" ")[2]
+        identity = dict(line.thing.about)["cell"]
         cell = self.store.matrix_cell(last.run, identity)
         failed = [one for one in cell.attempts if one.outcome.failed] or cell.attempts
         words = ["./unfix", "matrix", "run", self._matrices[last.run], "--cell", identity]

@@ -129,7 +129,7 @@ class Reading:
             title=f"{cell.toggle}: {name.removeprefix('test_')} on {cell.release}, {cell.device}",
             release=cell.release,
             device=device,
-            about=(("toggle", cell.toggle), ("guard", cell.guard)),
+            about=(("toggle", cell.toggle), ("guard", cell.guard), ("on", cell.device)),
         )
         held = 0.0 if device == "cpu" else cell.seconds
         one = Seen(met.at, run.id, outcome, versions, words[:MOST], cell.seconds, held)
@@ -184,7 +184,7 @@ class Reading:
             *("matrix", f"{run.name} {identity}", f"{run.name}: {values}"),
             cell.values.get("release", ""),
             cell.values.get("device", ""),
-            (*cell.values.items(), ("what runs", cell.work)),
+            (*cell.values.items(), ("what runs", cell.work), ("cell", identity)),
         )
 
     # Evaluations
@@ -264,7 +264,7 @@ class Reading:
         for test in run.tests:
             versions = Versions(test.release, run.commit)
             things = known.get((test.test, test.release, str(run.under)), {})
-            quiet = "" if test.examples else test.left_out or "no example was run"
+            quiet = test.left_out or ("" if test.examples else "no example was run")
             name = test.test.partition("::")[2].removeprefix("test_") or test.test
             under = "".join(f" {direction} {toggle}" for toggle, direction in run.under)
             whole = Thing(

@@ -45,7 +45,7 @@ def fitting(line: Line, evidence: Evidence, history: History) -> Fitting:
         verdict = line.telling[-1].last.words.partition(":")[0]
         if verdict in SILENT:
             return Fitting(f"a guard that is {verdict} shows no failure that a search could follow")
-        device = ["--device", line.thing.key.split()[1]]
+        device = ["--device", about["on"]]
         return _over(line, history, [about["guard"]], device)
     if kind == "fuzz" and evidence.blob:
         words = ["python", "-m", "pytest", about["test"], "--replay", evidence.blob]
