@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A",
         help="a running Ray cluster, as HOST:PORT (default: RAY_ADDRESS, else one of its own)",
     )
+    parser.add_argument(
+        "--ship",
+        action="store_true",
+        help="bring this checkout and its packages to nodes that have Ray alone",
+    )
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="cells at a time on a machine")
     parser.add_argument(
         "--resume", action="store_true", help="go on with the newest run of this very plan"
@@ -87,6 +92,8 @@ def _numbers(arguments: argparse.Namespace) -> None:
         raise UnfixError(f"--retries {arguments.retries} is too small")
     if arguments.address and arguments.on != "ray":
         raise UnfixError("--address names a Ray cluster: it goes with --on ray")
+    if arguments.ship and arguments.on != "ray":
+        raise UnfixError("--ship brings unfix to a cluster's nodes: it goes with --on ray")
     if arguments.cell and (arguments.shard or arguments.resume):
         raise UnfixError("--cell runs cells by themselves: leave out --shard and --resume")
     if arguments.costs and not arguments.shard:
@@ -234,7 +241,7 @@ def _executor(arguments: argparse.Namespace) -> Executor:
         from harness.errors import NotReady
 
         raise NotReady("Ray is not installed here: pip install 'unfix[ray]'") from error
-    return OnRay(arguments.address, arguments.jobs)
+    return OnRay(arguments.address, arguments.jobs, ship=arguments.ship)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

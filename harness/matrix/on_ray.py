@@ -2,7 +2,8 @@
 
 Ray is told to try nothing again by itself: a worker that dies is a loss that the run counts, and it
 decides whether the cell gets another one. Results come back to this process, which alone writes
-them down; a node needs this package in its Python, and nothing of it is shared with other nodes.
+them down; a node needs this package in its Python, or is brought it (`shipping`), and nothing of it
+is shared with other nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import ray
 import ray.exceptions
 
 from harness.errors import NotReady
-from harness.matrix import attempting, shapes
+from harness.matrix import attempting, shapes, shipping
 from harness.matrix.attempting import Task
 from harness.matrix.running import Ended
 from harness.matrix.values import Needs
@@ -32,6 +33,7 @@ PATIENCE = 10.0  # seconds for a cluster to answer at all
 GONE = 30.0  # seconds that a node may be away before cells that need it are given up
 LOOK = 2.0  # seconds between two looks at the nodes
 OBJECTS = 80 << 20  # bytes of an own cluster's object store; results are small
+MISSING = ModuleNotFoundError.__name__
 LOST = (
     ray.exceptions.WorkerCrashedError,
     ray.exceptions.NodeDiedError,
@@ -45,7 +47,8 @@ LOST = (
 def attempt_here(packed: bytes) -> tuple[bytes, bytes]:
     """On a node: one attempt, and the end of its log."""
     task = msgspec.msgpack.decode(packed, type=Task)
-    with tempfile.TemporaryDirectory(prefix="unfix-cell-") as folder:
+    home = shipping.settled() if shipping.abroad() else contextlib.nullcontext()
+    with home, tempfile.TemporaryDirectory(prefix="unfix-cell-") as folder:
         made = attempting.attempt(task, Path(folder))
         return msgspec.msgpack.encode(made), _end_of(Path(folder) / "log")
 
@@ -67,9 +70,15 @@ class Going(msgspec.Struct, frozen=True):
 class OnRay:
     """An executor: a task a cell, placed by Ray's own scheduler."""
 
-    def __init__(self, address: str | None, jobs: int | None = None, gone: float = GONE) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        jobs: int | None = None,
+        gone: float = GONE,
+        ship: bool = False,
+    ) -> None:
         self.gone = gone
-        self._connect(address, jobs)
+        self._connect(address, jobs, shipping.environment() if ship else None)
         self.nodes = _alive()
         self.looked = time.monotonic()
         self.run = ray.remote(attempt_here)
@@ -77,10 +86,11 @@ class OnRay:
         self.waits: dict[bytes, int] = {}  # how many of a shape are with Ray now
         self.away: dict[bytes, float] = {}  # since when no node fits a shape
 
-    def _connect(self, address: str | None, jobs: int | None) -> None:
+    def _connect(self, address: str | None, jobs: int | None, brings: Any) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a test harness tells nobody
         address = address or os.environ.get("RAY_ADDRESS")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        options["runtime_env"] = brings
         if address in (None, "local"):
             options |= {"address": "local", "num_cpus": jobs, "include_dashboard": False}
             options |= {"object_store_memory": OBJECTS}
@@ -206,9 +216,11 @@ def _no_cluster(address: str | None, why: str) -> str:
 
 def _own_fault(error: ray.exceptions.RayTaskError) -> tuple[Outcome, str]:
     cause = error.cause
-    if isinstance(cause, ImportError):
-        why = f"unfix cannot be imported on the node: {cause}; install this checkout there"
-        return Outcome.NOT_READY, why
+    # Without our package a worker cannot even read what it is to run: Ray tells that in words.
+    last = _first_line(error, last=True)
+    if isinstance(cause, ImportError) or last.startswith(MISSING):
+        why = last.removeprefix(MISSING).strip(": ") or str(cause)
+        return Outcome.NOT_READY, f"the node lacks unfix ({why}): install it there, or use --ship"
     if isinstance(cause, OSError):
         return Outcome.NOT_READY, f"the node could not run it: {cause}"
     return Outcome.ERROR, f"unfix itself failed on the node: {_first_line(error, last=True)}"

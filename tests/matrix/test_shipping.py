@@ -1,0 +1,155 @@
+"""Nodes that have Ray alone: what is said of them, and what `--ship` brings."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from driving import Drive, cell, until
+
+from harness import paths
+from harness.matrix import shipping
+from harness.store.matrices import Attempt, Outcome
+
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+OBJECTS = 80 << 20
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("node")
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path) -> Iterator[Cluster]:
+    """A head, and a node whose Python finds Ray and not unfix."""
+    pytest.importorskip("ray", reason="n/a: Ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "bare"], check=True)
+    bare = str(home / "bare" / "bin" / "python")
+    site = subprocess.check_output(
+        [bare, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+    )
+    # A path file's own path files are not read: the packages are there, and unfix is not.
+    Path(site.strip(), "ours.pth").write_text(sysconfig.get_path("purelib"))
+    found = [bare, "-P", "-c", "import harness.matrix"]
+    assert subprocess.run(found, stderr=subprocess.DEVNULL).returncode, "unfix is there"
+    head = {"num_cpus": 0, "object_store_memory": OBJECTS, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    start = [bare, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
+    start += ["--address", made.address, "--num-cpus", "1", "--object-store-memory", str(OBJECTS)]
+    started = subprocess.Popen(
+        [*start, "--resources", '{"bare": 1}'],
+        env={**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"},
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+    )
+    yield made
+    started.terminate()
+    started.wait(60)
+    made.shutdown()  # type: ignore[no-untyped-call]
+
+
+def ended(cluster: Cluster, drive: Drive, *words: str) -> Attempt:
+    """From a process that stands elsewhere: Ray has its workers look where the driver looks."""
+    running = drive.start("--on", "ray", "--address", cluster.address, *words)
+    running.communicate(timeout=120)
+    return drive.newest().cells[0].attempts[-1]
+
+
+def test_a_node_without_unfix_is_named_and_can_be_brought_it(
+    cluster: Cluster, home: Path, drive: Drive
+) -> None:
+    import ray
+
+    with ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR):
+        until(lambda: "bare" in ray.cluster_resources(), 60.0)  # type: ignore[no-untyped-call]
+    show = "python -c 'import harness; print(harness.__file__)'; echo $UNFIX_HOME"
+    drive.write(cell("one", show, custom={"bare": 1.0}))
+    bare = ended(cluster, drive)
+    assert bare.outcome is Outcome.NOT_READY
+    assert "the node lacks unfix (No module named" in bare.how
+    assert "--ship" in bare.how
+    brought = ended(cluster, drive, "--ship")
+    kept = home / ".cache" / "unfix"
+    assert brought.outcome is Outcome.GREEN, brought
+    assert brought.output.split() == [str(kept / "checkout" / "harness" / "__init__.py"), str(kept)]
+    assert (kept / "checkout" / "suites").is_dir()
+    assert not (kept / "checkout" / ".git").exists()
+
+
+# On the node
+
+
+def brought(folder: Path, what: str) -> Path:
+    (folder / "harness").mkdir(parents=True)
+    (folder / "harness" / "code").write_text(what)
+    return folder / "harness"
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+    for name in ("PYTHONPATH", "UNFIX_PLANNER"):
+        monkeypatch.setenv(name, "")
+    return tmp_path
+
+
+def test_other_code_waits_until_nothing_runs_from_the_one_before(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = brought(node / "a", "first"), brought(node / "b", "second")
+    code = node / "home" / "checkout" / "harness" / "code"
+    monkeypatch.setattr(paths, "PACKAGE", first)
+    monkeypatch.setenv("PYTHONPATH", f"{node / 'a'}:/elsewhere")
+    seen: list[str] = []
+
+    def other() -> None:
+        with shipping._held(code.parents[1].with_suffix(".lock"), code.parents[1], second.parent):
+            seen.append(code.read_text())
+
+    with shipping.settled(), shipping.settled():  # the same code: side by side
+        assert os.environ["PYTHONPATH"] == f"{node / 'home' / 'checkout'}:/elsewhere"
+        assert code.read_text() == "first"
+        waiting = threading.Thread(target=other)
+        waiting.start()
+        waiting.join(0.3)
+        assert (seen, code.read_text()) == ([], "first")
+    waiting.join(10)
+    assert seen == ["second"]
+
+
+def test_a_copy_that_was_cut_short_is_made_again(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "PACKAGE", brought(node / "a", "whole"))
+    half = node / "home" / "checkout" / "harness"
+    half.mkdir(parents=True)
+    with shipping.settled():
+        assert (half / "code").read_text() == "whole"
+
+
+def test_what_travels_is_the_checkout_and_the_packages_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: dict[str, Any] = shipping.environment()
+    assert Path(told["working_dir"]) == paths.project()
+    assert any(one.startswith("ast-grep-py") for one in told["pip"])
+    assert not any("mypy" in one or ";" in one for one in told["pip"])
+    assert {".git", ".venv", ".releases", ".unfix"} <= set(told["excludes"])
