@@ -42,6 +42,7 @@ def test_list_as_json() -> None:
     assert data["release"] == "0.5.9"
 
 
+@pytest.mark.alone
 def test_list_is_instant() -> None:
     """Against what it cannot do without, in the same seconds: machines and minutes differ."""
     least = [sys.executable, "-c", "import argparse, json, msgspec, rich.console, rich.table"]

@@ -84,6 +84,7 @@ def test_the_first_call_sets_up_and_answers(made: Made) -> None:
     assert checkout.ready.is_file()
 
 
+@pytest.mark.alone
 def test_the_second_call_starts_at_once_and_runs_no_pip(made: Made, faked: Checkout) -> None:
     spied = Checkout(made[0].tree, faked.fakes)
     mark = spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns

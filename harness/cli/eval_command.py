@@ -30,10 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="recall, copying, needle, shared, or any of lm-eval's by name (a,b,…)",
     )
     parser.add_argument("--release", metavar="R", help="a managed version, or 'current'")
-    for word, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
-        parser.add_argument(
-            f"--{word}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
-        )
+    options.add_directions(parser)
     parser.add_argument(
         "--against",
         metavar="WHAT",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import gzip
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -35,14 +33,13 @@ def write(evaluation: Evaluation, arguments: argparse.Namespace) -> None:
     pages.find_reports()
     from reports import eval_markdown, eval_page
 
-    html = arguments.html or default_page(evaluation)
-    eval_page.write(evaluation, html)
-    options.say(f"the page: {html}")
-    if arguments.markdown:
-        _save(arguments.markdown, eval_markdown.text(evaluation))
-    if arguments.record:
-        text = json.dumps(_short(to_json(evaluation)), indent=1, ensure_ascii=False)
-        _save(arguments.record, pages.without_places(text) + "\n")
+    pages.write_one(
+        arguments,
+        default_page(evaluation),
+        lambda file: eval_page.write(evaluation, file),
+        lambda: eval_markdown.text(evaluation),
+        lambda: _short(to_json(evaluation)),
+    )
 
 
 def show(evaluation: Evaluation, arguments: argparse.Namespace) -> None:
@@ -104,9 +101,3 @@ def _short(value: Any) -> Any:
     if isinstance(value, float) and abs(value) < 1e6:
         return float(f"{value:.6g}")
     return value
-
-
-def _save(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    data = text.encode(errors="backslashreplace")
-    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)

@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     stopped = False
     try:
         done = going.go()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        options.say_notes(stop)
         done, stopped = new, True
     finally:
         store.save_evaluation(new)

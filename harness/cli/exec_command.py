@@ -29,10 +29,7 @@ KEPT_LINES = 60
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "unfix exec [--revert IDS] [--enable IDS] [--release R] [OPTIONS] -- COMMAND …"
-    for direction, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
-        parser.add_argument(
-            f"--{direction}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
-        )
+    options.add_directions(parser)
     parser.add_argument(
         "--release",
         metavar="R",

@@ -27,10 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="managed versions that are here (a,b,…), 'all' of them, or 'current'",
     )
-    for word, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
-        parser.add_argument(
-            f"--{word}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
-        )
+    options.add_directions(parser)
     parser.add_argument(
         "--for",
         dest="budget",

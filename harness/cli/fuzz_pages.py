@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli import options
+from harness.cli.watching import Watching, on_stderr
 from harness.fuzz.lanes import Asked
 from harness.fuzz.replaying import Replayed
 from harness.fuzz.run import Teller
@@ -23,55 +23,40 @@ EVERY = 30.0  # seconds between two lines in a log
 ROWS = 12  # tests in the table of a terminal
 
 
-class Progress(Teller):
+class Progress(Watching, Teller):
     """A table where somebody looks on, lines in a log."""
 
     def __init__(self, asked: Asked, keep: Callable[[], None] = lambda: None) -> None:
         self.asked = asked
         self.keep = keep
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self.live = Live(console=self.console, transient=True, auto_refresh=False)
+        console = on_stderr()
+        self.live = Live(console=console, transient=True, auto_refresh=False)
         self.watched = sys.stderr.isatty()
+        super().__init__(console, self.live if self.watched else None)
         self.told = time.monotonic()
 
-    def __enter__(self) -> Progress:
-        if self.watched:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.live.stop()
-
     def started(self, release: str) -> None:
-        self._say(f"SGLang {release}: importing")
+        self.say(f"SGLang {release}: importing")
 
     def met(self, release: str, tests: int, left_out: int, seconds: float) -> None:
         out = f", {left_out} left out" if left_out else ""
-        self._say(f"SGLang {release}: ready in {seconds:.0f} s; {tests} tests{out}")
+        self.say(f"SGLang {release}: ready in {seconds:.0f} s; {tests} tests{out}")
 
     def moved(self, run: Fuzzed) -> None:
         if self.watched:
             self.live.update(Group(table(run), Text(line(run))), refresh=True)
         elif time.monotonic() - self.told > EVERY:
             self.told = time.monotonic()
-            self._say(line(run))
+            self.say(line(run))
 
     def failed(self, kept: Kept) -> None:
         self.keep()
-        self._say(f"failed: {kept.repro.test} on SGLang {kept.repro.release}")
-        self._say(f"    {kept.repro.headline}")
-        self._say(f"    {kept.replay}")
+        self.say(f"failed: {kept.repro.test} on SGLang {kept.repro.release}")
+        self.say(f"    {kept.repro.headline}")
+        self.say(f"    {kept.replay}")
 
     def problem(self, release: str, text: str) -> None:
-        self._say(f"SGLang {release}: {text}")
-
-    def _say(self, text: str) -> None:
-        self.console.print(f"unfix: {escape(text)}")
+        self.say(f"SGLang {release}: {text}")
 
 
 def line(run: Fuzzed) -> str:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from harness import __version__
+from harness.cli import options
 from harness.errors import NotReady, UnfixError
 
 COMMANDS = {
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except UnfixError as error:
         print(f"unfix: {error}", file=sys.stderr)
+        options.say_notes(error)
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nobody is left to tell.

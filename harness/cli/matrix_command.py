@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
-from types import ModuleType
 
-from harness.cli import options
-from harness.errors import NotReady
+from harness.cli import matrix_running, options
 
 ABOUT = {
     "plan": "the cells of a matrix file: how many, what they cover, why each is there",
@@ -42,31 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--github", action="store_true", help="one line of JSON, for a dynamic GitHub matrix"
     )
     options.add_json(shards)
-    running = _running()
-    if running is not None:
-        running.add_arguments(subs["run"])
+    matrix_running.add_arguments(subs["run"])
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "run":
-        running = _running()
-        if running is None:
-            raise NotReady("this installation of unfix plans matrices, and lacks what runs them")
-        code: int = running.run(arguments)
-        return code
+        return matrix_running.run(arguments)
     from harness.cli import matrix_planning
 
     if arguments.action == "plan":
         return matrix_planning.plan(arguments)
     return matrix_planning.shards(arguments)
-
-
-def _running() -> ModuleType | None:
-    """What runs cells; None only if it is not installed at all."""
-    name = "harness.cli.matrix_running"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return None

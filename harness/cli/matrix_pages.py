@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,14 +97,13 @@ def write(run: MatrixRun, arguments: argparse.Namespace) -> None:
     pages.find_reports()
     from reports import matrix_markdown, matrix_page
 
-    html = arguments.html or default_page(run)
-    matrix_page.write(run, html)
-    options.say(f"the page: {html}")
-    if arguments.markdown:
-        _save(arguments.markdown, matrix_markdown.text(run))
-    if arguments.record:
-        text = json.dumps(to_json(run), indent=1, ensure_ascii=False)
-        _save(arguments.record, pages.without_places(text) + "\n")
+    pages.write_one(
+        arguments,
+        default_page(run),
+        lambda file: matrix_page.write(run, file),
+        lambda: matrix_markdown.text(run),
+        lambda: to_json(run),
+    )
 
 
 def show(run: MatrixRun, arguments: argparse.Namespace) -> None:
@@ -146,8 +144,3 @@ def as_listed(run: MatrixRun) -> dict[str, Any]:
         "summary": f"{run.name}{share}: {told}",
         "command": run.command,
     }
-
-
-def _save(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text.encode(errors="backslashreplace"))

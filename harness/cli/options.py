@@ -30,6 +30,13 @@ def add_release(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_directions(parser: argparse.ArgumentParser) -> None:
+    for word, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
+        parser.add_argument(
+            f"--{word}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
+        )
+
+
 def add_toggle_folders(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--toggles",
@@ -75,6 +82,12 @@ def budget(text: str, name: str) -> float:
     if not 0 < seconds < math.inf:
         raise UnfixError(f"{name} {text} is no budget: say 45s, 30m, 8h or 1h30m")
     return seconds
+
+
+def say_notes(error: BaseException) -> None:
+    """What went wrong besides, after an error or a stop."""
+    for note in getattr(error, "__notes__", ()):
+        say(note)
 
 
 def say(message: str) -> None:

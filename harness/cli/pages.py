@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,31 @@ def write(runs: list[Run], arguments: argparse.Namespace) -> None:
         arguments.markdown.write_text(markdown.text(runs))
     if arguments.record:
         arguments.record.write_text(record(runs))
+
+
+def write_one(
+    arguments: argparse.Namespace,
+    default: Path,
+    page: Callable[[Path], None],
+    markdown: Callable[[], str],
+    data: Callable[[], Any],
+) -> None:
+    """The files that were asked for of one result, and its page in any case."""
+    html = arguments.html or default
+    html.parent.mkdir(parents=True, exist_ok=True)
+    page(html)
+    options.say(f"the page: {html}")
+    if arguments.markdown:
+        _save(arguments.markdown, markdown())
+    if arguments.record:
+        text = json.dumps(data(), indent=1, ensure_ascii=False)
+        _save(arguments.record, without_places(text) + "\n")
+
+
+def _save(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode(errors="backslashreplace")
+    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
 
 
 def as_data(run: Run) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,13 @@ def write(search: Search, arguments: argparse.Namespace) -> None:
     pages.find_reports()
     from reports import search_markdown, search_page
 
-    html = arguments.html or default_page(search)
-    for file in (arguments.markdown, arguments.record):
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-    search_page.write(search, html)
-    options.say(f"the page: {html}")
-    if arguments.markdown:
-        arguments.markdown.write_text(search_markdown.text(search))
-    if arguments.record:
-        text = json.dumps(as_data(search), indent=1, ensure_ascii=False)
-        arguments.record.write_text(pages.without_places(text) + "\n")
+    pages.write_one(
+        arguments,
+        default_page(search),
+        lambda file: search_page.write(search, file),
+        lambda: search_markdown.text(search),
+        lambda: as_data(search),
+    )
 
 
 def show(search: Search, arguments: argparse.Namespace) -> None:

@@ -17,6 +17,9 @@ from harness.releases import install, managed
 # With an environment: the oldest, the one that serves in the tests, and the newest.
 INSTALLED = ("0.5.9", "0.5.18", "0.5.23")
 EVERY = "--every-release"
+# A file stays in one process, since its tests share what they set up; no file waits for the end
+# because it has few tests.
+BY_FILE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # What must hold of every release; the guards, which need a fix in or out, are `unfix prove`'s.
 PROPERTIES = ("suites", "-m", "not guards", "--profile", "smoke", "-n", "2")
 
@@ -65,7 +68,8 @@ def sessions(releases: list[managed.Release]) -> list[Session]:
     elsewhere = tuple(f"--ignore=tests/{name}" for name in apart)
     base = str(install.base_python())
     return [
-        Session(sys.executable, ("tests", *elsewhere)),
+        Session(sys.executable, ("tests", *elsewhere, "-m", "not alone", *BY_FILE)),
+        Session(sys.executable, ("tests", *elsewhere, "-m", "alone")),
         Session(sys.executable, ("tests/searches", "-n", "2")),
         Session(base, ("tests/kernels/interpreted",), interpret=True),
         Session(base, ("tests/kernels/compiled",)),

@@ -58,13 +58,21 @@ class Run:
             self._compare_all()
             self._further()
             self.evaluation.state = "done"
+        except BaseException as stop:
+            self.evaluation.state = "stopped"
+            self._end(stop, self.askers.close)
+            self._end(stop, self._compare_all)  # what there is
+            raise
         finally:
-            self.askers.close()
             self.evaluation.seconds = time.monotonic() - started
-            if self.evaluation.state != "done":
-                self.evaluation.state = "stopped"
-                self._compare_all()  # what there is
         return self.evaluation
+
+    def _end(self, stop: BaseException, last: Callable[[], None]) -> None:
+        """What fails after a stop is told beside it, not in its place."""
+        try:
+            last()
+        except Exception as error:
+            stop.add_note(f"and then {type(error).__name__}: {error}")
 
     def _serve_all(self) -> None:
         """Faults first, since they wait for nobody; who is held against a base comes after it."""

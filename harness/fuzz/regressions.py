@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import msgspec
 import pytest
 from hypothesis.errors import DidNotReproduce
@@ -22,6 +21,7 @@ from harness.fuzz import failures
 from harness.fuzz.decoding import NOT_THE_SHAPE, no_longer_decodes, same, words
 from harness.fuzz.nodes import node_of
 from harness.fuzz.values import Repro
+from harness.guards import replay
 
 FOLDER = "regressions"
 # Set by a fuzzing run, which has these examples in its database.
@@ -74,12 +74,14 @@ def run(item: Any, file: Path, failure: Repro) -> None:
     given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     drawn: list[list[str]] = []
     try:
-        with _watching(item.obj, drawn), _reproducing(item.obj, failure.blob):
+        with _watching(item.obj, drawn), replay.reproducing(item.obj, failure.blob):
             item.obj(**given)
     except DidNotReproduce as error:
         if not drawn or NOT_THE_SHAPE in str(error):
             raise UnfixError(f"{file}: {no_longer_decodes(failure, [])}") from error
-    except BaseException as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # pytest's own failures are no Exception
         error.add_note(f"the regression kept in {file.name}, of {failure.date}")
         _check(file, failure, drawn)
         raise
@@ -89,19 +91,6 @@ def run(item: Any, file: Path, failure: Repro) -> None:
 def _check(file: Path, failure: Repro, drawn: list[list[str]]) -> None:
     if drawn and not same(drawn[0], failure.arguments):
         raise UnfixError(f"{file}: {no_longer_decodes(failure, drawn[0])}")
-
-
-@contextlib.contextmanager
-def _reproducing(test: Any, blob: str) -> Iterator[None]:
-    """Have a test run one example; afterwards it draws its own again."""
-    function = getattr(test, "__func__", test)
-    name = "_hypothesis_internal_use_reproduce_failure"
-    before = getattr(function, name)
-    setattr(function, name, (hypothesis.__version__, blob.encode()))
-    try:
-        yield
-    finally:
-        setattr(function, name, before)
 
 
 @contextlib.contextmanager

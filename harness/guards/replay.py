@@ -76,12 +76,13 @@ def reproducing(test: Any, example: str) -> Iterator[None]:
     """Have a Hypothesis test run one example and nothing else, for as long as the block lasts."""
     function = getattr(test, "__func__", test)
     name = "_hypothesis_internal_use_reproduce_failure"
-    before = getattr(function, name, None)
+    missing = object()
+    before = getattr(function, name, missing)
     setattr(function, name, (hypothesis.__version__, example.encode()))
     try:
         yield
     finally:
-        if before is None:
+        if before is missing:
             delattr(function, name)
         else:
             setattr(function, name, before)

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from harness.errors import UnfixError
+from harness.lined_yaml import LinedNodes
 
 Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
@@ -29,7 +30,7 @@ class MatrixFileError(UnfixError):
         self.problem = problem
 
 
-class Document:
+class Document(LinedNodes):
     """What a file says, and where."""
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +45,7 @@ class Document:
             loader = Loader(text)
             try:
                 self.root = loader.get_single_node()
-                self._refuse_doubled_keys(self.root, set())
+                self.check_nodes(self.root)
                 self.values = loader.construct_document(self.root) if self.root else None
             finally:
                 loader.dispose()
@@ -54,41 +55,8 @@ class Document:
         except yaml.YAMLError as error:
             raise MatrixFileError(self.path, 1, f"not YAML: {error}") from error
 
-    def _refuse_doubled_keys(self, node: Any, visited: set[int]) -> None:
-        if id(node) in visited:
-            return
-        visited.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            for item in node.value:
-                self._refuse_doubled_keys(item, visited)
-        if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                line = key.start_mark.line + 1
-                if not isinstance(key, yaml.ScalarNode):
-                    raise MatrixFileError(self.path, line, "a key is a word")
-                if key.value in seen:
-                    raise MatrixFileError(self.path, line, f"the key '{key.value}' stands twice")
-                seen.add(key.value)
-                self._refuse_doubled_keys(value, visited)
-
-    def line(self, *steps: str | int) -> int:
-        """The line of a value, or of the nearest thing around it that is there."""
-        node = self.root
-        line: int = node.start_mark.line + 1 if node else 1
-        for step in steps:
-            inside = None
-            if isinstance(node, yaml.MappingNode):
-                for key, value in node.value:
-                    if key.value == step:
-                        line, inside = key.start_mark.line + 1, value
-            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-                inside = node.value[step]
-                line = inside.start_mark.line + 1
-            if inside is None:
-                break
-            node = inside
-        return line
+    def wrong(self, line: int, problem: str) -> MatrixFileError:
+        return MatrixFileError(self.path, line, problem)
 
     def error(self, problem: str, *steps: str | int) -> MatrixFileError:
         return MatrixFileError(self.path, self.line(*steps), problem)

@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 from yaml.reader import ReaderError
 
 from harness.errors import ToggleFileError
+from harness.lined_yaml import LinedNodes
 from harness.matching.patterns import ANONYMOUS, Form, PatternError, as_code, metavariables, squeeze
 from harness.matching.scopes import ModuleSource
 from harness.registry.schema import Device, Edit, Symptom, Toggle, Variant
@@ -24,17 +25,17 @@ Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
 
 
-class LinedDocument:
+class LinedDocument(LinedNodes):
     """A YAML document, its plain values, and the line on which each of them stands."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         try:
             text = path.read_text(encoding="utf-8")
-            loader = Loader(text)
+            self._loader = loader = Loader(text)
             try:
                 self.root = loader.get_single_node()
-                self._refuse_what_is_no_plain_value(self.root, loader, set())
+                self.check_nodes(self.root)
                 self.values = loader.construct_document(self.root) if self.root else None
             finally:
                 loader.dispose()
@@ -51,48 +52,19 @@ class LinedDocument:
         except yaml.YAMLError as error:
             raise ToggleFileError(self.path, 1, f"not safe YAML: {error}") from error
 
-    def _refuse_what_is_no_plain_value(self, node: Any, loader: Any, visited: set[int]) -> None:
-        """A doubled key, a key that is no word, a date of no calendar; aliases are seen once."""
-        if id(node) in visited:
-            return
-        visited.add(id(node))
-        if isinstance(node, yaml.ScalarNode):
-            try:
-                loader.construct_object(node)
-            except ValueError as error:
-                line = node.start_mark.line + 1
-                raise ToggleFileError(self.path, line, f"'{node.value}': {error}") from error
-        if isinstance(node, yaml.SequenceNode):
-            for item in node.value:
-                self._refuse_what_is_no_plain_value(item, loader, visited)
-        if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                line = key.start_mark.line + 1
-                if key.tag != "tag:yaml.org,2002:str":
-                    raise ToggleFileError(self.path, line, "a key is a word")
-                if key.value in seen:
-                    raise ToggleFileError(self.path, line, f"the key '{key.value}' stands twice")
-                seen.add(key.value)
-                self._refuse_what_is_no_plain_value(value, loader, visited)
+    def wrong(self, line: int, problem: str) -> ToggleFileError:
+        return ToggleFileError(self.path, line, problem)
 
-    def line(self, *steps: str | int) -> int:
-        """The line of a value, or of the nearest thing around it that is there."""
-        node = self.root
-        line: int = node.start_mark.line + 1 if node else 1
-        for step in steps:
-            inside = None
-            if isinstance(node, yaml.MappingNode):
-                for key, value in node.value:
-                    if key.value == step:
-                        line, inside = key.start_mark.line + 1, value
-            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-                inside = node.value[step]
-                line = inside.start_mark.line + 1
-            if inside is None:
-                break
-            node = inside
-        return line
+    def is_word(self, key: Any) -> bool:
+        return bool(key.tag == "tag:yaml.org,2002:str")
+
+    def check_scalar(self, node: Any) -> None:
+        """A date of no calendar."""
+        try:
+            self._loader.construct_object(node)
+        except ValueError as error:
+            line = node.start_mark.line + 1
+            raise self.wrong(line, f"'{node.value}': {error}") from error
 
 
 def read_toggle(path: Path) -> Toggle:

@@ -194,6 +194,27 @@ def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
     assert not going.evaluation.green
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), UnfixError("it ended")])
+def test_what_fails_after_a_stop_is_told_beside_it(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    going = fakes.prepared(fake("base"))
+
+    def stopped() -> None:
+        raise stop
+
+    def full() -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(going, "_serve_all", stopped)
+    monkeypatch.setattr(going, "_compare_all", full)
+    with pytest.raises(type(stop)) as raised:
+        going.go()
+    assert raised.value is stop
+    assert stop.__notes__ == ["and then OSError: no space left"]
+    assert going.evaluation.state == "stopped"
+
+
 def answers(*numbers: int, prompt: str = "p") -> list[Answer]:
     return [Answer("t", number, prompt, "a", "a", True, tokens=["a"]) for number in numbers]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from harness import paths
+from calling import TOY, UNFIX, Caller
 
-TOY = Path(__file__).parents[1] / "toy"
 HEAD = """
 import os, signal, sys, time
 import pytest
@@ -30,11 +28,11 @@ def pytest_configure(config):
 """
 
 
-class Nights:
+class Nights(Caller):
     """A place to fuzz in."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        super().__init__(root)
         self.suite = root / "suite"
         self.suite.mkdir()
         (self.suite / "conftest.py").write_text(CONFTEST)
@@ -42,40 +40,17 @@ class Nights:
     def write(self, text: str, name: str = "test_toy.py") -> None:
         (self.suite / name).write_text(HEAD + text)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        found_by = os.pathsep.join((str(paths.project()), str(TOY)))
-        return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
-
     def words(self, *words: str) -> list[str]:
         again = "--replay" in words or "--keep" in words
         where = [] if again else [str(self.suite), "--release", "current"]
         folders = ["--toggles", str(TOY / "toggles")]
-        return [sys.executable, "-m", "harness", "fuzz", *where, *folders, *words]
+        return [*UNFIX, "fuzz", *where, *folders, *words]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.call(self.words(*words))
 
-    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A run in the background."""
-        return subprocess.Popen(
-            self.words(*words),
-            cwd=self.root,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return self.begin(self.words(*words))
 
     def night(self, *words: str, seconds: float = 6, code: int = 1) -> dict[str, Any]:
         """What a run came to."""

@@ -153,6 +153,7 @@ def ours(name: str) -> Plan:
 
 
 @pytest.mark.parametrize(("name", "most"), [("cpu", 18), ("h200", 48)])
+@pytest.mark.alone
 def test_our_matrices_are_covered_in_few_cells_and_in_seconds(name: str, most: int) -> None:
     found = ours(name)
     assert len(found.axes) >= 9

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import paths
+from calling import TOY, UNFIX, Caller
+
 from harness.store.database import Store
 from harness.store.records import Run
 
-TOY = Path(__file__).parents[1] / "toy"
 HEAD = """
 import os, signal, subprocess, sys, threading, time
 import pytest
@@ -29,11 +27,11 @@ def buggy():
 """
 
 
-class Prove:
+class Prove(Caller):
     """`unfix prove` over guards written in the test, with a store of its own."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        super().__init__(root)
         self.guards = root / "guards"
         self.guards.mkdir()
         self.toggles = root / "toggles"
@@ -42,45 +40,19 @@ class Prove:
     def write(self, text: str, name: str = "test_toy.py", head: str = HEAD) -> None:
         (self.guards / name).write_text(head + text)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        found_by = os.pathsep.join((str(paths.project()), str(TOY)))
-        return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
-
     def command(self, *words: str, kind: str = "prove", names: tuple[str, ...] = ()) -> list[str]:
         folders = ["--toggles", str(TOY / "toggles"), "--toggles", str(self.toggles)]
         options = [*names, "--release", "current", *folders, *words]
         pytest_words = [] if "--" in words else ["--", str(self.guards)]
-        return [sys.executable, "-m", "harness", kind, *options, *pytest_words]
+        return [*UNFIX, kind, *options, *pytest_words]
 
     def run(
         self, *words: str, kind: str = "prove", names: tuple[str, ...] = ()
     ) -> subprocess.CompletedProcess[str]:
         return self.call(self.command(*words, kind=kind, names=names))
 
-    def again(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.call([sys.executable, "-m", "harness", *words])
-
-    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A run in the background."""
-        return subprocess.Popen(
-            self.command(*words),
-            cwd=self.root,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return self.begin(self.command(*words))
 
     def wait_for(self, verdicts: int) -> Run:
         """The run as it stands once it has so many verdicts."""

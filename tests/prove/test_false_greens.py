@@ -12,7 +12,8 @@ import time
 from typing import Any
 
 import pytest
-from proving import TOY, Prove
+from calling import TOY
+from proving import Prove
 
 from harness import paths
 

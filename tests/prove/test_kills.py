@@ -54,7 +54,7 @@ from harness.prove import run, lanes
 from harness.store.database import Store
 for name in ("begin", "met", "plan", "side", "judged", "end"):
     stepped(Store, name)
-for owner, name in ((run.Proving, "_take"), (lanes.Lane, "start_workers")):
+for owner, name in ((run.Proving, "_take"), (lanes.GuardWorker, "__init__")):
     stepped(owner, name)
 sys.exit(main.main(sys.argv[1:]))
 """
@@ -62,9 +62,8 @@ OF_A_WORKER = f"""{STEPS}
 import sys
 from harness.prove import keeper
 worker = sys.modules["__main__"]
-for owner, name in ((worker.Worker, "_task"), (worker.Worker, "_fork"), (worker.Worker, "_reap"),
-                    (worker.Line, "say"), (worker.Line, "orders")):
-    stepped(owner, name)
+for name in ("_task", "fork", "_reap", "say", "heard"):
+    stepped(worker.Worker, name)
 """
 OF_A_KEEPER = f"""{STEPS}
 count = step
@@ -114,9 +113,9 @@ def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
     words = prove.command("--json", "-j", "1")[3:]
     command = [sys.executable, str(driver), *words]
     steps = steps_of(prove, command)
-    assert steps > 40
+    assert steps > 30
     # Neighbours with nothing written between them are one state of the store.
-    for chosen in range(1, steps + 1, 4):
+    for chosen in range(1, steps + 1, 3):
         (prove.root / "steps").unlink(missing_ok=True)
         for file in (prove.root / ".unfix").glob("runs.sqlite*"):
             file.unlink()

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import browsing
 import evaluated
 import pytest
 from evaluated import HOSTILE, LONG, answer, awful, fine, large, served
@@ -85,13 +86,7 @@ def opened(
 ) -> tuple[Page, list[str]]:
     """The page, and all that it says or asks for while it opens."""
     eval_page.write(made, file)
-    page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: said.append(request.url))
-    page.goto(file.as_uri())
-    return page, said
+    return browsing.opened(browser, file, **options)
 
 
 def test_the_page_shows_all_and_nothing_on_it_acts(browser: Browser, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import browsing
 import pytest
 from evaluated import HOSTILE, LONG
 from rich.console import Console
@@ -77,13 +78,7 @@ def awful() -> MatrixRun:
 def opened(browser: Browser, made: MatrixRun, file: Path, **options: Any) -> tuple[Page, list[str]]:
     """The page, and all that it says or asks for while it opens."""
     matrix_page.write(made, file)
-    page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: said.append(request.url))
-    page.goto(file.as_uri())
-    return page, said
+    return browsing.opened(browser, file, **options)
 
 
 def heads(page: Page) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from browsing import opened
 from rich.console import Console
 
 from harness.store.records import ToggleFacts
@@ -70,11 +71,7 @@ def test_the_page_shows_it_and_nothing_on_it_acts(
 ) -> None:
     file = tmp_path / "search.html"
     search_page.write(search, file)
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("request", lambda request: said.append(request.url))
-    page.goto(file.as_uri())
+    page, said = opened(browser, file)
     assert said == [file.as_uri()]
     assert page.title() == "found · unfix bisect toggles"
     assert page.locator("text={{ 7 * 7 }}").count()

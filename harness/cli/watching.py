@@ -1,0 +1,54 @@
+"""What somebody who looks on sees of a run while it goes, on stderr."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+def on_stderr() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def bars(console: Console) -> Progress:
+    """Bars that are gone at the end, and nothing where nobody looks on."""
+    return Progress(
+        TextColumn("unfix: {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+class Watching:
+    """Something that moves on a terminal while a block lasts, and lines above it."""
+
+    def __init__(self, console: Console, moving: Progress | Live | None) -> None:
+        self.console = console
+        self._moving = moving
+
+    def __enter__(self) -> Self:
+        if self._moving is not None:
+            self._moving.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._moving is not None:
+            self._moving.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(f"unfix: {escape(text)}")

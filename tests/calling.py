@@ -1,0 +1,50 @@
+"""`unfix` called as a user calls it, over the toy release, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import paths
+
+TOY = Path(__file__).parent / "toy"
+UNFIX = [sys.executable, "-m", "harness"]
+
+
+class Caller:
+    """A workspace, and what is run in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found_by = os.pathsep.join((str(paths.project()), str(TOY)))
+        return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
+
+    def again(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`unfix` with these words and no others."""
+        return self.call([*UNFIX, *words])
+
+    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def begin(self, command: list[str]) -> subprocess.Popen[str]:
+        """In the background."""
+        return subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

@@ -1,0 +1,116 @@
+"""A matrix run in the store, and what it comes to there."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driving import Drive, cell
+
+from harness.errors import NotReady
+from harness.store.database import Store
+from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
+
+
+def run_of(**changes: Any) -> MatrixRun:
+    made = MatrixRun("m-1", "tried", "file.yaml", "digest-1", 1, {}, "2026-01-01T00:00:00+00:00")
+    made.cells = [RanCell("a", {"kv": "fp8"}, "work", ["true"], "covering")]
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    run = run_of()
+    store.begin_matrix(run)
+    tried = [
+        Attempt(1, Outcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
+        Attempt(2, Outcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
+    ]
+    store.attempts(run.id, [("a", one) for one in tried])
+    run.status, run.seconds = "finished", 5.0
+    store.end_matrix(run)
+    read = store.find_matrix("m-")
+    assert read is not None
+    run.cells[0].attempts = tried
+    assert read == run
+    assert (read.cells[0].seconds, read.device_seconds) == (5.0, 3.0)
+
+
+def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.begin_matrix(run_of())
+    ends = [
+        *((Outcome.GREEN, 1.0), (Outcome.RED, 3.0), (Outcome.GREEN, 10.0)),
+        *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
+    ]
+    for number, (outcome, seconds) in enumerate(ends, 1):
+        store.attempts("m-1", [("a", Attempt(number, outcome, "", "then", seconds))])
+    assert store.seconds_by_identity() == {"a": 3.0}
+
+
+def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive.write(
+        *(
+            cell(f"c{n}", f"sleep 0.4; {drive.ran(f'c{n}')}; head -c 4000 /dev/zero")
+            for n in range(8)
+        )
+    )
+    keep = Store.attempts
+    written = []
+
+    def full(store: Store, run: str, ended: Any) -> None:
+        written.append(len(list(ended)))
+        if sum(written) > 2:
+            pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+            store._db.execute(f"PRAGMA max_page_count = {pages}")
+        keep(store, run, ended)
+
+    monkeypatch.setattr(Store, "attempts", full)
+    with pytest.raises(NotReady, match="full"):
+        drive.run()
+    monkeypatch.undo()
+    monkeypatch.setenv("UNFIX_HOME", str(drive.root))
+    monkeypatch.chdir(drive.root)
+    run = drive.newest()
+    assert run.status == "stopped"
+    assert run.counts["green"] >= 1
+    done = [one.identity for one in run.cells if one.done]
+    assert drive.run("--resume") == 0
+    assert drive.newest().counts == {"green": 8}
+    assert {drive.times(name) for name in done} == {1}
+
+
+def test_an_older_store_is_made_to_hold_matrices(tmp_path: Path) -> None:
+    file = tmp_path / "runs.sqlite"
+    Store(file).close()
+    old = sqlite3.connect(file)
+    for table in ("matrices", "matrix_cells", "matrix_attempts"):
+        old.execute(f"DROP TABLE {table}")
+    old.execute("PRAGMA user_version = 3")
+    old.close()
+    store = Store(file)
+    store.begin_matrix(run_of())
+    assert [run.id for run in store.matrices()] == ["m-1"]
+
+
+def test_nothing_that_is_not_wholly_green_is_green() -> None:
+    for word in Outcome:
+        run = run_of(status="finished")
+        first = [Attempt(1, Outcome.RED, "", "then")] if word is Outcome.FLAKY else []
+        last = Outcome.GREEN if word is Outcome.FLAKY else word
+        run.cells[0].attempts = [*first, Attempt(2, last, "", "then", last=True)]
+        assert run.cells[0].word == word
+        assert run.green is (word is Outcome.GREEN)
+        expected = {Outcome.GREEN: 0, Outcome.NOT_READY: 3}.get(word, 1)
+        assert run.exit_code == expected
+    assert run_of(status="finished").problems == ["1 cell without an outcome"]
+    assert run_of(status="finished", cells=[]).exit_code == 1
+    green = run_of(status="stopped")
+    green.cells[0].attempts = [Attempt(1, Outcome.GREEN, "", "then", last=True)]
+    assert green.problems == ["the run was stopped"]

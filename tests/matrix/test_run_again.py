@@ -1,0 +1,199 @@
+"""Cells that are run again, stopped, lost, and gone on with: nothing is run twice or forgotten."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from driving import Drive, cell, is_there, until
+
+from harness.errors import UnfixError
+from harness.matrix import attempting
+from harness.matrix.attempting import Task
+from harness.matrix.running import LOSSES, Ended, Place, Rules, Running
+from harness.matrix.values import Cell, Needs
+from harness.store.matrices import Attempt, Outcome, RanCell
+
+# Again
+
+
+def fails_first(drive: Drive, name: str, times: int) -> Cell:
+    return cell(name, f"{drive.ran(name)}; test $(wc -c < {drive.root / name}.ran) -gt {times}")
+
+
+def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive) -> None:
+    drive.write(fails_first(drive, "flaky", 1), fails_first(drive, "bad", 9), cell("ok", "true"))
+    assert drive.run("--retries", "2") == 1
+    assert drive.words() == {"flaky": "flaky", "bad": "red", "ok": "green"}
+    assert (drive.times("flaky"), drive.times("bad")) == (2, 3)
+    drive.write(fails_first(drive, "alone", 1), digest="2")
+    assert drive.run("--retries", "1") == 1
+    assert drive.newest().problems == ["1 cell failed and then passed: flaky, and not green"]
+
+
+def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> None:
+    """Else a flaky cell would come out green, for its failure is forgotten."""
+    first = f"{drive.ran('a')}; test $(wc -c < {drive.root}/a.ran) = 1 && exit 1; "
+    drive.write(
+        cell("a", first + f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 63")
+    )
+    running = drive.start("--retries", "1")
+    until(drive.flag("again").exists)
+    running.kill()
+    running.communicate()
+    drive.flag("go").touch()
+    assert drive.run("--resume") == 1
+    assert drive.words() == {"a": "flaky"}
+    assert drive.times("a") == 3
+
+
+def test_fail_fast_stops_at_the_first_and_without_it_all_run(drive: Drive) -> None:
+    cells = [cell("bad", "exit 1"), *(cell(f"c{n}", "sleep 0.3") for n in range(6))]
+    drive.write(*cells)
+    assert drive.run("--fail-fast") == 1
+    run = drive.newest()
+    assert run.status == "stopped"
+    assert run.counts["red"] == 1
+    assert run.counts["missing"] >= 4
+    assert drive.run() == 1
+    assert drive.newest().counts == {"red": 1, "green": 6}
+
+
+# Stopped, and gone on with
+
+
+def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive) -> None:
+    wait = f"; touch {drive.flag('there')}; test -e {drive.flag('go')} || sleep 64"
+    drive.write(
+        cell("done", drive.ran("done")),
+        cell("failed", drive.ran("failed") + "; exit 1"),
+        cell("running", f"{drive.ran('running')}; echo $$ > {drive.flag('pid')}{wait}"),
+        cell("later", f"test -e {drive.flag('go')} || sleep 64; {drive.ran('later')}"),
+    )
+    running = drive.start()
+    until(lambda: drive.flag("there").exists() and len(drive.newest().counts) == 3)
+    with pytest.raises(UnfixError, match="still going on"):
+        drive.run("--resume")
+    running.kill()
+    running.communicate()
+    pid = int(drive.flag("pid").read_text())
+    until(lambda: not is_there(pid), 5.0)  # nobody looks after it any more
+    assert drive.newest().status == "stopped"
+    drive.flag("go").touch()
+    assert drive.run("--resume") == 1
+    assert drive.words() == {
+        "done": "green", "failed": "red", "running": "green", "later": "green"
+    }  # fmt: skip
+    times = {name: drive.times(name) for name in drive.words()}
+    assert times == {"done": 1, "failed": 1, "running": 2, "later": 1}
+    assert drive.newest().status == "finished"
+
+
+def test_a_plan_that_changed_is_not_gone_on_with(drive: Drive) -> None:
+    drive.write(cell("a", "true"))
+    with pytest.raises(UnfixError, match="no run of tried is stored"):
+        drive.run("--resume")
+    drive.run()
+    drive.write(cell("a", "false"), digest="digest-2")
+    with pytest.raises(UnfixError, match=r"the plan is digest-2 now.* is of plan digest-1"):
+        drive.run("--resume")
+
+
+def test_a_resume_runs_again_what_had_no_place_and_nothing_else(drive: Drive) -> None:
+    drive.write(cell("late", f"test -e {drive.flag('go')} || exit 3"), cell("ok", drive.ran("ok")))
+    assert drive.run() == 3
+    drive.flag("go").touch()
+    assert drive.run("--resume") == 0
+    assert drive.words() == {"late": "green", "ok": "green"}
+    assert drive.times("ok") == 1
+
+
+def test_a_stop_ends_what_runs_and_says_so(drive: Drive) -> None:
+    drive.write(cell("long", f"echo $$ > {drive.flag('pid')}; sleep 65"))
+    running = drive.start()
+    until(lambda: drive.flag("pid").exists() and drive.flag("pid").read_text())
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert not is_there(int(drive.flag("pid").read_text()))
+    assert drive.newest().status == "stopped"
+
+
+def test_one_cell_is_run_by_its_identity_and_is_no_shard(drive: Drive) -> None:
+    drive.write(cell("one", drive.ran("one")), cell("two", drive.ran("two")))
+    assert drive.run("--cell", "tw") == 0
+    assert (drive.times("one"), drive.times("two")) == (0, 1)
+    assert drive.newest().only == ["two"]
+    with pytest.raises(UnfixError, match="no cell three"):
+        drive.run("--cell", "three")
+    with pytest.raises(UnfixError, match="nothing to resume"):
+        drive.run("--resume")
+
+
+@pytest.mark.parametrize("words", ["0/2", "3/2", "2", "a/b", "-1/2"])
+def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
+    drive.write(cell("one", "true"))
+    with pytest.raises(UnfixError, match="is no share"):
+        drive.run(f"--shard={words}")
+
+
+# Lost
+
+
+class Unlucky:
+    """An executor whose workers die so often, and then say what they are told to."""
+
+    def __init__(self, losses: int, then: list[Outcome]) -> None:
+        self.left = [Outcome.LOST] * losses + then
+        self.started: list[Task] = []
+
+    def lacking(self, needs: Needs) -> str:
+        return ""
+
+    def room(self, needs: Needs) -> bool:
+        return not self.started
+
+    def start(self, task: Task, needs: Needs) -> None:
+        self.started.append(task)
+
+    def wait(self, seconds: float) -> list[Ended]:
+        task = self.started.pop()
+        return [Ended(task.cell, Attempt(task.number, self.left.pop(0), "so", "now"))]
+
+    def stop(self) -> None:
+        self.started.clear()
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("losses", "then", "word", "attempts"),
+    [
+        (2, [Outcome.GREEN], "green", 3),
+        (1, [Outcome.RED, Outcome.GREEN], "flaky", 3),
+        (LOSSES, [Outcome.GREEN], "lost", LOSSES),
+        (2, [Outcome.RED, Outcome.RED], "red", 4),
+    ],
+)
+def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
+    tmp_path: Path, losses: int, then: list[Outcome], word: str, attempts: int
+) -> None:
+    kept: list[Attempt] = []
+    one = cell("a", "true")
+    executor = Unlucky(losses, then)
+    place = Place("run", tmp_path, tmp_path)
+    keep = lambda ended: kept.extend(attempt for _, attempt in ended)  # noqa: E731
+    Running([one], executor, place, Rules(retries=1), keep).go()
+    ran = RanCell("a", {}, "work", [], "", attempts=kept)
+    assert (ran.word, len(kept)) == (word, attempts)
+    assert [attempt.number for attempt in kept] == list(range(1, attempts + 1))
+
+
+def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: Path) -> None:
+    # The command's parent is the supervisor; what it left is known by the log it writes to.
+    script = f"setsid sleep 66 & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 66"
+    task = Task("run", "a", 1, ["sh", "-c", script], {}, 20.0, str(tmp_path), str(tmp_path))
+    made = attempting.attempt(task, tmp_path)
+    assert (made.outcome, made.how) == (Outcome.LOST, "what looked after it was killed: SIGKILL")
+    assert not is_there(int((tmp_path / "pid").read_text()))
