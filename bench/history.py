@@ -72,9 +72,9 @@ def timed(cells: int, nights: int) -> dict[str, Any]:
         begun = time.perf_counter()
         store = Store(file)
         write(store, cells, nights, now)
-        written = time.perf_counter()
+        written, worked = time.perf_counter(), time.process_time()
         found: History = lines.history(store, window.since(f"{nights + 1}d", now), now)
-        read = time.perf_counter()
+        read, worked = time.perf_counter(), time.process_time() - worked
         page = Path(folder) / "page.html"
         history_page.write(found, page, Prices())
         text = history_markdown.text(found, Prices())
@@ -86,6 +86,7 @@ def timed(cells: int, nights: int) -> dict[str, Any]:
             "store_megabytes": round(file.stat().st_size / 1e6),
             "seconds_to_write_the_store": round(written - begun, 1),
             "seconds_to_read": round(read - written, 2),
+            "of_these_on_a_core": round(worked, 2),
             "seconds_for_page_and_markdown": round(done - read, 2),
             "page_kilobytes": round(page.stat().st_size / 1e3),
             "markdown_kilobytes": round(len(text) / 1e3),

@@ -185,7 +185,7 @@ def words(line: Line) -> str:
 
 
 def since(line: Line, view: HistoryView) -> str:
-    """'11-20, 3 nights; ok before on 11-19'."""
+    """'since 2026-11-20, 3 times; ok on 2026-11-19', or since when it is mended."""
     if line.since is None:
         return ""
     days = view.days
