@@ -17,7 +17,7 @@ from harness.store.records import Cell, OnRelease, Outcome, Run, Side, Verdict
 FIRST = datetime.datetime(2026, 11, 1, 23, 0, tzinfo=datetime.UTC)
 NOW = datetime.datetime(2026, 11, 30, 8, 0, tzinfo=datetime.UTC)
 GUARD = "suites/kv_indices/test_kv_indices.py::test_rows"
-SCORES = {"o": Verdict.PROVEN, "x": Verdict.BROKEN, "?": Verdict.NA}
+SCORES = {"o": Verdict.PROVEN, "x": Verdict.BROKEN, "t": Verdict.TOOTHLESS, "?": Verdict.NA}
 ENDS = {
     "o": [Ended.GREEN],
     "x": [Ended.RED],
@@ -25,13 +25,15 @@ ENDS = {
     "?": [Ended.NOT_READY],
     "l": [Ended.LOST],
     "c": [Ended.CRASH],
+    "r": [Ended.RED],
 }
 
 
 class Nights:
     """A store, to be filled night by night; a night is written as a letter a thing.
 
-    o passes, x fails, f fails and passes when it is run again, ? says nothing, - is not run.
+    o passes, x fails, t is toothless, f fails and passes when it is run again, ? says nothing,
+    - is not run, r fails and the run is stopped before it is run again.
     """
 
     def __init__(self, file: Path) -> None:
@@ -113,7 +115,13 @@ class Nights:
             for number, outcome in enumerate(outcomes, 1):
                 attempt = Attempt(
                     *(number, outcome, f"ended {outcome}", self.at(night, hours), seconds),
-                    *(device_seconds, "node-1", f"log of {one}", {}, number == len(outcomes)),
+                    *(
+                        device_seconds,
+                        "node-1",
+                        f"log of {one}",
+                        {},
+                        number == len(outcomes) and letter != "r",
+                    ),
                 )
                 ended.append((one, attempt))
         self.store.attempts(name, ended)

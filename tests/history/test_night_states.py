@@ -35,6 +35,7 @@ def nights(tmp_path: Path) -> Nights:
         ("ox-", State.NOT_RUN, 1, 0),
         ("ox?", State.NOT_RUN, 1, 0),
         ("oxl", State.NOT_RUN, 1, 0),
+        ("oor", State.IDLE, None, None),
         ("oo-", State.IDLE, None, None),
         ("???", State.IDLE, None, None),
         ("occ", State.KNOWN, 1, 0),

@@ -277,6 +277,27 @@ def test_a_search_that_is_stored_is_quoted_and_not_made_again(
     assert "27338: put in, it makes it pass. (search <code>found-it</code>)" in text
 
 
+def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
+    nights.prove(2, {"27460": "x"})
+    for words, release in (
+        (f"{simulated.GUARD}_27338", "0.5.18"),
+        (f"{simulated.GUARD}_27460", "0.5.9"),
+    ):
+        search = Search(f"of-{release}", "toggles", nights.at(2), [words], status="finished")
+        search.settings, search.summary = {"release": release}, "another one"
+        nights.store.begin_search(search)
+        nights.store.end_search(search)
+    (text,) = issues(nights).values()
+    assert "another one" not in text
+    assert "Nobody has searched for it yet" in text
+
+
+def test_a_guard_without_teeth_leads_no_search(nights: Nights) -> None:
+    nights.prove(2, {"27460": "t"})
+    (text,) = issues(nights).values()
+    assert "No search fits: a guard that is toothless shows no failure" in text
+
+
 def test_a_search_that_could_not_be_made_is_told(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
