@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace, store: Store) -> int:
     if not history.nights:
         notes = "".join(f"; {note}" for note in history.notes)
         raise NotReady(f"{store.file} holds no run since {since:%Y-%m-%d %H:%M} UTC{notes}")
+    _write(history, prices, arguments)  # before the searches, which may be stopped
     issues = _issues(history, store, arguments.issues, budget) if arguments.issues else []
-    _write(history, prices, arguments)
     if arguments.json:
         options.print_json(to_json(history, prices) | {"issues": [str(file) for file in issues]})
     else:
@@ -109,6 +109,8 @@ def _issues(history: History, store: Store, folder: Path, budget: float) -> list
     from reports.history_view import HistoryView
 
     fresh = [line for line in history.lines if line.state.fresh]
+    # A search over a guard forks its runs; one over a fuzzing failure imports SGLang for each.
+    fresh.sort(key=lambda line: line.thing.kind == "fuzz")
     if not fresh:
         options.say("nothing new failed: no issue is written")
         return []

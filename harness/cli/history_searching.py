@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from harness.store.searches import Search
 
 UNFIX = (sys.executable, "-m", "harness")
 STDERR = 2
+STOPS = (signal.SIGINT, signal.SIGTERM)
+BEAT = 0.2  # seconds between two looks at the clock
 LEAST = 5.0  # seconds that are worth beginning with
 TO_END = 30.0  # seconds a search has to keep what it found, and to end what it began
 
@@ -52,6 +55,9 @@ class Searches:
     def _make(self, fit: Fitting) -> None:
         """`unfix bisect` as anybody calls it; what it found is in its store."""
         options.say(f"searching: {fit.line}")
+        told: list[int] = []
+        # Nothing is raised while the child starts, or nobody would know of it.
+        before = {one: signal.signal(one, lambda number, _: told.append(number)) for one in STOPS}
         child = subprocess.Popen(
             [*UNFIX, *fit.command],
             cwd=paths.project(),
@@ -60,13 +66,18 @@ class Searches:
             stdout=STDERR,  # our stdout is for the report
             start_new_session=True,
         )
-        try:
-            child.wait(max(0.0, self.ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            options.say("the budget is over: the search is stopped, and what it found is kept")
-        finally:
-            _end(child)
+        while child.poll() is None and not told and time.monotonic() < self.ends:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(BEAT)
+        if child.poll() is None:
+            why = "stopped" if told else "the budget is over"
+            options.say(f"{why}: the search is ended, and what it found is kept")
+        _end(child)
+        for one, handler in before.items():
+            signal.signal(one, handler)
         self._take_in()
+        if told:
+            raise KeyboardInterrupt
 
     def _take_in(self) -> None:
         kept = Store()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,25 @@ def test_a_search_beyond_the_budget_is_ended(
     assert time.monotonic() - begun < 20
     assert "Nobody has searched for it yet" in texts[0]
     assert "The budget of this night was used up" in texts[1]
+
+
+def test_who_ends_a_report_ends_its_search(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pid"
+    script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"
+    monkeypatch.setattr(history_searching, "UNFIX", ("sh", "-c", script))
+    monkeypatch.setattr(history_searching, "LEAST", 0.1)
+    nights.matrix(2, {"a": "x"}, command="false")
+    page = tmp_path / "history.html"
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        words = ("--issues", str(tmp_path / "issues"), "--bisect", "3s", "--html", str(page))
+        assert report(nights, *words) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not Path("/proc", file.read_text().strip()).exists()
+    assert page.is_file()  # what was known before the search is there
 
 
 def test_an_index_leads_to_all_pages(nights: Nights, tmp_path: Path) -> None:
