@@ -11,6 +11,8 @@ import subprocess
 import sys
 from typing import Any
 
+from harness import __version__, paths
+
 PACKAGES = ("sglang", "torch", "triton", "transformers", "flashinfer-python", "sglang-kernel")
 ASK = f"""
 import importlib.metadata, json, platform
@@ -31,6 +33,20 @@ def gpu() -> str:
     words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     done = subprocess.run(words, capture_output=True, text=True)
     return done.stdout.strip().replace("\n", "; ")
+
+
+def commit() -> str:
+    """Which unfix this is: its commit, with a word if files differ from that; else its version."""
+    root = paths.project()
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return __version__
+    git = ["git", "-C", str(root)]
+    told = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    if told.returncode != 0:
+        return __version__
+    asked = [*git, "status", "--porcelain", "--untracked-files=no"]
+    changed = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    return told.stdout.strip() + (", changed" if changed else "")
 
 
 def facts(

@@ -78,3 +78,27 @@ def test_the_releases_that_are_named_are_managed() -> None:
 def test_files_of_an_artifact_are_where_the_commands_write() -> None:
     text = Path(FOLDER / "nightly.yml").read_text()
     assert set(re.findall(r"path: (\.unfix\S*)", text)) == {".unfix/runs.sqlite", ".unfix/fuzz"}
+
+
+def test_what_is_kept_is_kept_of_red_nights_too() -> None:
+    jobs = yaml.safe_load((FOLDER / "nightly.yml").read_text())["jobs"].values()
+    steps = [step for job in jobs for step in job["steps"] if "uses" in step]
+    keeping = [one for one in steps if re.search(r"/(upload-artifact|cache/save)@", one["uses"])]
+    assert len(keeping) > 8
+    assert all(step.get("if") == "always()" for step in keeping)
+    # Its own saving is left out when something before it fails.
+    assert not [step for step in steps if step["uses"].startswith("actions/cache@")]
+
+
+def test_the_report_takes_every_store_in() -> None:
+    text = (FOLDER / "nightly.yml").read_text()
+    jobs = yaml.safe_load(text)["jobs"]
+    stores = {
+        step["with"]["name"].partition("${{")[0].rstrip("-")
+        for job in jobs.values()
+        for step in job["steps"]
+        if step.get("with", {}).get("path") == ".unfix/runs.sqlite"
+    }
+    assert stores == {"prove", "matrix", "store-fuzz", "store-eval", "store-gpu"}
+    (history,) = [words for words in EVERY if "--since" in words]
+    assert history[history.index("--merge") + 1] == "nights/*/runs.sqlite"

@@ -279,4 +279,5 @@ def _models_are_there(matrix: Matrix) -> None:
 def _machine(where: Where) -> dict[str, str]:
     facts = machine.facts(str(where.python(where.release)))
     found = {name: str(value) for name, value in facts.items() if name != "versions"}
-    return found | {name: str(value) for name, value in dict(facts["versions"]).items()}
+    found |= {name: str(value) for name, value in dict(facts["versions"]).items()}
+    return found | {"unfix": machine.commit()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,8 +26,9 @@ ROWS = 12  # tests in the table of a terminal
 class Progress(Watching, Teller):
     """A table where somebody looks on, lines in a log."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, keep: Callable[[], None] = lambda: None) -> None:
         self.asked = asked
+        self.keep = keep
         console = on_stderr()
         self.live = Live(console=console, transient=True, auto_refresh=False)
         self.watched = sys.stderr.isatty()
@@ -48,6 +50,7 @@ class Progress(Watching, Teller):
             self.say(line(run))
 
     def failed(self, kept: Kept) -> None:
+        self.keep()
         self.say(f"failed: {kept.repro.test} on SGLang {kept.repro.release}")
         self.say(f"    {kept.repro.headline}")
         self.say(f"    {kept.replay}")

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import difflib
 import math
 import os
 import random
-import re
+import secrets
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
 import msgspec
 
-from harness import paths
+from harness import machine, paths
 from harness.cli import fuzz_pages, options, running
 from harness.errors import NotReady, UnfixError
 from harness.fuzz import failures
 from harness.fuzz.lanes import Asked
 from harness.fuzz.run import Fuzzing
-from harness.fuzz.values import Under
+from harness.fuzz.values import Fuzzed, Under
 from harness.matching.states import State, find
 from harness.patching import boot
 from harness.prove import processes
 from harness.prove.plan import Target
 from harness.releases import managed, sources
+from harness.store.database import Store
+from harness.store.fuzzings import Failure, FuzzRun, Searched
 
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 Number = TypeVar("Number", int, float)
 ONCE = 300.0  # seconds for an example that is replayed
 
@@ -47,18 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     return _go(asked, arguments)
 
 
-def budget(text: str) -> float:
-    """Seconds from words like 30m."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
-    parts = found.groups() if found else (None, None, None)
-    seconds = sum(float(part or 0) * unit for part, unit in zip(parts, UNITS.values(), strict=True))
-    if not 0 < seconds < math.inf:
-        raise UnfixError(f"--for {text} is no budget: say 45s, 30m, 8h or 1h30m")
-    return seconds
-
-
 def _asked(arguments: argparse.Namespace) -> Asked:
-    seconds = budget(arguments.budget)
+    seconds = options.budget(arguments.budget, "--for")
     words, place = suites(arguments.suites)
     targets = releases(arguments.release)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**32)
@@ -157,8 +150,14 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
     processes.adopt_orphans()
     before = signal.signal(signal.SIGTERM, stop)
     stopped = False
-    with fuzz_pages.Progress(asked) as progress:
+    stored, store = _stored(asked), Store()
+
+    def keep() -> None:
+        store.save_fuzzing(_so_far(stored, going.run))
+
+    with fuzz_pages.Progress(asked, keep) as progress:
         going = Fuzzing(asked, progress)
+        keep()
         try:
             going.go()
         except KeyboardInterrupt:
@@ -166,6 +165,8 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
         finally:
             processes.end_all_below(os.getpid())
             signal.signal(signal.SIGTERM, before)
+            keep()
+            store.close()
     if arguments.json:
         options.print_json(msgspec.to_builtins(going.run))
     else:
@@ -174,6 +175,41 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
         options.say("stopped; what was found is kept")
         return 130
     return 1 if going.run.failures or going.run.problems else 0
+
+
+def _stored(asked: Asked) -> FuzzRun:
+    now = datetime.datetime.now(datetime.UTC)
+    return FuzzRun(
+        id=f"fuzz-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        started=now.isoformat(timespec="seconds"),
+        command=["unfix", *sys.argv[1:]],
+        commit=machine.commit(),
+        under=asked.under,
+    )
+
+
+def _so_far(stored: FuzzRun, run: Fuzzed) -> FuzzRun:
+    """What the store keeps of a run: the failures with all that runs them again."""
+    return msgspec.structs.replace(
+        stored,
+        status=run.status,
+        seconds=run.seconds,
+        tests=[
+            Searched(one.test, one.release, one.examples, one.seconds, one.left_out)
+            for one in run.tests
+        ],
+        failures=[
+            Failure(
+                kept.name,
+                kept.repro.test,
+                kept.repro.release,
+                kept.repro.headline,
+                failures.as_text(kept.repro),
+            )
+            for kept in run.failures
+        ],
+        problems=list(run.problems),
+    )
 
 
 def _replay(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from harness import paths
+from harness import machine, paths
 from harness.cli import options, pages
 from harness.errors import UnfixError
 
@@ -166,6 +166,7 @@ def _begun(
             axes=plan.axes,
             started=now.isoformat(timespec="milliseconds"),
             command=["unfix", *pages.asked(sys.argv[1:])],
+            commit=machine.commit(),
             where=arguments.on,
             number=number,
             of=of,

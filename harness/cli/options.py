@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from harness.errors import UnfixError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,6 +69,19 @@ def print_json(value: Any) -> None:
     import json
 
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def budget(text: str, name: str) -> float:
+    """Seconds from words like 30m."""
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
+    parts = found.groups() if found else (None, None, None)
+    seconds = sum(float(part or 0) * unit for part, unit in zip(parts, UNITS.values(), strict=True))
+    if not 0 < seconds < math.inf:
+        raise UnfixError(f"{name} {text} is no budget: say 45s, 30m, 8h or 1h30m")
+    return seconds
 
 
 def say_notes(error: BaseException) -> None:

@@ -6,7 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import eval_pages, matrix_pages, options, pages, search_pages
+from harness.cli import (
+    eval_pages,
+    history_pages,
+    index_pages,
+    matrix_pages,
+    options,
+    pages,
+    search_pages,
+)
 from harness.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -32,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of --merge: what was proven, though the stores hold matrix runs as well",
     )
+    parser.add_argument(
+        "--index", type=Path, metavar="DIR", help="one page that leads to all pages of a folder"
+    )
+    history_pages.add_arguments(parser)
     pages.add_arguments(parser)
     options.add_json(parser)
 
@@ -40,7 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.store.database import Store
     from harness.store.merging import say_what_is_missing, together
 
-    store = Store(arguments.store, make=arguments.store is None)
+    history_pages.check(arguments)
+    if arguments.index is not None:
+        return index_pages.run(arguments.index)
+    # The first of all nights has no store of earlier ones to be merged into.
+    first = arguments.since is not None and bool(arguments.merge)
+    store = Store(arguments.store, make=first or arguments.store is None)
+    if arguments.since is not None:
+        return history_pages.run(arguments, store)
     names = list(arguments.runs)
     if not arguments.list and (joined := matrix_pages.asked_for(store, arguments)):
         return matrix_pages.report(joined, arguments)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from harness import paths
+from harness import machine, paths
 from harness.cli import options, pages
 from harness.errors import NotReady, UnfixError
 
@@ -245,6 +245,7 @@ def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
     now = datetime.datetime.now(datetime.UTC)
     settings = {name: getattr(arguments, name) for name in SETTINGS}
     settings["code"] = code_of(arguments.toggles, _guards(arguments.words))
+    settings["commit"] = machine.commit()
     settings["toggles"] = [str(folder.resolve()) for folder in arguments.toggles]
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

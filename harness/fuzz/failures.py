@@ -87,9 +87,12 @@ def shown(file: Path) -> str:
 def _write(file: Path, failure: Repro) -> None:
     """Whole or not at all."""
     aside = file.with_name(f"{file.name}.part")
-    text = msgspec.json.format(msgspec.json.encode(failure), indent=1)
-    aside.write_bytes(text + b"\n")
+    aside.write_text(as_text(failure), encoding="utf-8")
     aside.replace(file)
+
+
+def as_text(failure: Repro) -> str:
+    return msgspec.json.format(msgspec.json.encode(failure), indent=1).decode() + "\n"
 
 
 def read(file: Path) -> Repro:

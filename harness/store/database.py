@@ -14,14 +14,16 @@ import msgspec
 from harness.errors import UnfixError
 from harness.store.evaluation_table import Evaluations
 from harness.store.file import TABLES, as_text
+from harness.store.fuzzing_table import Fuzzings
+from harness.store.glances import Glances
 from harness.store.matrix_table import Matrices
 from harness.store.records import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
 from harness.store.search_table import Searches
 from harness.store.writers import alive, me
 
 
-class Store(Searches, Evaluations, Matrices):
-    """The runs, searches, evaluations and matrix runs of one file."""
+class Store(Searches, Evaluations, Matrices, Fuzzings, Glances):
+    """The runs, searches, evaluations, matrix and fuzzing runs of one file."""
 
     # Writing
 
@@ -84,6 +86,7 @@ class Store(Searches, Evaluations, Matrices):
         self.merge_searches(there)
         self.merge_evaluations(there)
         self.merge_matrices(there)
+        self.merge_fuzzings(there)
         there.close()
         return [run.id for run in theirs]
 

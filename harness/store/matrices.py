@@ -106,6 +106,7 @@ class MatrixRun(msgspec.Struct):
     status: str = "running"  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
+    commit: str = ""  # unfix's own
     where: str = "local"  # or 'ray'; of several seen as one, how many they are
     number: int = 1  # which shard
     of: int = 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nights import Nights
 
-from harness.cli.fuzzing import budget
+from harness.cli import options
 from harness.cli.main import main
 from harness.errors import NotReady, UnfixError
 from harness.fuzz import corpus, failures
@@ -54,7 +54,7 @@ def test_a_budget_that_is_none_is_refused(words: str, capsys: pytest.CaptureFixt
     ("words", "seconds"), [("45s", 45), ("45", 45), ("30m", 1800), ("8h", 28800), ("1h30m", 5400)]
 )
 def test_a_budget_is_read_as_people_write_it(words: str, seconds: float) -> None:
-    assert budget(words) == seconds
+    assert options.budget(words, "--for") == seconds
 
 
 @pytest.mark.parametrize("words", [["-j", "0"], ["--limit", "0"], ["--memory", "-1"]])

@@ -125,6 +125,7 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     assert page.locator(".group tbody tr").count() == 0
     auto = page.locator(".group", has=page.locator(".name", has_text=re.compile("^auto$")))
     auto.locator("summary").click()
+    auto.locator("tbody tr").first.wait_for()  # a group tells that it opened a moment later
     assert auto.locator("tbody tr").count() == 11
     assert "6 green" in auto.locator(".told").inner_text()
     page.locator("#axis").select_option(label="page")
@@ -183,6 +184,7 @@ def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: 
     assert page.locator("#shown").inner_text() == "1 of 10000 cells"
     page.locator("#clear").click()
     page.locator(".group").last.locator("summary").click()
+    page.locator(".group").last.locator("tbody tr").first.wait_for()
     assert page.locator(".group").last.locator("tbody tr").count() == 200
     page.close()
 

@@ -1,0 +1,111 @@
+"""A month of a large matrix: how long reading its history and writing the page takes.
+
+    python bench/history.py [--cells N] [--nights N] [--record FILE]
+
+The nights are written through the real store, each with as much log as a cell has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import machine
+from harness.history import lines, window
+from harness.history.costs import Prices
+from harness.history.values import History
+from harness.store.database import Store
+from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
+from reports import history_markdown, history_page
+
+SHARDS = 8
+LOG = "a line of a log, as long as such lines are\n" * 40
+
+
+def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None:
+    drawn = random.Random(1)
+    bad = {number for number in range(cells) if drawn.random() < 0.01}
+    for night in range(nights):
+        moment = now - datetime.timedelta(days=nights - night)
+        for shard in range(SHARDS):
+            mine = range(shard, cells, SHARDS)
+            run = MatrixRun(
+                *(f"m-{night}-{shard}", "fleet", "fleet", "digest", cells, {}),
+                moment.isoformat(),
+                commit=f"commit-{night // 3}",
+                number=shard + 1,
+                of=SHARDS,
+                cells=[
+                    RanCell(
+                        f"{number:05x}",
+                        {"release": "0.5.18", "kv": "fp8", "page": str(number)},
+                        "prove",
+                        ["unfix", "prove"],
+                        "",
+                    )
+                    for number in mine
+                ],
+            )
+            store.begin_matrix(run)
+            ended = []
+            for number in mine:
+                fails = number in bad and drawn.random() < 0.5
+                outcome = Outcome.RED if fails else Outcome.GREEN
+                took = 60 * drawn.random()
+                one = Attempt(1, outcome, "exit code", run.started, took, took, "n", LOG, {}, True)
+                ended.append((f"{number:05x}", one))
+            store.attempts(run.id, ended)
+            run.status = "finished"
+            store.end_matrix(run)
+
+
+def timed(cells: int, nights: int) -> dict[str, Any]:
+    now = datetime.datetime.now(datetime.UTC)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "runs.sqlite"
+        begun = time.perf_counter()
+        store = Store(file)
+        write(store, cells, nights, now)
+        written, worked = time.perf_counter(), time.process_time()
+        found: History = lines.history(store, window.since(f"{nights + 1}d", now), now)
+        read, worked = time.perf_counter(), time.process_time() - worked
+        page = Path(folder) / "page.html"
+        history_page.write(found, page, Prices())
+        text = history_markdown.text(found, Prices())
+        done = time.perf_counter()
+        counts = {str(state): count for state, count in found.counts.items()}
+        return {
+            "cells": cells,
+            "nights": nights,
+            "store_megabytes": round(file.stat().st_size / 1e6),
+            "seconds_to_write_the_store": round(written - begun, 1),
+            "seconds_to_read": round(read - written, 2),
+            "of_these_on_a_core": round(worked, 2),
+            "seconds_for_page_and_markdown": round(done - read, 2),
+            "page_kilobytes": round(page.stat().st_size / 1e3),
+            "markdown_kilobytes": round(len(text) / 1e3),
+            "counts": counts,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cells", type=int, default=10_000)
+    parser.add_argument("--nights", type=int, default=30)
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    found = timed(arguments.cells, arguments.nights) | {"machine": machine.facts()}
+    text = json.dumps(found, indent=1)
+    print(text)
+    if arguments.record:
+        arguments.record.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

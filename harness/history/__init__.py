@@ -1,0 +1,1 @@
+"""What happened over the nights: observations from a store, and what they come to."""

@@ -1,0 +1,156 @@
+"""A history as values: what was seen, of what, in which night, and what that makes of it now."""
+
+from __future__ import annotations
+
+import datetime
+from enum import StrEnum
+
+import msgspec
+
+
+class Outcome(StrEnum):
+    """What one observation says."""
+
+    OK = "ok"
+    FAILED = "failed"
+    FLAKY = "flaky"  # it failed, and passed when it was run again
+    SILENT = "silent"  # it was looked at, and that says nothing
+
+
+class State(StrEnum):
+    """What something is as of the newest night."""
+
+    NEW = "new"  # failed, and never before in the window
+    BACK = "back"  # failed, was mended before, and had failed before that
+    KNOWN = "known"  # failed, as it did the time before
+    FLAKY = "flaky"  # failed and passed in the newest night
+    NOT_RUN = "not run"  # failed when it was last run, and says nothing in the newest night
+    MENDED = "mended"  # ok, and failed the time before
+    OK = "ok"
+    IDLE = "idle"  # was ok, and says nothing in the newest night
+
+    @property
+    def fails(self) -> bool:
+        return self in (State.NEW, State.BACK, State.KNOWN)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether somebody has to be told of it now."""
+        return self in (State.NEW, State.BACK)
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What something ran with."""
+
+    release: str = ""
+    unfix: str = ""
+    packages: tuple[tuple[str, str], ...] = ()
+
+
+class Thing(msgspec.Struct, frozen=True):
+    """What is looked at night after night: its key is the same in each of them."""
+
+    kind: str  # prove, lifecycle, eval, matrix, fuzz
+    key: str
+    title: str
+    release: str = ""
+    device: str = ""
+    about: tuple[tuple[str, str], ...] = ()  # more of where it is, by name
+
+
+class Seen(msgspec.Struct, gc=False):
+    """One observation of a thing."""
+
+    at: float  # seconds since the epoch
+    run: str
+    outcome: Outcome
+    versions: Versions
+    words: str = ""
+    seconds: float = 0.0
+    device_seconds: float = 0.0
+
+
+class Point(msgspec.Struct, gc=False):
+    """A thing in one night: its observations there joined."""
+
+    night: int  # its place among the nights
+    outcome: Outcome
+    last: Seen  # the one that says most of it
+    spent: float = 0.0  # of all of them
+    device_spent: float = 0.0
+
+
+class Score(msgspec.Struct, frozen=True):
+    """How often two outcomes of the same thing with the same versions differ."""
+
+    differ: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """Drawn towards nought as long as little is known: as if ten more pairs had been alike."""
+        return self.differ / (self.of + 10)
+
+
+class Line(msgspec.Struct):
+    """A thing over the nights."""
+
+    thing: Thing
+    points: list[Point]
+    state: State
+    score: Score
+    first_failed: int | None = None  # nights, by their places
+    last_failed: int | None = None
+    since: int | None = None  # the first night of the failing that lasts
+    good: Point | None = None  # the last one before that which was ok
+    median: float = 0.0  # seconds, over its nights
+    slower: float | None = None  # how many times its own median the newest one took
+
+    @property
+    def flaky(self) -> bool:
+        """One difference with the same versions is a change; two of them, or a retry, are not."""
+        return self.score.differ > 1 or any(one.outcome is Outcome.FLAKY for one in self.points)
+
+    @property
+    def telling(self) -> list[Point]:
+        return [point for point in self.points if point.outcome is not Outcome.SILENT]
+
+
+class Night(msgspec.Struct):
+    """From noon to noon, UTC; named by the day on which it begins."""
+
+    day: datetime.date
+    runs: list[str] = []
+    stopped: list[str] = []  # those that did not come to their end
+    counts: dict[str, dict[str, int]] = {}  # by kind, by the state of that night
+    spent: dict[str, dict[str, float]] = {}  # by kind, by resource, in seconds
+
+
+class History(msgspec.Struct):
+    """All of it, in a window of time."""
+
+    since: datetime.datetime
+    nights: list[Night]
+    lines: list[Line]  # what matters most first
+    notes: list[str] = []
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind in KINDS if any(kind in night.counts for night in self.nights)]
+
+    @property
+    def counts(self) -> dict[State, int]:
+        found = dict.fromkeys(State, 0)
+        for line in self.lines:
+            found[line.state] += 1
+        return found
+
+    @property
+    def green(self) -> bool:
+        return not any(line.state.fails for line in self.lines)
+
+    def of(self, *states: State) -> list[Line]:
+        return [line for line in self.lines if line.state in states]
+
+
+KINDS = ("prove", "lifecycle", "matrix", "eval", "fuzz")

@@ -1,0 +1,169 @@
+"""What a history needs of a store: little of each row, so that a month is read in seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from harness.store.evaluations import Judged
+from harness.store.file import StoreFile
+from harness.store.matrices import Attempt, Outcome, RanCell
+from harness.store.records import Side
+
+
+class SideGlance(msgspec.Struct, gc=False):
+    seconds: float = 0.0
+    overhead: float = 0.0
+    headline: str = ""
+    first: str = ""  # what ended a first attempt, if this is the second
+
+
+class CellGlance(msgspec.Struct, gc=False):
+    release: str
+    device: str
+    toggle: str
+    guard: str
+    verdict: str | None
+    why: str
+    seconds: float = 0.0
+    headline: str = ""
+    retried: str = ""
+
+
+class OnGlance(msgspec.Struct):
+    release: str
+    device: str
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    seconds_to_start: float = 0.0
+    unguarded: list[str] | None = None
+    problems: list[str] = []
+
+
+class AttemptGlance(msgspec.Struct, gc=False):
+    outcome: Outcome
+    how: str
+    started: str
+    seconds: float = 0.0
+    device_seconds: float = 0.0
+    last: bool = False
+
+
+class AnswerGlance(msgspec.Struct, gc=False):
+    error: str = ""
+
+
+class ServedGlance(msgspec.Struct):
+    name: str
+    release: str
+    device: str
+    ready: float = 0.0
+    seconds: float = 0.0
+    failure: str = ""
+    absent: str = ""
+    answers: list[AnswerGlance] = []
+
+
+class ComparedGlance(msgspec.Struct):
+    base: str
+    candidate: str
+    kind: str
+    task: str
+    verdict: Judged
+    words: str
+
+
+class FaultGlance(msgspec.Struct):
+    toggle: str
+    configuration: str
+    served: str
+    expected: bool
+    caught: bool
+    absent: str = ""
+
+
+class EvaluationGlance(msgspec.Struct):
+    identity: str
+    name: str
+    command: str
+    device: str
+    served: list[ServedGlance] = []
+    compared: list[ComparedGlance] = []
+    faults: list[FaultGlance] = []
+    machine: dict[str, str] = {}
+
+
+class Glances(StoreFile):
+    """What is asked of every night; logs, tracebacks and answers stay where they are."""
+
+    def glance_cells(self, run: str) -> list[CellGlance]:
+        decoder = msgspec.json.Decoder(SideGlance)
+        found: dict[tuple[str, ...], CellGlance] = {}
+        with self._explained():
+            for release, device, toggle, guard, verdict, why in self._db.execute(
+                "SELECT release, device, toggle, guard, verdict, why FROM cells WHERE run = ?",
+                (run,),
+            ):
+                cell = CellGlance(release, device, toggle, guard, verdict, why)
+                found[release, device, toggle, guard] = cell
+            for *key, data in self._db.execute(
+                "SELECT release, device, toggle, guard, data FROM sides WHERE run = ?", (run,)
+            ):
+                one = found.get(tuple(key))
+                if one is not None:
+                    side = decoder.decode(data)
+                    one.seconds += side.seconds + side.overhead
+                    one.headline = one.headline or side.headline
+                    one.retried = one.retried or side.first
+        return list(found.values())
+
+    def glance_releases(self, run: str) -> list[OnGlance]:
+        with self._explained():
+            rows = self._db.execute("SELECT data FROM releases WHERE run = ?", (run,)).fetchall()
+            return [msgspec.json.decode(data, type=OnGlance) for (data,) in rows]
+
+    def glance_attempts(self, run: str) -> Iterator[tuple[str, AttemptGlance]]:
+        """Each attempt with its cell's identity, the attempts of a cell one behind the other."""
+        decoder = msgspec.json.Decoder(AttemptGlance)
+        with self._explained():
+            for cell, data in self._db.execute(
+                "SELECT cell, data FROM matrix_attempts WHERE run = ? ORDER BY cell, number", (run,)
+            ):
+                yield cell, decoder.decode(data)
+
+    def sides_of(self, run: str, key: tuple[str, str, str, str]) -> list[Side]:
+        """The sides of one cell, whole: by release, device, toggle and guard."""
+        with self._explained():
+            rows = self._db.execute(
+                "SELECT data FROM sides WHERE run = ? AND release = ? AND device = ? "
+                "AND toggle = ? AND guard = ? ORDER BY rowid",
+                (run, *key),
+            ).fetchall()
+            return [msgspec.json.decode(data, type=Side) for (data,) in rows]
+
+    def matrix_cell(self, run: str, identity: str) -> RanCell:
+        """One cell of a run, with its attempts."""
+        with self._explained():
+            (data,) = self._db.execute(
+                "SELECT data FROM matrix_cells WHERE run = ? AND cell = ?", (run, identity)
+            ).fetchone()
+            cell = msgspec.json.decode(data, type=RanCell)
+            rows = self._db.execute(
+                "SELECT data FROM matrix_attempts WHERE run = ? AND cell = ? ORDER BY number",
+                (run, identity),
+            )
+            cell.attempts = [msgspec.json.decode(row, type=Attempt) for (row,) in rows]
+        return cell
+
+    def glance_evaluation(self, identity: str) -> EvaluationGlance:
+        with self._explained():
+            (data,) = self._db.execute(
+                "SELECT data FROM evaluations WHERE identity = ?", (identity,)
+            ).fetchone()
+            try:
+                return msgspec.json.decode(data, type=EvaluationGlance)
+            except msgspec.MsgspecError:  # numbers that are none: Python's JSON reads those as well
+                return msgspec.convert(json.loads(data), EvaluationGlance)

@@ -1,0 +1,174 @@
+"""What a thing is as of the newest night, written through the real store and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from simulated import Nights, over
+
+from harness.history.values import State
+from harness.store.evaluations import Judged
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    return Nights(tmp_path / "runs.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("letters", "state", "since", "good"),
+    [
+        ("ooo", State.OK, None, None),
+        ("oox", State.NEW, 2, 1),
+        ("--x", State.NEW, 2, None),
+        ("oxx", State.KNOWN, 1, 0),
+        ("ox?x", State.KNOWN, 1, 0),
+        ("xxx", State.KNOWN, 0, None),
+        ("oxo", State.MENDED, 2, None),
+        ("oxoo", State.MENDED, 2, None),
+        ("oxox", State.BACK, 3, 2),
+        ("ofx", State.BACK, 2, 0),
+        ("oof", State.FLAKY, None, None),
+        ("oxf", State.FLAKY, None, None),
+        ("ofo", State.OK, None, None),
+        ("ox-", State.NOT_RUN, 1, 0),
+        ("ox?", State.NOT_RUN, 1, 0),
+        ("oxl", State.NOT_RUN, 1, 0),
+        ("oor", State.IDLE, None, None),
+        ("oo-", State.IDLE, None, None),
+        ("???", State.IDLE, None, None),
+        ("occ", State.KNOWN, 1, 0),
+    ],
+)
+def test_the_nights_say_what_it_is(
+    nights: Nights, letters: str, state: State, since: int | None, good: int | None
+) -> None:
+    line = over(nights, letters)
+    assert line.state is state
+    assert line.since == since
+    assert (line.good.night if line.good else None) == good
+
+
+def test_what_was_not_run_is_never_mended(nights: Nights) -> None:
+    assert over(nights, "ox-").state is State.NOT_RUN
+    nights.matrix(3, {"a": "?", "beside": "o"})
+    assert nights.line(" a").state is State.NOT_RUN
+    assert nights.history().green  # nothing failed in the newest night, and the page says so
+    nights.matrix(4, {"a": "o", "beside": "o"})
+    assert nights.line(" a").state is State.MENDED
+
+
+def test_first_and_last_seen_failing(nights: Nights) -> None:
+    line = over(nights, "oxoxxo")
+    assert (line.first_failed, line.last_failed) == (1, 4)
+    assert line.points[1].last.words == "red: ended red"
+
+
+def test_shards_and_jobs_of_one_night_are_one(nights: Nights) -> None:
+    """From 18:00 to 06:00, across midnight; the next night begins at noon."""
+    nights.matrix(0, {"a": "o"}, hours=-5)
+    nights.matrix(0, {"b": "o"}, hours=0)
+    nights.prove(0, {"27460": "o"}, hours=7)
+    assert len(nights.history().nights) == 1
+    nights.prove(0, {"27460": "o"}, hours=14)
+    history = nights.history()
+    assert [len(night.runs) for night in history.nights] == [3, 1]
+    assert [night.day.isoformat() for night in history.nights] == ["2026-11-01", "2026-11-02"]
+
+
+def test_failing_and_passing_in_one_night_is_flaky_unless_something_changed(
+    nights: Nights,
+) -> None:
+    nights.prove(0, {"27460": "x", "27338": "x"})
+    nights.prove(0, {"27460": "o"}, hours=1)
+    nights.prove(0, {"27338": "o"}, hours=1, commit="bbb")
+    assert nights.line("27460 ").state is State.FLAKY
+    assert nights.line("27338 ").state is State.OK
+
+
+def test_a_proof_that_passed_when_it_was_tried_again_is_flaky(nights: Nights) -> None:
+    nights.prove(0, {"27460": "f"})
+    line = nights.line("27460 ")
+    assert line.state is State.FLAKY
+    assert line.telling[-1].last.words == "proven: segfault"
+
+
+def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Nights) -> None:
+    nights.prove(0, {"27460": "x", "27338": "x"})
+    stopped = nights.prove(1, {"27460": "x", "27338": "-"}, status="stopped")
+    history = nights.history()
+    assert [night.stopped for night in history.nights] == [[], [stopped]]
+    assert nights.line("27460 ").state is State.KNOWN
+    assert nights.line("27338 ").state is State.NOT_RUN
+
+
+def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(nights: Nights) -> None:
+    name = nights.prove(0, {"27460": "o"})
+    nights.store._db.execute(
+        "UPDATE runs SET status = 'running', process = ? WHERE id = ?",
+        (f"{_boot()} 999999999 1", name),
+    )
+    assert nights.history().nights[0].stopped == [name]
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_a_night_in_which_nothing_came_to_an_end_is_the_newest(nights: Nights) -> None:
+    nights.prove(0, {"27460": "x"})
+    nights.prove(1, {"27460": "-"}, status="stopped")
+    assert len(nights.history().nights) == 2
+    assert nights.line("27460 ").state is State.NOT_RUN
+
+
+def test_what_could_not_be_collected_is_a_failure_by_itself(nights: Nights) -> None:
+    nights.prove(0, {"27460": "o"})
+    nights.prove(1, {"27460": "o"}, problems=("test_a.py cannot be collected",))
+    line = nights.line("collected")
+    assert (line.state, line.telling[-1].last.words) == (
+        State.NEW,
+        "test_a.py cannot be collected",
+    )
+
+
+def test_evaluations(nights: Nights) -> None:
+    for night, verdict in enumerate((Judged.SAME, Judged.REGRESSED, Judged.CANNOT_TELL)):
+        nights.evaluation(night, verdict)
+        states = (State.OK, State.NEW, State.NOT_RUN)
+        assert nights.line("tokens needle").state is states[night]
+    assert nights.line("tokens needle").first_failed == 1
+    nights.evaluation(3, Judged.FAILED, failure="SIGSEGV")
+    assert nights.line("tokens needle").state is State.KNOWN
+    assert nights.line("served triton").state is State.NEW
+    assert nights.line("served base").state is State.OK
+
+
+def test_a_failure_of_fuzzing_is_ok_where_it_was_looked_for_and_not_found(nights: Nights) -> None:
+    nights.fuzz(0)
+    nights.fuzz(1, ("0.5.18-padding-AssertionError-1",))
+    assert nights.line("AssertionError").state is State.NEW
+    nights.fuzz(2, left_out="n/a")
+    assert nights.line("AssertionError").state is State.NOT_RUN
+    nights.fuzz(3)
+    line = nights.line("AssertionError")
+    assert line.state is State.MENDED
+    assert line.telling[-1].last.words == "not found again in 500 examples"
+
+
+def test_two_outcomes_are_no_half(nights: Nights) -> None:
+    """The score is drawn towards nought as long as little is known."""
+    line = over(nights, "ox")
+    assert (line.score.differ, line.score.of) == (1, 1)
+    assert line.score.share < 0.1
+    assert not line.flaky
+    line = over(Nights(nights.file.with_name("other")), "oxoxoxoxoxoxoxoxoxox")
+    assert line.score.share > 0.6
+    assert line.flaky
+
+
+def test_outcomes_with_other_versions_do_not_count_as_repeats(nights: Nights) -> None:
+    for night, letter in enumerate("oxox"):
+        nights.matrix(night, {"a": letter}, commit=f"commit-{night}")
+    assert nights.line(" a").score.of == 0

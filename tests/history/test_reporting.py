@@ -1,0 +1,356 @@
+"""`unfix report --since`: the window, what is shown, what it ends with, and the issues."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simulated
+from simulated import Nights
+
+from harness.cli import history_searching
+from harness.cli.main import main
+from harness.errors import UnfixError
+from harness.history import window
+from harness.history.costs import Prices, prices
+from harness.history.searching import Fitting
+from harness.store.evaluations import Judged
+from harness.store.searches import Search
+from reports import history_page
+
+HOSTILE = "<script>document.title='owned'</script> | `x` @all"
+
+
+@pytest.fixture
+def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+    """Four nights, the newest of which is last night."""
+    now = datetime.datetime.now(datetime.UTC)
+    last = window.begins(window.night_of(now)) + datetime.timedelta(minutes=1)
+    monkeypatch.setattr(simulated, "FIRST", last - datetime.timedelta(days=4))
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return Nights(tmp_path / "runs.sqlite")
+
+
+def report(nights: Nights, *words: str, since: str = "30d") -> int:
+    return main(["report", "--since", since, "--store", str(nights.file), *words])
+
+
+def data(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_exit_codes(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(nights) == 3
+    assert "holds no run since" in capsys.readouterr().err
+    nights.prove(0, {"27460": "o"})
+    assert report(nights) == 0
+    nights.prove(1, {"27460": "x"})
+    assert report(nights) == 1  # new
+    nights.prove(2, {"27460": "x"})
+    assert report(nights) == 1  # known
+    nights.prove(3, {"27460": "o"})
+    assert report(nights) == 0  # mended
+    assert "mended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", ["", "soon", "30", "0d", "-3d", "3y", "9" * 12 + "w", "2026-13-1"]
+)
+def test_a_time_that_is_none(
+    nights: Nights, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", f"--since={words}", "--store", str(nights.file)]) == 2
+    assert "say 30d, 12h, 2w or a date as 2026-11-01" in capsys.readouterr().err
+
+
+def test_a_window_begins_with_a_whole_night() -> None:
+    now = datetime.datetime(2026, 11, 22, 8, 0, tzinfo=datetime.UTC)
+    for words in ("12h", "2026-11-21"):
+        assert window.since(words, now).isoformat() == "2026-11-21T12:00:00+00:00"
+    assert window.since("1w", now).isoformat() == "2026-11-14T12:00:00+00:00"
+    with pytest.raises(UnfixError, match="in the future"):
+        window.since("2026-12-01", now)
+
+
+def test_what_lies_before_the_window_is_not_seen(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.prove(0, {"27460": "x"})
+    nights.prove(4, {"27460": "x"})
+    report(nights, "--json")
+    assert data(capsys)["counts"]["known"] == 1
+    report(nights, "--json", since="1h")
+    assert data(capsys)["counts"]["new"] == 1
+
+
+def test_a_clock_that_is_wrong_is_told_and_left_out(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.prove(3, {"27460": "o"})
+    ahead = nights.prove(3, {"27460": "x"}, started="2199-01-01T00:00:00+00:00")
+    none = nights.prove(3, {"27460": "x"}, started="yesterday")
+    assert report(nights) == 0
+    said = capsys.readouterr().out
+    assert f"{ahead} began in the future (2199-01-01 00:00+00:00): a clock is wrong" in said
+    assert f"{none} says of its start 'yesterday', which is no time" in said
+
+
+def test_a_store_of_another_format(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    nights.store._db.execute("PRAGMA user_version = 99")
+    assert report(nights) == 3
+    assert "another version of unfix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--price", "cpu=1"], "it goes with --since"),
+        (["--issues", "x"], "it goes with --since"),
+        (["--since", "3d", "--list"], "name none, leave out --list"),
+        (["--since", "3d", "--junit", "x"], "no JUnit"),
+        (["--since", "3d", "--bisect", "3m"], "say where they go"),
+        (["--since", "3d", "--issues", "x", "--bisect", "soon"], "--bisect soon is no budget"),
+        (["--since", "3d", "--price", "cpu"], "--price cpu is no price"),
+        (["--since", "3d", "--price", "cpu=nan"], "is no price"),
+        (["--since", "3d", "--price", "cpu=1", "--price", "cpu=2"], "says twice"),
+        (["--index", "nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_calls_that_are_wrong(
+    nights: Nights, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_stores_of_several_machines_are_joined(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Nights(tmp_path / "other.sqlite")
+    other.number = 100
+    nights.prove(2, {"27460": "o"})
+    other.matrix(3, {"a": "x"})
+    other.fuzz(3, ("0.5.18-padding-AssertionError-1",))
+    other.evaluation(3, Judged.SAME)
+    into = tmp_path / "history" / "runs.sqlite"  # not there in the first of all nights
+    words = ["report", "--since", "9d", "--json", "--store", str(into), "--merge"]
+    for _ in range(2):  # what was taken in before is taken in once
+        assert main([*words, str(nights.file), str(other.file)]) == 1
+        found = data(capsys)
+        assert found["counts"]["new"] == 2
+        assert [len(night["runs"]) for night in found["nights"]] == [1, 3]
+
+
+def test_money(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    for night in range(4):
+        nights.matrix(night, {"cpu-cell": "o"}, seconds=1800)
+        nights.matrix(night, {"gpu-cell": "x"}, seconds=10, device_seconds=3600)
+    report(nights, "--json", "--price", "cpu=0.5", "--price", "h200=3.5")
+    (gpu,) = data(capsys)["things"]
+    assert gpu["used"] == {"what": "h200", "seconds": 4 * 3600, "cost": 14.0}
+    report(nights, "--price", "cpu=0.5")
+    said = capsys.readouterr().out
+    assert "no --price for h200" in said
+    assert "1.00 (2 h 0 min)" in said
+
+
+def test_the_longest_name_of_a_price_counts() -> None:
+    known = prices(["cpu=1", "h200=2", "NVIDIA H200=3"])
+    assert known.of("NVIDIA H200 NVL", 3600) == 3
+    assert known.of("AMD EPYC", 3600) is None
+    assert Prices().of("cpu", 3600) is None
+
+
+def test_what_became_slower(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    for night in range(5):
+        nights.matrix(night, {"a": "o", "b": "o"}, seconds=10.0 if night < 4 else 16.0)
+    report(nights, "--json")
+    assert [thing["times_slower"] for thing in data(capsys)["things"]] == [1.6, 1.6]
+
+
+def test_markdown_is_appended(nights: Nights, tmp_path: Path) -> None:
+    nights.matrix(3, {HOSTILE: "x"})
+    file = tmp_path / "summary.md"
+    file.write_text("before\n")
+    report(nights, "--markdown", str(file))
+    text = file.read_text()
+    assert text.startswith("before\n## ✗ The nights since ")
+    assert "✕ **new**" in text
+    assert "<script" not in text
+
+
+def test_the_page_reads_no_words_as_markup(nights: Nights) -> None:
+    nights.matrix(3, {HOSTILE: "x"})
+    page = history_page.html(nights.history("40d", datetime.datetime.now(datetime.UTC)), Prices())
+    assert "<script" not in page
+    assert "1 new failure in the night of" in page
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+
+
+# Issues
+
+
+def issues(nights: Nights, *words: str) -> dict[str, str]:
+    folder = nights.file.parent / "issues"
+    shutil.rmtree(folder, ignore_errors=True)
+    report(nights, "--issues", str(folder), *words)
+    return {file.name: file.read_text() for file in sorted(folder.glob("*"))}
+
+
+def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: Nights) -> None:
+    nights.prove(1, {"27460": "o"}, commit="then", release="0.5.18")
+    nights.prove(2, {"27460": "x"}, commit="now", release="0.5.18")
+    nights.prove(2, {"27460": "o"}, commit="now", release="0.5.16")
+    (name,) = found = issues(nights)
+    text = found[name]
+    assert name.startswith("prove-27460-rows-27460-on-0.5.18-cpu-")
+    assert text.startswith("# prove: 27460: rows_27460 on 0.5.18, cpu fails\n")
+    for words in (
+        "**broken: assert 3 &gt;= 6**",
+        "batch=Batch(lengths=(1,))",
+        "AssertionError: 3 >= 6",
+        "torch 2.13.0",
+        "Changed between: unfix then → now.",
+        "./unfix replay 27460",
+        "with the same versions",
+        "./unfix bisect releases --good 0.5.16 --bad 0.5.18 --device cpu -- suites/",
+    ):
+        assert words in text, words
+
+
+def test_the_same_failure_has_no_second_issue(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.prove(1, {"27460": "x"})
+    assert len(issues(nights)) == 1
+    nights.prove(2, {"27460": "x"})
+    assert issues(nights) == {}
+    assert "nothing new failed: no issue is written" in capsys.readouterr().err
+
+
+def test_two_failures_of_one_slug_are_two_files(nights: Nights) -> None:
+    nights.matrix(2, {"a b": "x", "a-b": "x"})
+    assert len(issues(nights)) == 2
+
+
+def test_a_failure_of_fuzzing_brings_its_file(nights: Nights) -> None:
+    nights.fuzz(2, ("0.5.18-padding-AssertionError-1",))
+    found = issues(nights)
+    assert json.loads(found["0.5.18-padding-AssertionError-1.json"])["blob"] == "AAAA"
+    (text,) = [text for name, text in found.items() if name.endswith(".md")]
+    assert "./unfix fuzz --replay" in text
+    assert "n=1" in text
+    assert "bisect toggles --enable --release 0.5.18 -- python -m pytest suites/" in text
+
+
+def test_an_evaluation_says_why_no_search_fits(nights: Nights) -> None:
+    nights.evaluation(2, Judged.DIFFERS)
+    (text,) = issues(nights).values()
+    assert "No search fits: an evaluation serves two configurations" in text
+    assert "unfix eval cpu --only triton" in text
+
+
+def test_a_search_that_is_stored_is_quoted_and_not_made_again(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.cli.history_searching import Searches
+
+    def made(*_: object) -> None:
+        raise AssertionError("it was made again")
+
+    monkeypatch.setattr(Searches, "_make", made)
+    nights.prove(2, {"27460": "x"})
+    guard = f"{simulated.GUARD}_27460"
+    search = Search("found-it", "toggles", nights.at(2), [guard], status="finished")
+    search.settings = {"release": "0.5.18"}
+    search.verdict, search.summary = "found", "27338: put in, it makes it pass."
+    nights.store.begin_search(search)
+    nights.store.end_search(search)
+    (text,) = issues(nights, "--bisect", "10m").values()
+    assert "27338: put in, it makes it pass. (search <code>found-it</code>)" in text
+
+
+def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
+    nights.prove(2, {"27460": "x"})
+    for words, release in (
+        (f"{simulated.GUARD}_27338", "0.5.18"),
+        (f"{simulated.GUARD}_27460", "0.5.9"),
+    ):
+        search = Search(f"of-{release}", "toggles", nights.at(2), [words], status="finished")
+        search.settings, search.summary = {"release": release}, "another one"
+        nights.store.begin_search(search)
+        nights.store.end_search(search)
+    (text,) = issues(nights).values()
+    assert "another one" not in text
+    assert "Nobody has searched for it yet" in text
+
+
+def test_a_guard_without_teeth_leads_no_search(nights: Nights) -> None:
+    nights.prove(2, {"27460": "t"})
+    (text,) = issues(nights).values()
+    assert "No search fits: a guard that is toothless shows no failure" in text
+
+
+def test_a_search_that_could_not_be_made_is_told(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By the real `unfix bisect`, on a release that nobody has."""
+    monkeypatch.setattr(Fitting, "command", ["bisect", "toggles", "--release", "0.0", "--", "no"])
+    nights.matrix(2, {"a": "x"}, command="false")
+    (text,) = issues(nights, "--bisect", "60s").values()
+    assert "searching: ./unfix bisect toggles" in (said := capfd.readouterr().err)
+    assert "0.0" in said.partition("searching")[2]
+    assert "Nobody has searched for it yet" in text
+
+
+def test_a_search_beyond_the_budget_is_ended(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that will not hear of it
+    monkeypatch.setattr(history_searching, "UNFIX", child)
+    monkeypatch.setattr(history_searching, "TO_END", 0.2)
+    monkeypatch.setattr(history_searching, "LEAST", 0.1)
+    nights.matrix(2, {"a": "x", "b": "x"}, command="false")
+    begun = time.monotonic()
+    texts = list(issues(nights, "--bisect", "1s").values())
+    assert time.monotonic() - begun < 20
+    assert "Nobody has searched for it yet" in texts[0]
+    assert "The budget of this night was used up" in texts[1]
+
+
+def test_who_ends_a_report_ends_its_search(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pid"
+    script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"
+    monkeypatch.setattr(history_searching, "UNFIX", ("sh", "-c", script))
+    monkeypatch.setattr(history_searching, "LEAST", 0.1)
+    nights.matrix(2, {"a": "x"}, command="false")
+    page = tmp_path / "history.html"
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        words = ("--issues", str(tmp_path / "issues"), "--bisect", "3s", "--html", str(page))
+        assert report(nights, *words) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not Path("/proc", file.read_text().strip()).exists()
+    assert page.is_file()  # what was known before the search is there
+
+
+def test_an_index_leads_to_all_pages(nights: Nights, tmp_path: Path) -> None:
+    nights.matrix(2, {HOSTILE: "x"})
+    folder = tmp_path / "pages"
+    report(nights, "--html", str(folder / "history.html"), "--issues", str(folder / "issues"))
+    assert main(["report", "--index", str(folder)]) == 0
+    page = (folder / "index.html").read_text()
+    assert 'href="history.html"' in page
+    assert 'href="issues/matrix-' in page
+    assert "<script" not in page
