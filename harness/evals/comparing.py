@@ -76,6 +76,7 @@ def tokens(
     dtype: str,
     alike: bool = False,
     truth: Served | None = None,
+    exact: bool = False,
 ) -> Compared:
     """Whether what must not change an answer changed one, over all tasks that both were asked."""
     first, second = _by_item(base.answers), _by_item(candidate.answers)
@@ -90,6 +91,7 @@ def tokens(
         truth={key: _output(one) for key, one in _by_item(truth.answers).items()}
         if truth
         else None,
+        exact=exact,
     )
     differences = []
     for key, one in found.items.items():

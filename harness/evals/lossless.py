@@ -144,12 +144,15 @@ def noise(
     dtype: str,
     alike: bool = False,
     truth: Mapping[str, Output] | None = None,
+    exact: bool = False,
 ) -> Noise:
     """Measured where base and repeat have the same tokens so far.
 
     Where the base flips by itself, both tokens moved, by half of the margin at least. A model of
     experts moves in steps: rounding picks another expert once in hundreds of tokens, too seldom for
-    a repeat of a few. How far the base is from the same model in float32 (`truth`) shows it.
+    a repeat of a few. How far the base is from the same model in float32 (`truth`) shows it. A base
+    that is that model itself (`exact`) shows nothing: what rounds may be as far from it as a base
+    that is trusted.
     """
     if dtype not in EPSILON:
         raise UnfixError(f"no data type {dtype}: one of {', '.join(EPSILON)}")
@@ -177,6 +180,8 @@ def noise(
     margin = max([assumed, *margins])
     if truth and not alike:
         margin = max(margin, min(TRUSTED * assumed, _from_truth(base, truth)))
+    if exact and dtype != "float32":
+        margin = max(margin, TRUSTED * MARGIN[dtype] / FACTOR)
     return Noise(largest, max([least, *means]), len(apart), flips, unusable, margin)
 
 
@@ -288,16 +293,18 @@ def divergence(
     dtype: str = "bfloat16",
     alike: bool = False,
     truth: Mapping[str, Output] | None = None,
+    exact: bool = False,
 ) -> Comparison:
     """The base, the base run again, and what must not differ from it; each by item.
 
     `alike`: both are one configuration, and only a toggle is between them. What sums in another
-    order are worth then need not be assumed: the repeat has it. `truth`: the same model in float32.
+    order are worth then need not be assumed: the repeat has it. `truth`: the same model in float32,
+    `exact`: the base is that.
     """
     every = sorted(base.keys() | candidate.keys())
     if not every:
         raise UnfixError("the task has no items")
-    floor = noise(base, again, dtype, alike, truth)
+    floor = noise(base, again, dtype, alike, truth, exact)
     items: dict[str, Divergence] = {}
     missing: dict[str, str] = {}
     errors: dict[str, str] = {}

@@ -221,8 +221,10 @@ class Run:
             return comparing.failed(base, candidate, kind)
         try:
             if kind == "tokens":
-                truth = self._truth(base)
-                return comparing.tokens(base, candidate, dtype=dtype, alike=alike, truth=truth)
+                truth, exact = self._truth(base), self._exact(base)
+                return comparing.tokens(
+                    base, candidate, dtype=dtype, alike=alike, truth=truth, exact=exact
+                )
             return comparing.accuracy(
                 base, candidate, task, cells=self.evaluation.cells, tolerance=self.matrix.tolerance
             )
@@ -237,6 +239,12 @@ class Run:
             if other.engine == REFERENCE and other.model == base.model:
                 return self._served(name)
         return None
+
+    def _exact(self, base: Served) -> bool:
+        """Whether it is plain transformers, in float32."""
+        return any(
+            one.name == base.name and one.engine == REFERENCE for one in self.matrix.configurations
+        )
 
     def _type(self, one: Configuration) -> str:
         return one.dtype or self.matrix.dtype or "bfloat16"

@@ -415,6 +415,17 @@ def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
     assert told.verdict is Verdict.DRIFTS
 
 
+@pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 4.0), ("float32", 2.0)])
+def test_what_rounds_may_be_as_far_from_float32_as_a_base_that_is_trusted(
+    dtype: str, times: float
+) -> None:
+    least = MARGIN[dtype]
+    base = {"a": output(), "b": output()}
+    for by, verdict in ((times - 0.1, Verdict.EQUAL), (times + 0.1, Verdict.DRIFTS)):
+        candidate = {"a": output(), "b": off(by * least)}
+        assert divergence(base, {}, candidate, dtype=dtype, exact=True).verdict is verdict
+
+
 def test_an_error_of_the_reference_says_nothing_of_rounding() -> None:
     base = {"a": output(), "b": output()}
     candidate = {"a": output(), "b": off(2.9 * MARGIN["bfloat16"])}
