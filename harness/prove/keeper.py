@@ -33,6 +33,7 @@ SIGNALS: dict[int, tuple[Outcome, str]] = {
     signal.SIGSEGV: (Outcome.SEGFAULT, "segmentation fault"),
     signal.SIGBUS: (Outcome.SEGFAULT, "bus error"),
     signal.SIGABRT: (Outcome.ABORT, "aborted"),
+    signal.SIGALRM: (Outcome.HANG, "it did not end in time"),
 }
 OUTPUT = 8000  # bytes kept
 OURS = 70  # the exit code of a test's process in which not the test failed

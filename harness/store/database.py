@@ -15,13 +15,14 @@ from harness.errors import UnfixError
 from harness.store.evaluation_table import Evaluations
 from harness.store.file import TABLES, as_text
 from harness.store.matrix_table import Matrices
+from harness.store.mutation_table import Mutations
 from harness.store.records import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
 from harness.store.search_table import Searches
 from harness.store.writers import alive, me
 
 
-class Store(Searches, Evaluations, Matrices):
-    """The runs, searches, evaluations and matrix runs of one file."""
+class Store(Searches, Evaluations, Matrices, Mutations):
+    """The runs, searches, evaluations, matrix runs and mutation runs of one file."""
 
     # Writing
 
@@ -84,6 +85,7 @@ class Store(Searches, Evaluations, Matrices):
         self.merge_searches(there)
         self.merge_evaluations(there)
         self.merge_matrices(there)
+        self.merge_mutations(there)
         there.close()
         return [run.id for run in theirs]
 

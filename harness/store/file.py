@@ -18,7 +18,7 @@ import msgspec
 from harness import paths
 from harness.errors import NotReady, UnfixError
 
-FORMAT = 4
+FORMAT = 5
 EVALUATIONS = """
 CREATE TABLE evaluations (identity TEXT PRIMARY KEY, started REAL, state TEXT, name TEXT,
     process TEXT, listed TEXT, data TEXT);
@@ -30,6 +30,12 @@ CREATE TABLE IF NOT EXISTS matrix_cells (run TEXT, place INTEGER, cell TEXT, dat
     PRIMARY KEY (run, cell));
 CREATE TABLE IF NOT EXISTS matrix_attempts (run TEXT, cell TEXT, number INTEGER, outcome TEXT,
     seconds REAL, last INTEGER, data TEXT, PRIMARY KEY (run, cell, number));
+"""
+MUTATIONS = """
+CREATE TABLE IF NOT EXISTS mutations (id TEXT PRIMARY KEY, started TEXT, status TEXT,
+    process TEXT, data TEXT);
+CREATE TABLE IF NOT EXISTS fates (run TEXT, fault TEXT, number INTEGER, fate TEXT, data TEXT,
+    PRIMARY KEY (run, fault));
 """
 SCHEMA = f"""
 PRAGMA user_version = {FORMAT};
@@ -46,10 +52,11 @@ CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT
 CREATE TABLE searches (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, process TEXT,
     data TEXT);
 CREATE TABLE trials (search TEXT, number INTEGER, data TEXT, PRIMARY KEY (search, number));
-{EVALUATIONS}{MATRICES}"""
+{EVALUATIONS}{MATRICES}{MUTATIONS}"""
 LATER = {  # what an older file lacks
-    2: f"PRAGMA user_version = {FORMAT}; {EVALUATIONS}{MATRICES}",
-    3: f"PRAGMA user_version = {FORMAT}; {MATRICES}",
+    2: f"PRAGMA user_version = {FORMAT}; {EVALUATIONS}{MATRICES}{MUTATIONS}",
+    3: f"PRAGMA user_version = {FORMAT}; {MATRICES}{MUTATIONS}",
+    4: f"PRAGMA user_version = {FORMAT}; {MUTATIONS}",
 }
 TABLES = ("runs", "releases", "toggles", "cells", "sides")
 _SMALLEST = 512  # bytes of a SQLite file that holds anything
