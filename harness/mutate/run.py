@@ -18,8 +18,6 @@ from harness.store.mutations import Fate, Fated, GuardFacts, Mutation
 from harness.store.records import Outcome
 
 FOR_A_GUARD = 600.0  # seconds for one without a fault, traced
-AT_LEAST = 20.0  # seconds that a guard may take in any case, and then
-TIMES = 10.0  # so many times what it took without a fault
 EXAMPLES = 10  # times as many for what survived a first look
 LEFT_OUT = f"suites/accuracy/{ENGINE}: its servers are other processes, without the fault"
 
@@ -96,11 +94,7 @@ class Mutating:
         begun = time.monotonic()
         unknown = [guard for guard in guards if guard not in self.reaches.guards]
         told = partial(self._recorded, of=len(guards))
-        try:
-            self.looks.work(Pending([(guard, FOR_A_GUARD)], told) for guard in unknown)
-        finally:
-            if unknown:
-                reach.save(self.file, self.reaches)
+        self.looks.work(Pending([(guard, FOR_A_GUARD)], told) for guard in unknown)
         if unknown:
             self.looks.load(self.reaches.imported)
         self.run.seconds_to_reach = time.monotonic() - begun
@@ -128,6 +122,7 @@ class Mutating:
             lines=traced.lines if traced else {},
             imported=traced.imported if traced else [],
         )
+        reach.save(self.file, self.reaches)
         self.teller.reached(found, len(self.reaches.guards), of)
 
     # Faults
@@ -157,12 +152,12 @@ class Mutating:
                 self._keep(fated)
 
     def _look(self, fated: Fated, guards: list[Reached], examples: int) -> Pending:
-        limits = [(one.guard, AT_LEAST + TIMES * one.seconds * examples) for one in guards]
+        limits = [(one.guard, self.order.limit(one, examples)) for one in guards]
         told = partial(self._looked, fated, examples)
         return Pending(limits, told, fated.fault, examples)
 
     def _looked(self, fated: Fated, examples: int, looked: Looked, names: list[str]) -> None:
-        fated.seconds += looked.last.seconds
+        fated.seconds += looked.last.seconds + looked.last.overhead
         fated.ran += looked.ran
         killer = fates.killer(looked, names)
         if looked.not_live:
@@ -176,6 +171,8 @@ class Mutating:
             fated.fate = Fate.SURVIVED
             fated.passed = fates.saw(looked.ended, names)
             if examples == 1:
+                for name, ran in zip(names, looked.ended, strict=True):
+                    self.order.passed(name, ran.side.seconds)
                 fated.longer = True
                 again = [self.reaches.guards[name] for name in fated.passed]
                 self.looks.again.append(self._look(fated, again, EXAMPLES))

@@ -105,7 +105,7 @@ class Worker:
         return True
 
     def _serve(self) -> None:
-        running: dict[int, tuple[Look, messages.Order, int]] = {}  # by the keeper's pidfd
+        running: dict[int, tuple[Look, messages.Order, int, float]] = {}  # by the keeper's pidfd
         while not self.line.over:
             ready, _, _ = select.select([*running, self.line.read_end], [], [])
             for end in ready:
@@ -117,7 +117,7 @@ class Worker:
                         _load(wanted.modules)
                     else:
                         handle, order, pid = self._fork(wanted)
-                        running[handle] = wanted, order, pid
+                        running[handle] = wanted, order, pid, time.monotonic()
 
     def _fork(self, look: Look) -> tuple[int, messages.Order, int]:
         assert self.guards is not None
@@ -138,10 +138,11 @@ class Worker:
         pid = keeper.start(test, keeper.Place(self.folder, order, about))
         return os.pidfd_open(pid), order, pid
 
-    def _reap(self, handle: int, look: Look, order: messages.Order, pid: int) -> None:
+    def _reap(self, handle: int, look: Look, order: messages.Order, pid: int, begun: float) -> None:
         os.close(handle)
         _, status = os.waitpid(pid, 0)
         side = keeper.read(self.folder, order, os.waitstatus_to_exitcode(status))
+        side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
         self.line.say(looking.read(self.folder, look, side))
 
 
