@@ -23,7 +23,7 @@ from harness.prove import processes
 from harness.prove.messages import Collected, Ended, Failed, Fit, Key, Setting, Unfit
 from harness.prove.run import TO_START
 from harness.prove.verdicts import TELLING
-from harness.prove.workers import WorkerProcess
+from harness.prove.workers import GuardWorker
 from harness.store.records import Outcome, Side
 from harness.store.searches import Answer, Trial
 
@@ -84,7 +84,7 @@ class _Going:
 class _Living:
     """A release's process, and the tests that it collected."""
 
-    worker: WorkerProcess
+    worker: GuardWorker
     tasks: list[Key]
 
 
@@ -121,7 +121,7 @@ class Guards:
     def unfit(self, place: Place, choices: Choices) -> dict[str, str]:
         """What cannot be put into a living process: its module does not import here, and so on."""
         worker = self._on(place).worker
-        worker.ask(Fit([(name, way.value) for name, way in choices]))
+        worker.tell(Fit([(name, way.value) for name, way in choices]))
         while (said := worker.said()) is not None:
             for one in said:
                 if isinstance(one, Unfit):
@@ -195,7 +195,7 @@ class Guards:
         log = self.folder / f"{place.name}-{self._made}.log"
         file = Path(self.node.partition("::")[0])
         root = paths.project() if file.is_relative_to(paths.project()) else file.parent
-        worker = WorkerProcess(place.python, setting, self.toggles, root, log)
+        worker = GuardWorker(place.python, setting, self.toggles, root, log)
         try:
             said = self._first(worker, place)
             if said.problems or not said.tasks:
@@ -207,7 +207,7 @@ class Guards:
         worker.collected(said.tasks)
         return _Living(worker, [task.key for task in said.tasks])
 
-    def _first(self, worker: WorkerProcess, place: Place) -> Collected:
+    def _first(self, worker: GuardWorker, place: Place) -> Collected:
         while select.select([worker.read_end], [], [], 1.0)[0] or not worker.overdue(
             time.monotonic(), TO_START, True
         ):

@@ -20,7 +20,7 @@ from harness.fuzz.values import (
     Tally,
     Under,
 )
-from harness.fuzz.workers import WorkerProcess
+from harness.fuzz.workers import SliceWorker
 from harness.prove.plan import Target
 
 SHRINK = 30.0  # seconds for shrinking a failure
@@ -60,7 +60,7 @@ class Lane:
         self.asked = asked
         self.target = target
         self.folder = folder
-        self.worker: WorkerProcess | None = None
+        self.worker: SliceWorker | None = None
         self.schedule: Schedule | None = None
         self.states: list[State] = []
         self.running: dict[int, Running] = {}
@@ -88,7 +88,7 @@ class Lane:
         )
         log = self.folder / "worker.log"
         python = self.target.python
-        self.worker = WorkerProcess(python, setting, self.asked.folders, self.asked.place, log)
+        self.worker = SliceWorker(python, setting, self.asked.folders, self.asked.place, log)
 
     def stop(self) -> None:
         self.ready = False
@@ -148,7 +148,7 @@ class Lane:
         )
         state.running += 1
         self.running[asked.serial] = Running(state, asked)
-        self.worker.order(asked)
+        self.worker.tell(asked)
         return asked
 
     def _known(self, test: str, first: set[str]) -> list[str]:

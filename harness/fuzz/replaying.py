@@ -13,7 +13,8 @@ from harness.errors import NotReady, UnfixError
 from harness.fuzz import failures
 from harness.fuzz.decoding import NOT_THE_SHAPE, no_longer_decodes, same
 from harness.fuzz.lanes import Asked, Lane
-from harness.fuzz.values import Collected, Ended, Failed, Note, Repro, Said, Slice
+from harness.fuzz.values import Collected, Ended, Note, Repro, Said, Slice
+from harness.prove.messages import Failed
 from harness.prove.run import TO_START
 from harness.store.records import Outcome
 
@@ -38,7 +39,7 @@ def replay(failure: Repro, asked: Asked) -> Replayed:
         lane.start()
         number = _number(lane, failure)
         assert lane.worker is not None
-        lane.worker.order(_only(failure, number, asked))
+        lane.worker.tell(_only(failure, number, asked))
         (ended,) = [each for each in _next(lane, asked.limit + 60) if isinstance(each, Ended)]
         note = lane.worker.note(ended.serial)
         found = lane.worker.found(ended.serial)

@@ -18,7 +18,8 @@ from harness import paths
 from harness.errors import NotReady, UnfixError
 from harness.fuzz import failures
 from harness.fuzz.lanes import GRACE, Asked, Lane, Running, covered
-from harness.fuzz.values import Collected, Ended, Failed, Found, Fuzzed, Kept, Sliced
+from harness.fuzz.values import Collected, Ended, Found, Fuzzed, Kept, Sliced
+from harness.prove.messages import Failed
 from harness.store.records import Outcome
 
 AHEAD = 2  # releases whose workers live at once

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.prove.messages import AnySetting, Failed
+
 Under = list[tuple[str, str]]  # toggles, and in which direction each is
 
 
-class Setting(msgspec.Struct):
+class Setting(AnySetting, kw_only=True):
     """What a worker is told when it starts."""
 
-    release: str  # as it was asked for
-    words: list[str]  # pytest's arguments
     under: Under
-    folder: str  # where its processes leave what they found
     corpus: str  # the example database
-    device: str = "cpu"
 
 
 class Task(msgspec.Struct, omit_defaults=True):
@@ -45,13 +43,6 @@ class Collected(msgspec.Struct, tag=True):
     seconds: float
     versions: dict[str, str]
     problems: list[str]
-
-
-class Failed(msgspec.Struct, tag=True):
-    """The worker could not even begin; a wrong call is the caller's to mend."""
-
-    problem: str
-    wrong_call: bool = False
 
 
 class Ended(msgspec.Struct, tag=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.prove.messages import Key, Setting
 from harness.prove.plan import Left
-from harness.prove.workers import WorkerProcess
+from harness.prove.workers import GuardWorker
 
 
 class Lane:
@@ -21,7 +21,7 @@ class Lane:
     def __init__(self, left: Left, folder: Path) -> None:
         self.left = left
         self.folder = folder / left.target.name
-        self.workers: list[WorkerProcess] = []
+        self.workers: list[GuardWorker] = []
         self.forks = left.asked.device == "cpu"
         self.started: float | None = None
         self.ended = False
@@ -59,10 +59,10 @@ class Lane:
             )
             python = self.left.target.python
             log = self.folder.with_name(f"{self.folder.name}-{self._made}.log")
-            worker = WorkerProcess(python, setting, asked.folders, asked.place(), log)
+            worker = GuardWorker(python, setting, asked.folders, asked.place(), log)
             self.workers.append(worker)
 
-    def next(self) -> tuple[WorkerProcess, Key] | None:
+    def next(self) -> tuple[GuardWorker, Key] | None:
         """A task and the worker to give it to; none while what a dead worker ran is run alone."""
         waiting, alone = self.left.waiting, self.left.alone
         busy = [task for worker in self.workers for task in worker.running.values()]
@@ -76,7 +76,7 @@ class Lane:
             return worker, waiting.popleft()
         return None
 
-    def retire(self, worker: WorkerProcess, kill: bool = False) -> int:
+    def retire(self, worker: GuardWorker, kill: bool = False) -> int:
         self.workers.remove(worker)
         return worker.end(kill)
 

@@ -44,9 +44,10 @@ class Ended(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The worker could not even begin."""
+    """The worker could not even begin; a wrong call is the caller's to mend."""
 
     problem: str
+    wrong_call: bool = False
 
 
 class Unfit(msgspec.Struct, tag=True):
@@ -74,12 +75,17 @@ class Order(msgspec.Struct, tag=True):
     under: list[tuple[str, str]] = []  # toggles and directions, where the task has no side
 
 
-class Setting(msgspec.Struct):
-    """What a worker is told when it starts."""
+class AnySetting(msgspec.Struct, kw_only=True):
+    """What every worker is told when it starts."""
 
     release: str  # as it was asked for
     words: list[str]  # pytest's arguments
+    folder: str  # where its processes leave what they found
+    device: str = "cpu"
+
+
+class Setting(AnySetting, kw_only=True):
+    """What one that runs guards is told."""
+
     sides: list[str]  # none: each guard once, under whatever toggles an order says
     toggles: list[str]  # the ids of those asked for; empty: all
-    folder: str  # where its processes leave what they found
-    device: str

@@ -18,7 +18,7 @@ from harness.prove.keeper import killed
 from harness.prove.lanes import Lane
 from harness.prove.messages import Collected, Ended, Failed, Key, Said
 from harness.prove.plan import Asked, Left, Target
-from harness.prove.workers import WorkerProcess
+from harness.prove.workers import GuardWorker
 from harness.store.database import Store
 from harness.store.records import Cell, OnRelease, Outcome, Run, Side
 
@@ -111,7 +111,7 @@ class Proving:
             if worker in lane.workers and worker.overdue(now, TO_START, lane.forks):
                 self._gone(lane, worker, overdue=True)
 
-    def _take(self, lane: Lane, worker: WorkerProcess, said: Said) -> None:
+    def _take(self, lane: Lane, worker: GuardWorker, said: Said) -> None:
         if isinstance(said, Failed):
             self._problem(lane, said.problem + f"\n{worker.last_words()}")
             lane.give_up()
@@ -127,7 +127,7 @@ class Proving:
             if said.lost:
                 lane.retire(worker)
 
-    def _collected(self, lane: Lane, worker: WorkerProcess, said: Collected) -> None:
+    def _collected(self, lane: Lane, worker: GuardWorker, said: Collected) -> None:
         left = lane.left
         lane.forks = said.forks
         worker.collected(said.tasks)
@@ -156,7 +156,7 @@ class Proving:
             self.store.judged(self.run.id, cell)
             self.teller.judged(cell)
 
-    def _gone(self, lane: Lane, worker: WorkerProcess, overdue: bool = False) -> None:
+    def _gone(self, lane: Lane, worker: GuardWorker, overdue: bool = False) -> None:
         """A worker ended by itself, or had to be ended; what it ran is told or run again alone."""
         code = lane.retire(worker, kill=overdue)
         how = processes.signal_name(-code) if code < 0 else f"exit code {code}"

@@ -2,26 +2,22 @@
 
 On a CPU each test runs in a fork of this process. On CUDA, where a fork cannot use the device, the
 tests run here one after another; one that loses the device, or the process, costs this worker and
-no other test. Started by `workers.py`, with the two ends of its pipes.
+no other test.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
-import json
+import functools
 import os
-import select
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Generator
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import msgspec
 import pytest
 
 from harness.errors import UnfixError
@@ -29,67 +25,20 @@ from harness.guards import cells, device, plugin, replay
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching import attestation, live
-from harness.patching.plan import Choice, Direction
-from harness.prove import body, keeper, processes
-from harness.prove.messages import (
-    UNDER,
-    Collected,
-    Ended,
-    Failed,
-    Fit,
-    Order,
-    Said,
-    Setting,
-    Task,
-    Unfit,
-)
+from harness.prove import body
+from harness.prove.messages import UNDER, Collected, Ended, Fit, Order, Setting, Task, Unfit
+from harness.prove.session import Session, choices, main
 from harness.store import records
 from harness.store.records import Outcome
 from harness.toggles import Toggled
 
 
-class Line:
-    """What is said to the run, and what it orders."""
-
-    def __init__(self, read: int, write: int) -> None:
-        self.read_end, self._write = read, write
-        self._rest = b""
-        self.over = False
-
-    def say(self, said: Said) -> None:
-        text = msgspec.json.encode(said) + b"\n"
-        while text:
-            text = text[os.write(self._write, text) :]
-
-    def orders(self) -> list[Order | Fit]:
-        """Those that have come; blocks until there is something."""
-        data = os.read(self.read_end, 1 << 16)
-        self.over = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [msgspec.json.decode(line, type=Order | Fit) for line in lines]
-
-    def close(self) -> None:
-        for end in (self.read_end, self._write):
-            with contextlib.suppress(OSError):
-                os.close(end)
-
-
-class Worker:
-    """A pytest plugin that takes over where pytest would run the tests."""
-
-    def __init__(self, setting: Setting, line: Line, started: float) -> None:
-        self.setting = setting
-        self.line = line
-        self.started = started
-        self.folder = Path(setting.folder)
-        self.listener = body.Listener()
-        self.problems: list[str] = []
+class Worker(Session[Setting]):
+    """One that runs guards, each side of a cell for itself."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[plugin.SIDES] = tuple(Side(side) for side in self.setting.sides)
-        config.pluginmanager.register(self.listener)
-        if not config.stash.get(plugin.PREPARED, False):
-            plugin.prepare(config)
+        super().pytest_configure(config)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         how = "cannot be collected" if report.failed else "skips itself as a whole"
@@ -113,18 +62,12 @@ class Worker:
         for key, count in Counter(task.key for task in tasks).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        session.config.pluginmanager.unregister(reporter)
         forks = device.get() == "cpu"
-        if forks:
-            _one_thread()
-        # What is imported stays: a collection in a fork need not look at it, nor copy its pages.
-        gc.collect()
-        gc.freeze()
+        self.settle(session, forks)
         seconds = time.time() - self.started
         release = str(live.engine.sources.version)
-        self.line.say(Collected(tasks, seconds, device.get(), forks, release, self.problems))
-        (self._serve_forks if forks else self._serve_here)()
+        self.say(Collected(tasks, seconds, device.get(), forks, release, self.problems))
+        (self.serve_forks if forks else self._serve_here)()
         return True
 
     def _wanted(self, item: pytest.Item) -> bool:
@@ -158,40 +101,17 @@ class Worker:
 
     # On a CPU
 
-    def _serve_forks(self) -> None:
-        running: dict[int, tuple[Order, int, float]] = {}  # by the keeper's pidfd
-        while not (self.line.over and not running):
-            watched = [*running] + ([] if self.line.over else [self.line.read_end])
-            ready, _, _ = select.select(watched, [], [])
-            for end in ready:
-                if end == self.line.read_end:
-                    for order in self._orders():
-                        handle, pid = self._fork(order)
-                        running[handle] = (order, pid, time.monotonic())
-                else:
-                    self._reap(end, *running.pop(end))
-            if self.line.over and running:
-                break  # the run is gone, and nobody wants the rest
+    def take_orders(self) -> None:
+        for order in self._orders():
+            item = self.items[order.number]
+            toggles = self._under(item, order)
+            _build(item)
+            self.fork(order, functools.partial(body.run, item, self.listener), toggles)
 
-    def _fork(self, order: Order) -> tuple[int, int]:
-        item = self.items[order.number]
-        toggles = self._under(item, order)
-        _build(item)
-        place = keeper.Place(self.folder, order, toggles)
-
-        def test() -> records.Side:
-            self.line.close()
-            return body.run(item, self.listener)
-
-        pid = keeper.start(test, place)
-        return os.pidfd_open(pid), pid
-
-    def _reap(self, handle: int, order: Order, pid: int, begun: float) -> None:
-        os.close(handle)
-        _, status = os.waitpid(pid, 0)
-        side = keeper.read(self.folder, order, os.waitstatus_to_exitcode(status))
-        side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
-        self._say(order, side)
+    def came_back(self, order: Order, side: records.Side, lost: bool = False) -> None:
+        cell = self.items[order.number].stash.get(CELL, None)
+        side.side = cell.side.value if cell is not None else UNDER
+        self.say(Ended(order.serial, side, lost))
 
     # On CUDA
 
@@ -214,7 +134,7 @@ class Worker:
                 if lost and side.outcome is not Outcome.FAILED:
                     side.outcome = Outcome.CUDA_ERROR
                     side.headline = side.headline or f"the device is lost after the test: {error}"
-                self._say(order, side, lost)
+                self.came_back(order, side, lost)
                 if lost:
                     return
 
@@ -229,16 +149,16 @@ class Worker:
     def _orders(self) -> list[Order]:
         """The tests that are wanted; questions are answered at once."""
         found = []
-        for order in self.line.orders():
+        for order in self.heard(Order | Fit):
             if isinstance(order, Fit):
-                self.line.say(Unfit(self._unfit(order)))
+                self.say(Unfit(self._unfit(order)))
             else:
                 found.append(order)
         return found
 
     def _unfit(self, asked: Fit) -> dict[str, str]:
         reasons = {}
-        for choice in _choices(asked.under):
+        for choice in choices(asked.under):
             try:
                 # A module that warns as it is imported here is imported all the same.
                 with warnings.catch_warnings(action="ignore"), Toggled((choice,)):
@@ -252,18 +172,8 @@ class Worker:
         cell = item.stash.get(CELL, None)
         if cell is not None:
             return {cell.toggle.id: cells.direction(cell).value}
-        item.config.stash[plugin.UNDER] = _choices(order.under)
+        item.config.stash[plugin.UNDER] = choices(order.under)
         return dict(order.under)
-
-    def _say(self, order: Order, side: records.Side, lost: bool = False) -> None:
-        cell = self.items[order.number].stash.get(CELL, None)
-        side.side = cell.side.value if cell is not None else UNDER
-        self.line.say(Ended(order.serial, side, lost))
-
-
-def _choices(under: list[tuple[str, str]]) -> tuple[Choice, ...]:
-    known = {toggle.id: toggle for toggle in cells.registry()}
-    return tuple(Choice(known[toggle], Direction(direction)) for toggle, direction in under)
 
 
 def _cell_of(item: pytest.Item) -> tuple[str, str] | None:
@@ -293,13 +203,6 @@ def _build(item: pytest.Item) -> None:
         raise RuntimeError(f"{what} could not be taken out again: what comes after it says nothing")
 
 
-def _one_thread() -> None:
-    """torch's own threads do not outlive a fork, and a child waits for them for ever."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-
-
 def _error_of_the_device() -> str:
     """What a launch of the test left pending; anything but CUDA's own errors goes on up."""
     torch: Any = sys.modules.get("torch")
@@ -312,37 +215,6 @@ def _error_of_the_device() -> str:
     return ""
 
 
-def main(read: int, write: int) -> NoReturn:
-    line = Line(read, write)
-    processes.adopt_orphans()  # of a keeper that was ended
-    started = time.time()
-    code: int = 0
-    try:
-        setting = msgspec.json.decode(os.environ["UNFIX_WORKER"], type=Setting)
-        folder = Path(setting.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        live.engine.recorder.leave_in(folder / "attestations")
-        worker = Worker(setting, line, started)
-        # Nothing is captured and no faulthandler is set: each test's own process does both.
-        words = ["-s", "-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        # This module has imported Hypothesis before pytest could, which is no matter.
-        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        # A class that pytest leaves out of the collection may hold guards.
-        words += ["-W", "error::pytest.PytestCollectionWarning"]
-        words += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
-        words += ["--device", setting.device, *setting.words]
-        code = int(pytest.main(words, plugins=[worker]))
-        if not hasattr(worker, "items"):
-            problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]
-            line.say(Failed("\n".join(problems)))
-    except UnfixError as error:
-        line.say(Failed(str(error)))
-    except BrokenPipeError:
-        pass  # the run is gone
-    sys.stdout.flush()
-    processes.end_all_below(os.getpid())
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    main(*json.loads(sys.argv[1]))
+    # A class that pytest leaves out of the collection may hold guards.
+    main(Worker, Setting, ["-W", "error::pytest.PytestCollectionWarning"])

@@ -3,59 +3,91 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from harness import paths
+from harness.lines import Child
 from harness.patching import attestation, boot
-from harness.prove.messages import Fit, Key, Order, Said, Setting, Task
+from harness.prove.messages import AnySetting, Key, Order, Said, Setting, Task
+
+Heard = TypeVar("Heard")
 
 _LAST = 8000  # characters of a log worth showing
 _FAREWELL = 1.0  # seconds to end by itself
 _KEEPERS = 30.0  # seconds that a keeper may be late
 
 
-class WorkerProcess:
-    """One process that imports a release and runs its guards."""
+class WorkerProcess(Child, Generic[Heard]):
+    """One process that imports a release and runs tests there, as `session.py` has it."""
+
+    module: ClassVar[str]  # what it is
+    says: ClassVar[Any]  # and the shapes of what it says
+
+    def __init__(
+        self, python: Path, setting: AnySetting, folders: list[Path], place: Path, log: Path
+    ) -> None:
+        command = [str(python), "-m", self.module]
+        super().__init__(command, _environment(setting, folders), log, place)
+        self.folder = Path(setting.folder)
+        self.started = time.monotonic()
+
+    @property
+    def read_end(self) -> int:
+        return self.line.read_end
+
+    def tell(self, what: msgspec.Struct) -> None:
+        # A worker that just died is noticed by its other end.
+        with contextlib.suppress(BrokenPipeError):
+            self.line.say(msgspec.json.encode(what))
+
+    def said(self) -> list[Heard] | None:
+        """What has come since; None once it is gone."""
+        lines = self.line.heard()
+        if self.line.over:
+            return None
+        return [msgspec.json.decode(line, type=self.says) for line in lines]
+
+    def end(self, kill: bool = False) -> int:
+        """End it and all below it; gives its exit code, negative for a signal."""
+        self.line.hang_up()
+        if kill:
+            self.process.send_signal(signal.SIGABRT)  # it says where it is
+        code = self.wait(_FAREWELL)
+        self.line.close()
+        return code
+
+    def last_words(self) -> str:
+        try:
+            return self.log.read_text(errors="replace")[-_LAST:].strip()
+        except OSError:
+            return ""
+
+
+class GuardWorker(WorkerProcess[Said]):
+    """One that runs guards."""
+
+    module = "harness.prove.worker"
+    says = Said
 
     def __init__(
         self, python: Path, setting: Setting, folders: list[Path], place: Path, log: Path
     ) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.log = log
-        self.started = time.monotonic()
+        super().__init__(python, setting, folders, place, log)
         self.ready = False
         self.numbers: dict[Key, int] = {}  # of the tasks, as this worker counts them
         self.running: dict[int, Key] = {}  # by the order's serial
         self._ends: dict[int, float] = {}
         self._orders = 0
         self.reported: Counter[str] = Counter()  # reach by toggle, of the tests that came back
-        self._attestations = Path(setting.folder) / "attestations"
-        self._rest = b""
-        there, self._write = os.pipe()
-        self.read_end, back = os.pipe()
-        with open(log, "ab") as output:
-            self.process = subprocess.Popen(
-                [str(python), "-m", "harness.prove.worker", json.dumps([there, back])],
-                cwd=place,
-                env=_environment(setting, folders),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(there, back),
-                start_new_session=True,  # a Ctrl-C is ours to handle
-            )
-        os.close(there)
-        os.close(back)
 
     def collected(self, tasks: list[Task]) -> None:
         self.ready = True
@@ -69,27 +101,13 @@ class WorkerProcess:
         order = Order(self.numbers[task], self._orders, seconds, memory, list(under))
         self.running[order.serial] = task
         self._ends[order.serial] = time.monotonic() + seconds
-        # A worker that just died is noticed by its other end.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._write, msgspec.json.encode(order) + b"\n")
+        self.tell(order)
         return order.serial
-
-    def ask(self, question: Fit) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._write, msgspec.json.encode(question) + b"\n")
 
     def ended(self, serial: int) -> Key:
         """Which task came back."""
         del self._ends[serial]
         return self.running.pop(serial)
-
-    def said(self) -> list[Said] | None:
-        """What has come since; None once it is gone."""
-        data = os.read(self.read_end, 1 << 20)
-        if not data:
-            return None
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [msgspec.json.decode(line, type=Said) for line in lines]
 
     def overdue(self, now: float, to_start: float, forks: bool) -> bool:
         """Whether it should have said something by now; keepers know the limits of forks."""
@@ -98,36 +116,14 @@ class WorkerProcess:
         slack = _KEEPERS if forks else 0.0
         return any(now > ends + slack for ends in self._ends.values())
 
-    def end(self, kill: bool = False) -> int:
-        """End it and all below it; gives its exit code, negative for a signal."""
-        with contextlib.suppress(OSError):
-            os.close(self._write)
-        if kill:
-            self.process.send_signal(signal.SIGABRT)  # it says where it is
-        try:
-            code = self.process.wait(timeout=_FAREWELL)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            code = self.process.wait()
-        with contextlib.suppress(OSError):
-            os.close(self.read_end)
-        return code
-
     def reach(self, toggle: str) -> int:
         """How often a toggle's code ran in the test that ended this worker."""
-        attested = attestation.read(self._attestations)
+        attested = attestation.read(self.folder / "attestations")
         ours = (a.reach(toggle) for a in attested if a.pid == self.process.pid)
         return max(0, sum(ours) - self.reported[toggle])
 
-    def last_words(self) -> str:
-        try:
-            return self.log.read_text(errors="replace")[-_LAST:].strip()
-        except OSError:
-            return ""
 
-
-def _environment(setting: Setting, folders: list[Path]) -> dict[str, str]:
+def _environment(setting: AnySetting, folders: list[Path]) -> dict[str, str]:
     # What the caller's environment would do to pytest is no part of a run that says what it did.
     ours = (boot.REVERT, boot.ENABLE, boot.CARRIED, "PYTEST_ADDOPTS", "PYTEST_PLUGINS")
     environment = {name: value for name, value in os.environ.items() if name not in ours}

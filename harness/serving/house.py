@@ -17,9 +17,11 @@ import select
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.lines import Line
 from harness.patching import boot, live
 from harness.prove import processes
 from harness.serving import adaptations, keeper
@@ -43,34 +45,29 @@ def prepare() -> None:
 
 def main(read: int, write: int) -> NoReturn:
     processes.adopt_orphans()
-    parent = os.getppid()
+    line, parent = Line(read, write), os.getppid()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     try:
         prepare()
-        _say(write, {"ready": os.getpid()})
-        for asked in _orders(read, parent):
+        _say(line, {"ready": os.getpid()})
+        for asked in _orders(line, parent):
             pid = fork(asked)
-            _say(write, {"started": pid, "folder": asked["folder"]})
+            _say(line, {"started": pid, "folder": asked["folder"]})
     except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            _say(write, {"failed": f"{type(error).__name__}: {error}"})
+            _say(line, {"failed": f"{type(error).__name__}: {error}"})
     sys.stdout.flush()
     processes.end_all_below(os.getpid())
     os._exit(0)
 
 
-def _orders(read: int, parent: int) -> Any:
-    rest = b""
-    while os.getppid() == parent:
-        if not select.select([read], [], [], 1.0)[0]:
+def _orders(line: Line, parent: int) -> Iterator[Any]:
+    while os.getppid() == parent and not line.over:
+        if select.select([line.read_end], [], [], 1.0)[0]:
+            yield from map(json.loads, line.heard())
+        else:
             _reap()
-            continue
-        data = os.read(read, 1 << 16)
-        if not data:
-            return
-        *lines, rest = (rest + data).split(b"\n")
-        yield from map(json.loads, lines)
 
 
 def _reap() -> None:
@@ -79,8 +76,8 @@ def _reap() -> None:
             pass
 
 
-def _say(write: int, what: dict[str, Any]) -> None:
-    os.write(write, json.dumps(what).encode() + b"\n")
+def _say(line: Line, what: dict[str, Any]) -> None:
+    line.say(json.dumps(what).encode())
 
 
 def fork(asked: dict[str, Any]) -> int:

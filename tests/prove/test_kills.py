@@ -62,9 +62,8 @@ OF_A_WORKER = f"""{STEPS}
 import sys
 from harness.prove import keeper
 worker = sys.modules["__main__"]
-for owner, name in ((worker.Worker, "_task"), (worker.Worker, "_fork"), (worker.Worker, "_reap"),
-                    (worker.Line, "say"), (worker.Line, "orders")):
-    stepped(owner, name)
+for name in ("_task", "fork", "_reap", "say", "heard"):
+    stepped(worker.Worker, name)
 """
 OF_A_KEEPER = f"""{STEPS}
 count = step

@@ -1,0 +1,150 @@
+"""A worker: a pytest session in a release's own Python that stops where the tests would be run.
+
+It says what it collected, and runs what a run orders in forks of this process, each below a
+keeper. Whoever derives from it says which tests those are. Started by `workers.py`, with the
+numbers of its two pipes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, NoReturn, TypeVar
+
+import msgspec
+import pytest
+
+from harness.errors import NotReady, UnfixError
+from harness.guards import cells, plugin
+from harness.lines import Line
+from harness.patching import live
+from harness.patching.plan import Choice, Direction
+from harness.prove import body, keeper, processes
+from harness.prove.messages import AnySetting, Failed, Order
+from harness.store.records import Side
+
+Told = TypeVar("Told", bound=AnySetting)
+
+
+class Session(Generic[Told]):
+    """A pytest plugin that takes over where pytest would run the tests."""
+
+    items: list[pytest.Item]  # once they are collected
+
+    def __init__(self, setting: Told, line: Line) -> None:
+        self.setting = setting
+        self.line = line
+        self.started = time.time()
+        self.folder = Path(setting.folder)
+        self.listener = body.Listener()
+        self.problems: list[str] = []
+        self._running: dict[int, tuple[Order, int, float]] = {}  # by the keeper's pidfd
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(self.listener)
+        if not config.stash.get(plugin.PREPARED, False):
+            plugin.prepare(config)
+
+    def settle(self, session: pytest.Session, forks: bool = True) -> None:
+        """All is imported and collected; what comes after pytest hears of no more."""
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        session.config.pluginmanager.unregister(reporter)
+        if forks:
+            _one_thread()
+        # What is imported stays: a collection in a fork need not look at it, nor copy its pages.
+        gc.collect()
+        gc.freeze()
+
+    # Talking
+
+    def say(self, said: msgspec.Struct) -> None:
+        self.line.say(msgspec.json.encode(said))
+
+    def heard(self, kind: Any) -> list[Any]:
+        """The orders that have come, of such shapes; blocks until there is something."""
+        return [msgspec.json.decode(line, type=kind) for line in self.line.heard()]
+
+    # Forks
+
+    def serve_forks(self) -> None:
+        """Until the run is gone: nobody wants the rest then."""
+        while not self.line.over:
+            ready, _, _ = select.select([*self._running, self.line.read_end], [], [])
+            for end in ready:
+                if end == self.line.read_end:
+                    self.take_orders()
+                else:
+                    self._reap(end)
+
+    def take_orders(self) -> None:
+        """Fork what was ordered."""
+        raise NotImplementedError
+
+    def came_back(self, order: Order, side: Side) -> None:
+        """Tell the run."""
+        raise NotImplementedError
+
+    def fork(self, order: Order, test: Callable[[], Side], toggles: dict[str, str]) -> None:
+        """Have a test run in a process of its own, which holds none of our pipes."""
+
+        def alone() -> Side:
+            self.line.close()
+            return test()
+
+        pid = keeper.start(alone, keeper.Place(self.folder, order, toggles))
+        self._running[os.pidfd_open(pid)] = order, pid, time.monotonic()
+
+    def _reap(self, handle: int) -> None:
+        order, pid, begun = self._running.pop(handle)
+        os.close(handle)
+        _, status = os.waitpid(pid, 0)
+        side = keeper.read(self.folder, order, os.waitstatus_to_exitcode(status))
+        side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
+        self.came_back(order, side)
+
+
+def choices(under: list[tuple[str, str]]) -> tuple[Choice, ...]:
+    known = {toggle.id: toggle for toggle in cells.registry()}
+    return tuple(Choice(known[toggle], Direction(direction)) for toggle, direction in under)
+
+
+def _one_thread() -> None:
+    """torch's own threads do not outlive a fork, and a child waits for them for ever."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def main(kind: type[Session[Told]], setting: type[Told], words: Sequence[str] = ()) -> NoReturn:
+    """A worker's life; `words` are pytest's, besides those that every worker needs."""
+    line = Line(*map(int, sys.argv[1:]))
+    processes.adopt_orphans()  # of a keeper that was ended
+    code: int = 0
+    try:
+        told = msgspec.json.decode(os.environ["UNFIX_WORKER"], type=setting)
+        worker = kind(told, line)
+        worker.folder.mkdir(parents=True, exist_ok=True)
+        live.engine.recorder.leave_in(worker.folder / "attestations")
+        # Nothing is captured and no faulthandler is set: each test's own process does both.
+        ours = ["-s", "-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        # This module has imported Hypothesis before pytest could, which is no matter.
+        ours += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *words]
+        ours += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
+        ours += ["--device", told.device, *told.words]
+        code = int(pytest.main(ours, plugins=[worker]))
+        if not hasattr(worker, "items"):
+            problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]
+            worker.say(Failed("\n".join(problems), code == pytest.ExitCode.USAGE_ERROR))
+    except UnfixError as error:
+        wrong_call = not isinstance(error, NotReady)
+        line.say(msgspec.json.encode(Failed(str(error), wrong_call)))
+    except BrokenPipeError:
+        pass  # the run is gone
+    sys.stdout.flush()
+    processes.end_all_below(os.getpid())
+    os._exit(code)
