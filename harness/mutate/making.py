@@ -16,8 +16,11 @@ from harness.mutate.sameness import Written, why_same, written
 from harness.mutate.targets import functions_of
 from harness.registry.schema import Target
 
+A_STATEMENT = 3  # faults of one operator
+ENOUGH = "the statement has enough faults of this kind"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Tried:
     """A change that an operator would make, and what came of it."""
 
@@ -52,7 +55,8 @@ def _of_function(
     original = written(function, None)
     assert not isinstance(original, str), original
     alike = _alike(original)
-    faults, dropped = [], []
+    made: list[Tried] = []
+    dropped: list[Dropped] = []
     first_of: dict[tuple[int, str], Tried] = {}
     for tried in _tried(function, operators, original):
         if lines is not None and not lines & set(_lines(function.statements[tried.index])):
@@ -66,11 +70,27 @@ def _of_function(
         if why or isinstance(tried.after, str):
             dropped.append(_dropped(tried, why))
         else:
-            change = f"{tried.after.headers[tried.index]}\0{alike[tried.index]}"
-            faults.append(_fault(tried, original.headers[tried.index], change))
+            made.append(tried)
     order = {operator.name: number for number, operator in enumerate(operators)}
-    faults.sort(key=lambda fault: (fault.start, fault.end, order[fault.operator], fault.after))
-    return faults, dropped
+    made.sort(key=lambda t: (t.change.start, t.change.end, order[t.operator.name], t.change.after))
+    kept = _few(made)
+    dropped += [_dropped(tried, ENOUGH) for tried in made if tried not in kept]
+    return [_fault(tried, original, alike) for tried in kept], dropped
+
+
+def _few(made: list[Tried]) -> list[Tried]:
+    """Of one operator's faults in one statement a few that lie apart: the others are much the same.
+
+    Statements and not lines are counted: how code is broken into lines decides nothing.
+    """
+    together: defaultdict[tuple[str, int], list[Tried]] = defaultdict(list)
+    for tried in made:
+        together[tried.operator.name, tried.index].append(tried)
+    kept: set[int] = set()
+    for group in together.values():
+        last = len(group) - 1
+        kept |= {id(group[round(last * n / (A_STATEMENT - 1))]) for n in range(A_STATEMENT)}
+    return [tried for tried in made if id(tried) in kept]
 
 
 def _tried(function: FunctionCode, operators: list[Operator], original: Written) -> Iterator[Tried]:
@@ -102,8 +122,11 @@ def _lines(statement: ast.stmt) -> range:
     return range(statement.lineno, last + 1)
 
 
-def _fault(tried: Tried, statement: str, changed: str) -> Fault:
+def _fault(tried: Tried, original: Written, alike: list[int]) -> Fault:
     function, change = tried.function, tried.change
+    assert isinstance(tried.after, Written)
+    statement = original.headers[tried.index]
+    changed = f"{tried.after.headers[tried.index]}\0{alike[tried.index]}"
     source = function.module.source
     lines = _lines(function.statements[tried.index])
     return Fault(

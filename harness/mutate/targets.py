@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 
 from harness.errors import UnfixError
 from harness.matching.states import Sources
 from harness.mutate.code import FunctionCode, ModuleCode, dotted
+from harness.mutate.vocabulary import SIZES
 from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Target, Toggle
 
 # Their guards are servers that answer questions: minutes a fault, and no code of their own.
 ENGINE = "engine"
-# What these answer is about the process, its settings and its log, not about what is computed.
-ELSEWHERE = (
-    "sglang.srt.runtime_context",
-    "sglang.srt.model_executor.forward_context",
-    "sglang.srt.utils",
-    "sglang.srt.environ",
-    "sglang.srt.server_args",
-    "sglang.srt.distributed",
-    "sglang.srt.state_capturer",
-)
+# What is imported from elsewhere counts where it is a kernel, or launches one, or says a size.
+KERNELS = "sglang.kernels."
 
 
 def named(words: Iterable[str], sources: Sources, registry: Catalogue) -> list[Target]:
@@ -31,8 +25,8 @@ def named(words: Iterable[str], sources: Sources, registry: Catalogue) -> list[T
 
     A word is a module, `module:qualname`, a family of toggles or a toggle's id. No word is every
     family with a property suite. A family or a toggle is the functions that its toggles change on
-    this release and what they work with: the functions of SGLang that they call, the kernels that
-    these launch, and for a kernel the functions of its module that launch it.
+    this release and what they work with: the functions of their module that they call, the
+    kernels that these launch, the sizes that they ask for, and for a kernel who launches it.
     """
     known = _Known(sources)
     words = list(words)
@@ -156,13 +150,12 @@ class _Known:
                 yield from self._imported_function(*imported[own], kernel=own != name)
 
     def _imported_function(self, module: str, name: str, kernel: bool) -> Iterator[Target]:
-        if not module.startswith("sglang.") or module.startswith(ELSEWHERE):
-            return
-        code = self.module(module)
+        code = self.module(module) if module.startswith("sglang.") else None
         if code is None:
             return
+        works = module.startswith(KERNELS) or re.search(SIZES, name) is not None
         for function in code.functions:
-            if function.qualname == name and (function.kernel or not kernel):
+            if function.qualname == name and (function.kernel or (works and not kernel)):
                 yield Target(module, name)
         again = _imported(code.tree).get(name)
         if again is not None and again[0] != module:

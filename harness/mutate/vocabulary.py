@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from harness.mutate.code import FunctionCode, dotted, last_name
 
 ALLOCATES = r"(^|\.)(zeros|ones|empty|full|new_zeros|new_ones|new_empty|new_full)$"
-SIZES = r"(^|[._])(width|numel|capacity|size|sizes|extra_context_len|used_len)$"
+SIZES = r"(^|[._])(width|numel|capacity|size|sizes|extra_context_len)$"
 SIZE = re.compile(
     r"(size|width|len|lens|num|numel|capacity|max|bs|count|rows|cols|total|extra)(_|$)", re.I
 )
@@ -22,6 +22,7 @@ ROW = re.compile(
 TABLE = re.compile(r"(table|mapping|map|req_to_token|_to_|token_id|v2p|lut|loc_plan)", re.I)
 TRANSLATES = r"(^|[._])(translate|remap|map)_|full_to_swa|to_physical"
 POINTER = re.compile(r"(_ptr|_pointer|ptr)s?$")
+STRIDE = re.compile(r"stride", re.I)
 MASK = re.compile(r"(^|_)(mask|valid|owned|live|active|in_\w+|is_\w+)(_|$)|^(go_|has_)", re.I)
 PAGE = re.compile(r"(^|_)(page_size|block_size)$", re.I)
 
@@ -67,7 +68,8 @@ def sizes(function: FunctionCode) -> Iterator[ast.expr]:
         if function.kernel:
             continue  # tl.zeros takes powers of two alone
         for size in sizes_of(call):
-            for value in (size, *function.assigned.get(last_name(size), [])):
+            named_sizes = function.assigned.get(last_name(size), [])
+            for value in (size, *(v for v in named_sizes if isinstance(v, ast.BinOp))):
                 if value not in seen and value in live:
                     seen.add(value)
                     yield value

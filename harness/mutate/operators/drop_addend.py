@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.mutate.code import Change, FunctionCode, last_name
-from harness.mutate.vocabulary import LENGTH, POINTER, ROW, SIZE, addends, is_number, named
+from harness.mutate.vocabulary import LENGTH, POINTER, ROW, SIZE, STRIDE, addends, is_number, named
 from harness.registry.schema import Symptom
 
 TITLE = "Drop an added offset or prefix length"
@@ -46,6 +46,9 @@ def counts(function: FunctionCode, node: ast.BinOp, term: ast.expr) -> bool:
         return False
     if isinstance(term, ast.Constant):
         return is_number(term)
-    if function.kernel:
-        return True
-    return any(named(n, LENGTH) or named(n, ROW) or named(n, SIZE) for n in ast.walk(term))
+    if isinstance(other, ast.BinOp) and "tl.arange" in ast.unparse(other):
+        return False  # lanes
+    return any(
+        named(n, LENGTH) or named(n, ROW) or named(n, SIZE) or named(n, STRIDE)
+        for n in ast.walk(term)
+    )

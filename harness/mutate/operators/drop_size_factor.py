@@ -27,7 +27,7 @@ def find(function: FunctionCode) -> Iterator[Change]:
     for call in function.calls(SIZES):
         if re.search(r"(batch_size|page_size|^len|\.size)$", dotted(call.func)):
             continue
-        for argument in call.args[:3]:
+        for argument in call.args:
             if last_name(argument):
                 words = f"the size is asked for as if {function.code(argument)} were 1"
                 yield function.replaced(argument, "1", words)

@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterator
 
 from harness.mutate.code import Change, FunctionCode, last_name
-from harness.mutate.vocabulary import LENGTH, MASK, ROW, SIZE, accesses, is_number, named
+from harness.mutate.vocabulary import LENGTH, MASK, ROW, SIZE, STRIDE, accesses, is_number, named
 from harness.registry.schema import Symptom
 
 TITLE = "Miss a bound, a window or a stride by one"
 PRS = (23635, 32087, 38231)
 SYMPTOM = Symptom.OUT_OF_BOUNDS
 NEXT = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
-STRIDE = re.compile(r"stride", re.I)
 
 
 def find(function: FunctionCode) -> Iterator[Change]:

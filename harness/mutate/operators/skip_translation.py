@@ -17,7 +17,9 @@ SYMPTOM = Symptom.SILENT_CORRUPTION
 def find(function: FunctionCode) -> Iterator[Change]:
     for node in function.of(ast.Subscript):
         assert isinstance(node, ast.Subscript)
-        looked_up = isinstance(node.ctx, ast.Load) and last_name(node.slice)
+        outer = function.parent(node)
+        launched = isinstance(outer, ast.Call) and outer.func is node
+        looked_up = isinstance(node.ctx, ast.Load) and last_name(node.slice) and not launched
         if looked_up and TABLE.search(last_name(node.value)):
             yield skipped(function, node, node.slice)
     for call in function.calls(TRANSLATES):

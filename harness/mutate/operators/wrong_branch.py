@@ -33,7 +33,9 @@ def find(function: FunctionCode) -> Iterator[Change]:
     for node in function.nodes:
         if isinstance(node, ast.If | ast.IfExp):
             yield from negated(function, node.test)
-        if isinstance(node, ast.BoolOp):
+        if isinstance(node, ast.BoolOp) and not any(
+            isinstance(value, ast.Constant) for value in node.values
+        ):
             yield from shortened(function, node)
         if isinstance(node, ast.Call) and MODE.match(last_name(node.func)):
             yield sibling(function, node)
@@ -43,6 +45,8 @@ def negated(function: FunctionCode, test: ast.expr) -> Iterator[Change]:
     """A test of one thing turned round; of several, their own faults say more."""
     if isinstance(test, ast.BoolOp | ast.NamedExpr) or of_machine(test) or of_nothing(test):
         return
+    if isinstance(test, ast.Call) and MODE.match(last_name(test.func)):
+        return  # its sibling says more
     code, words = function.code(test), "the test is answered the other way"
     turned = {"is": "is not", "is not": "is", "==": "!=", "!=": "=="}
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -70,7 +74,7 @@ def of_nothing(test: ast.expr) -> bool:
 def shortened(function: FunctionCode, node: ast.BoolOp) -> Iterator[Change]:
     """Each condition of an `and` or `or` forgotten."""
     for index, condition in enumerate(node.values):
-        if of_machine(condition):
+        if of_machine(condition) or of_nothing(condition):
             continue
         words = f"{function.code(condition)} is not asked"
         if len(node.values) == 2:
