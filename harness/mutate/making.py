@@ -143,7 +143,7 @@ def _fault(tried: Tried, original: Written, alike: list[int]) -> Fault:
         last=lines[-1],
         before=function.module.text[change.start : change.end],
         after=change.after,
-        words=change.words,
+        words=" ".join(change.words.split()),
     )
 
 
