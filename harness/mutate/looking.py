@@ -68,13 +68,16 @@ class Guard:
 class Looking:
     """What a fork does, and what it writes down."""
 
-    def __init__(self, look: Look, guards: dict[int, Guard], folder: Path) -> None:
+    def __init__(
+        self, look: Look, guards: list[Guard], folder: Path, listener: body.Listener
+    ) -> None:
         self.look = look
         self.guards = guards
         self.folder = folder
+        self.listener = listener
         self.changes = (placed(look.fault),) if look.fault is not None else ()
 
-    def run(self, listener: body.Listener) -> Side:
+    def run(self) -> Side:
         try:
             with warnings.catch_warnings(action="ignore"):
                 live.engine.enter(self.changes)
@@ -83,13 +86,13 @@ class Looking:
             return Side("", Outcome.PASSED)
         with open(_file(self.folder, self.look.serial, "ended"), "ab", buffering=0) as ended:
             for asked in self.look.guards:
-                ran = self._guard(asked, listener)
+                ran = self._guard(asked)
                 ended.write(msgspec.json.encode(ran) + b"\n")
                 if ran.side.outcome not in PASSES:
                     break
         return Side("", Outcome.PASSED)
 
-    def _guard(self, asked: Asked, listener: body.Listener) -> Ran:
+    def _guard(self, asked: Asked) -> Ran:
         guard = self.guards[asked.number]
         if conflict := self._conflict(guard):
             return Ran(asked.number, Side("", Outcome.PASSED), conflict=conflict)
@@ -101,7 +104,7 @@ class Looking:
             _alarm(asked.seconds),
             self._watched() as traced,
         ):
-            side = body.run(item, listener)
+            side = body.run(item, self.listener)
         if traced is not None:
             _file(self.folder, self.look.serial, "traced").write_bytes(msgspec.json.encode(traced))
         return Ran(asked.number, side, live.engine.reach(self.changes) - before)

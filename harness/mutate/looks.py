@@ -13,10 +13,11 @@ from pathlib import Path
 from harness.errors import NotReady, UnfixError
 from harness.mutate.faults import Fault
 from harness.mutate.messages import Asked as Guard
-from harness.mutate.messages import Collected, Failed, Load, Look, Looked, Setting
-from harness.mutate.workers import WorkerProcess
+from harness.mutate.messages import Collected, Load, Look, Looked, Said, Setting
 from harness.prove import processes
+from harness.prove.messages import Failed
 from harness.prove.plan import Target
+from harness.prove.workers import WorkerProcess
 from harness.store.records import Outcome
 
 TO_START = 900.0  # seconds for an import, before it counts as one that hangs
@@ -57,6 +58,13 @@ class Pending:
         return [name for name, _ in self.guards]
 
 
+class LookWorker(WorkerProcess[Said]):
+    """One process that imports a release and forks looks at faults."""
+
+    module = "harness.mutate.worker"
+    says = Said
+
+
 class Looks:
     """A worker that forks a look each, so many at a time; another one in its place if it ends."""
 
@@ -65,7 +73,7 @@ class Looks:
         self.folder = folder
         self.again: deque[Pending] = deque()  # before any that has not begun
         self._problem = problem
-        self._worker: WorkerProcess | None = None
+        self._worker: LookWorker | None = None
         self._numbers: dict[str, int] = {}
         self._running: dict[int, Pending] = {}
         self._modules: list[str] = []
@@ -81,7 +89,7 @@ class Looks:
             folder=tempfile.mkdtemp(dir=self.folder),
         )
         log = self.folder / "worker.log"
-        worker = WorkerProcess(asked.target.python, setting, asked.folders, asked.place, log)
+        worker = LookWorker(asked.target.python, setting, asked.folders, asked.place, log)
         self._worker = worker
         said = self._first_words(worker)
         if isinstance(said, Failed):
@@ -92,7 +100,7 @@ class Looks:
         self._numbers = {guard: number for number, guard in enumerate(said.guards)}
         return said
 
-    def _first_words(self, worker: WorkerProcess) -> Collected | Failed:
+    def _first_words(self, worker: LookWorker) -> Collected | Failed:
         ends = worker.started + TO_START
         while time.monotonic() < ends:
             if not select.select([worker.read_end], [], [], 0.5)[0]:
@@ -107,7 +115,7 @@ class Looks:
         """Have modules imported before the next look, so that no fork has to."""
         self._modules += modules
         assert self._worker is not None
-        self._worker.order(Load(modules))
+        self._worker.tell(Load(modules))
 
     def work(self, more: Iterator[Pending]) -> None:
         """Until there are no more, and all have ended; each is taken when there is room for it."""
@@ -125,7 +133,7 @@ class Looks:
         assert self._worker is not None
         self._serial += 1
         self._running[self._serial] = pending
-        self._worker.order(
+        self._worker.tell(
             Look(
                 serial=self._serial,
                 guards=[Guard(self._numbers[name], limit) for name, limit in pending.guards],
@@ -152,7 +160,7 @@ class Looks:
             else:
                 pending.told(each, pending.names)
 
-    def _gone(self, worker: WorkerProcess) -> None:
+    def _gone(self, worker: LookWorker) -> None:
         """The worker ended: what ran in it gets another one, and is named if that ends as well."""
         code, words = worker.end(), worker.last_words()
         how = processes.signal_name(-code) if code < 0 else f"exit code {code}"

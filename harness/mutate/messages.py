@@ -5,16 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from harness.mutate.faults import Fault
+from harness.prove.messages import AnySetting, Failed
 from harness.store.records import Side
 
 
-class Setting(msgspec.Struct):
+class Setting(AnySetting, kw_only=True):
     """What a worker is told when it starts."""
-
-    release: str  # as it was asked for
-    words: list[str]  # pytest's arguments
-    folder: str  # where its processes leave what they found
-    device: str = "cpu"
 
 
 class Asked(msgspec.Struct):
@@ -41,7 +37,7 @@ class Load(msgspec.Struct, tag=True):
     modules: list[str]
 
 
-Order = Look | Load
+Orders = Look | Load
 
 
 class Collected(msgspec.Struct, tag=True):
@@ -79,13 +75,6 @@ class Looked(msgspec.Struct, tag=True):
     ran: int = 0  # how often the fault's code ran
     not_live: str = ""  # the fault cannot be put into a living process
     traced: Traced | None = None
-
-
-class Failed(msgspec.Struct, tag=True):
-    """The worker could not even begin."""
-
-    problem: str
-    wrong_call: bool = False
 
 
 Said = Collected | Looked | Failed
