@@ -154,20 +154,20 @@ class FunctionCode:
     def replaced(self, node: ast.expr | ast.stmt, after: str, words: str) -> Change:
         """A node replaced by other code, in brackets where the place binds tighter."""
         start, end = self.span(node)
-        if "\n" in after:
-            after = ast.unparse(ast.parse(f"({after})", mode="eval"))
-        if isinstance(node, ast.expr) and self._wants_brackets(node, after):
+        new = expression(after) if isinstance(node, ast.expr) else None
+        if new is not None and "\n" in after:
+            after = ast.unparse(new)
+        if new is not None and isinstance(node, ast.expr) and self._wants_brackets(node, new):
             after = f"({after})"
         return Change(start, end, after, words)
 
-    def _wants_brackets(self, node: ast.expr, after: str) -> bool:
+    def _wants_brackets(self, node: ast.expr, new: ast.expr) -> bool:
         outer = self.parents[node]
         tight = (
             isinstance(outer, TIGHT)
             or (isinstance(outer, ast.Call) and outer.func is node)
             or (isinstance(outer, ast.Subscript) and outer.value is node)
         )
-        new = ast.parse(after.strip(), mode="eval").body
         if not tight or not isinstance(new, LOOSE):
             return False
         if isinstance(outer, ast.Compare | ast.BoolOp) and isinstance(new, ast.BinOp):
@@ -202,6 +202,14 @@ def rank(node: ast.BinOp) -> int:
     if isinstance(node.op, ast.Add | ast.Sub):
         return 1
     return 2 if isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Mod) else 0
+
+
+def expression(code: str) -> ast.expr | None:
+    """Code as an expression, if it is one; what is none does not compile either, and is dropped."""
+    try:
+        return ast.parse(f"({code})", mode="eval").body
+    except SyntaxError:
+        return None
 
 
 def is_jit(decorator: ast.expr) -> bool:

@@ -29,6 +29,8 @@ from harness.registry.schema import Device, Edit, Target, Toggle, Variant
 from harness.releases import managed
 
 WIDTH = 96
+NEIGHBOURS = 3
+LONGEST = 60  # lines of one form: nobody reads more, and any edit in them makes the toggle stale
 
 
 class CannotKeep(UnfixError):
@@ -79,6 +81,8 @@ def toggle_of(
     spans = here() if others is None else others
     for start, end, names in places(function, fault):
         fixed = cut(source.text, start, end)
+        if fixed.count("\n") >= LONGEST:
+            break
         shift = len(fault.after) - len(fault.before)
         buggy = cut(fault.applied(source.text), start, end + shift)
         for name in names:
@@ -86,8 +90,8 @@ def toggle_of(
             if holds(edit, fault, sources, release):
                 return _toggle(edit, fault, sources, release, spans, registry or catalogue.load())
     raise CannotKeep(
-        f"fault {fault.id} cannot be kept: no form of it in {fault.qualname} is there once, "
-        "and not there with the fault in"
+        f"fault {fault.id} cannot be kept: no form of at most {LONGEST} lines tells its place in "
+        f"{fault.qualname} from the others"
     )
 
 
@@ -119,16 +123,17 @@ def places(function: FunctionCode, fault: Fault) -> Iterator[tuple[int, int, lis
 
 
 def neighbours(function: FunctionCode, node: ast.stmt) -> Iterator[tuple[int, int]]:
-    """A statement with the one before it, with the one behind it, and with both."""
+    """A statement with those before it, those behind it, and both: one, two, three of them."""
     outer = function.parents[node]
     for field in ("body", "orelse", "finalbody"):
         block = getattr(outer, field, [])
         if isinstance(block, list) and node in block:
             at = block.index(node)
             start, end = function.span(node)
-            before = function.span(block[at - 1])[0] if at else start
-            behind = function.span(block[at + 1])[1] if at + 1 < len(block) else end
-            yield from dict.fromkeys([(before, end), (start, behind), (before, behind)])
+            for many in range(1, NEIGHBOURS + 1):
+                before = function.span(block[max(0, at - many)])[0]
+                behind = function.span(block[min(len(block) - 1, at + many)])[1]
+                yield from dict.fromkeys([(before, end), (start, behind), (before, behind)])
 
 
 def covers(span: tuple[int, int], fault: Fault) -> bool:

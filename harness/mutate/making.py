@@ -41,20 +41,23 @@ def make(
     chosen = list(known.all().values() if operators is None else operators)
     faults: list[Fault] = []
     dropped: list[Dropped] = []
+    seen: Counter[tuple[str, str]] = Counter()
     for function in functions_of(targets, sources):
+        name = (function.module.source.module, function.qualname)
+        seen[name] += 1
         lines = None if only_lines is None else only_lines.get(function.module.source.module, set())
-        made, gone = _of_function(function, chosen, lines)
+        made, gone = _of_function(function, chosen, lines, seen[name])
         faults += made
         dropped += gone
-    return Made(tuple(_told_apart(faults)), tuple(dropped))
+    return Made(tuple(faults), tuple(dropped))
 
 
 def _of_function(
-    function: FunctionCode, operators: list[Operator], lines: set[int] | None
+    function: FunctionCode, operators: list[Operator], lines: set[int] | None, which: int
 ) -> tuple[list[Fault], list[Dropped]]:
     original = written(function, None)
     assert not isinstance(original, str), original
-    alike = _alike(original)
+    alike = _alike(original, which)
     made: list[Tried] = []
     dropped: list[Dropped] = []
     first_of: dict[tuple[int, str], Tried] = {}
@@ -101,12 +104,12 @@ def _tried(function: FunctionCode, operators: list[Operator], original: Written)
             yield Tried(operator, function, change, index, written(function, change, original))
 
 
-def _alike(original: Written) -> list[int]:
-    """Which of several statements that read the same each one is."""
+def _alike(original: Written, which: int) -> list[str]:
+    """Which of several statements that read the same each one is, in which of such functions."""
     seen: Counter[str] = Counter()
     numbers = []
     for header in original.headers:
-        numbers.append(seen[header])
+        numbers.append(f"{seen[header]}" if which == 1 else f"{seen[header]} in {which}")
         seen[header] += 1
     return numbers
 
@@ -122,7 +125,7 @@ def _lines(statement: ast.stmt) -> range:
     return range(statement.lineno, last + 1)
 
 
-def _fault(tried: Tried, original: Written, alike: list[int]) -> Fault:
+def _fault(tried: Tried, original: Written, alike: list[str]) -> Fault:
     function, change = tried.function, tried.change
     assert isinstance(tried.after, Written)
     statement = original.headers[tried.index]
@@ -158,13 +161,3 @@ def _dropped(tried: Tried, why: str) -> Dropped:
         after=change.after,
         why=why,
     )
-
-
-def _told_apart(faults: list[Fault]) -> list[Fault]:
-    """The faults, each id once: a function that stands twice in its module is told apart here."""
-    by_id: defaultdict[str, list[Fault]] = defaultdict(list)
-    for fault in faults:
-        by_id[fault.id].append(fault)
-    doubled = {one for one, several in by_id.items() if len(several) > 1}
-    assert not doubled, f"several faults are called {', '.join(sorted(doubled))}"
-    return faults

@@ -56,7 +56,7 @@ def sizes_of(call: ast.Call) -> list[ast.expr]:
     else:
         asked = call.args[:1] if name in ("full", "new_full") else list(call.args)
     if len(asked) == 1 and isinstance(asked[0], ast.Tuple | ast.List):
-        return list(asked[0].elts)
+        asked = asked[0].elts
     return [node for node in asked if not isinstance(node, ast.Starred)]
 
 

@@ -10,7 +10,7 @@ from harness.mutate.vocabulary import LENGTH, POINTER, ROW, SIZE, STRIDE, addend
 from harness.registry.schema import Symptom
 
 TITLE = "Drop an added offset or prefix length"
-PRS = (23268, 25015, 26329)
+PRS = (25015, 15469, 12582)
 SYMPTOM = Symptom.SILENT_CORRUPTION
 
 

@@ -10,7 +10,7 @@ from harness.mutate.vocabulary import is_number
 from harness.registry.schema import Symptom
 
 TITLE = "Drop a clamp, or take the wrong side of a minimum"
-PRS = (26972, 34613)
+PRS = (20915, 38877)
 SYMPTOM = Symptom.OUT_OF_BOUNDS
 EITHER = ("min", "max", "tl.minimum", "tl.maximum", "torch.minimum", "torch.maximum")
 

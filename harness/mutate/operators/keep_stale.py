@@ -11,7 +11,7 @@ from harness.mutate.vocabulary import is_number
 from harness.registry.schema import Symptom
 
 TITLE = "Forget to clear or refresh what is kept"
-PRS = (25418, 5590, 1094)
+PRS = (24401, 10892, 37165)
 SYMPTOM = Symptom.SILENT_CORRUPTION
 CLEARS = re.compile(r"\.(clear|zero_|fill_|cache_clear|reset|invalidate)$")
 REFRESHES = re.compile(r"\.copy_$")

@@ -10,7 +10,7 @@ from harness.mutate.vocabulary import is_number
 from harness.registry.schema import Symptom
 
 TITLE = "Lose a loop's last iteration"
-PRS = (32087, 39593, 2479)
+PRS = (11985, 5589)
 SYMPTOM = Symptom.SILENT_CORRUPTION
 
 

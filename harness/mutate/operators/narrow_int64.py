@@ -9,7 +9,7 @@ from harness.mutate.code import Change, FunctionCode, dotted
 from harness.registry.schema import Symptom
 
 TITLE = "Narrow int64 to int32"
-PRS = (25418, 35571, 7814)
+PRS = (35571, 7814)
 SYMPTOM = Symptom.OVERFLOW
 WIDE = ("tl.int64", "torch.int64", "torch.long", "np.int64")
 

@@ -10,7 +10,7 @@ from harness.mutate.vocabulary import ROW, accesses
 from harness.registry.schema import Symptom
 
 TITLE = "Read or write a neighbour's row"
-PRS = (26534, 24439, 38231)
+PRS = (26534, 38231)
 SYMPTOM = Symptom.SILENT_CORRUPTION
 
 

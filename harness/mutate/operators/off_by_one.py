@@ -11,7 +11,7 @@ from harness.mutate.vocabulary import LENGTH, MASK, ROW, SIZE, STRIDE, accesses,
 from harness.registry.schema import Symptom
 
 TITLE = "Miss a bound, a window or a stride by one"
-PRS = (23635, 32087, 38231)
+PRS = (22546, 32087, 26147)
 SYMPTOM = Symptom.OUT_OF_BOUNDS
 NEXT = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 

@@ -9,7 +9,7 @@ from harness.mutate.code import Change, FunctionCode, dotted
 from harness.registry.schema import Symptom
 
 TITLE = "Round down where up is right"
-PRS = (27360, 24587, 26972)
+PRS = (24587, 31616)
 SYMPTOM = Symptom.OUT_OF_BOUNDS
 CEILINGS = ("cdiv", "ceil_div", "div_ceil", "ceil_align", "align_up", "ceil_divide")
 

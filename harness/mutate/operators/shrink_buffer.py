@@ -10,7 +10,7 @@ from harness.mutate.vocabulary import PAGE, is_number, named, sizes
 from harness.registry.schema import Symptom
 
 TITLE = "Make a buffer one element, one row or one page smaller"
-PRS = (24439, 24243, 26972)
+PRS = (24439, 26972, 11871)
 SYMPTOM = Symptom.OUT_OF_BOUNDS
 
 

@@ -10,7 +10,7 @@ from harness.mutate.vocabulary import POINTER, TABLE, TRANSLATES, addends, loads
 from harness.registry.schema import Symptom
 
 TITLE = "Skip an index's translation"
-PRS = (24617, 19107)
+PRS = (24617, 19107, 16267)
 SYMPTOM = Symptom.SILENT_CORRUPTION
 
 

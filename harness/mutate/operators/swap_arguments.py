@@ -11,7 +11,7 @@ from harness.mutate.code import Change, FunctionCode, dotted, last_name
 from harness.registry.schema import Symptom
 
 TITLE = "Swap two index arguments of the same type"
-PRS = (27360, 26534)
+PRS = (7239, 26534)
 SYMPTOM = Symptom.SILENT_CORRUPTION
 ORDERLESS = re.compile(r"(^|\.)(min|max|minimum|maximum|range|static_range)$")
 KINDS = [

@@ -10,7 +10,7 @@ from harness.mutate.vocabulary import MASK, accesses, keyword, named
 from harness.registry.schema import Symptom
 
 TITLE = "Widen a mask, or drop it"
-PRS = (24439, 39593)
+PRS = (39593, 39160)
 SYMPTOM = Symptom.OUT_OF_BOUNDS
 
 

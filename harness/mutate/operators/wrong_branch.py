@@ -10,7 +10,7 @@ from harness.mutate.code import Change, FunctionCode, last_name
 from harness.registry.schema import Symptom
 
 TITLE = "Take the wrong branch of a mode's test"
-PRS = (20606, 24640, 28765)
+PRS = (20606, 24640, 26859)
 SYMPTOM = Symptom.CRASH
 MODE = re.compile(
     r"^is_(decode|extend|idle|mixed|target_verify|draft_extend|decode_or_idle|prefill)$"
