@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import signal
 import sys
 import warnings
@@ -26,7 +27,7 @@ from harness.mutate.messages import Asked, Look, Looked, Ran, Traced
 from harness.mutate.tracing import Tracer
 from harness.patching import live
 from harness.patching.plan import Choice, Direction, Placed
-from harness.prove import body
+from harness.prove import body, keeper
 from harness.registry.schema import Target
 from harness.store.records import Outcome, Side
 from harness.toggles import Toggled
@@ -84,9 +85,12 @@ class Looking:
         except UnfixError as error:
             _file(self.folder, self.look.serial, "not_live").write_text(str(error))
             return Side("", Outcome.PASSED)
+        here = os.getpid()
         with open(_file(self.folder, self.look.serial, "ended"), "ab", buffering=0) as ended:
             for asked in self.look.guards:
                 ran = self._guard(asked)
+                if os.getpid() != here:
+                    os._exit(keeper.OURS)  # a process that the guard forked and that goes on
                 ended.write(msgspec.json.encode(ran) + b"\n")
                 if ran.side.outcome not in PASSES:
                     break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from driving import Mutate
+from toy_release import Mutate
 
 
 @pytest.fixture

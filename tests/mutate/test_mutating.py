@@ -9,9 +9,17 @@ import subprocess
 import time
 from pathlib import Path
 
-from driving import CODE, Mutate, by_id, living, sources
+from toy_release import CODE, Mutate, by_id, living, sources
 
 from harness.store.database import Store
+
+# One child, which waits and ends: one that went on with the test would fork at every example too.
+LEAVES_A_CHILD = (
+    "import os, time\n"
+    "    if not hasattr(os, 'left'):\n"
+    "        os.left = True\n"
+    "        os.fork() or (time.sleep(60), os._exit(0))"
+)
 
 
 def test_each_fault_gets_its_fate_and_the_way_it_was_killed(mutate: Mutate) -> None:
@@ -39,7 +47,7 @@ def test_each_fault_gets_its_fate_and_the_way_it_was_killed(mutate: Mutate) -> N
         decorator.id: ("killed", "assertion"),
     }
     assert fates[wider.id]["longer"]
-    assert fates[wider.id]["passed"] == ["guards/test_sizes.py::test_width"]
+    assert fates[wider.id]["passed"] == ["test_sizes.py::test_width"]
     assert fates[wider.id]["ran"] > 40
     assert "segmentation fault" in fates[dies.id]["headline"]
     assert run["score"] == 100 * 6 / 7
@@ -131,7 +139,7 @@ def test_reach_is_recorded_once_until_a_guard_changes(mutate: Mutate) -> None:
 def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None:
     before = sources(mutate)
     mutate.fault("width", "rows * topk", "rows")
-    mutate.fault("width", "return rows", "import os\n    os.fork()\n    return rows")
+    mutate.fault("width", "return rows", f"{LEAVES_A_CHILD}\n    return rows")
     mutate.run()
     assert sources(mutate) == before
     assert living(mutate) == []
