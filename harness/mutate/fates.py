@@ -6,11 +6,10 @@ import re
 
 from harness.matching.nearest import diff
 from harness.mutate.faults import Fault
-from harness.mutate.messages import Looked, Ran
+from harness.mutate.messages import PASSES, Looked, Ran
 from harness.store.mutations import Fate, Fated, How
 from harness.store.records import Outcome, Side
 
-PASSES = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 REPORT = re.compile(r"^harness\.checking\.violations\.\w+: ", re.MULTILINE)
 HOW = {
     Outcome.ERROR: How.EXCEPTION,

@@ -23,7 +23,7 @@ from harness.errors import ConflictError, UnfixError
 from harness.guards import cells, plugin, profiles
 from harness.matching.states import State
 from harness.mutate.faults import Fault
-from harness.mutate.messages import Asked, Look, Looked, Ran, Traced
+from harness.mutate.messages import PASSES, Asked, Look, Looked, Ran, Traced
 from harness.mutate.tracing import Tracer
 from harness.patching import live
 from harness.patching.plan import Choice, Direction, Placed
@@ -31,8 +31,6 @@ from harness.prove import body, keeper
 from harness.registry.schema import Target
 from harness.store.records import Outcome, Side
 from harness.toggles import Toggled
-
-PASSES = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 
 
 def placed(fault: Fault) -> Placed:

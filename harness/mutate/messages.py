@@ -6,7 +6,9 @@ import msgspec
 
 from harness.mutate.faults import Fault
 from harness.prove.messages import AnySetting, Failed
-from harness.store.records import Side
+from harness.store.records import Outcome, Side
+
+PASSES = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 
 
 class Setting(AnySetting, kw_only=True):

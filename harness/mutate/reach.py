@@ -16,6 +16,7 @@ import msgspec
 
 from harness import paths
 from harness.mutate.faults import Fault
+from harness.mutate.messages import PASSES
 from harness.patching.instrument import FUNCTIONS, chain_to
 from harness.patching.plan import position_of
 from harness.releases.sources import SourceTree
@@ -94,7 +95,11 @@ def load(file: Path, wanted: str) -> Reaches:
         known = msgspec.json.decode(file.read_bytes(), type=Reaches)
     except (OSError, msgspec.MsgspecError):
         return Reaches(wanted)
-    return known if known.key == wanted else Reaches(wanted)
+    if known.key != wanted:
+        return Reaches(wanted)
+    # One that failed is asked again: it may have been the machine.
+    known.guards = {name: one for name, one in known.guards.items() if one.outcome in PASSES}
+    return known
 
 
 def save(file: Path, reaches: Reaches) -> None:

@@ -136,6 +136,21 @@ def test_reach_is_recorded_once_until_a_guard_changes(mutate: Mutate) -> None:
     assert "are recorded first" in mutate.run()["stderr"]
 
 
+def test_a_guard_that_failed_without_a_fault_is_asked_again(mutate: Mutate) -> None:
+    """It may have been the machine, and then it is well the next time."""
+    with open(mutate.guards, "a") as file:
+        file.write("\ndef test_ill():\n    assert not ILL.exists()\n")
+        file.write("from pathlib import Path\nILL = Path(__file__).parent / 'ill'\n")
+    ill = mutate.guards.parent / "ill"
+    ill.touch()
+    mutate.fault("width", "rows * topk", "rows")
+    assert mutate.run()["code"] == 1
+    ill.unlink()
+    again = mutate.run()
+    assert "the lines of 1 are recorded first" in again["stderr"]
+    assert again["code"] == 0
+
+
 def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None:
     before = sources(mutate)
     mutate.fault("width", "rows * topk", "rows")
