@@ -92,8 +92,8 @@ class Ray:
             text = original.read_text()
             mutant = root / f"{fault['id']}.py"
             mutant.write_text(text[: fault["start"]] + fault["after"] + text[fault["end"] :])
-            given.append({"id": fault["id"], "line": fault["line"], "mutant": str(mutant)})
-            given[-1]["original"] = str(original)
+            files = {"original": str(original), "mutant": str(mutant)}
+            given.append({"id": fault["id"], **files})
         (root / "given.json").write_text(json.dumps(given))
         names = {Path(fault["path"]).relative_to(package.parent) for fault in faults}
         self.modules = sorted(str(self.copy / name) for name in names)

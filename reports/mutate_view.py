@@ -150,7 +150,7 @@ def why(fated: Fated) -> str:
         return f"{how}: {guard_name(fated.by)}: {fated.headline}"
     if fated.fate is Fate.SURVIVED:
         names = ", ".join(guard_name(guard) for guard in fated.passed)
-        longer = ", each with ten times its examples" if fated.longer else ""
+        longer = ", then with many more examples" if fated.longer else ""
         return f"ran {fated.ran} times; passed by {names}{longer}"
     return fated.why
 

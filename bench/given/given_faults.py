@@ -1,7 +1,7 @@
 """Operators for cosmic-ray: each is one fault that a file names, at the one place where it is.
 
-GIVEN_FAULTS in the environment is a list of them as JSON: `id`, `line`, and two files, the module
-as it is and with the fault.
+GIVEN_FAULTS in the environment is a list of them as JSON: `id`, and two files, the module as it is
+and with the fault.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Given(Operator):
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
         if node.type == "file_input" and node.get_code() == self.text():
-            yield (self.fault["line"], 0), (self.fault["line"], 0)
+            yield node.start_pos, node.end_pos
 
     def mutate(self, node: Any, index: int) -> Any:
         return parso.parse(Path(self.fault["mutant"]).read_text())

@@ -37,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-least", type=float, metavar="P", help="percent killed of those reached, else red"
     )
     parser.add_argument("--profile", choices=("smoke", "default", "nightly"), default="default")
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=10,
+        metavar="N",
+        help="times as many for what survived a first look (10); 1: no second look",
+    )
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="faults at a time")
     parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a fault's guards")
     parser.add_argument(

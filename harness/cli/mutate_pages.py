@@ -73,9 +73,10 @@ class Progress(Teller):
     def fated(self, mutation: Mutation, fated: Fated) -> None:
         done, planned = len(mutation.fates), mutation.planned
         self.bar.update(self.task, description="faults", completed=done, total=planned)
-        if fated.fate is Fate.SURVIVED or fated.untrue:
-            fault = fated.fault
-            self._say(f"{fated.fate.value}: {fault.id} {fault.target}:{fault.line} {fault.words}")
+        if fated.fate is Fate.SURVIVED or fated.longer or fated.untrue:
+            fault, longer = fated.fault, " after a longer look" if fated.longer else ""
+            where = f"{fault.target}:{fault.line}"
+            self._say(f"{fated.fate.value}{longer}: {fault.id} {where} {fault.words}")
         counts = ", ".join(f"{count} {name}" for name, count in mutation.counts.items())
         self._in_a_log(f"{done} of {planned} faults: {counts}")
 

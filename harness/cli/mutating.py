@@ -36,7 +36,7 @@ from harness.store.mutations import Code, Mutation
 
 SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),
-    *("profile", "memory", "suite"),
+    *("profile", "memory", "suite", "examples"),
 )
 
 
@@ -200,8 +200,8 @@ def _asked(
 ) -> Asked:
     jobs = len(os.sched_getaffinity(0)) if arguments.jobs is None else arguments.jobs
     memory = running.share_of_memory(jobs) if arguments.memory is None else arguments.memory * 2**30
-    if jobs < 1 or memory < 1:
-        raise UnfixError("-j and --memory are positive numbers")
+    if jobs < 1 or memory < 1 or arguments.examples < 1:
+        raise UnfixError("-j, --memory and --examples are positive numbers")
     words, place = fuzzing.suites(arguments.suite)
     return Asked(
         target=target,
@@ -213,6 +213,7 @@ def _asked(
         jobs=jobs,
         memory=int(memory),
         profile=arguments.profile,
+        examples=arguments.examples,
         shrink=bool(arguments.fault),
         folders=arguments.toggles,
         guards=_guards(words),

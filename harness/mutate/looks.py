@@ -38,6 +38,7 @@ class Asked:
     jobs: int
     memory: int
     profile: str
+    examples: int = 10  # times as many for what survived a first look; 1: no second one
     shrink: bool = False
     folders: list[Path] = field(default_factory=list)  # further toggles
     guards: list[Path] = field(default_factory=list)  # files of guards that are not ours
@@ -72,6 +73,7 @@ class Looks:
         self.asked = asked
         self.folder = folder
         self.again: deque[Pending] = deque()  # before any that has not begun
+        self.later: deque[Pending] = deque()  # after all others
         self._problem = problem
         self._worker: LookWorker | None = None
         self._numbers: dict[str, int] = {}
@@ -121,13 +123,19 @@ class Looks:
         """Until there are no more, and all have ended; each is taken when there is room for it."""
         while True:
             while len(self._running) < self.asked.jobs:
-                pending = self.again.popleft() if self.again else next(more, None)
+                pending = self._next(more)
                 if pending is None:
                     break
                 self._hand_out(pending)
             if not self._running:
                 return
             self._listen()
+
+    def _next(self, more: Iterator[Pending]) -> Pending | None:
+        if self.again:
+            return self.again.popleft()
+        pending = next(more, None)
+        return self.later.popleft() if pending is None and self.later else pending
 
     def _hand_out(self, pending: Pending) -> None:
         assert self._worker is not None

@@ -18,7 +18,6 @@ from harness.store.mutations import Fate, Fated, GuardFacts, Mutation
 from harness.store.records import Outcome
 
 FOR_A_GUARD = 600.0  # seconds for one without a fault, traced
-EXAMPLES = 10  # times as many for what survived a first look
 LEFT_OUT = f"suites/accuracy/{ENGINE}: its servers are other processes, without the fault"
 
 
@@ -129,9 +128,11 @@ class Mutating:
 
     def _faults(self) -> Iterator[Pending]:
         """A first look at each that is reached; taken one by one, so that the order learns."""
-        for fated in self.run.fates:
+        for fated in self.run.fates:  # of before the run was stopped
             if fated.by:
                 self.order.killed(fated.fault, fated.by)
+            elif fated.passed and not fated.longer:
+                self._look_longer(fated)
         done = {fated.fault.id for fated in self.run.fates}
         for fault in self.asked.faults:
             if fault.id in done:
@@ -173,17 +174,25 @@ class Mutating:
             if examples == 1:
                 for name, ran in zip(names, looked.ended, strict=True):
                     self.order.passed(name, ran.side.seconds)
-                fated.longer = True
-                again = [self.reaches.guards[name] for name in fated.passed]
-                self.looks.again.append(self._look(fated, again, EXAMPLES))
-                return
+                self._look_longer(fated)
+        fated.longer = examples > 1
         self._keep(fated)
 
+    def _look_longer(self, fated: Fated) -> None:
+        """Once more, when each other fault has been looked at."""
+        if self.asked.examples > 1:
+            known = self.reaches.guards
+            again = [known[name] for name in fated.passed if name in known]
+            self.looks.later.append(self._look(fated, again, self.asked.examples))
+
     def _keep(self, fated: Fated) -> None:
+        """What is known of a fault, for the first or the second time."""
         equal = self.asked.equals.get(fated.fault.id)
         if equal is not None:
             fated.why = equal
             fated.fate = fated.fate if fated.fate is Fate.KILLED else Fate.EQUAL
-        self.run.fates.append(fated)
-        self.store.fated(self.run.id, len(self.run.fates), fated)
+        if not fated.longer:
+            self.run.fates.append(fated)
+        number = next(n for n, one in enumerate(self.run.fates, 1) if one is fated)
+        self.store.fated(self.run.id, number, fated)
         self.teller.fated(self.run, fated)
