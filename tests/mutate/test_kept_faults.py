@@ -11,7 +11,7 @@ from small import made, text
 from harness.matching.scopes import ModuleSource
 from harness.matching.states import State, find
 from harness.mutate.faults import Fault
-from harness.mutate.keeping import LONGEST, CannotKeep, Changed, as_yaml, toggle_of
+from harness.mutate.keeping import LONGEST, CannotKeep, Changed, as_yaml, holds, toggle_of
 from harness.mutate.making import make
 from harness.mutate.targets import named
 from harness.patching.plan import Choice, Direction
@@ -164,6 +164,23 @@ def test_what_no_short_form_tells_apart_is_refused_with_a_sentence() -> None:
     with pytest.raises(CannotKeep) as caught:
         kept(code)
     assert f"no form of at most {LONGEST} lines tells its place in f" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("edit", "taken"),
+    [
+        (Edit("cdiv(n,  m)", "n // m", "m:f"), True),
+        (Edit("cdiv(n, m)", "n // m", "m:f"), False),  # taken back, a space would be gone
+        (Edit("cdiv(n,  m)", "n / m", "m:f"), False),  # another fault
+        (Edit("cdiv(n,  m)", "n // m", "m:g"), False),  # another place
+        (Edit("g(n, m)", "n // m", "m:f"), False),
+        (Edit("cdiv($A,  m)", "$A // m", "m:f"), False),  # a name of its own
+    ],
+)
+def test_two_forms_hold_if_they_give_just_the_two_texts(edit: Edit, taken: bool) -> None:
+    code = "def f(n, m):\n    return cdiv(n,  m)\n"
+    (fault,) = made(code, "round-down").faults
+    assert holds(edit, fault, Memory({"m": code}), "0.5.9") is taken
 
 
 def test_a_fault_of_another_text_is_refused() -> None:
