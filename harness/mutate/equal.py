@@ -87,6 +87,8 @@ def _said(document: LinedDocument, message: str) -> ToggleFileError:
     problem = problem.replace("Object contains unknown field", "unknown key").replace(
         "Object missing required field", "missing key"
     )
+    if steps[1:] == ["id"] and "got `int`" in problem:
+        problem = "an id of digits alone stands in quotes: YAML reads a number"
     if "matching regex" in problem:
         problem = {
             "id": "an id is ten hexadecimal digits",

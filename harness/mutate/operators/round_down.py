@@ -39,9 +39,11 @@ def spelled_out(function: FunctionCode, node: ast.BinOp) -> Iterator[Change]:
                 last = len(codes) - 1 - codes[::-1].index(code)
                 del rest[last], codes[last]
             if rest:
-                after = " ".join(f"{sign} {bracketed(function, term)}" for sign, term in rest)
+                terms = " ".join(f"{sign} {bracketed(function, term)}" for sign, term in rest)
+                many = terms.removeprefix("+ ")
+                after = f"({many})" if len(rest) > 1 or many.startswith("-") else many
                 words = "a partly filled last one is not counted"
-                yield function.replaced(node.left, after.removeprefix("+ "), words)
+                yield function.replaced(node, f"{after} // {function.code(node.right)}", words)
             return
 
 
