@@ -15,8 +15,8 @@ What each does for a fault, which is not the same:
 - cosmic-ray changes the file and runs pytest anew: SGLang is imported, the suite is collected, and
   all its tests run until one fails. Its local distributor has one process.
 - `unfix mutate` imports SGLang once, records once which guard runs which lines, and forks for a
-  fault; there the guards that run its lines run, until one fails. What survived is looked at once
-  more, with ten times the examples; cosmic-ray does not do that. `-j 1` here, as cosmic-ray has it.
+  fault; there the guards that run its lines run, until one fails. There is no second look with
+  more examples (`--examples 1`), which cosmic-ray does not have either, and one fork at a time.
 
 Times are those of whole commands, their start included. `seconds_a_fault` is that over the faults;
 `each_further_s` leaves out what is paid once: for unfix the import and the record of lines, for
@@ -135,7 +135,7 @@ class Ray:
 def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
     release = managed.get(arguments.release)
     words = [arguments.family, "--release", release.name, "--suite", arguments.suite]
-    words += ["--profile", arguments.profile]
+    words += ["--profile", arguments.profile, "--examples", "1"]
     words += ["--limit", str(arguments.faults), "--seed", str(arguments.seed)]
     home = root / "home"
     home.mkdir()

@@ -216,7 +216,6 @@ def _asked(
         examples=arguments.examples,
         shrink=bool(arguments.fault),
         folders=arguments.toggles,
-        guards=_guards(words),
     )
 
 

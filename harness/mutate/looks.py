@@ -41,7 +41,6 @@ class Asked:
     examples: int = 10  # times as many for what survived a first look; 1: no second one
     shrink: bool = False
     folders: list[Path] = field(default_factory=list)  # further toggles
-    guards: list[Path] = field(default_factory=list)  # files of guards that are not ours
 
 
 @dataclass

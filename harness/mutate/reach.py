@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -30,6 +32,7 @@ class Reached(msgspec.Struct):
     outcome: Outcome
     seconds: float
     headline: str = ""
+    suite: str = ""  # digest of the folder that its file is in
     lines: dict[str, list[int]] = {}  # of SGLang's modules
     imported: list[str] = []  # modules that nobody had imported before it
 
@@ -67,14 +70,13 @@ def reaching(fault: Fault, text: str, reaches: Reaches) -> list[Reached]:
     return [one for one in reaches.guards.values() if one.runs(fault.module, lines)]
 
 
-def key(tree: SourceTree, guards: list[Path], profile: str) -> str:
-    """What the record hangs on: the guards and what they stand on, the release, the profile."""
+def key(tree: SourceTree, profile: str) -> str:
+    """What the whole record hangs on: what guards stand on, the release, the profile."""
     digest = hashlib.sha256(f"{profile}\0{tree.version}\0".encode())
-    names = ("suites", "fixtures", "toggles", "harness/guards", "harness/checking")
-    for place in [*(paths.project() / name for name in names), *guards]:
-        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            if file.suffix in (".py", ".yaml", ".json") and file.is_file():
-                digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
+    names = ("fixtures", "toggles", "harness/guards", "harness/checking")
+    shared = [(paths.project() / "suites").glob("*.py")]
+    for files in shared + [(paths.project() / name).rglob("*") for name in names]:
+        _add(digest, files)
     # Thousands of files of a release: that none was touched is enough.
     for name in sorted(tree.files()):
         with contextlib.suppress(OSError):
@@ -83,22 +85,44 @@ def key(tree: SourceTree, guards: list[Path], profile: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def suite_of(guard: str, place: Path) -> str:
+    """What one guard hangs on besides: all that lies in its folder."""
+    return _of_folder((place / guard.partition("::")[0]).parent)
+
+
+@functools.cache
+def _of_folder(folder: Path) -> str:
+    digest = hashlib.sha256()
+    _add(digest, folder.rglob("*"))
+    return digest.hexdigest()[:16]
+
+
+def _add(digest: hashlib._Hash, files: Iterable[Path]) -> None:
+    for file in sorted(files):
+        if file.suffix in (".py", ".yaml", ".json") and file.is_file():
+            digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
+
+
 def file_of(release: str, profile: str, words: list[str]) -> Path:
     """One file for a release, a profile, and the guards that pytest is told to collect."""
     place = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
     return paths.state() / "reach" / f"{release}-{profile}-{place}.json"
 
 
-def load(file: Path, wanted: str) -> Reaches:
-    """What is known already; nothing if anything has changed since."""
+def load(file: Path, wanted: str, place: Path) -> Reaches:
+    """What is known already, without what has changed since."""
     try:
         known = msgspec.json.decode(file.read_bytes(), type=Reaches)
     except (OSError, msgspec.MsgspecError):
         return Reaches(wanted)
     if known.key != wanted:
         return Reaches(wanted)
-    # One that failed is asked again: it may have been the machine.
-    known.guards = {name: one for name, one in known.guards.items() if one.outcome in PASSES}
+    known.guards = {
+        name: one
+        for name, one in known.guards.items()
+        # One that failed is asked again: it may have been the machine.
+        if one.outcome in PASSES and one.suite == suite_of(name, place)
+    }
     return known
 
 

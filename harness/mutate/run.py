@@ -78,9 +78,9 @@ class Mutating:
         for problem in said.problems:
             self._problem(problem)
         asked = self.asked
-        key = reach.key(asked.target.tree, asked.guards, asked.profile)
+        key = reach.key(asked.target.tree, asked.profile)
         self.file = reach.file_of(asked.target.name, asked.profile, asked.words)
-        self.reaches = reach.load(self.file, key)
+        self.reaches = reach.load(self.file, key, asked.place)
         modules = {fault.module for fault in asked.faults}
         self.looks.load(sorted({*modules, *self.reaches.imported}))
         self.teller.met(said, sum(guard in self.reaches.guards for guard in said.guards))
@@ -118,6 +118,7 @@ class Mutating:
             outcome=side.outcome,
             seconds=side.seconds,
             headline=side.headline,
+            suite=reach.suite_of(names[0], self.asked.place),
             lines=traced.lines if traced else {},
             imported=traced.imported if traced else [],
         )
