@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.errors import PatchError, UnknownToggle
 from harness.patching.live import engine
-from harness.patching.plan import Choice, Direction
+from harness.patching.plan import Change, Choice, Direction
 from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
 
@@ -27,7 +27,7 @@ from harness.registry.catalogue import Catalogue
 class Toggled:
     """Toggles that are in while the block (or the decorated function) runs."""
 
-    def __init__(self, choices: tuple[Choice, ...]) -> None:
+    def __init__(self, choices: tuple[Change, ...]) -> None:
         self.choices = choices
         self._before: list[tuple[int, int]] = []
         self._reached = 0

@@ -17,6 +17,7 @@ COMMANDS = {
     "lifecycle": "every guard on every release with nothing toggled: when each bug lived",
     "bisect": "which fix a symptom is about, over toggles, releases or commits",
     "fuzz": "suites for as long as a budget lasts: each failure shrunk, kept, replayed anywhere",
+    "mutate": "faults of the known kinds, made anywhere: how strong are the suites",
     "eval": "accuracy, end to end: a real server's answers, paired against a baseline's",
     "matrix": "the configuration matrix: plan, run and split combinations of options",
     "report": "any stored run again: table, page, JUnit, Markdown, JSON",

@@ -11,6 +11,7 @@ from harness.cli import (
     history_pages,
     index_pages,
     matrix_pages,
+    mutate_pages,
     options,
     pages,
     search_pages,
@@ -80,6 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
         eval_pages.write(evaluations[0], arguments)
         eval_pages.show(evaluations[0], arguments)
         return 0 if evaluations[0].green else 1
+    if mutations := [one for one in map(store.find_mutation, names) if one]:
+        if len(names) > 1:
+            raise UnfixError("a mutation run is shown by itself: name it alone")
+        mutate_pages.write(mutations[0], arguments)
+        mutate_pages.show(mutations[0], arguments)
+        return 0 if mutations[0].green else 1
     if not names:
         names = [store.newest().id]
     runs = [store.load(name) for name in dict.fromkeys(names)]
@@ -104,6 +111,7 @@ def _list(store: Store, as_json: bool) -> int:
     searches = store.searches()
     evaluations = store.evaluations()
     matrices = [store.with_cells(run) for run in store.matrices()]
+    mutations = [store.with_fates(run) for run in store.mutations()]
     if as_json:
         listed: list[dict[str, Any]] = [
             {
@@ -133,6 +141,7 @@ def _list(store: Store, as_json: bool) -> int:
         ]
         listed += [eval_pages.as_listed(one) for one in evaluations]
         listed += [matrix_pages.as_listed(one) for one in matrices]
+        listed += [mutate_pages.as_listed(one) for one in mutations]
         options.print_json(listed)
         return 0
     from rich.table import Table
@@ -148,7 +157,12 @@ def _list(store: Store, as_json: bool) -> int:
             *(search.id, f"bisect {search.kind}", search.started, search.status, search.verdict),
             Text(search.summary),
         )
-    for row in [*map(eval_pages.as_listed, evaluations), *map(matrix_pages.as_listed, matrices)]:
+    others = [
+        *map(eval_pages.as_listed, evaluations),
+        *map(matrix_pages.as_listed, matrices),
+        *map(mutate_pages.as_listed, mutations),
+    ]
+    for row in others:
         green = "green" if row["green"] else "red"
         table.add_row(
             *(Text(row[name]) for name in ("id", "kind", "started", "status")),

@@ -17,7 +17,7 @@ from harness.errors import UnfixError
 from harness.guards import absence, cells, device, profiles, recording, replay, sides
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
-from harness.patching.plan import Choice
+from harness.patching.plan import Change
 from harness.toggles import Toggled
 
 PREPARED = pytest.StashKey[bool]()
@@ -25,7 +25,7 @@ ONE_SIDED = pytest.StashKey[set[str]]()
 # Set by a runner that judges by itself: each guard is run on these sides, and says what it says.
 SIDES = pytest.StashKey[tuple[Side, ...]]()
 # And what it wants in while a guard runs that has no side of its own.
-UNDER = pytest.StashKey[tuple[Choice, ...]]()
+UNDER = pytest.StashKey[tuple[Change, ...]]()
 PARAMETER = "unfix_cell"
 _SEED = "UNFIX_SEED"
 

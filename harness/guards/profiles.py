@@ -43,15 +43,16 @@ def load(name: str) -> None:
 
 
 @contextlib.contextmanager
-def longer(test: Callable[..., Any]) -> Iterator[None]:
-    """Let a Hypothesis test look longer, for one call."""
+def longer(test: Callable[..., Any], times: int = LONGER, shrinking: bool = True) -> Iterator[None]:
+    """Let a Hypothesis test look longer for one call, and shrink what it finds or not."""
     name = "_hypothesis_internal_use_settings"
     test = getattr(test, "__func__", test)  # of a method
     usual = getattr(test, name, None)
     if usual is None:
         yield
         return
-    setattr(test, name, settings(usual, max_examples=LONGER * usual.max_examples))
+    phases = [phase for phase in usual.phases if shrinking or phase is not Phase.shrink]
+    setattr(test, name, settings(usual, max_examples=times * usual.max_examples, phases=phases))
     try:
         yield
     finally:

@@ -26,7 +26,7 @@ from harness.patching import boot, functions, kernels
 from harness.patching.attestation import Recorder
 from harness.patching.importers import importers
 from harness.patching.importing import PACKAGE, PatchedLoader
-from harness.patching.plan import Choice, make
+from harness.patching.plan import Change, make
 from harness.patching.units import Unit
 from harness.patching.variants import Builder, Variant
 from harness.releases import sources
@@ -69,11 +69,11 @@ class Engine:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._active: Counter[Choice] = Counter()
+        self._active: Counter[Change] = Counter()
         self._applied: dict[str, Variant] = {}
         self._originals: dict[tuple[Any, ...], tuple[Unit, Any]] = {}
-        self._variants: dict[tuple[str, frozenset[Choice]], Variant] = {}
-        self._modules_of: dict[Choice, tuple[str, ...]] = {}
+        self._variants: dict[tuple[str, frozenset[Change]], Variant] = {}
+        self._modules_of: dict[Change, tuple[str, ...]] = {}
         self._sources: LivingSources | None = None
         self._recorder: Recorder | None = None
 
@@ -96,24 +96,24 @@ class Engine:
         """Whether nothing is toggled."""
         return not self._active
 
-    def enter(self, choices: Iterable[Choice]) -> None:
+    def enter(self, choices: Iterable[Change]) -> None:
         with self._lock:
             wanted = self._active + Counter(choices)
             self._refuse_both_ways(wanted)
             self._move(wanted)
 
-    def leave(self, choices: Iterable[Choice]) -> None:
+    def leave(self, choices: Iterable[Change]) -> None:
         with self._lock:
             self._move(self._active - Counter(choices))
 
-    def _refuse_both_ways(self, wanted: Counter[Choice]) -> None:
-        directions: dict[str, Choice] = {}
+    def _refuse_both_ways(self, wanted: Counter[Change]) -> None:
+        directions: dict[str, Change] = {}
         for choice in wanted:
-            other = directions.setdefault(choice.toggle.id, choice)
+            other = directions.setdefault(choice.id, choice)
             if other is not choice and other != choice:
                 raise ConflictError(f"{other} and {choice} are asked for at once")
 
-    def _move(self, wanted: Counter[Choice]) -> None:
+    def _move(self, wanted: Counter[Change]) -> None:
         """From the active set to the wanted one; nothing is touched unless all of it can be."""
         before, after = set(self._active), set(wanted)
         if before != after:
@@ -139,13 +139,13 @@ class Engine:
                 self._switch(module, variant)
             raise
 
-    def _modules(self, choice: Choice) -> tuple[str, ...]:
+    def _modules(self, choice: Change) -> tuple[str, ...]:
         if choice not in self._modules_of:
             plan = make([choice], self.sources, str(self.sources.version))
             self._modules_of[choice] = tuple(module.module for module in plan.modules)
         return self._modules_of[choice]
 
-    def _variant(self, name: str, choices: frozenset[Choice]) -> Variant | None:
+    def _variant(self, name: str, choices: frozenset[Change]) -> Variant | None:
         if not choices:
             return None
         known = self._variants.get((name, choices))
@@ -228,20 +228,17 @@ class Engine:
             for function in functions.closures_of(before):
                 function.__code__ = after
 
-    def _attest(self, choices: set[Choice], modules: Iterable[str]) -> None:
+    def _attest(self, choices: set[Change], modules: Iterable[str]) -> None:
         self.recorder.applied(
             str(self.sources.version),
-            [
-                {"id": c.toggle.id, "direction": c.direction.value, "title": c.toggle.title}
-                for c in sorted(choices, key=str)
-            ],
+            [{"id": c.id, "direction": c.verb, "title": c.title} for c in sorted(choices, key=str)],
         )
         for module in modules:
             self.recorder.patched(module)
 
-    def reach(self, choices: Iterable[Choice]) -> int:
+    def reach(self, choices: Iterable[Change]) -> int:
         """How often the code of these toggles has run in this process while they were in."""
-        wanted = {(c.toggle.id, c.direction.value) for c in choices}
+        wanted = {(c.id, c.verb) for c in choices}
         return sum(n for s, n in self.recorder.counts() if (s.toggle, s.direction) in wanted)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -18,7 +18,7 @@ from harness.errors import ConflictError, NotApplicable, PatchError
 from harness.matching.patterns import Match, same_code
 from harness.matching.scopes import ModuleSource
 from harness.matching.states import Finding, Site, Sources, State, find, form
-from harness.registry.schema import Toggle
+from harness.registry.schema import Target, Toggle
 
 
 class Direction(Enum):
@@ -43,8 +43,40 @@ class Choice:
     toggle: Toggle
     direction: Direction
 
+    @property
+    def id(self) -> str:
+        return self.toggle.id
+
+    @property
+    def title(self) -> str:
+        return self.toggle.title
+
+    @property
+    def verb(self) -> str:
+        return self.direction.value
+
     def __str__(self) -> str:
-        return f"{self.direction.value} {self.toggle.id}"
+        return f"{self.verb} {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A change that no toggle states: a piece of a module's text, replaced where it stands."""
+
+    id: str
+    title: str
+    target: Target
+    start: int  # characters of the module's own text
+    end: int
+    before: str
+    after: str
+    verb = "fault"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.id}"
+
+
+Change = Choice | Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +115,53 @@ class Plan:
         return asdict(self)
 
 
-def make(choices: Iterable[Choice], sources: Sources, release: str) -> Plan:
-    """The plan for these toggles on this release, or an error that names the one in the way."""
-    chosen = list(dict.fromkeys(choices))
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """One piece of a module that a change replaces; `site` is where a toggle stands."""
+
+    change: Change
+    target: Target
+    source: ModuleSource
+    start: int
+    end: int
+    written: str
+    site: Site | None
+
+
+def make(changes: Iterable[Change], sources: Sources, release: str) -> Plan:
+    """The plan for these changes of this release, or an error that names the one in the way."""
+    chosen = list(dict.fromkeys(changes))
     _refuse_both_ways(chosen)
-    by_module: dict[str, list[tuple[Choice, Site]]] = defaultdict(list)
-    for choice in chosen:
-        finding = find(choice.toggle, sources)
-        _refuse_state(choice, finding, release)
-        for site in finding.sites:
-            by_module[site.source.module].append((choice, site))
+    by_module: dict[str, list[_Edit]] = defaultdict(list)
+    for change in chosen:
+        for edit in _edits(change, sources, release):
+            by_module[edit.source.module].append(edit)
     modules = tuple(_patch(edits) for edits in by_module.values())
-    return Plan(
-        release,
-        tuple((c.toggle.id, c.direction.value, c.toggle.title) for c in chosen),
-        modules,
-    )
+    return Plan(release, tuple((c.id, c.verb, c.title) for c in chosen), modules)
 
 
-def _refuse_both_ways(choices: list[Choice]) -> None:
-    seen: dict[str, Choice] = {}
-    for choice in choices:
-        other = seen.setdefault(choice.toggle.id, choice)
-        if other is not choice:
+def _refuse_both_ways(changes: list[Change]) -> None:
+    seen: dict[str, Change] = {}
+    for change in changes:
+        other = seen.setdefault(change.id, change)
+        if other is not change:
             raise ConflictError(
-                f"toggle {choice.toggle.id} is asked for twice over: "
-                f"{other.direction.value} and {choice.direction.value}"
+                f"toggle {change.id} is asked for twice over: {other.verb} and {change.verb}"
             )
+
+
+def _edits(change: Change, sources: Sources, release: str) -> Iterator[_Edit]:
+    if isinstance(change, Placed):
+        source = sources.read(change.target.module)
+        if source is None or source.text[change.start : change.end] != change.before:
+            raise NotApplicable(f"{change}: {change.target} is not the text that it was made for")
+        yield _Edit(change, change.target, source, change.start, change.end, change.after, None)
+        return
+    finding = find(change.toggle, sources)
+    _refuse_state(change, finding, release)
+    for site in finding.sites:
+        start, end = site.match.start, site.match.end
+        yield _Edit(change, site.target, site.source, start, end, _written(change, site), site)
 
 
 def _refuse_state(choice: Choice, finding: Finding, release: str) -> None:
@@ -127,23 +179,22 @@ def _refuse_state(choice: Choice, finding: Finding, release: str) -> None:
     )
 
 
-def _patch(edits: list[tuple[Choice, Site]]) -> PatchedModule:
-    source = edits[0][1].source
-    edits = sorted(edits, key=lambda item: (item[1].match.start, item[1].match.end))
-    for (choice, site), (other, following) in itertools.pairwise(edits):
-        if following.match.start < site.match.end:
+def _patch(edits: list[_Edit]) -> PatchedModule:
+    source = edits[0].source
+    edits = sorted(edits, key=lambda edit: (edit.start, edit.end))
+    for edit, following in itertools.pairwise(edits):
+        if following.start < edit.end:
             raise ConflictError(
-                f"{choice} and {other} change the same code, "
-                f"{source.module} line {line_of(source.text, following.match.start)}"
+                f"{edit.change} and {following.change} change the same code, "
+                f"{source.module} line {line_of(source.text, following.start)}"
             )
     text, spans = "", []
     position = 0
-    for choice, site in edits:
-        text += source.text[position : site.match.start]
-        written = _written(choice, site)
-        spans.append((choice, site, len(text), len(text) + len(written)))
-        text += written
-        position = site.match.end
+    for edit in edits:
+        text += source.text[position : edit.start]
+        spans.append((edit, len(text), len(text) + len(edit.written)))
+        text += edit.written
+        position = edit.end
     text += source.text[position:]
     _check(source, text, spans)
     return PatchedModule(
@@ -151,7 +202,7 @@ def _patch(edits: list[tuple[Choice, Site]]) -> PatchedModule:
         source.path,
         digest(source.text),
         text,
-        tuple(_site(choice, site, text, start, end) for choice, site, start, end in spans),
+        tuple(_site(edit, text, start, end) for edit, start, end in spans),
     )
 
 
@@ -162,22 +213,23 @@ def _written(choice: Choice, site: Site) -> str:
     return form(side).write(site.match, site.source.text)
 
 
-def _check(source: ModuleSource, text: str, spans: list[tuple[Choice, Site, int, int]]) -> None:
-    """The patched text is Python, and holds each edit in its other form, once, where it was put."""
+def _check(source: ModuleSource, text: str, spans: list[tuple[_Edit, int, int]]) -> None:
+    """The patched text is Python, and holds each toggle's other form, once, where it was put."""
     try:
         compile(text, source.path, "exec", dont_inherit=True)
     except SyntaxError as error:
-        asked = ", ".join(sorted({str(choice) for choice, *_ in spans}))
+        asked = ", ".join(sorted({str(edit.change) for edit, *_ in spans}))
         raise PatchError(
             f"{source.module} does not compile after {asked}: {error.msg} at line {error.lineno}: "
             f"{(error.text or '').strip()}"
         ) from error
     after = ModuleSource(source.module, source.path, text)
-    for choice, site, start, _ in spans:
-        if choice.direction is Direction.OBSERVE:
+    for edit, start, _ in spans:
+        choice, site = edit.change, edit.site
+        if site is None or choice.verb == Direction.OBSERVE.value:
             continue
         wanted, gone = site.edit.buggy, site.edit.fixed
-        if choice.direction is Direction.ENABLE:
+        if choice.verb == Direction.ENABLE.value:
             wanted, gone = gone, wanted
         scopes = after.scopes(site.target.qualname)
         there = [m for scope in scopes for m in form(wanted).find(scope, text)]
@@ -197,18 +249,11 @@ def _binds_alike(written: Match, found: Match) -> bool:
     )
 
 
-def _site(choice: Choice, site: Site, text: str, start: int, end: int) -> PatchedSite:
+def _site(edit: _Edit, text: str, start: int, end: int) -> PatchedSite:
     line, column = position_of(text, start)
     end_line, end_column = position_of(text, end)
-    return PatchedSite(
-        choice.toggle.id,
-        choice.direction.value,
-        str(site.target),
-        line,
-        column,
-        end_line,
-        end_column,
-    )
+    change = edit.change
+    return PatchedSite(change.id, change.verb, str(edit.target), line, column, end_line, end_column)
 
 
 def line_of(text: str, offset: int) -> int:

@@ -102,6 +102,8 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _skipped(report: pytest.TestReport) -> Side:
+    if hasattr(report, "wasxfail"):
+        return Side("", Outcome.SKIPPED, headline=f"it is expected to fail: {report.wasxfail}")
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
     reason = reason.removeprefix("Skipped: ")
     if reason.startswith(absence.PREFIX):

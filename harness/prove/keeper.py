@@ -33,8 +33,10 @@ SIGNALS: dict[int, tuple[Outcome, str]] = {
     signal.SIGSEGV: (Outcome.SEGFAULT, "segmentation fault"),
     signal.SIGBUS: (Outcome.SEGFAULT, "bus error"),
     signal.SIGABRT: (Outcome.ABORT, "aborted"),
+    signal.SIGALRM: (Outcome.HANG, "it did not end in time"),
 }
 OUTPUT = 8000  # bytes kept
+FORKS = 500  # of a test and all below it; a guard that starts servers needs a few dozen
 OURS = 70  # the exit code of a test's process in which not the test failed
 
 
@@ -135,6 +137,7 @@ def _be_the_test(test: Callable[[], Side], keeper: int, place: Place) -> None:
         # A folder of its own for pytest's `tmp_path`, which ends with the run.
         place.file("tmp").mkdir()
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(place.file("tmp"))
+        processes.allow_forks(FORKS)
         here = os.getpid()
         side = test()
         if os.getpid() != here:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import signal
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 _libc = ctypes.CDLL(None, use_errno=True)
+TOO_MANY = 71  # the exit code of a child beyond the forks that are allowed
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -78,6 +80,23 @@ def end_all_below(pid: int) -> int:
                 os.waitpid(child, 0)
                 ended += 1
     return ended
+
+
+def allow_forks(many: int) -> None:
+    """Let this process and those below it fork so often in all; each child after that ends.
+
+    A child that goes on where its parent does, in a loop that forks, would fill the machine faster
+    than anybody could end them. The count is shared memory; losing one of a race is no matter.
+    """
+    count = mmap.mmap(-1, 4)
+
+    def born() -> None:
+        forks = int.from_bytes(count[:4], "little") + 1
+        count[:4] = forks.to_bytes(4, "little")
+        if forks > many:
+            os._exit(TOO_MANY)
+
+    os.register_at_fork(after_in_child=born)
 
 
 def killed_for_memory() -> int:

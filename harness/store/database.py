@@ -17,13 +17,14 @@ from harness.store.file import TABLES, as_text
 from harness.store.fuzzing_table import Fuzzings
 from harness.store.glances import Glances
 from harness.store.matrix_table import Matrices
+from harness.store.mutation_table import Mutations
 from harness.store.records import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
 from harness.store.search_table import Searches
 from harness.store.writers import alive, me
 
 
-class Store(Searches, Evaluations, Matrices, Fuzzings, Glances):
-    """The runs, searches, evaluations, matrix and fuzzing runs of one file."""
+class Store(Searches, Evaluations, Matrices, Fuzzings, Mutations, Glances):
+    """The runs, searches, evaluations, matrix, fuzzing and mutation runs of one file."""
 
     # Writing
 
@@ -87,6 +88,7 @@ class Store(Searches, Evaluations, Matrices, Fuzzings, Glances):
         self.merge_evaluations(there)
         self.merge_matrices(there)
         self.merge_fuzzings(there)
+        self.merge_mutations(there)
         there.close()
         return [run.id for run in theirs]
 

@@ -35,6 +35,12 @@ FUZZINGS = """
 CREATE TABLE IF NOT EXISTS fuzzings (id TEXT PRIMARY KEY, started TEXT, status TEXT, process TEXT,
     data TEXT);
 """
+MUTATIONS = """
+CREATE TABLE IF NOT EXISTS mutations (id TEXT PRIMARY KEY, started TEXT, status TEXT,
+    process TEXT, data TEXT);
+CREATE TABLE IF NOT EXISTS fates (run TEXT, fault TEXT, number INTEGER, fate TEXT, data TEXT,
+    PRIMARY KEY (run, fault));
+"""
 SCHEMA = f"""
 PRAGMA user_version = {FORMAT};
 CREATE TABLE runs (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, seconds REAL,
@@ -50,11 +56,11 @@ CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT
 CREATE TABLE searches (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, process TEXT,
     data TEXT);
 CREATE TABLE trials (search TEXT, number INTEGER, data TEXT, PRIMARY KEY (search, number));
-{EVALUATIONS}{MATRICES}{FUZZINGS}"""
+{EVALUATIONS}{MATRICES}{FUZZINGS}{MUTATIONS}"""
 LATER = {  # what an older file lacks
-    2: f"PRAGMA user_version = {FORMAT}; {EVALUATIONS}{MATRICES}{FUZZINGS}",
-    3: f"PRAGMA user_version = {FORMAT}; {MATRICES}{FUZZINGS}",
-    4: f"PRAGMA user_version = {FORMAT}; {FUZZINGS}",
+    2: f"PRAGMA user_version = {FORMAT}; {EVALUATIONS}{MATRICES}{FUZZINGS}{MUTATIONS}",
+    3: f"PRAGMA user_version = {FORMAT}; {MATRICES}{FUZZINGS}{MUTATIONS}",
+    4: f"PRAGMA user_version = {FORMAT}; {FUZZINGS}{MUTATIONS}",
 }
 TABLES = ("runs", "releases", "toggles", "cells", "sides")
 _SMALLEST = 512  # bytes of a SQLite file that holds anything

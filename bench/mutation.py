@@ -1,0 +1,211 @@
+"""What a fault costs: `unfix mutate` beside cosmic-ray, with the same faults and the same guards.
+
+    python -m venv TOOLS && TOOLS/bin/pip install cosmic-ray ./bench/given
+    python bench/mutation.py --tools TOOLS [--faults N] [--record FILE]    (unfix's own environment)
+
+`unfix mutate` makes the faults of a family and takes a sample of N by a seed. bench/given tells
+cosmic-ray of them as operators of its own, one a fault, on a copy of the release's source. The
+guards are the family's suite, whole: `python -m pytest -x SUITE` in the release's environment for
+cosmic-ray, `--suite SUITE` for unfix. Killed there must be killed here: one verdict that differs
+fails the run. A fault that no guard reaches, that only an import can put in, and that survives is
+all one to cosmic-ray: it survived.
+
+What each does for a fault, which is not the same:
+
+- cosmic-ray changes the file and runs pytest anew: SGLang is imported, the suite is collected, and
+  all its tests run until one fails. Its local distributor has one process.
+- `unfix mutate` imports SGLang once, records once which guard runs which lines, and forks for a
+  fault; there the guards that run its lines run, until one fails. There is no second look with
+  more examples (`--examples 1`), which cosmic-ray does not have either, and one fork at a time.
+
+Times are those of whole commands, their start included. `seconds_a_fault` is that over the faults;
+`each_further_s` leaves out what is paid once: for unfix the import and the record of lines, for
+cosmic-ray `init` and `baseline`. Two ratios come of it, and the sample's size is beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness import machine, paths
+from harness.releases import managed
+
+CONFIG = """\
+[cosmic-ray]
+module-path = {modules}
+timeout = {timeout}
+excluded-modules = []
+test-command = {command}
+
+[cosmic-ray.distributor]
+name = "local"
+
+[cosmic-ray.filters.operators-filter]
+exclude-operators = ["core/.*"]
+"""
+
+
+def called(command: list[str], wanted: Iterable[int] = (0,), **more: Any) -> tuple[float, str]:
+    begun = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **more)
+    if done.returncode not in wanted:
+        raise SystemExit(f"{shlex.join(command)} ended with {done.returncode}\n{done.stdout}")
+    return time.perf_counter() - begun, done.stdout
+
+
+def unfix(words: list[str], home: Path) -> tuple[float, dict[str, Any]]:
+    """A whole command in an empty state, so that nothing is known of an earlier run."""
+    command = [sys.executable, "-P", "-m", "harness", "mutate", *words, "-j", "1", "--json"]
+    command += ["--html", str(home / "page.html")]
+    (home / ".releases").symlink_to(paths.releases())
+    environment = {**os.environ, "UNFIX_HOME": str(home), "PYTHONPATH": str(paths.project())}
+    seconds, said = called(command, (0, 1), env=environment, cwd=home)
+    run: dict[str, Any] = json.loads(said)
+    return seconds, run
+
+
+class Ray:
+    """cosmic-ray on a copy of the release."""
+
+    def __init__(self, tools: Path, python: Path, faults: list[dict[str, Any]], root: Path) -> None:
+        self.tools = tools.resolve() / "bin"
+        self.root = root
+        self.copy = root / "copy"
+        package = Path(faults[0]["path"])
+        while package.name != "sglang":
+            package = package.parent
+        shutil.copytree(package, self.copy / "sglang")
+        given = []
+        for fault in faults:
+            original = Path(fault["path"])
+            text = original.read_text()
+            mutant = root / f"{fault['id']}.py"
+            mutant.write_text(text[: fault["start"]] + fault["after"] + text[fault["end"] :])
+            files = {"original": str(original), "mutant": str(mutant)}
+            given.append({"id": fault["id"], **files})
+        (root / "given.json").write_text(json.dumps(given))
+        names = {Path(fault["path"]).relative_to(package.parent) for fault in faults}
+        self.modules = sorted(str(self.copy / name) for name in names)
+        self.python = python
+
+    def run(self, suite: str, profile: str, timeout: float) -> tuple[float, float, dict[str, str]]:
+        """Seconds before the first fault, seconds for all of them, and what each came to."""
+        words = [str(self.python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", suite]
+        command = shlex.join([*words, "--profile", profile])
+        config = {"modules": json.dumps(self.modules), "timeout": timeout}
+        text = CONFIG.format(**config, command=json.dumps(command))
+        (self.root / "config.toml").write_text(text)
+        before = self._ray("init", "config.toml", "session.sqlite")
+        before += self._tool("cr-filter-operators", "session.sqlite", "config.toml")
+        before += self._ray("baseline", "config.toml")
+        seconds = self._ray("exec", "config.toml", "session.sqlite")
+        dump = [str(self.tools / "cosmic-ray"), "dump", "session.sqlite"]
+        _, said = called(dump, cwd=self.root)
+        told = {}
+        for item, result in map(json.loads, said.splitlines()):
+            provider, _, name = item["mutations"][0]["operator_name"].partition("/")
+            if provider == "given":
+                told[name] = result["test_outcome"]
+        return before, seconds, told
+
+    def _ray(self, *words: str) -> float:
+        return self._tool("cosmic-ray", *words)
+
+    def _tool(self, *words: str) -> float:
+        path = os.pathsep.join((str(self.tools), os.environ["PATH"]))
+        found_by = os.pathsep.join((str(self.copy), str(paths.project())))
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": found_by}
+        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        environment["GIVEN_FAULTS"] = str(self.root / "given.json")
+        command = [str(self.tools / words[0]), *words[1:]]
+        return called(command, cwd=self.root, env=environment)[0]
+
+
+def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
+    release = managed.get(arguments.release)
+    words = [arguments.family, "--release", release.name, "--suite", arguments.suite]
+    words += ["--profile", arguments.profile, "--examples", "1"]
+    words += ["--limit", str(arguments.faults), "--seed", str(arguments.seed)]
+    home = root / "home"
+    home.mkdir()
+    whole, run = unfix(words, home)
+    fates = run["fates"]
+    many = len(fates)
+    ray = Ray(arguments.tools, release.python, [fated["fault"] for fated in fates], root)
+    suite = str(paths.project() / "suites" / arguments.suite)
+    before, seconds, told = ray.run(suite, arguments.profile, arguments.timeout)
+    faults = [
+        {
+            "id": fated["fault"]["id"],
+            "words": fated["fault"]["words"],
+            "unfix": fated["fate"],
+            "seconds": round(fated["seconds"], 2),
+            "cosmic-ray": told.get(fated["fault"]["id"]),
+        }
+        for fated in fates
+    ]
+    once = run["seconds_to_start"] + run["seconds_to_reach"]
+    ours = {"seconds_a_fault": whole / many, "each_further_s": (whole - once) / many}
+    theirs = {"seconds_a_fault": (before + seconds) / many, "each_further_s": seconds / many}
+    figures = {
+        "unfix": {"whole_s": whole, "import_s": run["seconds_to_start"], **ours},
+        "cosmic-ray": {"whole_s": before + seconds, "before_s": before, **theirs},
+        "times_faster": {name: theirs[name] / ours[name] for name in ours},
+    }
+    figures["unfix"]["lines_s"] = run["seconds_to_reach"]
+    return {
+        "release": release.name,
+        "family": arguments.family,
+        "suite": arguments.suite,
+        "profile": arguments.profile,
+        "faults": many,
+        **{
+            tool: {name: round(value, 3) for name, value in named.items()}
+            for tool, named in figures.items()
+        },
+        "verdicts": faults,
+        "verdicts_that_differ": [
+            fault
+            for fault in faults
+            if (fault["unfix"] == "killed") != (fault["cosmic-ray"] in ("killed", "incompetent"))
+        ],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tools", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--release", default=managed.newest().name)
+    parser.add_argument("--family", default="kv_indices")
+    parser.add_argument("--suite", default="kv_indices")
+    parser.add_argument("--profile", default="default")
+    parser.add_argument("--faults", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=1800.0, help="for cosmic-ray's command")
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        measured = compare(arguments, Path(root))
+    words = ["TOOLS" if word == str(arguments.tools) else word for word in sys.argv]
+    result = {"machine": machine.facts(), "command": ["python", *words], **measured}
+    text = json.dumps(result, indent=1)
+    print(text)
+    if arguments.record:
+        arguments.record.parent.mkdir(parents=True, exist_ok=True)
+        arguments.record.write_text(text.replace(str(paths.project()), ".") + "\n")
+    return int(bool(measured["verdicts_that_differ"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

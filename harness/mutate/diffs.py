@@ -1,0 +1,147 @@
+"""The lines that a change of SGLang brought: between two releases, or two commits of a checkout."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from harness.bisect.commits import SHORT, Repository, open_repository
+from harness.errors import UnfixError
+from harness.mutate.code import ModuleCode
+from harness.registry.schema import Target
+from harness.releases import managed
+from harness.releases.sources import PACKAGE, SourceTree
+
+BETWEEN = re.compile(r"^(?P<older>[^\s.]\S*?)\.\.\.?(?P<newer>[^\s.]\S*)$")
+ROOTS = ("python/", "")  # where a checkout may hold the package
+
+
+def parse(word: str) -> tuple[str, str]:
+    """`A..B` as its two ends."""
+    found = BETWEEN.match(word)
+    if found is None:
+        raise UnfixError(f"'{word}' is no range: two releases or two commits, as in 0.5.18..0.5.23")
+    return found["older"], found["newer"]
+
+
+def changed(
+    older: str, newer: str, folder: Path | None = None, modules: Iterable[str] | None = None
+) -> tuple[SourceTree, dict[str, set[int]], str]:
+    """The newer sources, the lines of each module that are new in them, and what they are called.
+
+    Two managed releases are read where they lie. All else is two commits of the checkout that
+    `folder` is, or the current folder. A module that moved counts as new in all its lines. Of
+    `modules` alone, if they are named: five releases apart nearly every module has changed.
+    """
+    releases = {release.name: release for release in managed.all_releases()}
+    if older in releases and newer in releases:
+        installed = releases[newer].sources()
+        return installed, between(releases[older].sources(), installed, modules), newer
+    for end in (older, newer):
+        if end not in releases and _is_version(end):
+            known = ", ".join(releases)
+            raise UnfixError(f"'{end}' is no managed release; there are {known}")
+    if older in releases or newer in releases:
+        raise UnfixError(f"{older} and {newer} are a release and a commit: name two of one kind")
+    repository = open_repository(folder or Path.cwd())
+    before, after = (CommitTree(repository, repository.commit(end)) for end in (older, newer))
+    return after, between(before, after, modules), after.name
+
+
+def _is_version(word: str) -> bool:
+    try:
+        return len(Version(word).release) > 1
+    except InvalidVersion:
+        return False
+
+
+def functions(sources: SourceTree, lines: Mapping[str, set[int]]) -> list[Target]:
+    """The functions that hold some of these lines: the targets of a diff's faults."""
+    found = []
+    for module, new in lines.items():
+        source = sources.read(module)
+        for function in ModuleCode(source).functions if source is not None else []:
+            last = function.node.end_lineno or function.node.lineno
+            if not new.isdisjoint(range(function.node.lineno, last + 1)):
+                found.append(Target(module, function.qualname))
+    return found
+
+
+def between(
+    before: SourceTree, after: SourceTree, modules: Iterable[str] | None = None
+) -> dict[str, set[int]]:
+    """The lines of the newer modules that the older ones do not have, module by module."""
+    found = {}
+    asked = None if modules is None else set(modules)
+    for path in after.files():
+        if not path.endswith(".py") or _known_alike(before, after, path):
+            continue
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if asked is not None and module not in asked:
+            continue
+        text, old = after.text(path), before.text(path)
+        if text is not None and text != old:
+            lines = new_lines(old or "", text)
+            if lines:
+                found[module] = lines
+    return found
+
+
+def _known_alike(before: SourceTree, after: SourceTree, path: str) -> bool:
+    """Whether git says so, without the two texts."""
+    if not isinstance(before, CommitTree) or not isinstance(after, CommitTree):
+        return False
+    return before.blob(path) == after.blob(path)
+
+
+def new_lines(before: str, after: str) -> set[int]:
+    """The lines of `after`, from 1, that are new or changed; where lines went, those around."""
+    old, new = before.split("\n"), after.split("\n")
+    lines: set[int] = set()
+    for kind, _, _, first, last in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if kind == "delete":
+            lines |= {first, first + 1} & set(range(1, len(new) + 1))
+        elif kind != "equal":
+            lines |= set(range(first + 1, last + 1))
+    return lines
+
+
+class CommitTree(SourceTree):
+    """The package at one commit of a checkout, read out of git and never checked out."""
+
+    def __init__(self, repository: Repository, commit: str) -> None:
+        super().__init__(commit[:SHORT])
+        self.repository = repository
+        self.commit = commit
+        self._blobs = {}
+        for line in repository.git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
+            facts, _, name = line.partition("\t")
+            self._blobs[name] = facts.rpartition(" ")[2]
+        roots = [r for r in ROOTS if any(n.startswith(f"{r}{PACKAGE}/") for n in self._blobs)]
+        if not roots:
+            raise UnfixError(f"{self.name} of {repository.folder} holds no {PACKAGE}")
+        self.root = roots[0]
+
+    def blob(self, path: str) -> str | None:
+        return self._blobs.get(f"{self.root}{path}")
+
+    def text(self, path: str) -> str | None:
+        if self.blob(path) is None:
+            return None
+        # Not `git()`, which takes white space off: lines are counted here.
+        return self.repository.try_git("show", f"{self.commit}:{self.root}{path}").stdout
+
+    def place(self, path: str) -> str:
+        return f"{self.name}:{self.root}{path}"
+
+    def files(self) -> Iterator[str]:
+        for name in sorted(self._blobs):
+            if name.startswith(f"{self.root}{PACKAGE}/"):
+                yield name.removeprefix(self.root)
+
+    def version_files(self) -> Iterator[str]:
+        yield from (f"{PACKAGE}/_version.py", f"{PACKAGE}/version.py")

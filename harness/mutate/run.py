@@ -1,0 +1,199 @@
+"""A mutation run: reach first, then a fork for each fault; each fate is kept as it falls."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from harness import machine, paths
+from harness.mutate import fates, reach
+from harness.mutate.looks import ENGINE, Asked, Looks, Pending
+from harness.mutate.messages import Collected, Looked
+from harness.mutate.order import Order
+from harness.mutate.reach import Reached, Reaches
+from harness.store.mutation_table import Mutations
+from harness.store.mutations import Fate, Fated, GuardFacts, Mutation
+from harness.store.records import Outcome
+
+FOR_A_GUARD = 600.0  # seconds for one without a fault, traced
+LEFT_OUT = f"suites/accuracy/{ENGINE}: its servers are other processes, without the fault"
+
+
+class Teller:
+    """Who wants to know how a run goes; this one does not."""
+
+    def started(self, release: str) -> None: ...
+
+    def met(self, said: Collected, known: int) -> None: ...
+
+    def reached(self, reached: Reached, done: int, of: int) -> None: ...
+
+    def fated(self, mutation: Mutation, fated: Fated) -> None: ...
+
+    def problem(self, text: str) -> None: ...
+
+
+class Mutating:
+    """One run, from its worker's start to its end."""
+
+    def __init__(self, asked: Asked, run: Mutation, store: Mutations, teller: Teller) -> None:
+        self.asked = asked
+        self.run = run
+        self.store = store
+        self.teller = teller
+        self.folder = paths.state() / "runs" / run.id
+        self.looks = Looks(asked, self.folder, self._problem)
+        self.reaches = Reaches("")
+        self.order = Order()
+        self._started = time.monotonic() - run.seconds
+
+    def go(self) -> None:
+        """Until every fault has its fate, or Ctrl-C: what is done by then is kept."""
+        self.run.status = "stopped"
+        self.store.begin_mutation(self.run)
+        try:
+            self.teller.started(self.asked.target.name)
+            guards = self._meet()
+            self._reach(guards)
+            self.looks.work(self._faults())
+            self.run.status = "finished"
+        finally:
+            self.looks.end()
+            self.run.seconds = time.monotonic() - self._started
+            self.store.end_mutation(self.run)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _problem(self, text: str) -> None:
+        self.run.problems.append(text)
+        self.teller.problem(text)
+
+    def _meet(self) -> list[str]:
+        said = self.looks.start()
+        facts = machine.facts(str(self.asked.target.python))
+        self.run.versions = facts.pop("versions") | said.versions
+        self.run.machine = facts
+        self.run.seconds_to_start = said.seconds
+        for problem in said.problems:
+            self._problem(problem)
+        asked = self.asked
+        key = reach.key(asked.target.tree, asked.profile)
+        self.file = reach.file_of(asked.target.name, asked.profile, asked.words)
+        self.reaches = reach.load(self.file, key, asked.place)
+        modules = {fault.module for fault in asked.faults}
+        self.looks.load(sorted({*modules, *self.reaches.imported}))
+        self.teller.met(said, sum(guard in self.reaches.guards for guard in said.guards))
+        return said.guards
+
+    # Reach
+
+    def _reach(self, guards: list[str]) -> None:
+        """Run every guard once with nothing changed, unless that is known."""
+        begun = time.monotonic()
+        unknown = [guard for guard in guards if guard not in self.reaches.guards]
+        told = partial(self._recorded, of=len(guards))
+        self.looks.work(Pending([(guard, FOR_A_GUARD)], told) for guard in unknown)
+        if unknown:
+            self.looks.load(self.reaches.imported)
+        self.run.seconds_to_reach = time.monotonic() - begun
+        known = [one for name, one in self.reaches.guards.items() if name in set(guards)]
+        for one in known:
+            if one.outcome in (Outcome.NA, Outcome.SKIPPED):
+                self.run.left_out.append(f"{one.guard}: {one.headline}")
+            elif one.outcome is not Outcome.PASSED:
+                self._problem(f"{one.guard} fails without any fault: {one.headline}")
+        self.run.left_out.append(LEFT_OUT)
+        self.run.guards = [
+            GuardFacts(one.guard, one.outcome.value, one.seconds, one.headline) for one in known
+        ]
+        passing = [one for one in known if one.outcome is Outcome.PASSED]
+        self.reaches.guards = {one.guard: one for one in passing}
+
+    def _recorded(self, looked: Looked, names: list[str], of: int) -> None:
+        side = looked.ended[0].side if looked.ended else looked.last
+        traced = looked.traced
+        found = self.reaches.guards[names[0]] = Reached(
+            guard=names[0],
+            outcome=side.outcome,
+            seconds=side.seconds,
+            headline=side.headline,
+            suite=reach.suite_of(names[0], self.asked.place),
+            lines=traced.lines if traced else {},
+            imported=traced.imported if traced else [],
+        )
+        reach.save(self.file, self.reaches)
+        self.teller.reached(found, len(self.reaches.guards), of)
+
+    # Faults
+
+    def _faults(self) -> Iterator[Pending]:
+        """A first look at each that is reached; taken one by one, so that the order learns."""
+        for fated in self.run.fates:  # of before the run was stopped
+            if fated.by:
+                self.order.killed(fated.fault, fated.by)
+            elif fated.passed and not fated.longer:
+                self._look_longer(fated)
+        done = {fated.fault.id for fated in self.run.fates}
+        for fault in self.asked.faults:
+            if fault.id in done:
+                continue
+            source = self.asked.target.tree.read(fault.module)
+            assert source is not None
+            fated = Fated(
+                fault,
+                Fate.UNREACHED,
+                family=self.asked.families.get(fault.target, ""),
+                diff=fates.diff_of(fault, source.text),
+            )
+            reaching = reach.reaching(fault, source.text, self.reaches)
+            if reaching:
+                yield self._look(fated, self.order.of(fault, reaching), 1)
+            else:
+                fated.why = "no guard runs its lines"
+                self._keep(fated)
+
+    def _look(self, fated: Fated, guards: list[Reached], examples: int) -> Pending:
+        limits = [(one.guard, self.order.limit(one, examples)) for one in guards]
+        told = partial(self._looked, fated, examples)
+        return Pending(limits, told, fated.fault, examples)
+
+    def _looked(self, fated: Fated, examples: int, looked: Looked, names: list[str]) -> None:
+        fated.seconds += looked.last.seconds + looked.last.overhead
+        fated.ran += looked.ran
+        killer = fates.killer(looked, names)
+        if looked.not_live:
+            fated.fate, fated.why = Fate.NOT_LIVE, looked.not_live
+        elif killer is not None:
+            fates.killed(fated, *killer)
+            self.order.killed(fated.fault, fated.by)
+        elif not looked.ran:
+            fated.why = fates.why_unreached(looked, len(names))
+        else:
+            fated.fate = Fate.SURVIVED
+            fated.passed = fates.saw(looked.ended, names)
+            if examples == 1:
+                for name, ran in zip(names, looked.ended, strict=True):
+                    self.order.passed(name, ran.side.seconds)
+                self._look_longer(fated)
+        fated.longer = examples > 1
+        self._keep(fated)
+
+    def _look_longer(self, fated: Fated) -> None:
+        """Once more, when each other fault has been looked at."""
+        if self.asked.examples > 1:
+            known = self.reaches.guards
+            again = [known[name] for name in fated.passed if name in known]
+            self.looks.later.append(self._look(fated, again, self.asked.examples))
+
+    def _keep(self, fated: Fated) -> None:
+        """What is known of a fault, for the first or the second time."""
+        equal = self.asked.equals.get(fated.fault.id)
+        if equal is not None:
+            fated.why = equal
+            fated.fate = fated.fate if fated.fate is Fate.KILLED else Fate.EQUAL
+        if not fated.longer:
+            self.run.fates.append(fated)
+        number = next(n for n, one in enumerate(self.run.fates, 1) if one is fated)
+        self.store.fated(self.run.id, number, fated)
+        self.teller.fated(self.run, fated)

@@ -1,0 +1,234 @@
+"""Diffs: which lines a change brought, between two commits of a checkout and two releases."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from memory import Memory
+from small import text
+
+from harness.errors import UnfixError
+from harness.mutate import diffs
+from harness.mutate.making import make
+from harness.registry.schema import Target
+from harness.releases import managed
+
+# A file that begins with empty lines: they count, too.
+OLD = "\n\n" + text(
+    """
+    LIMIT = 4
+
+
+    def kept(n, m):
+        return cdiv(n, m)
+
+
+    def changed(n, m):
+        a = cdiv(n, m)
+        b = cdiv(m, n)
+        return a + b
+    """
+)
+NEW = OLD.replace("b = cdiv(m, n)", "b = cdiv(m, n) * 2")
+VERSION = '__version__ = "0.5.99"\n'
+
+
+class Checkout:
+    """A git repository with SGLang's layout and a few commits."""
+
+    def __init__(self, folder: Path, root: str = "python/") -> None:
+        self.folder = folder
+        self.root = root
+        folder.mkdir()
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *words: str) -> str:
+        quiet = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        name = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(
+            ["git", "-C", str(self.folder), *name, *words],
+            env={**os.environ, **quiet},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def commit(self, files: dict[str, str | None]) -> str:
+        for name, content in files.items():
+            path = self.folder / self.root / "sglang" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content is None:
+                path.unlink()
+            else:
+                path.write_text(content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "a change")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    made = Checkout(tmp_path / "checkout")
+    made.commit({"version.py": VERSION, "srt/sizes.py": OLD, "srt/same.py": OLD})
+    made.git("tag", "before")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("word", "ends"),
+    [
+        ("0.5.18..0.5.23", ("0.5.18", "0.5.23")),
+        ("0.5.18...0.5.23", ("0.5.18", "0.5.23")),
+        ("main..HEAD~2", ("main", "HEAD~2")),
+        ("v0.5.18..topic/x", ("v0.5.18", "topic/x")),
+        ("a..b", ("a", "b")),
+    ],
+)
+def test_a_range_is_its_two_ends(word: str, ends: tuple[str, str]) -> None:
+    assert diffs.parse(word) == ends
+
+
+@pytest.mark.parametrize("word", ["0.5.18", "..0.5.23", "0.5.18..", "..", ""])
+def test_what_has_not_two_ends_is_refused(word: str) -> None:
+    with pytest.raises(UnfixError, match="is no range"):
+        diffs.parse(word)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ("a\nb\nc", "a\nb\nc", set()),
+        ("a\nb\nc", "a\nx\nc", {2}),
+        ("a\nb\nc", "a\nb\nx\ny\nc", {3, 4}),
+        ("a\nb\nc", "a\nc", {1, 2}),
+        ("a\nb", "b", {1}),
+        ("a\nb", "a", {1}),
+        ("", "a\nb\n", {1, 2}),
+    ],
+)
+def test_new_lines_are_counted_from_one_and_a_gap_is_its_neighbours(
+    old: str, new: str, lines: set[int]
+) -> None:
+    assert diffs.new_lines(old, new) == lines
+
+
+def test_between_two_commits_only_the_changed_lines_count(checkout: Checkout) -> None:
+    after = checkout.commit({"srt/sizes.py": NEW})
+    sources, lines, label = diffs.changed("before", "HEAD", checkout.folder)
+    assert lines == {"sglang.srt.sizes": {12}}
+    assert NEW.split("\n")[11].strip() == "b = cdiv(m, n) * 2"
+    assert label == after[: len(label)]
+    assert len(label) >= 10
+    assert str(sources.version) == "0.5.99"
+    source = sources.read("sglang.srt.sizes")
+    assert source is not None
+    assert source.text == NEW
+    assert "sglang.srt.same" in set(sources.modules())
+
+
+def test_faults_of_a_diff_are_in_its_lines_alone(checkout: Checkout) -> None:
+    checkout.commit({"srt/sizes.py": NEW})
+    sources, lines, _ = diffs.changed("before", "HEAD", checkout.folder)
+    targets = diffs.functions(sources, lines)
+    assert targets == [Target("sglang.srt.sizes", "changed")]
+    made = make(targets, sources, only_lines=lines)
+    assert {(fault.operator, fault.line) for fault in made.faults} == {("round-down", 12)}
+
+
+def test_the_checkout_stays_as_it_is_and_what_is_not_committed_does_not_count(
+    checkout: Checkout,
+) -> None:
+    checkout.commit({"srt/sizes.py": NEW})
+    file = checkout.folder / "python/sglang/srt/same.py"
+    file.write_text("half = written\n")
+    before = checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")
+    _, lines, _ = diffs.changed("before", "HEAD", checkout.folder)
+    assert set(lines) == {"sglang.srt.sizes"}
+    assert (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")) == before
+    assert file.read_text() == "half = written\n"
+
+
+def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
+    checkout: Checkout,
+) -> None:
+    checkout.commit({"srt/sizes.py": None, "srt/deep/__init__.py": OLD, "srt/read.txt": "n\n"})
+    _, lines, _ = diffs.changed("before", "HEAD", checkout.folder)
+    assert set(lines) == {"sglang.srt.deep"}
+    told = {n for n, line in enumerate(OLD.split("\n"), 1) if line}
+    assert told <= lines["sglang.srt.deep"]
+
+
+def test_only_the_named_modules_are_compared(checkout: Checkout) -> None:
+    checkout.commit({"srt/sizes.py": NEW, "srt/same.py": NEW})
+    _, lines, _ = diffs.changed("before", "HEAD", checkout.folder, ["sglang.srt.same"])
+    assert set(lines) == {"sglang.srt.same"}
+
+
+def test_the_current_folder_is_the_checkout_if_none_is_named(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout.commit({"srt/sizes.py": NEW})
+    monkeypatch.chdir(checkout.folder / "python")
+    assert diffs.changed("before", "HEAD")[1] == {"sglang.srt.sizes": {12}}
+
+
+def test_a_package_at_the_top_of_a_checkout_is_found_too(tmp_path: Path) -> None:
+    top = Checkout(tmp_path / "top", root="")
+    first = top.commit({"srt/sizes.py": OLD})
+    second = top.commit({"srt/sizes.py": NEW})
+    assert diffs.changed(first, second, top.folder)[1] == {"sglang.srt.sizes": {12}}
+
+
+def test_what_cannot_be_compared_says_why(checkout: Checkout, tmp_path: Path) -> None:
+    def refusal(*words: str, folder: Path = checkout.folder) -> str:
+        with pytest.raises(UnfixError) as caught:
+            diffs.changed(words[0], words[1], folder)
+        return str(caught.value)
+
+    assert "has no commit 'gone'" in refusal("before", "gone")
+    assert "'0.5.99' is no managed release; there are 0.5.9, " in refusal("0.5.18", "0.5.99")
+    assert "a release and a commit: name two of one kind" in refusal("0.5.18", "before")
+    empty = Checkout(tmp_path / "empty")
+    (empty.folder / "file").touch()
+    empty.git("add", "-A")
+    empty.git("commit", "-q", "-m", "nothing")
+    assert "holds no sglang" in refusal("HEAD", "HEAD", folder=empty.folder)
+
+
+def test_functions_are_those_that_hold_a_line_and_what_is_outside_is_none() -> None:
+    sources = Memory({"m": "LIMIT = 1\n\ndef f():\n    pass\n\nclass K:\n    def g(self): pass\n"})
+    found = diffs.functions(sources, {"m": {1, 4}, "gone": {1}})  # type: ignore[arg-type]
+    assert found == [Target("m", "f")]
+    found = diffs.functions(sources, {"m": {7}})  # type: ignore[arg-type]
+    assert found == [Target("m", "K.g")]
+
+
+MODULE = "sglang.srt.layers.attention.flashattention_backend"
+
+
+def test_two_releases_are_compared_by_their_sources() -> None:
+    sources, lines, label = diffs.changed("0.5.18", "0.5.23", modules=[MODULE])
+    assert label == "0.5.23"
+    assert set(lines) == {MODULE}
+    old, new = (managed.get(name).sources().read(MODULE) for name in ("0.5.18", "0.5.23"))
+    assert old is not None
+    assert new is not None
+    kept = set(old.text.split("\n"))
+    brought = [n for n, line in enumerate(new.text.split("\n"), 1) if line not in kept]
+    assert len(brought) > 20
+    assert set(brought) <= lines[MODULE]
+    assert len(lines[MODULE]) < new.text.count("\n") / 2
+    targets = [t for t in diffs.functions(sources, lines) if len(t.qualname) < 50][:4]
+    made = make(targets, sources, only_lines=lines)
+    assert made.faults
+    for fault in made.faults:
+        assert lines[MODULE] & set(range(fault.first, fault.last + 1))
+    assert len(made.faults) < len(make(targets, sources).faults)
+
+
+def test_a_release_has_nothing_new_against_itself() -> None:
+    assert diffs.changed("0.5.23", "0.5.23", modules=[MODULE])[1] == {}

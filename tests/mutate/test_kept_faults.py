@@ -1,0 +1,242 @@
+"""Keeping: a fault as a toggle that the registry takes, of the least code that tells its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from memory import Memory
+from small import made, text
+
+from harness.matching.scopes import ModuleSource
+from harness.matching.states import State, find
+from harness.mutate.faults import Fault
+from harness.mutate.keeping import LONGEST, CannotKeep, Changed, as_yaml, holds, toggle_of
+from harness.mutate.making import make
+from harness.mutate.targets import named
+from harness.patching.plan import Choice, Direction
+from harness.patching.plan import make as plan
+from harness.registry import catalogue
+from harness.registry.catalogue import Catalogue
+from harness.registry.files import read_toggle
+from harness.registry.schema import Device, Edit, Symptom, Target, Toggle, Variant
+from harness.releases import managed
+from harness.releases.sources import SourceTree
+
+NONE = Catalogue([])
+
+
+def kept(code: str, operator: str = "round-down", number: int = 0) -> tuple[Fault, Toggle]:
+    fault = made(code, operator).faults[number]
+    sources = Memory({"m": text(code)})
+    return fault, toggle_of(fault, sources, "0.5.9", others=[], registry=NONE)
+
+
+def forms(asked: Toggle) -> tuple[str, str]:
+    ((edit,),) = (variant.edits for variant in asked.variants)
+    return edit.fixed, edit.buggy
+
+
+ONCE = """
+def f(n, m):
+    a = cdiv(n, m) + 1
+    return a
+"""
+TWICE = """
+def f(n, m):
+    a = g(cdiv(n, m))
+    b = cdiv(n, m)
+    return a + b
+"""
+ALIKE = """
+def f(n, m):
+    a = cdiv(n, m)
+    first(a)
+    a = cdiv(n, m)
+    return second(a)
+"""
+# What YAML and patterns read otherwise: a colon, a sharp sign, a dollar sign.
+ODD = """
+def f(n, m):
+    a = {"#: é": cdiv(n["x: #"], m), "$A": 1}
+    return a
+"""
+BLOCK = """
+def f(n, m):
+    if n:
+        a = cdiv(n, m)
+    else:
+        a = cdiv(n, m)
+    return a
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "fixed", "buggy"),
+    [
+        (ONCE, 0, "cdiv(n, m)", "n // m"),
+        (TWICE, 0, "g(cdiv(n, m))", "g(n // m)"),
+        (TWICE, 1, "b = cdiv(n, m)", "b = n // m"),
+        (ALIKE, 0, "a = cdiv(n, m)\nfirst(a)", "a = n // m\nfirst(a)"),
+        (ALIKE, 1, "first(a)\na = cdiv(n, m)", "first(a)\na = n // m"),
+        (
+            BLOCK,
+            1,
+            "if n:\n    a = cdiv(n, m)\nelse:\n    a = cdiv(n, m)",
+            "if n:\n    a = cdiv(n, m)\nelse:\n    a = n // m",
+        ),
+    ],
+)
+def test_the_forms_are_the_least_code_that_tells_the_place(
+    code: str, number: int, fixed: str, buggy: str
+) -> None:
+    _, asked = kept(code, number=number)
+    assert forms(asked) == (fixed, buggy)
+
+
+def test_a_toggle_says_what_it_is() -> None:
+    fault, asked = kept(ONCE)
+    assert asked.id == f"round-down-{fault.id}"
+    assert asked.title == "Round down where up is right, in f"
+    assert asked.symptom is Symptom.OUT_OF_BOUNDS
+    assert asked.family == "m"
+    assert asked.devices == (Device.CPU, Device.CUDA)
+    assert "A partly filled last one is not counted." in asked.why
+    assert [str(target) for target in asked.variants[0].targets] == ["m:f"]
+
+
+def test_a_statement_that_goes_is_told_by_what_is_around_it() -> None:
+    code = "def f(self, n):\n    start(n)\n    self.table.zero_()\n    end(n)\n"
+    fault, asked = kept(code, "keep-stale")
+    assert fault.after == "pass"
+    assert both_ways(asked, fault, Memory({"m": text(code)}))
+
+
+def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None:
+    def of(target: str, family: str) -> Toggle:
+        edits = (Edit("a", "b", target),)
+        return Toggle(family, "t", family, Symptom.CRASH, (Device.CPU,), (Variant(">=0", edits),))
+
+    (fault,) = made(ONCE, "round-down").faults
+    sources = Memory({"m": text(ONCE)})
+    elsewhere, same_module, same = of("n:f", "far"), of("m:g", "near"), of("m:f", "here")
+    for toggles, family in (
+        ([elsewhere], "m"),
+        ([elsewhere, same_module], "near"),
+        ([elsewhere, same_module, same], "here"),
+    ):
+        asked = toggle_of(fault, sources, "0.5.9", others=[], registry=Catalogue(toggles))
+        assert asked.family == family
+
+
+def test_the_range_is_the_releases_that_have_the_code() -> None:
+    other = {"m": text(ONCE.replace("cdiv", "up"))}
+    mine = {"m": text(ONCE)}
+    (fault,) = made(ONCE, "round-down").faults
+
+    def ranges(*there: tuple[str, dict[str, str]]) -> list[str]:
+        others = [Memory(modules, version) for version, modules in there]
+        asked = toggle_of(fault, Memory(mine, "0.5.12"), "0.5.12", others=others, registry=NONE)
+        return [variant.releases for variant in asked.variants]
+
+    assert ranges() == [">=0.5.12"]
+    assert ranges(("0.5.9", mine), ("0.5.10", mine), ("0.5.23", mine)) == [">=0.5.9"]
+    assert ranges(("0.5.9", other), ("0.5.13", mine), ("0.5.14", other)) == [">=0.5.12,<0.5.14"]
+    assert ranges(("0.5.9", mine), ("0.5.10", {}), ("0.5.14", other), ("0.5.23", mine)) == [
+        ">=0.5.9,<0.5.10",
+        ">=0.5.12,<0.5.14",
+        ">=0.5.23",
+    ]
+
+
+def test_a_checkout_that_does_not_say_its_version_has_no_end() -> None:
+    (fault,) = made(ONCE, "round-down").faults
+    sources = Memory({"m": text(ONCE)}, None)
+    asked = toggle_of(fault, sources, "checkout", others=[], registry=NONE)
+    assert [variant.releases for variant in asked.variants] == [">=0"]
+
+
+def test_what_no_short_form_tells_apart_is_refused_with_a_sentence() -> None:
+    lines = [f"        step({n})" for n in range(LONGEST + 1)]
+    arm = "\n".join(["        a = cdiv(n, m)", *lines])
+    code = f"def f(n, m):\n    if n:\n{arm}\n        a = cdiv(n, m)\n"
+    code = code + "\n".join([*lines, "    else:", arm, "        a = cdiv(n, m)", *lines]) + "\n"
+    with pytest.raises(CannotKeep) as caught:
+        kept(code)
+    assert f"no form of at most {LONGEST} lines tells its place in f" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("edit", "taken"),
+    [
+        (Edit("cdiv(n,  m)", "n // m", "m:f"), True),
+        (Edit("cdiv(n, m)", "n // m", "m:f"), False),  # taken back, a space would be gone
+        (Edit("cdiv(n,  m)", "n / m", "m:f"), False),  # another fault
+        (Edit("cdiv(n,  m)", "n // m", "m:g"), False),  # another place
+        (Edit("g(n, m)", "n // m", "m:f"), False),
+        (Edit("cdiv($A,  m)", "$A // m", "m:f"), False),  # a name of its own
+    ],
+)
+def test_two_forms_hold_if_they_give_just_the_two_texts(edit: Edit, taken: bool) -> None:
+    code = "def f(n, m):\n    return cdiv(n,  m)\n"
+    (fault,) = made(code, "round-down").faults
+    assert holds(edit, fault, Memory({"m": code}), "0.5.9") is taken
+
+
+def test_a_fault_of_another_text_is_refused() -> None:
+    (fault,) = made(ONCE, "round-down").faults
+    moved = Memory({"m": "import other\n" + text(ONCE)})
+    with pytest.raises(CannotKeep, match="was made for another text of m"):
+        toggle_of(fault, moved, "0.5.9", others=[], registry=NONE)
+    with pytest.raises(CannotKeep, match=r"0\.5\.9 has no module m"):
+        toggle_of(fault, Memory({"n": ""}), "0.5.9", others=[], registry=NONE)
+
+
+@pytest.mark.parametrize("code", [ONCE, TWICE, ALIKE, BLOCK, ODD])
+def test_a_file_reads_back_as_the_toggle(code: str, tmp_path: Path) -> None:
+    for number in range(len(made(code, "round-down").faults)):
+        _, asked = kept(code, number=number)
+        assert written(asked, tmp_path) == asked
+
+
+def written(asked: Toggle, folder: Path) -> Toggle:
+    path = folder / f"{asked.id}.yaml"
+    path.write_text(as_yaml(asked), encoding="utf-8")
+    return read_toggle(path)
+
+
+def both_ways(asked: Toggle, fault: Fault, sources: Memory | SourceTree) -> bool:
+    """Whether the registry's own plan takes the fault in and out, byte for byte."""
+    source = sources.read(fault.module)
+    assert source is not None
+    assert find(asked, sources).state is State.FIXED
+    (there,) = plan([Choice(asked, Direction.REVERT)], sources, "0.5.23").modules
+    changed = Changed(sources, ModuleSource(source.module, source.path, there.text))
+    assert find(asked, changed).state is State.BUGGY
+    (back,) = plan([Choice(asked, Direction.ENABLE)], changed, "0.5.23").modules
+    return there.text == fault.applied(source.text) and back.text == source.text
+
+
+EVERY = 80
+
+
+@pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
+def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_path: Path) -> None:
+    sources = managed.get(release).sources()
+    registry = catalogue.load()
+    faults = make(named([], sources, registry), sources).faults[::EVERY]
+    assert len(faults) >= 8
+    taken = 0
+    for fault in faults:
+        try:
+            asked = toggle_of(fault, sources, release, others=[sources], registry=registry)
+        except CannotKeep:
+            continue
+        assert asked.family in {toggle.family for toggle in registry} | {module_of(fault)}
+        assert both_ways(written(asked, tmp_path), fault, sources), fault
+        taken += 1
+    assert taken >= len(faults) - 1
+
+
+def module_of(fault: Fault) -> str:
+    return Target.parse(fault.target).module.rpartition(".")[2].strip("_")

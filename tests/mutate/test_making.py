@@ -1,0 +1,340 @@
+"""Making: what is dropped and why, and faults whose ids outlive whatever stands around them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from memory import Memory
+from small import changed, made, put, text
+
+from harness import paths
+from harness.mutate import operators
+from harness.mutate.code import Change, FunctionCode, ModuleCode
+from harness.mutate.faults import Dropped, Made
+from harness.mutate.making import ENOUGH, make
+from harness.mutate.operator import Operator
+from harness.mutate.targets import named
+from harness.registry import catalogue
+from harness.registry.schema import Symptom, Target
+from harness.releases import managed
+from harness.releases.sources import SourceTree
+
+NEWEST, OLDER = "0.5.23", "0.5.18"
+
+
+def replacing(before: str, after: str, name: str = "by-hand") -> Operator:
+    """An operator that puts some code in the place of other code, wherever that stands."""
+
+    def find(function: FunctionCode) -> Iterator[Change]:
+        start, end = function.span(function.node)
+        at = function.module.text.find(before, start, end)
+        while at >= 0:
+            yield Change(at, at + len(before), after, f"{before} becomes {after}")
+            at = function.module.text.find(before, at + 1, end)
+
+    return Operator(name, "By hand", (1, 2), Symptom.CRASH, find)
+
+
+def by_hand(code: str, *chosen: Operator) -> Made:
+    return make([Target("m", "")], Memory({"m": text(code)}), chosen)
+
+
+def only_dropped(result: Made) -> Dropped:
+    assert result.faults == ()
+    (gone,) = result.dropped
+    return gone
+
+
+CODE = """
+def f(rows, limit):
+    width = rows * 4
+    return width
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("rows * 4", "rows *", "does not compile: invalid syntax"),
+        ("rows * 4", "(rows * 4)", "the same code, written in another way"),
+        ("rows * 4", "rows * (2 + 2)", "the same bytecode"),
+        ("width = rows * 4", "width = rows; width *= 4", "takes a statement away or adds one"),
+        ("width =", "\nwidth =", "does not compile: expected an indented block"),
+    ],
+)
+def test_what_is_no_fault_is_dropped_and_says_why(before: str, after: str, why: str) -> None:
+    gone = only_dropped(by_hand(CODE.replace("return width", "return 1"), replacing(before, after)))
+    assert gone.why.startswith(why)
+    assert (gone.before, gone.after, gone.line) == (before, after, 2)
+
+
+def test_a_constant_of_another_kind_is_a_fault() -> None:
+    """`1`, `1.0` and `True` are equal, and yet not the same code."""
+    for after in ("4.0", "5"):
+        (fault,) = by_hand(CODE, replacing("4", after)).faults
+        assert fault.after == after
+
+
+def test_of_two_operators_with_one_change_the_first_counts() -> None:
+    one, other = replacing("rows * 4", "rows", "one"), replacing("* 4", "", "other")
+    result = by_hand(CODE, one, other)
+    assert [fault.operator for fault in result.faults] == ["one"]
+    assert [(d.operator, d.why) for d in result.dropped] == [("other", "one makes the same change")]
+
+
+def test_a_statement_gets_three_faults_of_a_kind_that_lie_apart() -> None:
+    code = "def f(" + ", ".join(f"a{n}_len" for n in range(7)) + "):\n"
+    code += "    return g(" + ", ".join(f"a{n}_len + n" for n in range(7)) + ")\n"
+    result = made(code, "drop-addend")
+    faults = [fault.before for fault in result.faults]
+    assert faults == ["a0_len + n", "a3_len + n", "a6_len + n"]
+    assert {gone.why for gone in result.dropped} == {ENOUGH}
+    assert len(result.dropped) == 4
+    apart = made(code.replace(", a", ",\n        a"), "drop-addend")
+    assert [fault.before for fault in apart.faults] == faults
+
+
+def test_faults_come_in_the_order_of_the_source() -> None:
+    code = """
+    def g(n, m):
+        return cdiv(n, m), max(n, m)
+
+    def f(n, m):
+        return max(n, m), cdiv(n, m)
+    """
+    result = made(code)
+    assert [fault.start for fault in result.faults] == sorted(f.start for f in result.faults)
+    assert {fault.qualname for fault in result.faults} == {"f", "g"}
+
+
+def test_a_fault_says_where_it_stands() -> None:
+    code = """
+    class K:
+        @staticmethod
+        def f(n, m):
+            def inner():
+                if (
+                    n
+                    < cdiv(n, m)
+                ):
+                    return 1
+            return inner
+    """
+    (fault,) = made(code, "round-down").faults
+    assert (fault.module, fault.qualname, fault.target) == ("m", "K.f", "m:K.f")
+    assert (fault.line, fault.first, fault.last) == (7, 5, 8)
+    assert (fault.path, fault.kernel) == ("m.py", False)
+    kernel = made("import triton\n@triton.jit\ndef f(n, m): return tl.cdiv(n, m)\n", "round-down")
+    assert [fault.kernel for fault in kernel.faults] == [True]
+
+
+def test_only_faults_of_statements_with_these_lines_are_made() -> None:
+    code = "def f(n, m):\n    a = cdiv(n, m)\n    b = cdiv(m,\n        n)\n    return cdiv(1, n)\n"
+    assert [fault.line for fault in made(code, "round-down").faults] == [2, 3, 5]
+    assert [fault.line for fault in made(code, "round-down", lines={4}).faults] == [3]
+    assert made(code, "round-down", lines=set()).faults == ()
+    other = make([Target("m", "")], Memory({"m": code}), None, {"n": {2}})
+    assert other.faults == ()
+
+
+def test_an_id_is_the_codes_and_not_its_places() -> None:
+    code = """
+    def f(n, m):
+        a = g(cdiv(n, m))
+        return a
+    """
+    moved = """
+    import other
+
+    def before(): pass
+
+    @decorated
+    def f(n, m):
+        # said
+        before()
+        a = g(
+            cdiv(n,   m)  # as well
+        )
+        return a + 1
+    """
+    (one,), (again,) = made(code, "round-down").faults, made(moved, "round-down").faults
+    assert one.id == again.id
+    assert one.start != again.start
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("def f", "def g"), ("a = ", "b = "), ("cdiv(n, m)", "cdiv(m, n)"), ("g(", "k(")],
+)
+def test_other_code_has_another_id(before: str, after: str) -> None:
+    code = "def f(n, m):\n    a = g(cdiv(n, m))\n"
+    assert before in code
+    (one,) = made(code, "round-down").faults
+    (other,) = made(code.replace(before, after), "round-down").faults
+    assert one.id != other.id
+
+
+def test_alike_places_have_ids_of_their_own() -> None:
+    code = """
+    def f(n, m):
+        a = cdiv(n, m) + cdiv(n, m)
+        if a:
+            a = cdiv(n, m) + cdiv(n, m)
+
+    if other:
+        def f(n, m):
+            a = cdiv(n, m) + cdiv(n, m)
+    """
+    faults = made(code, "round-down").faults
+    assert len(faults) == 6
+    assert len({fault.id for fault in faults}) == 6
+
+
+def test_a_fault_does_not_fit_another_text() -> None:
+    (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
+    with pytest.raises(AssertionError, match="another text"):
+        fault.applied("def f(n, m):\n    a = other(n, m)\n")
+
+
+@cache
+def real(release: str) -> Made:
+    sources = managed.get(release).sources()
+    return make(named([], sources, catalogue.load()), sources)
+
+
+def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -> None:
+    faults = real(NEWEST).faults
+    assert len(faults) >= 300
+    assert {fault.operator for fault in faults} == set(operators.all())
+    assert sum(fault.kernel for fault in faults) >= 100
+
+
+@pytest.mark.parametrize("release", [OLDER, NEWEST])
+def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> None:
+    sources = managed.get(release).sources()
+    faults = real(release).faults
+    originals: dict[tuple[str, int], str] = {}
+    assert len({fault.id for fault in faults}) == len(faults)
+    for fault in faults:
+        source = sources.read(fault.module)
+        assert source is not None
+        after = fault.applied(source.text)
+        assert after == source.text[: fault.start] + fault.after + source.text[fault.end :]
+        assert fault.first <= fault.line <= fault.last
+        first, last = lines_of(release, fault.module, fault.line)
+        longer = fault.after.count("\n") - fault.before.count("\n")
+        if (fault.module, first) not in originals:
+            originals[fault.module, first] = meaning(source.text, first, last)
+        assert originals[fault.module, first] != meaning(after, first, last + longer), fault
+    assert max(Counter((f.operator, f.target, f.first, f.last) for f in faults).values()) <= 3
+
+
+def meaning(whole: str, first: int, last: int) -> str:
+    """Some lines of a module that hold one definition, as a tree; they have to compile."""
+    part = "if True:\n" + "\n".join(whole.split("\n")[first - 1 : last])
+    code = part if part.split("\n")[1].startswith(" ") else part.partition("\n")[2]
+    tree = ast.parse(code)
+    compile(tree, "m", "exec")
+    return ast.dump(tree)
+
+
+@cache
+def definitions(release: str, module: str) -> list[tuple[int, int]]:
+    source = managed.get(release).sources().read(module)
+    assert source is not None
+    return [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in ast.walk(ast.parse(source.text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def lines_of(release: str, module: str, line: int) -> tuple[int, int]:
+    """The lines of the outermost function around a line."""
+    return next(span for span in definitions(release, module) if span[0] <= line <= span[1])
+
+
+def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
+    older, newer = (managed.get(release).sources() for release in (OLDER, NEWEST))
+    targets = [Target(f.module, f.qualname) for f in real(NEWEST).faults]
+    compared = 0
+    for module in dict.fromkeys(target.module for target in targets):
+        if older.read(module) is None:
+            continue
+        one, other = (meanings(tree, module) for tree in (older, newer))
+        for target in dict.fromkeys(t for t in targets if t.module == module):
+            if one.get(target.qualname) == other[target.qualname]:
+                first, second = (make([target], tree) for tree in (older, newer))
+                assert [f.id for f in first.faults] == [f.id for f in second.faults]
+                compared += len(second.faults)
+    assert compared >= 50
+
+
+def meanings(tree: SourceTree, module: str) -> dict[str, str]:
+    source = tree.read(module)
+    assert source is not None
+    return {f.qualname: ast.dump(f.node) for f in ModuleCode(source).functions}
+
+
+HASHING = """
+from harness.mutate.making import make
+from harness.mutate.targets import named
+from harness.registry import catalogue
+from harness.releases import managed
+from harness.releases.sources import SourceTree
+sources = managed.get("{release}").sources()
+made = make(named(["kv_indices", "topk_transform"], sources, catalogue.load()), sources)
+print(*made.faults, *made.dropped, sep="\\n")
+"""
+
+
+def test_the_faults_are_the_same_under_every_hash_seed() -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", HASHING.format(release=NEWEST)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=paths.project(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    ]
+    assert len(told[0].split("\n")) > 50
+    assert told[0] == told[1] == told[2]
+
+
+LIGHT = """
+import sys
+from harness.mutate import diffs, equal, keeping, making, operators, targets
+operators.all()
+print(sorted({"torch", "sglang", "triton", "numpy"} & set(sys.modules)))
+"""
+
+
+def test_making_faults_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT],
+        cwd=paths.project(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_put_shows_what_a_fault_writes() -> None:
+    """The tests' own eyes: a fault over two lines is shown whole."""
+    code = text("def f(n, m):\n    a = cdiv(\n        n, m)\n")
+    (fault,) = made(code, "round-down").faults
+    assert put(code, fault) == "a = n // m"
+    assert changed(code, "round-down") == ["a = n // m"]

@@ -1,0 +1,184 @@
+"""A release of three functions, guards over it, and faults written by hand: the whole command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from harness import paths
+from harness.mutate.faults import Fault, identity
+
+MODULE = "sglang.srt.sizes"
+CODE = '''
+"""What the guards are about."""
+
+import functools
+
+ROOM = 7
+
+
+def width(rows, topk):
+    """Room for every row."""
+    return rows * topk
+
+
+@functools.lru_cache(maxsize=4)
+def total(count):
+    found = 0
+    for index in range(count):
+        found += index
+    return found
+
+
+def chosen(flag):
+    if flag:
+        return 1
+    return 2
+
+
+def unread(rows):
+    return rows + ROOM
+'''
+GUARDS = """
+import pytest
+from hypothesis import given, strategies as st
+from sglang.srt import sizes
+
+@given(st.integers(1, 5), st.integers(1, 5))
+def test_width(rows, topk):
+    assert sizes.width(rows, topk) >= rows * topk
+
+def test_total():
+    assert sizes.total(4) == 6
+
+def test_flag():
+    sizes.chosen(True)
+"""
+# The maker's part is done by hand, and nothing else of the command.
+DRIVER = """
+import json, os, sys
+import msgspec
+from harness.cli import main, mutating
+from harness.mutate import equal
+from harness.mutate.faults import Fault, Made
+faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[Fault, ...])
+mutating.make = lambda *_: Made(faults, ())
+equals = json.loads(os.environ["EQUALS"])
+equal.read = lambda *_: {
+    name: equal.Equal(name, "sglang.srt.sizes", "hand", "a => b", why)
+    for name, why in equals.items()
+}
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+class Mutate:
+    """`unfix mutate` over a small release, with a store of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.package = root / "release" / "sglang"
+        (self.package / "srt").mkdir(parents=True)
+        (self.package / "__init__.py").write_text("")
+        (self.package / "version.py").write_text('__version__ = "0.5.99"\n')
+        (self.package / "srt" / "__init__.py").write_text("")
+        self.file = self.package / "srt" / "sizes.py"
+        self.file.write_text(CODE)
+        (root / "guards").mkdir()
+        self.guards = root / "guards" / "test_sizes.py"
+        self.guards.write_text(GUARDS)
+        (root / "driver.py").write_text(DRIVER)
+        self.equals: dict[str, str] = {}
+        self.faults: list[Fault] = []
+
+    def fault(self, qualname: str, before: str, after: str) -> Fault:
+        """One more fault of the next run: the first such place behind the function's name."""
+        start = CODE.index(before, CODE.index(f"def {qualname}("))
+        line = CODE.count("\n", 0, start) + 1
+        made = Fault(
+            id=identity("hand", MODULE, qualname, before, after),
+            operator="hand",
+            module=MODULE,
+            qualname=qualname,
+            path=str(self.file),
+            kernel=False,
+            start=start,
+            end=start + len(before),
+            line=line,
+            first=line,
+            last=line + before.count("\n"),
+            before=before,
+            after=after,
+            words=f"{before} becomes {after}",
+        )
+        self.faults.append(made)
+        return made
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found_by = os.pathsep.join((str(paths.project()), str(self.package.parent)))
+        return {
+            **os.environ,
+            "UNFIX_HOME": str(self.root),
+            "PYTHONPATH": found_by,
+            "FAULTS": json.dumps([vars_of(fault) for fault in self.faults]),
+            "EQUALS": json.dumps(self.equals),
+        }
+
+    def command(self, *words: str) -> list[str]:
+        asked = ["mutate", "--release", "current", "--suite", str(self.guards.parent), "-j", "1"]
+        return [sys.executable, str(self.root / "driver.py"), *asked, *words]
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words),
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    def run(self, *words: str) -> dict[str, Any]:
+        """A whole run as data; `code` is how the command ended."""
+        done = self.call("--json", *words)
+        assert done.stdout, done.stderr
+        return {**json.loads(done.stdout), "code": done.returncode, "stderr": done.stderr}
+
+    def fates(self, *words: str) -> dict[str, dict[str, Any]]:
+        """What each fault came to, by its id."""
+        return by_id(self.run(*words))
+
+
+def by_id(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {fated["fault"]["id"]: fated for fated in run["fates"]}
+
+
+def vars_of(fault: Fault) -> dict[str, Any]:
+    return {name: getattr(fault, name) for name in fault.__struct_fields__}
+
+
+def sources(mutate: Mutate) -> dict[str, str]:
+    return {
+        str(file.relative_to(mutate.package)): file.read_text()
+        for file in sorted(mutate.package.rglob("*.py"))
+    }
+
+
+def living(mutate: Mutate) -> list[str]:
+    """Processes that still work for a run of this test."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environment = (entry / "environ").read_bytes()
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"UNFIX_HOME={mutate.root}".encode() in environment and b"python" in command:
+            found.append(textwrap.shorten(command.replace(b"\0", b" ").decode(), 200))
+    return found

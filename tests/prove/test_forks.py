@@ -1,0 +1,32 @@
+"""A test that forks and goes on in both processes does not fill the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.prove import processes
+
+# Seven forks that all go on are 128 processes, if nothing stops them.
+FORKS = """
+import os, sys
+from harness.prove import processes
+processes.adopt_orphans()
+processes.allow_forks(10)
+here = os.getpid()
+codes = []
+for _ in range(7):
+    if os.fork():
+        codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+with open(sys.argv[1], "a") as ends:
+    print(max(codes, default=0), file=ends)
+"""
+
+
+def test_children_beyond_the_forks_that_are_allowed_end_as_they_are_born(tmp_path: Path) -> None:
+    ends = tmp_path / "ends"
+    subprocess.run([sys.executable, "-c", FORKS, str(ends)], check=True, timeout=60)
+    codes = ends.read_text().split()
+    assert 1 < len(codes) <= 11  # itself, and ten children
+    assert str(processes.TOO_MANY) in codes
