@@ -49,6 +49,13 @@ def commit() -> str:
     return told.stdout.strip() + (", changed" if changed else "")
 
 
+def told(python: str = sys.executable) -> dict[str, str]:
+    """The facts as words, each by itself, for a record."""
+    found = facts(python)
+    versions = dict(found.pop("versions"))
+    return {name: str(value) for name, value in (found | versions).items()} | {"unfix": commit()}
+
+
 def facts(
     python: str = sys.executable, environment: dict[str, str] | None = None
 ) -> dict[str, Any]:

@@ -98,6 +98,10 @@ class MatrixView:
         ]
         if run.device_seconds:
             facts.append(("device time", texts.duration(run.device_seconds)))
+        if gpu := run.machine.get("gpu"):
+            facts.append(("GPU", line(gpu)))
+        if sglang := run.machine.get("sglang"):
+            facts.append(("SGLang beside it", line(sglang)))
         facts += [("on", line(where)), ("plan", line(run.plan))]
         if run.of > 1:
             facts.append(("shard", f"{run.number}/{run.of} of {counted(run.total, 'cell')}"))

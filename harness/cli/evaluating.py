@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store()
     identity = where.folder.name
     new = begin(matrix, where, identity, shlex.join(["unfix", *pages.asked(sys.argv[1:])]))
-    new.machine = _machine(where)
+    new.machine = machine.told(str(where.python(where.release)))
     options.say(
         f"{_many(len(matrix.configurations), 'configuration')} on {where.device} with SGLang "
         f"{where.release}, {matrix.items} items a task"
@@ -274,10 +274,3 @@ def _models_are_there(matrix: Matrix) -> None:
         if not one.absent:
             for name in filter(None, (one.model, one.draft)):
                 models.folder(name)
-
-
-def _machine(where: Where) -> dict[str, str]:
-    facts = machine.facts(str(where.python(where.release)))
-    found = {name: str(value) for name, value in facts.items() if name != "versions"}
-    found |= {name: str(value) for name, value in dict(facts["versions"]).items()}
-    return found | {"unfix": machine.commit()}

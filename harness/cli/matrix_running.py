@@ -167,6 +167,7 @@ def _begun(
             started=now.isoformat(timespec="milliseconds"),
             command=["unfix", *pages.asked(sys.argv[1:])],
             commit=machine.commit(),
+            machine=machine.told(),
             where=arguments.on,
             number=number,
             of=of,

@@ -107,6 +107,7 @@ class MatrixRun(msgspec.Struct):
     seconds: float = 0.0
     command: list[str] = []
     commit: str = ""  # unfix's own
+    machine: dict[str, str] = {}  # what started it: date, hardware, versions beside unfix
     where: str = "local"  # or 'ray'; of several seen as one, how many they are
     number: int = 1  # which shard
     of: int = 1

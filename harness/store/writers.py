@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 
 def me() -> str:
-    """This process, so that another can tell whether it still lives: boot, pid, start."""
-    return f"{_boot()} {os.getpid()} {_start_of(os.getpid())}"
+    """This process, so that another can tell whether it still lives: boot, pid, start, machine."""
+    return f"{_boot()} {os.getpid()} {_start_of(os.getpid())} {socket.gethostname()}"
 
 
 def alive(process: str) -> bool:
-    boot, pid, start = process.split()
-    return boot != _boot() or (_start_of(int(pid)) == start)
+    """Nothing outlives a boot of its machine; of another machine's process nobody here knows."""
+    boot, pid, start, *machine = process.split()
+    if boot != _boot():
+        return machine != [socket.gethostname()]
+    return _start_of(int(pid)) == start
 
 
 def _boot() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,16 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     run.cells[0].attempts = tried
     assert read == run
     assert (read.cells[0].seconds, read.device_seconds) == (5.0, 3.0)
+
+
+def test_a_run_says_on_what_machine_and_with_which_versions_it_was_made(drive: Drive) -> None:
+    drive.write(cell("one", "true"))
+    record = drive.root / "record.json"
+    assert drive.run("--record", str(record)) == 0
+    told = json.loads(record.read_text())["machine"]
+    assert told == drive.newest().machine
+    assert told["python"] == platform.python_version()
+    assert {"date", "system", "cores", "gpu", "unfix"} <= told.keys()
 
 
 def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_path: Path) -> None:

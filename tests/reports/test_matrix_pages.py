@@ -228,6 +228,16 @@ def test_a_green_run_is_one_table_and_one_line() -> None:
     assert "what is not" not in shown(fine())
 
 
+def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
+    run = fine()
+    labels = [label for label, _ in matrix_view.make(run).facts]
+    assert "GPU" not in labels
+    run.machine = {"gpu": "NVIDIA H200, 580.1", "sglang": "0.5.16"}
+    facts = dict(matrix_view.make(run).facts)
+    assert str(facts["GPU"]) == "NVIDIA H200, 580.1"
+    assert str(facts["SGLang beside it"]) == "0.5.16"
+
+
 def test_flaky_alone_is_red_everywhere() -> None:
     made = run_of(ran("a", Outcome.GREEN), ran("b", Outcome.CRASH, Outcome.GREEN))
     assert "1 green, 1 flaky, in 75 s: red" in shown(made)
