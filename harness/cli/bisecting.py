@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import os
 import secrets
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -23,11 +20,11 @@ from harness.bisect.hunt import Hunt, Log
 from harness.bisect.judging import Rules
 from harness.bisect.runners import Choices, Job, Place, Runner
 from harness.cli import options, running, search_pages
+from harness.cli.owning import owning
 from harness.cli.search_progress import Progress
 from harness.errors import UnfixError
 from harness.patching import boot
 from harness.patching.plan import Direction
-from harness.prove import processes
 from harness.registry.catalogue import Catalogue
 from harness.releases import managed
 from harness.store.database import Store
@@ -268,18 +265,15 @@ def _go(
     log: Log,
 ) -> bool:
     """Search; gives whether somebody stopped it."""
-
-    def stop(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    processes.adopt_orphans()
-    before = signal.signal(signal.SIGTERM, stop)
     search.status = "stopped"
     clock = datetime.datetime.now()
+    find = {"toggles": _toggles, "releases": _releases, "commits": _commits}[search.kind]
     try:
-        {"toggles": _toggles, "releases": _releases, "commits": _commits}[search.kind](
-            arguments, search, known, Hunt(search, runner, log, Progress())
-        )
+        with owning():
+            try:
+                find(arguments, search, known, Hunt(search, runner, log, Progress()))
+            finally:
+                runner.close()
         search.status = "finished"
         return False
     except KeyboardInterrupt:
@@ -289,10 +283,7 @@ def _go(
         raise
     finally:
         search.seconds += (datetime.datetime.now() - clock).total_seconds()
-        runner.close()
-        processes.end_all_below(os.getpid())
         log.end_search(search)
-        signal.signal(signal.SIGTERM, before)
 
 
 def _toggles(arguments: argparse.Namespace, search: Search, known: Catalogue, going: Hunt) -> None:

@@ -9,16 +9,15 @@ import math
 import os
 import random
 import secrets
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar
 
 import msgspec
 
 from harness import machine, paths
 from harness.cli import fuzz_pages, options, running
+from harness.cli.owning import owning
 from harness.errors import NotReady, UnfixError
 from harness.fuzz import failures
 from harness.fuzz.lanes import Asked
@@ -26,7 +25,6 @@ from harness.fuzz.run import Fuzzing
 from harness.fuzz.values import Fuzzed, Under
 from harness.matching.states import State, find
 from harness.patching import boot
-from harness.prove import processes
 from harness.prove.plan import Target
 from harness.releases import managed, sources
 from harness.store.database import Store
@@ -144,11 +142,6 @@ def under(arguments: argparse.Namespace, targets: list[Target]) -> Under:
 def _go(asked: Asked, arguments: argparse.Namespace) -> int:
     """Fuzz; whoever stops it loses nothing of what was found."""
 
-    def stop(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    processes.adopt_orphans()
-    before = signal.signal(signal.SIGTERM, stop)
     stopped = False
     stored, store = _stored(asked), Store()
 
@@ -159,12 +152,11 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
         going = Fuzzing(asked, progress)
         keep()
         try:
-            going.go()
+            with owning():
+                going.go()
         except KeyboardInterrupt:
             stopped = True
         finally:
-            processes.end_all_below(os.getpid())
-            signal.signal(signal.SIGTERM, before)
             keep()
             store.close()
     if arguments.json:

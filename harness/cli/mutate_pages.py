@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from harness.cli import options, pages
+from harness.cli.watching import Watching, bars, on_stderr
 from harness.matching.states import Sources
 from harness.mutate import fates
 from harness.mutate.faults import Fault, Made
@@ -27,44 +22,25 @@ from harness.store.mutations import Fate, Fated, Mutation
 EVERY = 30.0  # seconds between two lines in a log
 
 
-class Progress(Teller):
+class Progress(Watching, Teller):
     """A bar where somebody looks on, lines in a log."""
 
     def __init__(self, mutation: Mutation) -> None:
         self.mutation = mutation
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self.bar = Bar(
-            TextColumn("unfix: {task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self.console,
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
+        console = on_stderr()
+        self.bar = bars(console)
+        super().__init__(console, self.bar)
         self.task = self.bar.add_task(f"SGLang {mutation.release}: importing", total=None)
         self.told = time.monotonic()
 
-    def __enter__(self) -> Progress:
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
-
     def started(self, release: str) -> None:
         if self.bar.disable:
-            self._say(f"SGLang {release}: importing; {self.mutation.planned} faults")
+            self.say(f"SGLang {release}: importing; {self.mutation.planned} faults")
 
     def met(self, said: Collected, known: int) -> None:
         guards, unknown = len(said.guards), len(said.guards) - known
         left = f"; the lines of {unknown} are recorded first" if unknown else ""
-        self._say(f"SGLang {said.release}: ready in {said.seconds:.0f} s; {guards} guards{left}")
+        self.say(f"SGLang {said.release}: ready in {said.seconds:.0f} s; {guards} guards{left}")
 
     def reached(self, reached: Reached, done: int, of: int) -> None:
         self.bar.update(self.task, description="which lines guards run", completed=done, total=of)
@@ -76,20 +52,17 @@ class Progress(Teller):
         if fated.fate is Fate.SURVIVED or fated.longer or fated.untrue:
             fault, longer = fated.fault, " after a longer look" if fated.longer else ""
             where = f"{fault.target}:{fault.line}"
-            self._say(f"{fated.fate.value}{longer}: {fault.id} {where} {fault.words}")
+            self.say(f"{fated.fate.value}{longer}: {fault.id} {where} {fault.words}")
         counts = ", ".join(f"{count} {name}" for name, count in mutation.counts.items())
         self._in_a_log(f"{done} of {planned} faults: {counts}")
 
     def problem(self, text: str) -> None:
-        self._say(text)
+        self.say(text)
 
     def _in_a_log(self, text: str) -> None:
         if self.bar.disable and time.monotonic() - self.told > EVERY:
             self.told = time.monotonic()
-            self._say(text)
-
-    def _say(self, text: str) -> None:
-        self.console.print(f"unfix: {escape(text)}")
+            self.say(text)
 
 
 def as_data(mutation: Mutation) -> dict[str, Any]:

@@ -9,17 +9,16 @@ import difflib
 import os
 import random
 import secrets
-import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
 
 from harness import paths
 from harness.cli import fuzzing, mutate_pages, options, running
+from harness.cli.owning import owning
 from harness.errors import UnfixError
 from harness.matching.states import Sources
 from harness.mutate import diffs, equal, fates, keeping, making, operators, targets
@@ -28,7 +27,6 @@ from harness.mutate.looks import Asked
 from harness.mutate.operator import Operator
 from harness.mutate.run import Mutating
 from harness.patching import boot
-from harness.prove import processes
 from harness.prove.plan import Target
 from harness.registry.catalogue import Catalogue
 from harness.store.database import Store
@@ -257,20 +255,11 @@ def _new(arguments: argparse.Namespace, target: Target) -> Mutation:
 
 def _go(asked: Asked, mutation: Mutation, store: Store) -> bool:
     """Run it; gives whether somebody stopped it."""
-
-    def stop(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    processes.adopt_orphans()  # of a worker that was ended
-    before = signal.signal(signal.SIGTERM, stop)
     try:
-        with mutate_pages.Progress(mutation) as progress:
+        with owning(), mutate_pages.Progress(mutation) as progress:
             Mutating(asked, mutation, store, progress).go()
     except KeyboardInterrupt:
         return True
-    finally:
-        processes.end_all_below(os.getpid())
-        signal.signal(signal.SIGTERM, before)
     return False
 
 

@@ -9,10 +9,8 @@ import math
 import os
 import secrets
 import shutil
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from harness import machine, paths
@@ -272,21 +270,13 @@ def facts_of(toggle: Any) -> ToggleFacts:
 
 def _go(asked: Asked, new: Run, store: Store) -> bool:
     """Run it; gives whether somebody stopped it."""
+    from harness.cli.owning import owning
     from harness.cli.progress import Progress
-    from harness.prove import processes
     from harness.prove.run import Proving
 
-    def stop(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    processes.adopt_orphans()  # of a worker that was ended
-    before = signal.signal(signal.SIGTERM, stop)
     try:
-        with Progress(asked) as progress:
+        with owning(), Progress(asked) as progress:
             Proving(asked, new, store, progress).go()
     except KeyboardInterrupt:
         return True
-    finally:
-        processes.end_all_below(os.getpid())
-        signal.signal(signal.SIGTERM, before)
     return False

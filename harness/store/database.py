@@ -31,11 +31,7 @@ class Store(Searches, Evaluations, Matrices, Fuzzings, Mutations, Glances):
     def begin(self, run: Run) -> None:
         """A new run, or an old one that goes on; one that somebody else runs is refused."""
         with self._writing():
-            row = self._db.execute(
-                "SELECT status, process FROM runs WHERE id = ?", (run.id,)
-            ).fetchone()
-            if row and row[0] == "running" and alive(row[1]):
-                raise UnfixError(f"run {run.id} is still going on")
+            self._not_running("runs", run.id, "run")
             self._put(
                 *("runs", run.id, run.kind, run.started, "running", run.seconds, me()),
                 *(as_text(run.command), as_text(run.settings)),

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
-from harness.errors import UnfixError
-from harness.store.file import StoreFile, as_text
+from harness.store.file import as_text
 from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
-from harness.store.writers import alive, me
+from harness.store.run_tables import RunTables
+from harness.store.writers import me
 
 TABLES = {"matrices": "id", "matrix_cells": "run", "matrix_attempts": "run"}
 
 
-class Matrices(StoreFile):
+class Matrices(RunTables):
     """What `unfix matrix run` leaves behind."""
 
     def begin_matrix(self, run: MatrixRun) -> None:
         """A new run with its cells, or an old one that goes on; a running one is refused."""
         with self._writing():
-            row = self._db.execute(
-                "SELECT status, process FROM matrices WHERE id = ?", (run.id,)
-            ).fetchone()
-            if row and row[0] == "running" and alive(row[1]):
-                raise UnfixError(f"matrix run {run.id} is still going on")
+            self._not_running("matrices", run.id, "matrix run")
             self._keep_matrix(run, "running")
             for place, cell in enumerate(run.cells):
                 bare = msgspec.structs.replace(cell, attempts=[])
@@ -53,26 +49,12 @@ class Matrices(StoreFile):
 
     def matrices(self) -> list[MatrixRun]:
         """Every matrix run without its cells, the oldest first."""
-        with self._explained():
-            rows = self._db.execute(
-                "SELECT status, process, data FROM matrices ORDER BY started, id"
-            ).fetchall()
-            found = []
-            for status, process, data in rows:
-                run = msgspec.json.decode(data, type=MatrixRun)
-                gone = status == "running" and not alive(process)
-                run.status = "stopped" if gone else status
-                found.append(run)
-        return found
+        return self._runs_of("matrices", MatrixRun)
 
     def find_matrix(self, name: str) -> MatrixRun | None:
         """A whole run, by its id or by how its id begins; None if there is none."""
-        found = [run for run in self.matrices() if run.id.startswith(name)]
-        if not found:
-            return None
-        if len(found) > 1:
-            raise UnfixError(f"{self.file} holds more than one matrix run {name}")
-        return self.with_cells(found[0])
+        found = self._named(self.matrices(), name, "matrix run")
+        return self.with_cells(found) if found else None
 
     def with_cells(self, run: MatrixRun) -> MatrixRun:
         with self._explained():
@@ -105,7 +87,7 @@ class Matrices(StoreFile):
         theirs = other.matrices()
         for run in theirs:
             if run.id not in here or other._done(run) > here[run.id]:
-                self._take(other, run.id)
+                self._copy_rows(other, TABLES, run.id)
         return [run.id for run in theirs]
 
     def _done(self, run: MatrixRun) -> tuple[int, bool]:
@@ -114,13 +96,3 @@ class Matrices(StoreFile):
         with self._explained():
             attempts: int = self._db.execute(query, (run.id,)).fetchone()[0]
         return attempts, run.status == "finished"
-
-    def _take(self, other: Matrices, run: str) -> None:
-        with self._writing():
-            for table, key in TABLES.items():
-                self._db.execute(f"DELETE FROM {table} WHERE {key} = ?", (run,))
-                rows: Sequence[tuple[object, ...]] = other._db.execute(
-                    f"SELECT * FROM {table} WHERE {key} = ?", (run,)
-                ).fetchall()
-                for row in rows:
-                    self._put(table, *row)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.errors import UnfixError
-from harness.store.file import StoreFile, as_text
+from harness.store.file import as_text
 from harness.store.mutations import Fated, Mutation
-from harness.store.writers import alive, me
+from harness.store.run_tables import RunTables
+from harness.store.writers import me
+
+TABLES = {"mutations": "id", "fates": "run"}
 
 
-class Mutations(StoreFile):
+class Mutations(RunTables):
     """What `unfix mutate` leaves behind."""
 
     def begin_mutation(self, mutation: Mutation) -> None:
         """A new run, or an old one that goes on; one that somebody else runs is refused."""
         with self._writing():
-            row = self._db.execute(
-                "SELECT status, process FROM mutations WHERE id = ?", (mutation.id,)
-            ).fetchone()
-            if row and row[0] == "running" and alive(row[1]):
-                raise UnfixError(f"run {mutation.id} is still going on")
+            self._not_running("mutations", mutation.id, "run")
             self._keep_mutation(mutation, "running")
 
     def fated(self, mutation: str, number: int, fated: Fated) -> None:
@@ -37,26 +35,12 @@ class Mutations(StoreFile):
 
     def mutations(self) -> list[Mutation]:
         """Every run without its faults, the oldest first."""
-        with self._explained():
-            rows = self._db.execute(
-                "SELECT status, process, data FROM mutations ORDER BY started, id"
-            ).fetchall()
-            found = []
-            for status, process, data in rows:
-                mutation = msgspec.json.decode(data, type=Mutation)
-                gone = status == "running" and not alive(process)
-                mutation.status = "stopped" if gone else status
-                found.append(mutation)
-        return found
+        return self._runs_of("mutations", Mutation)
 
     def find_mutation(self, name: str) -> Mutation | None:
         """A whole run, by its id or by how its id begins; None if there is none."""
-        found = [mutation for mutation in self.mutations() if mutation.id.startswith(name)]
-        if not found:
-            return None
-        if len(found) > 1:
-            raise UnfixError(f"{self.file} holds more than one run {name}")
-        return self.with_fates(found[0])
+        found = self._named(self.mutations(), name, "run")
+        return self.with_fates(found) if found else None
 
     def with_fates(self, mutation: Mutation) -> Mutation:
         with self._explained():
@@ -73,13 +57,4 @@ class Mutations(StoreFile):
         return self.with_fates(found[-1]) if found else None
 
     def merge_mutations(self, other: Mutations) -> None:
-        """Take in those of another file that this one lacks, or has only a part of."""
-        here = {mutation.id: mutation.status for mutation in self.mutations()}
-        for mutation in other.mutations():
-            if here.get(mutation.id) != "finished":
-                with self._writing():
-                    for table, key in (("mutations", "id"), ("fates", "run")):
-                        self._db.execute(f"DELETE FROM {table} WHERE {key} = ?", (mutation.id,))
-                        rows = f"SELECT * FROM {table} WHERE {key} = ?"
-                        for row in other._db.execute(rows, (mutation.id,)):
-                            self._put(table, *row)
+        self._merge(other, TABLES, self.mutations(), other.mutations())

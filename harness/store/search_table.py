@@ -5,22 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from harness.errors import UnfixError
-from harness.store.file import StoreFile, as_text
+from harness.store.file import as_text
+from harness.store.run_tables import RunTables
 from harness.store.searches import Search, Trial
-from harness.store.writers import alive, me
+from harness.store.writers import me
+
+TABLES = {"searches": "id", "trials": "search"}
 
 
-class Searches(StoreFile):
+class Searches(RunTables):
     """What `unfix bisect` leaves behind."""
 
     def begin_search(self, search: Search) -> None:
         """A new search, or an old one that goes on; one that somebody else runs is refused."""
         with self._writing():
-            row = self._db.execute(
-                "SELECT status, process FROM searches WHERE id = ?", (search.id,)
-            ).fetchone()
-            if row and row[0] == "running" and alive(row[1]):
-                raise UnfixError(f"search {search.id} is still going on")
+            self._not_running("searches", search.id, "search")
             self._keep(search, "running")
             # What it ran before is written again as it is met.
 
@@ -40,33 +39,21 @@ class Searches(StoreFile):
 
     def searches(self) -> list[Search]:
         """Every search without its runs, the oldest first."""
-        with self._explained():
-            rows = self._db.execute(
-                "SELECT status, process, data FROM searches ORDER BY started, id"
-            ).fetchall()
-            found = []
-            for status, process, data in rows:
-                search = msgspec.json.decode(data, type=Search)
-                gone = status == "running" and not alive(process)
-                search.status = "stopped" if gone else status
-                found.append(search)
-        return found
+        return self._runs_of("searches", Search)
 
     def find_search(self, name: str) -> Search | None:
         """A whole search, by its id or by how its id begins; None if there is none."""
-        found = [search for search in self.searches() if search.id.startswith(name)]
-        if not found:
+        found = self._named(self.searches(), name, "search")
+        if found is None:
             return None
-        if len(found) > 1:
-            raise UnfixError(f"{self.file} holds more than one search {name}")
         with self._explained():
-            found[0].trials = [
+            found.trials = [
                 msgspec.json.decode(data, type=Trial)
                 for (data,) in self._db.execute(
-                    "SELECT data FROM trials WHERE search = ? ORDER BY number", (found[0].id,)
+                    "SELECT data FROM trials WHERE search = ? ORDER BY number", (found.id,)
                 )
             ]
-        return found[0]
+        return found
 
     def search(self, name: str) -> Search:
         found = self.find_search(name)
@@ -75,13 +62,4 @@ class Searches(StoreFile):
         return found
 
     def merge_searches(self, other: Searches) -> None:
-        """Take in those of another file that this one lacks, or has only a part of."""
-        here = {search.id: search.status for search in self.searches()}
-        for search in other.searches():
-            if here.get(search.id) != "finished":
-                with self._writing():
-                    for table, key in (("searches", "id"), ("trials", "search")):
-                        self._db.execute(f"DELETE FROM {table} WHERE {key} = ?", (search.id,))
-                        rows = f"SELECT * FROM {table} WHERE {key} = ?"
-                        for row in other._db.execute(rows, (search.id,)):
-                            self._put(table, *row)
+        self._merge(other, TABLES, self.searches(), other.searches())

@@ -1,0 +1,27 @@
+"""A command that starts processes: what stops it, and that it leaves none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from harness.prove import processes
+
+
+@contextlib.contextmanager
+def owning() -> Iterator[None]:
+    """A SIGTERM stops the block as a Ctrl-C does; what was started in it is ended with it."""
+    processes.adopt_orphans()  # of a worker that was ended
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        processes.end_all_below(os.getpid())
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
