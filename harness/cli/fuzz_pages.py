@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -31,7 +30,7 @@ class Progress(Watching, Teller):
         self.keep = keep
         console = on_stderr()
         self.live = Live(console=console, transient=True, auto_refresh=False)
-        self.watched = sys.stderr.isatty()
+        self.watched = console.is_terminal
         super().__init__(console, self.live if self.watched else None)
         self.told = time.monotonic()
 

@@ -202,11 +202,9 @@ def test_a_log_has_a_line_now_and_then(
 def test_a_terminal_has_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = fuzz_pages.Progress(asked(tmp_path))
-    progress.watched = True
     console = Console(stderr=True, force_terminal=True, width=120, highlight=False)
-    progress.live.console = progress.console = console
-    with progress:
+    monkeypatch.setattr(fuzz_pages, "on_stderr", lambda: console)
+    with fuzz_pages.Progress(asked(tmp_path)) as progress:
         progress.moved(a_run())
         progress.failed(a_run().failures[0])
     told = capsys.readouterr().err

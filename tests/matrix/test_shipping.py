@@ -48,15 +48,18 @@ def cluster(home: Path) -> Iterator[Cluster]:
     )
     # A path file's own path files are not read: the packages are there, and unfix is not.
     Path(site.strip(), "ours.pth").write_text(sysconfig.get_path("purelib"))
+    env = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+    env.pop("PYTHONPATH", None)
     found = [bare, "-P", "-c", "import harness.matrix"]
-    assert subprocess.run(found, stderr=subprocess.DEVNULL).returncode, "unfix is there"
+    there = subprocess.run(found, env=env, stderr=subprocess.DEVNULL).returncode == 0
+    assert not there, "unfix is there"
     head = {"num_cpus": 0, "object_store_memory": OBJECTS, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
     start = [bare, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
     start += ["--address", made.address, "--num-cpus", "1", "--object-store-memory", str(OBJECTS)]
     started = subprocess.Popen(
         [*start, "--resources", '{"bare": 1}'],
-        env={**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"},
+        env=env,
         cwd=home,
         stdout=subprocess.DEVNULL,
     )
