@@ -1,0 +1,108 @@
+"""Rows that many programs write: from the release on that shares long rows among them.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. However many programs share a row, each writes its part and the row is the same.
+2. There are enough: none copies more than a piece, unless as many programs run as are useful. There
+   are no more than a row has pieces, and on a server of short contexts there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fixtures import kv_indices as adapter
+from fixtures import token_blocks
+from fixtures.draft_batches import Batch, batches
+from fixtures.token_blocks import MOST_OF_THE_HOST, OF_THE_HOST, Sizes, pieces
+from harness import checking
+from harness.guards import not_here
+
+LENGTHS = st.one_of(st.integers(1, 200_000), st.sampled_from([8192, 8193, 16384, 32767, 32768]))
+
+
+def sizes_here() -> Sizes:
+    module = token_blocks.home()
+    if module is None:
+        not_here("one program writes a branch's whole row")
+    return Sizes(module)
+
+
+@given(
+    name=st.sampled_from(["flashinfer", "aiter"]),
+    batch=batches(longest=1100, requests=2, topk=2, windows=True),
+)
+def test_many_programs_write_the_same_row(name: str, batch: Batch) -> None:
+    sizes = sizes_here()
+    if name not in adapter.WINDOWED:
+        batch = dataclasses.replace(batch, window=None)
+    with checking.checked() as check, sizes.shared_from_the_start():
+        draft = adapter.backend(name, batch, check.device)
+        adapter.holds(adapter.fill(check, draft, batch, adapter.Way.REPLAY), batch)
+
+
+ANY_LENGTH = st.one_of(
+    batches(longest=140_000), batches(longest=140_000, windows=True), batches(longest=1700)
+)
+JUST_OVER_A_PIECE = Batch(
+    lengths=(20_000,), topk=1, steps=2, page=1, context=40_000, slots=1, window=(8190, 4)
+)
+HUNDREDS_OF_BLOCKS = Batch(lengths=(30_000,), topk=1, steps=2, page=1, context=32_000, slots=1)
+
+
+@given(batch=ANY_LENGTH, on_host=st.booleans())
+@example(batch=JUST_OVER_A_PIECE, on_host=False)
+@example(batch=HUNDREDS_OF_BLOCKS, on_host=True)
+def test_a_long_row_is_shared_by_enough_programs_and_no_more(batch: Batch, on_host: bool) -> None:
+    sizes = sizes_here()
+    plan = adapter.planned_on_the_host() if on_host else contextlib.nullcontext()
+    with checking.checked() as check, plan:
+        check.only(adapter.KERNEL, [])
+        draft = adapter.backend("flashinfer", batch, check.device)
+        adapter.enter(draft, adapter.forward_batch(draft, batch, check.device), adapter.Way.EAGER)
+        grid = adapter.launch_of(check).grid
+    blocks, rest = divmod(grid[0], batch.steps)
+    assert rest == 0
+    base, length = batch.steps * batch.branches, token_blocks.longest(batch)
+    most = 1
+    if batch.width >= sizes.gate:
+        assert sizes.enough(blocks, length, base)
+        most = sizes.most(min(sum(batch.lengths), batch.width), base)
+    if on_host and batch.window is None:
+        wanted = min(MOST_OF_THE_HOST, pieces(length, OF_THE_HOST))
+        assert blocks >= wanted
+        most = max(most, wanted)
+    assert 1 <= blocks <= most
+
+
+@given(
+    width=LENGTHS,
+    total=st.one_of(st.none(), LENGTHS),
+    requests=st.sampled_from([0, 1, 2, 7, 600]),
+    base=st.one_of(st.none(), st.integers(1, 700)),
+    cap=st.one_of(st.none(), LENGTHS),
+    context=st.one_of(st.none(), LENGTHS),
+)
+@example(width=40_000, total=None, requests=0, base=None, cap=None, context=None)
+def test_a_row_is_cut_into_as_many_pieces_as_it_can_have(
+    width: int,
+    total: int | None,
+    requests: int,
+    base: int | None,
+    cap: int | None,
+    context: int | None,
+) -> None:
+    sizes = sizes_here()
+    blocks = sizes.module.spec_kv_index_token_blocks(width, total, requests, base, cap, context)
+    if not requests or (width if context is None else context) < sizes.gate:
+        assert blocks == 1
+        return
+    # Without the sum nothing is known of the rows but the table's width.
+    bounds = [width] if total is None else [width, total] + ([] if cap is None else [cap])
+    programs = requests if base is None else base
+    assert blocks <= sizes.most(min(bounds), programs)
+    assert sizes.enough(blocks, min(bounds), programs)
