@@ -22,7 +22,11 @@ from fixtures.token_blocks import MOST_OF_THE_HOST, OF_THE_HOST, Sizes, pieces
 from harness import checking
 from harness.guards import not_here
 
-LENGTHS = st.one_of(st.integers(1, 200_000), st.sampled_from([8192, 8193, 16384, 32767, 32768]))
+# Around whole pieces of 8192: most of them long enough to be shared.
+LENGTHS = st.builds(
+    lambda whole, more: max(1, whole * 8192 + more), st.integers(0, 25), st.integers(-1, 1)
+)
+CONTEXTS = st.sampled_from([70_000, 140_000, 33_000, 20_000, 1_700])
 
 
 def sizes_here() -> Sizes:
@@ -45,16 +49,25 @@ def test_many_programs_write_the_same_row(name: str, batch: Batch) -> None:
         adapter.holds(adapter.fill(check, draft, batch, adapter.Way.REPLAY), batch)
 
 
-ANY_LENGTH = st.one_of(
-    batches(longest=140_000), batches(longest=140_000, windows=True), batches(longest=1700)
-)
+@st.composite
+def long_batches(draw: st.DrawFn) -> Batch:
+    """Batches of long rows, alone or with a short one, on servers of short and of long contexts."""
+    steps, context = draw(st.integers(2, 3)), draw(CONTEXTS)
+    room = context - steps
+    length = st.one_of(LENGTHS.map(lambda length: min(length, room)), st.integers(1, room))
+    lengths = tuple(draw(st.lists(length, min_size=1, max_size=3)))
+    window = draw(st.one_of(st.none(), st.tuples(LENGTHS, st.integers(0, 4))))
+    topk, page = draw(st.integers(1, 3)), draw(st.sampled_from([1, 16]))
+    return Batch(lengths, topk, steps, page, context, len(lengths), window=window)
+
+
 JUST_OVER_A_PIECE = Batch(
     lengths=(20_000,), topk=1, steps=2, page=1, context=40_000, slots=1, window=(8190, 4)
 )
 HUNDREDS_OF_BLOCKS = Batch(lengths=(30_000,), topk=1, steps=2, page=1, context=32_000, slots=1)
 
 
-@given(batch=ANY_LENGTH, on_host=st.booleans())
+@given(batch=long_batches(), on_host=st.booleans())
 @example(batch=JUST_OVER_A_PIECE, on_host=False)
 @example(batch=HUNDREDS_OF_BLOCKS, on_host=True)
 def test_a_long_row_is_shared_by_enough_programs_and_no_more(batch: Batch, on_host: bool) -> None:
@@ -81,13 +94,15 @@ def test_a_long_row_is_shared_by_enough_programs_and_no_more(batch: Batch, on_ho
 
 @given(
     width=LENGTHS,
-    total=st.one_of(st.none(), LENGTHS),
-    requests=st.sampled_from([0, 1, 2, 7, 600]),
-    base=st.one_of(st.none(), st.integers(1, 700)),
+    total=st.one_of(LENGTHS, LENGTHS, st.none()),
+    requests=st.sampled_from([1, 2, 7, 600, 0]),
+    base=st.one_of(st.none(), st.integers(1, 40), st.integers(1, 700)),
     cap=st.one_of(st.none(), LENGTHS),
-    context=st.one_of(st.none(), LENGTHS),
+    context=st.one_of(st.none(), CONTEXTS),
 )
 @example(width=40_000, total=None, requests=0, base=None, cap=None, context=None)
+@example(width=40_000, total=200_000, requests=5, base=None, cap=None, context=None)
+@example(width=140_000, total=140_000, requests=1, base=None, cap=9_000, context=None)
 def test_a_row_is_cut_into_as_many_pieces_as_it_can_have(
     width: int,
     total: int | None,
