@@ -17,15 +17,21 @@ from hypothesis import strategies as st
 
 from fixtures import kv_indices as adapter
 from fixtures import token_blocks
-from fixtures.draft_batches import Batch, batches
+from fixtures.draft_batches import Batch
 from fixtures.token_blocks import MOST_OF_THE_HOST, OF_THE_HOST, Sizes, pieces
 from harness import checking
 from harness.guards import not_here
 
-# Around whole pieces of 8192: most of them long enough to be shared.
-LENGTHS = st.builds(
-    lambda whole, more: max(1, whole * 8192 + more), st.integers(0, 25), st.integers(-1, 1)
-)
+PIECE, SMALL_PIECE = 8192, 128
+
+
+def around_pieces(most: int, piece: int = PIECE) -> st.SearchStrategy[int]:
+    """Lengths around whole pieces, most of them long enough to be shared."""
+    whole = st.integers(0, most // piece)
+    return st.builds(lambda whole, more: max(1, whole * piece + more), whole, st.integers(-1, 1))
+
+
+LENGTHS = around_pieces(200_000)
 CONTEXTS = st.sampled_from([70_000, 140_000, 33_000, 20_000, 1_700])
 
 
@@ -36,29 +42,38 @@ def sizes_here() -> Sizes:
     return Sizes(module)
 
 
+@st.composite
+def long_batches(
+    draw: st.DrawFn, contexts: st.SearchStrategy[int] = CONTEXTS, piece: int = PIECE
+) -> Batch:
+    """Batches of long rows, alone or with a short one, on servers of short and of long contexts."""
+    steps, context = draw(st.integers(2, 3)), draw(contexts)
+    room = context - steps
+    around = around_pieces(context, piece)
+    length = st.one_of(around.map(lambda length: min(length, room)), st.integers(1, room))
+    lengths = tuple(draw(st.lists(length, min_size=1, max_size=2)))
+    window = draw(st.one_of(st.none(), st.tuples(around, st.integers(0, 4))))
+    topk, page = draw(st.integers(1, 2)), draw(st.sampled_from([1, 16]))
+    return Batch(lengths, topk, steps, page, context, len(lengths), window=window)
+
+
+WINDOW_OF_PIECES = Batch(
+    lengths=(300, 3), topk=1, steps=2, page=1, context=400, slots=2, window=(200, 4)
+)
+
+
 @given(
     name=st.sampled_from(["flashinfer", "aiter"]),
-    batch=batches(longest=1100, requests=2, topk=2, windows=True),
+    batch=long_batches(st.sampled_from([400, 700]), SMALL_PIECE),
 )
+@example(name="flashinfer", batch=WINDOW_OF_PIECES)
 def test_many_programs_write_the_same_row(name: str, batch: Batch) -> None:
     sizes = sizes_here()
     if name not in adapter.WINDOWED:
         batch = dataclasses.replace(batch, window=None)
-    with checking.checked() as check, sizes.shared_from_the_start():
+    with checking.checked() as check, sizes.shared_from_the_start(SMALL_PIECE):
         draft = adapter.backend(name, batch, check.device)
         adapter.holds(adapter.fill(check, draft, batch, adapter.Way.REPLAY), batch)
-
-
-@st.composite
-def long_batches(draw: st.DrawFn) -> Batch:
-    """Batches of long rows, alone or with a short one, on servers of short and of long contexts."""
-    steps, context = draw(st.integers(2, 3)), draw(CONTEXTS)
-    room = context - steps
-    length = st.one_of(LENGTHS.map(lambda length: min(length, room)), st.integers(1, room))
-    lengths = tuple(draw(st.lists(length, min_size=1, max_size=3)))
-    window = draw(st.one_of(st.none(), st.tuples(LENGTHS, st.integers(0, 4))))
-    topk, page = draw(st.integers(1, 3)), draw(st.sampled_from([1, 16]))
-    return Batch(lengths, topk, steps, page, context, len(lengths), window=window)
 
 
 JUST_OVER_A_PIECE = Batch(
