@@ -11,7 +11,7 @@ THE INVARIANTS IN PLAIN WORDS
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fixtures import kv_indices as adapter
@@ -21,6 +21,9 @@ from harness import checking
 from harness.guards import not_here
 
 
+GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
+
+
 @given(
     name=st.sampled_from(sorted(adapter.BACKENDS)),
     batch=batches(requests=2),
@@ -28,6 +31,7 @@ from harness.guards import not_here
     far=st.booleans(),
     lost=st.booleans(),
 )
+@example(name="flashinfer", batch=GAPS, in_table=False, far=False, lost=True)
 def test_each_branch_finds_where_its_slots_lie_now(
     name: str, batch: Batch, in_table: bool, far: bool, lost: bool
 ) -> None:

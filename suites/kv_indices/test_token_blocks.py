@@ -22,7 +22,7 @@ from fixtures.token_blocks import MOST_OF_THE_HOST, OF_THE_HOST, Sizes, pieces
 from harness import checking
 from harness.guards import not_here
 
-PIECE, SMALL_PIECE = 8192, 128
+PIECE, SMALL_PIECE = 8192, 256
 
 
 def around_pieces(most: int, piece: int = PIECE) -> st.SearchStrategy[int]:
@@ -58,7 +58,7 @@ def long_batches(
 
 
 WINDOW_OF_PIECES = Batch(
-    lengths=(300, 3), topk=1, steps=2, page=1, context=400, slots=2, window=(200, 4)
+    lengths=(500, 3), topk=1, steps=2, page=1, context=600, slots=2, window=(300, 4)
 )
 
 
