@@ -20,7 +20,6 @@ from fixtures.moved_pages import FAR, Moved
 from harness import checking
 from harness.guards import not_here
 
-
 GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
 
 
