@@ -10,6 +10,7 @@ THE INVARIANTS IN PLAIN WORDS
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,8 @@ NOT_USABLE = {
 }
 
 
-def needs_lengths_on_the_host() -> None:
+@pytest.fixture(scope="module")
+def _lengths_are_used() -> None:
     if not adapter.HAS_HOST_LENGTHS:
         not_here("flashinfer plans a draft from lengths on the device alone")
 
@@ -49,25 +51,25 @@ def test_each_step_plans_with_the_indptr_of_its_row(
         assert planned.tolist() == indptr.tolist()
 
 
+@pytest.mark.usefixtures("_lengths_are_used")
 @given(batch=batches(longest=1700, requests=2, topk=2, shortest=0))
 def test_lengths_known_on_the_host_say_the_same(batch: Batch) -> None:
-    needs_lengths_on_the_host()
     with checking.checked() as check, adapter.planned_on_the_host():
         draft = adapter.backend("flashinfer", batch, check.device)
         adapter.holds(adapter.fill(check, draft, batch, adapter.Way.REPLAY), batch)
 
 
+@pytest.mark.usefixtures("_lengths_are_used")
 @given(batch=batches(longest=2000, shortest=0))
 def test_the_host_counts_the_branches_of_every_step(batch: Batch) -> None:
-    needs_lengths_on_the_host()
     lengths = torch.tensor(batch.lengths, dtype=torch.int64)
     counted = adapter.indptr_on_the_host(lengths, batch.topk, batch.steps)
     assert counted.tolist() == [batch.starts(step) for step in range(batch.steps)]
 
 
+@pytest.mark.usefixtures("_lengths_are_used")
 @given(batch=batches(), why=st.sampled_from(sorted(NOT_USABLE)))
 def test_lengths_that_the_host_cannot_use_are_not_used(batch: Batch, why: str) -> None:
-    needs_lengths_on_the_host()
     with checking.checked() as check, adapter.planned_on_the_host():
         draft = adapter.backend("flashinfer", batch, check.device)
         way = adapter.Way.REPLAY

@@ -11,6 +11,7 @@ THE INVARIANTS IN PLAIN WORDS
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,6 +20,13 @@ from fixtures.draft_batches import Batch, batches
 from fixtures.moved_pages import FAR, Moved
 from harness import checking
 from harness.guards import not_here
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pages_move() -> None:
+    if not adapter.HAS_MOVED_PAGES:
+        not_here("drafts read the pool's own rows alone")
+
 
 GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
 
@@ -34,8 +42,6 @@ GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
 def test_each_branch_finds_where_its_slots_lie_now(
     name: str, batch: Batch, in_table: bool, far: bool, lost: bool
 ) -> None:
-    if not adapter.HAS_MOVED_PAGES:
-        not_here("drafts read the pool's own rows alone")
     first = FAR if far and name in adapter.OF_64_BITS and batch.page > 1 else 1
     with checking.checked() as check:
         moved = Moved(batch, in_table, first, lost, check.device)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -35,7 +36,8 @@ LENGTHS = around_pieces(200_000)
 CONTEXTS = st.sampled_from([70_000, 140_000, 33_000, 20_000, 1_700])
 
 
-def sizes_here() -> Sizes:
+@pytest.fixture(autouse=True, scope="module")
+def sizes() -> Sizes:
     module = token_blocks.home()
     if module is None:
         not_here("one program writes a branch's whole row")
@@ -67,8 +69,7 @@ WINDOW_OF_PIECES = Batch(
     batch=long_batches(st.sampled_from([400, 700]), SMALL_PIECE),
 )
 @example(name="flashinfer", batch=WINDOW_OF_PIECES)
-def test_many_programs_write_the_same_row(name: str, batch: Batch) -> None:
-    sizes = sizes_here()
+def test_many_programs_write_the_same_row(sizes: Sizes, name: str, batch: Batch) -> None:
     if name not in adapter.WINDOWED:
         batch = dataclasses.replace(batch, window=None)
     with checking.checked() as check, sizes.shared_from_the_start(SMALL_PIECE):
@@ -85,8 +86,9 @@ HUNDREDS_OF_BLOCKS = Batch(lengths=(30_000,), topk=1, steps=2, page=1, context=3
 @given(batch=long_batches(), on_host=st.booleans())
 @example(batch=JUST_OVER_A_PIECE, on_host=False)
 @example(batch=HUNDREDS_OF_BLOCKS, on_host=True)
-def test_a_long_row_is_shared_by_enough_programs_and_no_more(batch: Batch, on_host: bool) -> None:
-    sizes = sizes_here()
+def test_a_long_row_is_shared_by_enough_programs_and_no_more(
+    sizes: Sizes, batch: Batch, on_host: bool
+) -> None:
     plan = adapter.planned_on_the_host() if on_host else contextlib.nullcontext()
     with checking.checked() as check, plan:
         check.only(adapter.KERNEL, [])
@@ -119,6 +121,7 @@ def test_a_long_row_is_shared_by_enough_programs_and_no_more(batch: Batch, on_ho
 @example(width=40_000, total=200_000, requests=5, base=None, cap=None, context=None)
 @example(width=140_000, total=140_000, requests=1, base=None, cap=9_000, context=None)
 def test_a_row_is_cut_into_as_many_pieces_as_it_can_have(
+    sizes: Sizes,
     width: int,
     total: int | None,
     requests: int,
@@ -126,7 +129,6 @@ def test_a_row_is_cut_into_as_many_pieces_as_it_can_have(
     cap: int | None,
     context: int | None,
 ) -> None:
-    sizes = sizes_here()
     blocks = sizes.module.spec_kv_index_token_blocks(width, total, requests, base, cap, context)
     if not requests or (width if context is None else context) < sizes.gate:
         assert blocks == 1
