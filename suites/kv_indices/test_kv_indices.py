@@ -10,9 +10,10 @@ i + 1 draft tokens: nothing of another branch, nothing of another request.
    for, each with a prefix and a draft that end within the context, times topk branches. That holds
    for the rows that CUDA graphs are captured with and for those that an eager batch makes itself.
 2. A program of the kernel writes its own branch's place in its own row and no other, reads its own
-   request's slots and no other, and every index is the slot that the branch attends to. A row that
+   branch's slots and no others, and every index is the slot that the branch attends to. A row that
    just fits is enough.
-3. The indptr of a row says where each branch begins: a step is given exactly its branches.
+3. The indptr of a row says where each branch begins: a step is given exactly its branches, and
+   every step but the last is given its row.
 4. A batch is its requests one behind the other: filling them together or one by one is the same.
 5. Padding a batch up to the size of a captured graph changes nothing for the requests in it.
 6. A draft that looks at a window alone sees the first tokens and the most recent ones, in order.
@@ -138,14 +139,6 @@ def test_a_window_keeps_the_first_and_the_most_recent(name: str, batch: Batch) -
     if not adapter.HAS_WINDOW:
         not_here("drafts have no window of their own")
     each_branch_finds_its_slots(name, batch, adapter.Way.REPLAY)
-
-
-@given(batch=batches())
-def test_lengths_known_on_the_host_say_the_same(batch: Batch) -> None:
-    if not adapter.HAS_HOST_LENGTHS:
-        not_here("flashinfer plans a draft from lengths on the device alone")
-    with adapter.planned_on_the_host():
-        each_branch_finds_its_slots("flashinfer", batch, adapter.Way.REPLAY)
 
 
 @pytest.mark.guards(CHECK)

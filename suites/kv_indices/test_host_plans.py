@@ -1,0 +1,76 @@
+"""What flashinfer plans a draft with: the indptr of every step, known on the host.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. Each step's backend plans with the indptr of its own row, as long as the row has branches.
+2. Lengths that the host knows give the indptr of every step without asking the device. Then long
+   prefixes are copied by many programs, and the rows are the same.
+3. Lengths that the host does not know, or knows of other requests, are not used.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import kv_indices as adapter
+from fixtures.draft_batches import Batch, batches, padded
+from harness import checking
+from harness.guards import not_here
+
+NOT_USABLE = {
+    "not known": lambda lengths: None,
+    "on a device": lambda lengths: lengths.to("meta"),
+    "of fewer requests": lambda lengths: lengths[:-1],
+}
+
+
+@pytest.fixture(scope="module")
+def _lengths_are_used() -> None:
+    if not adapter.HAS_HOST_LENGTHS:
+        not_here("flashinfer plans a draft from lengths on the device alone")
+
+
+@given(
+    batch=batches(requests=2),
+    padding=st.integers(0, 2),
+    way=st.sampled_from([adapter.Way.EAGER, adapter.Way.JUST_FITS]),
+    known=st.booleans(),
+)
+def test_each_step_plans_with_the_indptr_of_its_row(
+    batch: Batch, padding: int, way: adapter.Way, known: bool
+) -> None:
+    with checking.checked() as check:
+        draft = adapter.backend("flashinfer", batch, check.device)
+        given_lengths = None if known else NOT_USABLE["not known"]
+        filled = adapter.fill(check, draft, padded(batch, padding), way, known=given_lengths)
+    for planned, (indptr, _) in zip(filled.planned, filled.given, strict=True):
+        assert planned is not None
+        assert planned.tolist() == indptr.tolist()
+
+
+@pytest.mark.usefixtures("_lengths_are_used")
+@given(batch=batches(longest=1700, requests=2, topk=2, shortest=0))
+def test_lengths_known_on_the_host_say_the_same(batch: Batch) -> None:
+    with checking.checked() as check, adapter.planned_on_the_host():
+        draft = adapter.backend("flashinfer", batch, check.device)
+        adapter.holds(adapter.fill(check, draft, batch, adapter.Way.REPLAY), batch)
+
+
+@pytest.mark.usefixtures("_lengths_are_used")
+@given(batch=batches(longest=2000, shortest=0))
+def test_the_host_counts_the_branches_of_every_step(batch: Batch) -> None:
+    lengths = torch.tensor(batch.lengths, dtype=torch.int64)
+    counted = adapter.indptr_on_the_host(lengths, batch.topk, batch.steps)
+    assert counted.tolist() == [batch.starts(step) for step in range(batch.steps)]
+
+
+@pytest.mark.usefixtures("_lengths_are_used")
+@given(batch=batches(), why=st.sampled_from(sorted(NOT_USABLE)))
+def test_lengths_that_the_host_cannot_use_are_not_used(batch: Batch, why: str) -> None:
+    with checking.checked() as check, adapter.planned_on_the_host():
+        draft = adapter.backend("flashinfer", batch, check.device)
+        way = adapter.Way.REPLAY
+        adapter.holds(adapter.fill(check, draft, batch, way, known=NOT_USABLE[why]), batch)

@@ -1,0 +1,50 @@
+"""Drafts over a pool that moves its pages: the rows hold where the slots lie now.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. Every index is the place where the branch's slot lies now, whether the draft asks the table of
+   all pages for it or reads rows of pages that were written for the batch.
+2. A slot whose page lies nowhere is slot zero, which nobody reads.
+3. Where indices have 64 bits, a page may lie beyond what 32 bits can name.
+4. A program asks for its own branch's pages and for no others.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fixtures import kv_indices as adapter
+from fixtures.draft_batches import Batch, batches
+from fixtures.moved_pages import FAR, Moved
+from harness import checking
+from harness.guards import not_here
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pages_move() -> None:
+    if not adapter.HAS_MOVED_PAGES:
+        not_here("drafts read the pool's own rows alone")
+
+
+GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
+
+
+@given(
+    name=st.sampled_from(sorted(adapter.BACKENDS)),
+    batch=batches(requests=2),
+    in_table=st.booleans(),
+    far=st.booleans(),
+    lost=st.booleans(),
+)
+@example(name="flashinfer", batch=GAPS, in_table=False, far=False, lost=True)
+def test_each_branch_finds_where_its_slots_lie_now(
+    name: str, batch: Batch, in_table: bool, far: bool, lost: bool
+) -> None:
+    first = FAR if far and name in adapter.OF_64_BITS and batch.page > 1 else 1
+    with checking.checked() as check:
+        moved = Moved(batch, in_table, first, lost, check.device)
+        draft = adapter.backend(name, batch, check.device)
+        filled = adapter.fill(check, draft, batch, adapter.Way.REPLAY, moved=moved)
+        adapter.holds(filled, batch, moved)
