@@ -126,7 +126,12 @@ def test_a_failure_prints_the_line_that_replays_it(suites: Suites) -> None:
     again = suites.run(wrong, *words, "-v")
     assert "1 failed" in again.stdout
     mended = suites.run(PLAIN, *words)
-    assert "DidNotReproduce" in mended.stdout
+    assert mended.returncode == 0, mended.stdout
+    # An example of a test that draws more now shows nothing.
+    drawn = PLAIN.replace("@given(", "@given(more=st.integers(), ")
+    otherwise = suites.run(drawn.replace("(rows, topk):", "(rows, topk, more):"), *words)
+    assert otherwise.returncode == 1, otherwise.stdout
+    assert "DidNotReproduce" in otherwise.stdout
 
 
 def test_always_on_checks_are_taken_out_for_both_sides(suites: Suites) -> None:
