@@ -47,6 +47,7 @@ def main(read: int, write: int) -> NoReturn:
     processes.adopt_orphans()
     line, parent = Line(read, write), os.getppid()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+    code = 0
     try:
         prepare()
         _say(line, {"ready": os.getpid()})
@@ -54,12 +55,13 @@ def main(read: int, write: int) -> NoReturn:
             pid = fork(asked)
             _say(line, {"started": pid, "folder": asked["folder"]})
     except BaseException as error:
+        code = 1
         traceback.print_exc()
         with contextlib.suppress(OSError):
             _say(line, {"failed": f"{type(error).__name__}: {error}"})
     sys.stdout.flush()
     processes.end_all_below(os.getpid())
-    os._exit(0)
+    os._exit(code)
 
 
 def _orders(line: Line, parent: int) -> Iterator[Any]:
