@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from harness import paths
+from harness import paths, stops
 from harness.cli import options, pages
 from harness.history.searching import Fitting
 from harness.store.database import Store
@@ -17,7 +17,6 @@ from harness.store.searches import Search
 
 UNFIX = (sys.executable, "-m", "harness")
 STDERR = 2
-STOPS = (signal.SIGINT, signal.SIGTERM)
 BEAT = 0.2  # seconds between two looks at the clock
 LEAST = 5.0  # seconds that are worth beginning with
 TO_END = 30.0  # seconds a search has to keep what it found, and to end what it began
@@ -55,26 +54,23 @@ class Searches:
     def _make(self, fit: Fitting) -> None:
         """`unfix bisect` as anybody calls it; what it found is in its store."""
         options.say(f"searching: {fit.line}")
-        told: list[int] = []
         # Nothing is raised while the child starts, or nobody would know of it.
-        before = {one: signal.signal(one, lambda number, _: told.append(number)) for one in STOPS}
-        child = subprocess.Popen(
-            [*UNFIX, *fit.command],
-            cwd=paths.project(),
-            env={**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)},
-            stdin=subprocess.DEVNULL,
-            stdout=STDERR,  # our stdout is for the report
-            start_new_session=True,
-        )
-        while child.poll() is None and not told and time.monotonic() < self.ends:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(BEAT)
-        if child.poll() is None:
-            why = "stopped" if told else "the budget is over"
-            options.say(f"{why}: the search is ended, and what it found is kept")
-        _end(child)
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        with stops.noted() as told:
+            child = subprocess.Popen(
+                [*UNFIX, *fit.command],
+                cwd=paths.project(),
+                env={**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)},
+                stdin=subprocess.DEVNULL,
+                stdout=STDERR,  # our stdout is for the report
+                start_new_session=True,
+            )
+            while child.poll() is None and not told and time.monotonic() < self.ends:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(BEAT)
+            if child.poll() is None:
+                why = "stopped" if told else "the budget is over"
+                options.say(f"{why}: the search is ended, and what it found is kept")
+            _end(child)
         self._take_in()
         if told:
             raise KeyboardInterrupt

@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 
-from harness import paths
+from harness import paths, stops
 from harness.errors import NotReady, UnfixError
 from harness.fuzz import failures
 from harness.fuzz.lanes import GRACE, Asked, Lane, Running, covered
@@ -64,8 +64,16 @@ class Fuzzing:
 
     def go(self) -> None:
         self.run.status = "stopped"
-        try:
+        with stops.noted() as came, contextlib.ExitStack() as ending:
+            # Each of these is done, whatever becomes of the others: a disk may be full.
+            ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            ending.callback(self._tell)
+            for lane in self.lanes:
+                ending.callback(lane.end)
+                ending.callback(self._rescue, lane)
             while lanes := [lane for lane in self.lanes if not lane.over]:
+                if came:  # here alone: what came of an example is kept whole, and once
+                    raise KeyboardInterrupt
                 for lane in lanes[:AHEAD]:
                     if lane.worker is None:
                         self.teller.started(lane.target.name)
@@ -75,12 +83,6 @@ class Fuzzing:
                 self._listen(lanes[:AHEAD])
                 self._look_after(lanes[0])
             self.run.status = "finished"
-        finally:
-            for lane in self.lanes:
-                self._rescue(lane)
-                lane.end()
-            self._tell()
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     # Slices
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from pathlib import Path
 
+from calling import UNFIX
 from nights import Nights, by_test, failures
 
 PASSING = """
@@ -19,6 +21,16 @@ FAILING = """
 @given(number=st.integers(0, 100))
 def test_fails(number):
     assert number < 50
+"""
+STOPPED_WHILE_IT_IS_KEPT = """
+import os, signal, sys
+from harness.cli import fuzz_pages, main
+
+def failed(self, kept):
+    os.kill(os.getpid(), signal.SIGINT)
+
+fuzz_pages.Progress.failed = failed
+sys.exit(main.main(sys.argv[1:]))
 """
 KILLS = """
 @given(number=st.integers(0, 10**6))
@@ -74,6 +86,16 @@ def test_writes(number):
                 file.unlink()
     assert found[0] == found[1]
     assert found[0] != found[2]
+
+
+def test_a_stop_while_a_failure_is_kept_keeps_it_once(nights: Nights) -> None:
+    nights.write(FAILING)
+    words = nights.words("--for", "10m", "-j", "2", "--json")[len(UNFIX) :]
+    done = nights.call([sys.executable, "-c", STOPPED_WHILE_IT_IS_KEPT, *words])
+    assert done.returncode == 130, done.stderr
+    (kept,) = json.loads(done.stdout)["failures"]
+    (file,) = (nights.root / ".unfix" / "fuzz" / "failures").iterdir()
+    assert Path(kept["file"]) == file
 
 
 def test_what_was_found_is_kept_when_somebody_stops_it(nights: Nights) -> None:
