@@ -42,10 +42,11 @@ def _lengths_are_used() -> None:
 def test_each_step_plans_with_the_indptr_of_its_row(
     batch: Batch, padding: int, way: adapter.Way, known: bool
 ) -> None:
+    batch = padded(batch, padding)
     with checking.checked() as check:
         draft = adapter.backend("flashinfer", batch, check.device)
         given_lengths = None if known else NOT_USABLE["not known"]
-        filled = adapter.fill(check, draft, padded(batch, padding), way, known=given_lengths)
+        filled = adapter.fill(check, draft, batch, way, known=given_lengths)
     for planned, (indptr, _) in zip(filled.planned, filled.given, strict=True):
         assert planned is not None
         assert planned.tolist() == indptr.tolist()

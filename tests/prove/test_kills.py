@@ -115,7 +115,7 @@ def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
     steps = steps_of(prove, command)
     assert steps > 30
     # Neighbours with nothing written between them are one state of the store.
-    for chosen in range(1, steps + 1, 2):
+    for chosen in range(1, steps + 1, 3):
         (prove.root / "steps").unlink(missing_ok=True)
         for file in (prove.root / ".unfix").glob("runs.sqlite*"):
             file.unlink()
