@@ -3,12 +3,12 @@
     python -m venv TOOLS && TOOLS/bin/pip install cosmic-ray ./bench/given
     python bench/mutation.py --tools TOOLS [--faults N] [--record FILE]    (unfix's own environment)
 
-`unfix mutate` makes the faults of a family and takes a sample of N by a seed. bench/given tells
-cosmic-ray of them as operators of its own, one a fault, on a copy of the release's source. The
-guards are the family's suite, whole: `python -m pytest -x SUITE` in the release's environment for
-cosmic-ray, `--suite SUITE` for unfix. Killed there must be killed here: one verdict that differs
-fails the run. A fault that no guard reaches, that only an import can put in, and that survives is
-all one to cosmic-ray: it survived.
+`unfix mutate` looks at every fault of a family. A sample of N by a seed goes to cosmic-ray, which
+bench/given tells of them as operators of its own, one a fault, on a copy of the release's source.
+The guards are the family's suite, whole: `python -m pytest -x SUITE` in the release's environment
+for cosmic-ray, `--suite SUITE` for unfix. Killed there must be killed here: one verdict that
+differs fails the run. A fault that no guard reaches, that only an import can put in, that is said
+to be equal, and that survives is all one to cosmic-ray: it survived.
 
 What each does for a fault, which is not the same:
 
@@ -18,9 +18,13 @@ What each does for a fault, which is not the same:
   fault; there the guards that run its lines run, until one fails. There is no second look with
   more examples (`--examples 1`), which cosmic-ray does not have either, and one fork at a time.
 
-Times are those of whole commands, their start included. `seconds_a_fault` is that over the faults;
-`each_further_s` leaves out what is paid once: for unfix the import and the record of lines, for
-cosmic-ray `init` and `baseline`. Two ratios come of it, and the sample's size is beside them.
+Times are those of whole commands. What is paid once (for unfix the import and the record of lines,
+for cosmic-ray `init` and `baseline`) is shared by all faults of the family:
+
+- `a_fault_s`: all that, over the faults; of cosmic-ray its share of what is paid once, and the mean
+  of the sample;
+- `each_further_s`: the same without what is paid once;
+- `same_faults_s`: the mean over the faults of the sample alone, in both.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shlex
 import shutil
 import subprocess
@@ -136,16 +141,16 @@ def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
     release = managed.get(arguments.release)
     words = [arguments.family, "--release", release.name, "--suite", arguments.suite]
     words += ["--profile", arguments.profile, "--examples", "1"]
-    words += ["--limit", str(arguments.faults), "--seed", str(arguments.seed)]
     home = root / "home"
     home.mkdir()
     whole, run = unfix(words, home)
     fates = run["fates"]
     many = len(fates)
-    ray = Ray(arguments.tools, release.python, [fated["fault"] for fated in fates], root)
+    few = random.Random(arguments.seed).sample(fates, min(arguments.faults, many))
+    ray = Ray(arguments.tools, release.python, [fated["fault"] for fated in few], root)
     suite = str(paths.project() / "suites" / arguments.suite)
     before, seconds, told = ray.run(suite, arguments.profile, arguments.timeout)
-    faults = [
+    verdicts = [
         {
             "id": fated["fault"]["id"],
             "words": fated["fault"]["words"],
@@ -153,31 +158,38 @@ def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
             "seconds": round(fated["seconds"], 2),
             "cosmic-ray": told.get(fated["fault"]["id"]),
         }
-        for fated in fates
+        for fated in few
     ]
     once = run["seconds_to_start"] + run["seconds_to_reach"]
-    ours = {"seconds_a_fault": whole / many, "each_further_s": (whole - once) / many}
-    theirs = {"seconds_a_fault": (before + seconds) / many, "each_further_s": seconds / many}
-    figures = {
-        "unfix": {"whole_s": whole, "import_s": run["seconds_to_start"], **ours},
-        "cosmic-ray": {"whole_s": before + seconds, "before_s": before, **theirs},
-        "times_faster": {name: theirs[name] / ours[name] for name in ours},
+    ours = {
+        "a_fault_s": whole / many,
+        "each_further_s": (whole - once) / many,
+        "same_faults_s": sum(fated["seconds"] for fated in few) / len(few),
     }
-    figures["unfix"]["lines_s"] = run["seconds_to_reach"]
+    each = seconds / len(few)
+    theirs = {"a_fault_s": before / many + each, "each_further_s": each, "same_faults_s": each}
+    paid = {"import_s": run["seconds_to_start"], "lines_s": run["seconds_to_reach"]}
+    figures = {
+        "unfix": {"whole_s": whole, **paid, **ours},
+        "cosmic-ray": {"sample_s": seconds, "before_s": before, **theirs},
+        "times_faster": {name.removesuffix("_s"): theirs[name] / ours[name] for name in ours},
+    }
     return {
         "release": release.name,
         "family": arguments.family,
         "suite": arguments.suite,
         "profile": arguments.profile,
         "faults": many,
+        "fates": run["counts"],
+        "sample": len(few),
         **{
             tool: {name: round(value, 3) for name, value in named.items()}
             for tool, named in figures.items()
         },
-        "verdicts": faults,
+        "verdicts": verdicts,
         "verdicts_that_differ": [
             fault
-            for fault in faults
+            for fault in verdicts
             if (fault["unfix"] == "killed") != (fault["cosmic-ray"] in ("killed", "incompetent"))
         ],
     }
@@ -190,7 +202,7 @@ def main() -> int:
     parser.add_argument("--family", default="kv_indices")
     parser.add_argument("--suite", default="kv_indices")
     parser.add_argument("--profile", default="default")
-    parser.add_argument("--faults", type=int, default=12)
+    parser.add_argument("--faults", type=int, default=20, help="of the sample")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=1800.0, help="for cosmic-ray's command")
     parser.add_argument("--record", type=Path)

@@ -28,6 +28,8 @@ def text(run: Mutation) -> str:
             )
     for share in seen.unreached:
         parts.append(f"- {len(share.fates)} unreached in `{share.name}`")
+    if run.elsewhere:
+        parts.append(f"- {_line(run.elsewhere)}")
     left = [f"- not asked: {_line(told)}" for told in run.left_out]
     return "\n".join([*parts, *left]) + "\n"
 

@@ -33,6 +33,8 @@ def show(run: Mutation, console: Console) -> None:
         console.print(plain(told, STYLES["unreached"]), soft_wrap=True)
     if seen.unreached:
         console.print(plain(f"  {mutate_view.UNASKED}", "dim"), soft_wrap=True)
+    if run.elsewhere:
+        console.print(plain(run.elsewhere, "dim"), soft_wrap=True)
     for told in run.left_out:
         console.print(plain(f"not asked: {told}", "dim"), soft_wrap=True)
     for problem in run.all_problems:

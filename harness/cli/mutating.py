@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import dataclasses
 import datetime
-import difflib
 import os
-import random
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from harness import paths
-from harness.cli import fuzzing, mutate_pages, options, running
+from harness.cli import fuzzing, mutate_making, mutate_pages, options, running
 from harness.cli.owning import owning
 from harness.errors import UnfixError
-from harness.matching.states import Sources
-from harness.mutate import diffs, equal, fates, keeping, making, operators, targets
-from harness.mutate.faults import Fault, Made
+from harness.mutate import equal, fates, keeping
+from harness.mutate.faults import Made
 from harness.mutate.looks import Asked
-from harness.mutate.operator import Operator
+from harness.mutate.reach import Reaches
 from harness.mutate.run import Mutating
-from harness.patching import boot
 from harness.prove.plan import Target
-from harness.registry.catalogue import Catalogue
 from harness.store.database import Store
-from harness.store.mutations import Code, Mutation
+from harness.store.mutations import Mutation
 
 SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),
@@ -44,26 +39,52 @@ def run(arguments: argparse.Namespace) -> int:
     earlier = _earlier(arguments, store) if arguments.resume is not None else None
     catalogue = options.catalogue(arguments)
     target = _release(arguments)
-    made = make(arguments, target.tree, catalogue)
+    changed = mutate_making.diff(arguments, target.tree, catalogue)
+    later = changed is not None and changed.wide
+    if later and (arguments.keep or arguments.list):
+        raise UnfixError(
+            f"{arguments.diff} changed {len(changed.lines)} modules: name a TARGET. Without one, "  # type: ignore[union-attr]
+            "faults are made where a guard runs, which a run alone finds out"
+        )
+    made = Made((), ())
+    if not later:
+        made = mutate_making.make(arguments, target.tree, catalogue, changed)
     if arguments.keep:
         return _keep(arguments, made, target)
-    chosen = _chosen(arguments, made)
     if arguments.list:
+        chosen = mutate_making.chosen(arguments, made)
         mutate_pages.show_list(chosen, made, target.tree, arguments.json)
         return 0 if chosen else 1
-    families = _families(chosen, target.tree, catalogue)
-    asked = _asked(arguments, target, chosen, families)
     mutation = earlier or _new(arguments, target)
     if earlier is not None and earlier.settings["code"] != _code(arguments):
         raise UnfixError(
             f"guards or toggles have changed since run {earlier.id} was stopped: start anew"
         )
-    mutation.at_least = arguments.at_least
-    mutation.made, mutation.planned = len(made.faults), len(chosen)
-    mutation.dropped = list(made.dropped)
-    mutation.codes = _codes(chosen, target.tree)
-    mutation.problems, mutation.left_out = _stale(arguments, made), []
-    stopped = _go(asked, mutation, store)
+    mutation.at_least, mutation.left_out = arguments.at_least, []
+    mutation.problems = mutate_making.stale(arguments, made)
+    if changed is not None:
+        mutation.problems += changed.problems
+    asked = _asked(arguments, target)
+
+    def planned(made: Made) -> Asked:
+        """What is run, and the run told how much that is."""
+        chosen = mutate_making.chosen(arguments, made)
+        mutation.made, mutation.planned = len(made.faults), len(chosen)
+        mutation.dropped = list(made.dropped)
+        mutation.codes = mutate_making.codes(chosen, target.tree)
+        families = mutate_making.families(chosen, target.tree, catalogue)
+        return dataclasses.replace(asked, faults=chosen, families=families)
+
+    def made_later(reaches: Reaches) -> Asked:
+        assert changed is not None
+        found = planned(mutate_making.make(arguments, target.tree, catalogue, changed, reaches))
+        mutation.elsewhere = mutate_making.elsewhere(changed, target.tree, reaches)
+        return found
+
+    if later:
+        stopped = _go(asked, mutation, store, made_later)
+    else:
+        stopped = _go(planned(made), mutation, store)
     mutate_pages.write(mutation, arguments)
     mutate_pages.show(mutation, arguments)
     if stopped:
@@ -109,93 +130,11 @@ def _release(arguments: argparse.Namespace) -> Target:
     return fuzzing.releases([word] if word else [])[0]
 
 
-# Making
-
-
-def make(arguments: argparse.Namespace, sources: Sources, catalogue: Catalogue) -> Made:
-    """The faults that the call is about, before a sample is taken."""
-    kinds = _operators(arguments.operators)
-    if not arguments.diff:
-        return making.make(targets.named(arguments.targets, sources, catalogue), sources, kinds)
-    newer, lines, _ = diffs.changed(*diffs.parse(arguments.diff))
-    places = diffs.functions(newer, lines)
-    if arguments.targets:
-        wanted = set(targets.named(arguments.targets, newer, catalogue))
-        places = [place for place in places if place in wanted]
-    return making.make(places, newer, kinds, lines)
-
-
-def _operators(text: str) -> list[Operator] | None:
-    known = operators.all()
-    names = boot.split(text)
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? There are" if near else "there are"
-            raise UnfixError(f"no operator is called '{name}': {hint} {', '.join(known)}")
-    return [known[name] for name in names] or None
-
-
-def _chosen(arguments: argparse.Namespace, made: Made) -> tuple[Fault, ...]:
-    """Those that were named, or a sample, in the order of the source."""
-    faults = list(made.faults)
-    names = [name for word in arguments.fault for name in boot.split(word)]
-    if names:
-        faults = [_by_id(name, faults) for name in dict.fromkeys(names)]
-    if arguments.limit is not None and arguments.limit < len(faults):
-        picked = random.Random(arguments.seed).sample(range(len(faults)), arguments.limit)
-        faults = [faults[index] for index in sorted(picked)]
-    return tuple(faults)
-
-
-def _by_id(name: str, faults: Iterable[Fault]) -> Fault:
-    found = [fault for fault in faults if fault.id.startswith(name)]
-    if len(found) != 1:
-        how_many = "more than one fault is" if found else "no fault of these targets is"
-        raise UnfixError(f"{how_many} called {name}: `unfix mutate … --list` shows them")
-    return found[0]
-
-
-def _families(faults: Iterable[Fault], sources: Sources, catalogue: Catalogue) -> dict[str, str]:
-    """The family of toggles that each target belongs to, the first of several."""
-    found: dict[str, str] = {}
-    wanted = {fault.target for fault in faults}
-    for family in dict.fromkeys(toggle.family for toggle in catalogue):
-        # A family that this release has nothing of is a wrong call elsewhere.
-        with contextlib.suppress(UnfixError):
-            if wanted - found.keys():
-                for target in targets.named([family], sources, catalogue):
-                    found.setdefault(str(target), family)
-    return found
-
-
-def _codes(faults: Iterable[Fault], sources: Sources) -> list[Code]:
-    """The text of each target, for the page."""
-    found: dict[str, Code] = {}
-    for fault in faults:
-        if fault.target in found:
-            continue
-        source = sources.read(fault.module)
-        assert source is not None
-        for scope in source.scopes(fault.qualname):
-            area = scope.range()
-            if area.start.index <= fault.start < area.end.index:
-                place = fault.module.replace(".", "/") + ".py"
-                first = area.start.line + 1
-                code = Code(fault.module, fault.qualname, place, first, scope.text())
-                found[fault.target] = code
-    return list(found.values())
-
-
 # Running
 
 
-def _asked(
-    arguments: argparse.Namespace,
-    target: Target,
-    faults: tuple[Fault, ...],
-    families: dict[str, str],
-) -> Asked:
+def _asked(arguments: argparse.Namespace, target: Target) -> Asked:
+    """All but the faults."""
     jobs = len(os.sched_getaffinity(0)) if arguments.jobs is None else arguments.jobs
     memory = running.share_of_memory(jobs) if arguments.memory is None else arguments.memory * 2**30
     if jobs < 1 or memory < 1 or arguments.examples < 1:
@@ -203,8 +142,8 @@ def _asked(
     words, place = fuzzing.suites(arguments.suite)
     return Asked(
         target=target,
-        faults=faults,
-        families=families,
+        faults=(),
+        families={},
         equals={one.id: one.because for one in equal.read().values()},
         words=words,
         place=place,
@@ -215,17 +154,6 @@ def _asked(
         shrink=bool(arguments.fault),
         folders=arguments.toggles,
     )
-
-
-def _stale(arguments: argparse.Namespace, made: Made) -> list[str]:
-    """Faults that are said to be equal and are made no more, where all of a target's were made."""
-    if arguments.diff or arguments.operators or arguments.targets:
-        return []
-    modules = {fault.module for fault in made.faults}
-    return [
-        f"{equal.default().name}: {one.id} of {one.target} is made no more: look at it again"
-        for one in equal.lost(equal.read().values(), made.faults, modules)
-    ]
 
 
 def _guards(words: list[str]) -> list[Path]:
@@ -253,11 +181,16 @@ def _new(arguments: argparse.Namespace, target: Target) -> Mutation:
     )
 
 
-def _go(asked: Asked, mutation: Mutation, store: Store) -> bool:
+def _go(
+    asked: Asked,
+    mutation: Mutation,
+    store: Store,
+    later: Callable[[Reaches], Asked] | None = None,
+) -> bool:
     """Run it; gives whether somebody stopped it."""
     try:
         with owning(), mutate_pages.Progress(mutation) as progress:
-            Mutating(asked, mutation, store, progress).go()
+            Mutating(asked, mutation, store, progress, later).go()
     except KeyboardInterrupt:
         return True
     return False
@@ -268,7 +201,7 @@ def _go(asked: Asked, mutation: Mutation, store: Store) -> bool:
 
 def _keep(arguments: argparse.Namespace, made: Made, target: Target) -> int:
     """A fault as a file under toggles/."""
-    fault = _by_id(arguments.keep, made.faults)
+    fault = mutate_making.by_id(arguments.keep, made.faults)
     toggle = keeping.toggle_of(fault, target.tree, target.name)
     if arguments.slug:
         toggle = msgspec.structs.replace(toggle, id=arguments.slug)

@@ -59,16 +59,30 @@ def _is_version(word: str) -> bool:
         return False
 
 
-def functions(sources: SourceTree, lines: Mapping[str, set[int]]) -> list[Target]:
-    """The functions that hold some of these lines: the targets of a diff's faults."""
+def functions(
+    sources: SourceTree, lines: Mapping[str, set[int]], run: Mapping[str, set[int]] | None = None
+) -> list[Target]:
+    """The functions that hold some of these lines: the targets of a diff's faults.
+
+    With `run`, the lines that guards run, only those whose body one of them runs.
+    """
     found = []
     for module, new in lines.items():
-        source = sources.read(module)
+        seen = None if run is None else run.get(module, set())
+        source = None if seen is not None and not seen else sources.read(module)
         for function in ModuleCode(source).functions if source is not None else []:
-            last = function.node.end_lineno or function.node.lineno
-            if not new.isdisjoint(range(function.node.lineno, last + 1)):
+            node = function.node
+            last = node.end_lineno or node.lineno
+            if new.isdisjoint(range(node.lineno, last + 1)):
+                continue
+            if seen is None or not seen.isdisjoint(range(node.body[0].lineno, last + 1)):
                 found.append(Target(module, function.qualname))
     return found
+
+
+def text_of(sources: SourceTree, module: str) -> str | None:
+    source = sources.read(module)
+    return source.text if source is not None else None
 
 
 def between(

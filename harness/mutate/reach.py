@@ -50,6 +50,14 @@ class Reaches(msgspec.Struct):
     def imported(self) -> list[str]:
         return sorted({name for reached in self.guards.values() for name in reached.imported})
 
+    def lines(self) -> dict[str, set[int]]:
+        """The lines of each module that any of them runs."""
+        found: dict[str, set[int]] = {}
+        for reached in self.guards.values():
+            for module, lines in reached.lines.items():
+                found.setdefault(module, set()).update(lines)
+        return found
+
 
 def lines_of(fault: Fault, text: str) -> range:
     """The lines that say whether a fault is reached.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from harness import machine, paths
@@ -38,8 +38,16 @@ class Teller:
 class Mutating:
     """One run, from its worker's start to its end."""
 
-    def __init__(self, asked: Asked, run: Mutation, store: Mutations, teller: Teller) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        run: Mutation,
+        store: Mutations,
+        teller: Teller,
+        later: Callable[[Reaches], Asked] | None = None,
+    ) -> None:
         self.asked = asked
+        self.later = later  # gives the faults, once it is known what guards run
         self.run = run
         self.store = store
         self.teller = teller
@@ -57,6 +65,9 @@ class Mutating:
             self.teller.started(self.asked.target.name)
             guards = self._meet()
             self._reach(guards)
+            if self.later is not None:
+                self.asked = self.later(self.reaches)
+                self.looks.load(sorted({fault.module for fault in self.asked.faults}))
             self.looks.work(self._faults())
             self.run.status = "finished"
         finally:

@@ -101,6 +101,7 @@ class Mutation(msgspec.Struct):
     codes: list[Code] = []
     guards: list[GuardFacts] = []
     left_out: list[str] = []  # guards that are not asked, and why
+    elsewhere: str = ""  # what of a wide diff no guard runs
     problems: list[str] = []  # what keeps the run from being green whatever its score
     seconds_to_start: float = 0.0
     seconds_to_reach: float = 0.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from checkouts import Checkout
 from memory import Memory
 from small import text
 
@@ -34,40 +33,6 @@ OLD = "\n\n" + text(
 )
 NEW = OLD.replace("b = cdiv(m, n)", "b = cdiv(m, n) * 2")
 VERSION = '__version__ = "0.5.99"\n'
-
-
-class Checkout:
-    """A git repository with SGLang's layout and a few commits."""
-
-    def __init__(self, folder: Path, root: str = "python/") -> None:
-        self.folder = folder
-        self.root = root
-        folder.mkdir()
-        self.git("init", "-q", "-b", "main")
-
-    def git(self, *words: str) -> str:
-        quiet = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-        name = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-        done = subprocess.run(
-            ["git", "-C", str(self.folder), *name, *words],
-            env={**os.environ, **quiet},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
-
-    def commit(self, files: dict[str, str | None]) -> str:
-        for name, content in files.items():
-            path = self.folder / self.root / "sglang" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if content is None:
-                path.unlink()
-            else:
-                path.write_text(content)
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", "a change")
-        return self.git("rev-parse", "HEAD")
 
 
 @pytest.fixture
@@ -205,6 +170,14 @@ def test_functions_are_those_that_hold_a_line_and_what_is_outside_is_none() -> N
     assert found == [Target("m", "f")]
     found = diffs.functions(sources, {"m": {7}})  # type: ignore[arg-type]
     assert found == [Target("m", "K.g")]
+
+
+def test_of_functions_that_nobody_runs_a_header_alone_is_run() -> None:
+    code = "def f():\n    pass\n\ndef g():\n    pass\n"
+    sources = Memory({"m": code, "n": code})
+    new = {"m": {1, 2, 4, 5}, "n": {1, 2}}
+    found = diffs.functions(sources, new, {"m": {1, 4, 5}})  # type: ignore[arg-type]
+    assert found == [Target("m", "g")]
 
 
 MODULE = "sglang.srt.layers.attention.flashattention_backend"

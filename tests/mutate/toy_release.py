@@ -63,11 +63,13 @@ def test_flag():
 DRIVER = """
 import json, os, sys
 import msgspec
-from harness.cli import main, mutating
+from harness.cli import main, mutate_making
 from harness.mutate import equal
 from harness.mutate.faults import Fault, Made
 faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[Fault, ...])
-mutating.make = lambda *_: Made(faults, ())
+if faults:
+    mutate_making.make = lambda *_: Made(faults, ())
+mutate_making.WIDE = int(os.environ.get("WIDE", mutate_making.WIDE))
 equals = json.loads(os.environ["EQUALS"])
 equal.read = lambda *_: {
     name: equal.Equal(name, "sglang.srt.sizes", "hand", "a => b", why)
@@ -134,19 +136,20 @@ class Mutate:
         asked = ["mutate", "--release", "current", "--suite", str(self.guards.parent), "-j", "1"]
         return [sys.executable, str(self.root / "driver.py"), *asked, *words]
 
-    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """The command, where a checkout of the release would be."""
         return subprocess.run(
             self.command(*words),
-            cwd=self.root,
-            env=self.environment,
+            cwd=self.package.parent,
+            env={**self.environment, **more},
             capture_output=True,
             text=True,
             timeout=300,
         )
 
-    def run(self, *words: str) -> dict[str, Any]:
+    def run(self, *words: str, **more: str) -> dict[str, Any]:
         """A whole run as data; `code` is how the command ended."""
-        done = self.call("--json", *words)
+        done = self.call("--json", *words, **more)
         assert done.stdout, done.stderr
         return {**json.loads(done.stdout), "code": done.returncode, "stderr": done.stderr}
 
