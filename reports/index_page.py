@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
+from reports import one_file
 from reports.eval_view import line as short
-from reports.page import TEMPLATES, digest
 
 STYLES = ("page.css", "search.css", "eval.css")
 HEAD = 4000  # letters in which a page has its title
@@ -29,18 +26,12 @@ def write(folder: Path) -> Path:
     file = folder / "index.html"
     found = sorted(folder.rglob("*.html")) + sorted(folder.rglob("*.md"))
     entries = [_entry(each, folder) for each in found if each != file]
-    style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in STYLES)
-    jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = jinja.from_string((TEMPLATES / "index.html.j2").read_text(encoding="utf-8"))
-    page = template.render(
-        pages=[one for one in entries if not one.place.endswith(".md")],
-        issues=[one for one in entries if one.place.endswith(".md")],
-        red=any(one.red for one in entries),
-        style=Markup(style),
-        policy=f"default-src 'none'; style-src {digest(style)}; "
-        "base-uri 'none'; form-action 'none'",
-    )
-    file.write_text(page, encoding="utf-8", errors="backslashreplace")
+    values = {
+        "pages": [one for one in entries if not one.place.endswith(".md")],
+        "issues": [one for one in entries if one.place.endswith(".md")],
+        "red": any(one.red for one in entries),
+    }
+    one_file.write(one_file.rendered("index.html.j2", values, styles=STYLES), file)
     return file
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
 from harness.store.matrices import MatrixRun, Outcome, RanCell
-from reports import matrix_view, texts
+from reports import matrix_view, one_file
 from reports.eval_view import line
 from reports.matrix_view import MARKS, MatrixView
-from reports.page import TEMPLATES, data, policy
+from reports.one_file import data
 
 STYLES = ("page.css", "search.css", "eval.css", "matrix_run.css")
 SCRIPTS = ("dom.js", "matrix_run.js")
@@ -22,32 +19,24 @@ VALUES = 12  # of one axis in its chart
 
 
 def write(run: MatrixRun, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(html(run), encoding="utf-8")
+    one_file.write(html(run), file)
 
 
 def html(run: MatrixRun) -> str:
-    style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in STYLES)
-    body = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    script = f'(() => {{\n"use strict";\n{body}}})();\n'
-    jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    jinja.filters |= {"visible": texts.visible, "duration": texts.duration, "short": line}
-    template = jinja.from_string((TEMPLATES / "matrix_run.html.j2").read_text(encoding="utf-8"))
     seen = matrix_view.make(run)
-    page = template.render(
-        seen=seen,
-        run=run,
-        flaky=matrix_view.flaky(run.cells)[:VALUES],
-        view=matrix_view,
-        longest=max((cell.seconds for cell in seen.slowest), default=1.0) or 1.0,
-        axes=AXES,
-        values=VALUES,
-        index=data(index(seen)),
-        style=Markup(style),
-        script=Markup(script),
-        policy=policy(style, script),
+    values = {
+        "seen": seen,
+        "run": run,
+        "flaky": matrix_view.flaky(run.cells)[:VALUES],
+        "view": matrix_view,
+        "longest": max((cell.seconds for cell in seen.slowest), default=1.0) or 1.0,
+        "axes": AXES,
+        "values": VALUES,
+        "index": data(index(seen)),
+    }
+    return one_file.rendered(
+        "matrix_run.html.j2", values, styles=STYLES, scripts=SCRIPTS, filters={"short": line}
     )
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def index(seen: MatrixView) -> dict[str, Any]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
 from harness.store.records import Cell, Run, Side
-from reports import life, terminal, texts, view
+from reports import life, one_file, terminal, texts, view
+from reports.one_file import data
 from reports.view import Box, Row, View
 
-TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("dom.js", "matrix.js", "panel.js", "life.js", "page.js")
 STYLES = ("page.css", "panel.css")
 LONGEST = 60_000  # letters of one traceback or output; a page must open fast
@@ -24,33 +18,23 @@ SLOWEST = 15
 
 
 def write(runs: Run | Sequence[Run], file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(html(view.make(runs)), encoding="utf-8")
+    one_file.write(html(view.make(runs)), file)
 
 
 def html(seen: View) -> str:
     """The page. What a box holds lies in it as JSON of its own and is read when somebody asks."""
     details: list[dict[str, Any]] = []
     index = table(seen, details)
-    style = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in STYLES)
-    body = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    script = f'(() => {{\n"use strict";\n{body}}})();\n'
-    jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    jinja.filters |= {"visible": texts.visible, "duration": texts.duration, "when": texts.when}
-    template = jinja.from_string((TEMPLATES / "page.html.j2").read_text(encoding="utf-8"))
-    page = template.render(
-        seen=seen,
-        where=terminal.on_releases(seen),
-        counts=chips(seen),
-        marks=texts.MARKS,
-        statement=statement(seen),
-        policy=policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
-        index=data(index),
-        details=[data(one) for one in details],
-    )
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+    values = {
+        "seen": seen,
+        "where": terminal.on_releases(seen),
+        "counts": chips(seen),
+        "marks": texts.MARKS,
+        "statement": statement(seen),
+        "index": data(index),
+        "details": [data(one) for one in details],
+    }
+    return one_file.rendered("page.html.j2", values, styles=STYLES, scripts=SCRIPTS)
 
 
 def statement(seen: View) -> str:
@@ -77,24 +61,6 @@ def statement(seen: View) -> str:
 def chips(seen: View) -> list[tuple[texts.Mark, int]]:
     counts = seen.run.counts
     return [(mark, counts[word]) for word, mark in texts.MARKS.items() if counts.get(word)]
-
-
-def policy(style: str, script: str) -> str:
-    """Only this page's own style and script may do anything; nothing may be fetched."""
-    return (
-        f"default-src 'none'; style-src {digest(style)}; script-src {digest(script)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def data(value: Any) -> Markup:
-    """JSON that cannot end the script element it lies in."""
-    text = json.dumps(value, separators=(",", ":"), default=str)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def table(seen: View, details: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from harness import paths
@@ -48,3 +49,17 @@ class Caller:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+def living(home: Path) -> list[str]:
+    """Processes that still work for a run in this place."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environment = (entry / "environ").read_bytes()
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"UNFIX_HOME={home}\0".encode() in environment and b"python" in command:
+            found.append(textwrap.shorten(command.replace(b"\0", b" ").decode(), 200))
+    return found

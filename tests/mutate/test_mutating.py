@@ -9,7 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from toy_release import CODE, Mutate, by_id, living, sources
+from calling import living
+from toy_release import CODE, Mutate, by_id, sources
 
 from harness.store.database import Store
 
@@ -157,7 +158,7 @@ def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None
     mutate.fault("width", "return rows", f"{LEAVES_A_CHILD}\n    return rows")
     mutate.run()
     assert sources(mutate) == before
-    assert living(mutate) == []
+    assert living(mutate.root) == []
     left = sorted(path.name for path in (mutate.root / ".unfix").iterdir())
     assert left == ["reach", "runs", "runs.sqlite"]
     assert list((mutate.root / ".unfix" / "runs").iterdir()) == []
@@ -211,9 +212,9 @@ def wait_for_fates(mutate: Mutate, many: int) -> None:
 
 def all_gone(mutate: Mutate) -> bool:
     ends = time.monotonic() + 30
-    while living(mutate) and time.monotonic() < ends:
+    while living(mutate.root) and time.monotonic() < ends:
         time.sleep(0.1)
-    return not living(mutate)
+    return not living(mutate.root)
 
 
 def test_a_killed_run_leaves_nothing_running_and_goes_on(mutate: Mutate) -> None:

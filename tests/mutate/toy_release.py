@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -171,17 +170,3 @@ def sources(mutate: Mutate) -> dict[str, str]:
         str(file.relative_to(mutate.package)): file.read_text()
         for file in sorted(mutate.package.rglob("*.py"))
     }
-
-
-def living(mutate: Mutate) -> list[str]:
-    """Processes that still work for a run of this test."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            environment = (entry / "environ").read_bytes()
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"UNFIX_HOME={mutate.root}".encode() in environment and b"python" in command:
-            found.append(textwrap.shorten(command.replace(b"\0", b" ").decode(), 200))
-    return found

@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import living
 from proving import Prove
 
 GUARDS = """
@@ -92,20 +92,6 @@ def steps_of(prove: Prove, command: list[str]) -> int:
     return count
 
 
-def living(prove: Prove) -> list[str]:
-    """Processes that still work for a run of this test."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            environment = (entry / "environ").read_bytes()
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"UNFIX_HOME={prove.root}".encode() in environment and b"harness" in command:
-            found.append(command.replace(b"\0", b" ").decode())
-    return found
-
-
 def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
     prove.write(GUARDS)
     driver = prove.root / "driver.py"
@@ -139,7 +125,7 @@ def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
         assert run["id"] == kept["id"]
         assert run["status"] == "finished"
     time.sleep(0.2)
-    assert living(prove) == []
+    assert living(prove.root) == []
 
 
 @pytest.mark.parametrize(("whose", "least", "every"), [(OF_A_WORKER, 20, 3), (OF_A_KEEPER, 15, 3)])
@@ -163,7 +149,7 @@ def test_a_worker_or_a_keeper_is_killed_at_each_step_and_another_takes_over(
         else:  # a worker that dies before it could say what there is
             assert done.returncode == 3
             assert not run["green"]
-    assert living(prove) == []
+    assert living(prove.root) == []
 
 
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(prove: Prove) -> None:
@@ -188,7 +174,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(prove: Prove) -> None:
     assert run["id"] == kept["id"]
     ran = (prove.root / "ran").read_text().split()
     assert all(ran.count(number) == 2 for number in proven), "what was done is not done again"
-    assert living(prove) == []
+    assert living(prove.root) == []
     again = prove.again("prove", "--resume")
     assert again.returncode == 2
     assert "nothing to resume" in again.stderr
