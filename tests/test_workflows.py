@@ -63,7 +63,7 @@ def test_what_is_not_there_would_be_noticed() -> None:
 
 def test_the_night_covers_what_a_change_does_not() -> None:
     called = {words[0] for words in EVERY}
-    assert called >= {"drift", "prove", "matrix", "fuzz", "eval", "report"}
+    assert called >= {"drift", "prove", "matrix", "fuzz", "eval", "mutate", "report"}
 
 
 def test_the_releases_that_are_named_are_managed() -> None:
@@ -99,6 +99,6 @@ def test_the_report_takes_every_store_in() -> None:
         for step in job["steps"]
         if step.get("with", {}).get("path") == ".unfix/runs.sqlite"
     }
-    assert stores == {"prove", "matrix", "store-fuzz", "store-eval", "store-gpu"}
+    assert stores == {"prove", "matrix", "store-fuzz", "store-eval", "store-mutate", "store-gpu"}
     (history,) = [words for words in EVERY if "--since" in words]
     assert history[history.index("--merge") + 1] == "nights/*/runs.sqlite"

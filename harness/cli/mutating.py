@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from harness import paths
+from harness import machine, paths
 from harness.cli import fuzzing, mutate_making, mutate_pages, options, running
 from harness.cli.owning import owning
 from harness.errors import UnfixError
@@ -171,6 +171,7 @@ def _new(arguments: argparse.Namespace, target: Target) -> Mutation:
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in SETTINGS}
     settings["release"] = target.asked or target.name
     settings["code"] = _code(arguments)
+    settings["commit"] = machine.commit()
     settings["toggles"] = [str(folder) for folder in arguments.toggles]
     return Mutation(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

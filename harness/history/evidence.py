@@ -32,6 +32,7 @@ class Evidences:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._commands = {run.id: run.command for run in store.runs()}
+        self._commands |= {run.id: run.command for run in store.mutations()}
         self._matrices = {run.id: run.file for run in store.matrices()}
 
     def of(self, line: Line) -> Evidence:
@@ -43,6 +44,8 @@ class Evidences:
             return self._matrix(line, last)
         if line.thing.kind == "eval":
             return self._evaluation(about, last)
+        if line.thing.kind == "mutate" and "fault" in about:
+            return self._fault(line, about, last)
         if failure := self._failure(line, last):
             return _fuzzed(failure)
         command = self._commands.get(last.run, [])
@@ -75,6 +78,13 @@ class Evidences:
         # 'eval' is what was asked for by its arguments, which has no configurations to choose.
         only = f" --only {shlex.quote(name)}" if name and about.get("matrix") != "eval" else ""
         return Evidence(last.words, replay=f"{command}{only}", command=shlex.split(command))
+
+    def _fault(self, line: Line, about: dict[str, str], last: Seen) -> Evidence:
+        words = ["./unfix", "mutate", about["target"], "--release", line.thing.release]
+        replay = shlex.join([*words, "--fault", about["fault"]])
+        fated = self.store.fated_in(last.run, about["fault"])
+        passed = "\n".join(f"passed by {guard}" for guard in fated.passed)
+        return Evidence(last.words, fated.diff, passed, replay)
 
     def _failure(self, line: Line, last: Seen) -> Failure | None:
         for run in self.store.fuzzings():

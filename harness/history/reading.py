@@ -15,6 +15,7 @@ from harness.store.fuzzings import FuzzRun
 from harness.store.glances import AttemptGlance, CellGlance, EvaluationGlance, OnGlance
 from harness.store.matrices import MatrixRun
 from harness.store.matrices import Outcome as Ended
+from harness.store.mutations import Fate, Mutation
 from harness.store.records import Run, Verdict
 
 MOST = 300  # letters of what is said
@@ -59,6 +60,9 @@ class Reading:
             if (met := self._met(run.id, run.started, run.status == "finished"))
         ]
         self._fuzzing(searched)
+        for mutation in self.store.mutations():
+            if met := self._met(mutation.id, mutation.started, mutation.status == "finished"):
+                self._mutation(self.store.with_fates(mutation), met)
 
     def _met(self, name: str, started: str | float, ended: bool) -> Met | None:
         """A run, if it is of the window."""
@@ -299,6 +303,39 @@ class Reading:
             words = "; ".join(said)[:MOST]
             one = Seen(met.at, run.id, outcome, Versions(release, run.commit), words)
             self._add(thing, met, one)
+
+    # Faults
+
+    def _mutation(self, run: Mutation, met: Met) -> None:
+        """A fault that was killed once and survives now: a suite has become weaker."""
+        unfix = str(run.settings.get("commit", ""))
+        versions = Versions(run.release, unfix, packages(run.versions))
+        for fated in run.fates:
+            fault = fated.fault
+            outcome = Outcome.SILENT
+            if fated.untrue or fated.fate is Fate.SURVIVED:
+                outcome = Outcome.FAILED
+            elif fated.fate is Fate.KILLED:
+                outcome = Outcome.OK
+            words = f"{fated.fate}: {fault.words}" if outcome is not Outcome.OK else ""
+            if fated.untrue:
+                words = f"said to be equal, and {fated.by} kills it"
+            thing = Thing(
+                *("mutate", f"{run.release} {fault.id}"),
+                f"{fault.id} in {fault.target} on {run.release}: {fault.words}",
+                *(run.release, "cpu"),
+                (("fault", fault.id), ("target", fault.target), ("operator", fault.operator)),
+            )
+            seen = Seen(met.at, run.id, outcome, versions, words[:MOST], fated.seconds)
+            self._add(thing, met, seen)
+        said = Outcome.FAILED if run.problems else Outcome.OK
+        whole = Thing(
+            *("mutate", f"{run.release} whole", f"all guards without a fault on {run.release}"),
+            *(run.release, "cpu"),
+        )
+        told = "; ".join(run.problems)[:MOST]
+        spent = run.seconds_to_start + run.seconds_to_reach
+        self._add(whole, met, Seen(met.at, run.id, said, versions, told, spent))
 
 
 _ENDED = {

@@ -66,6 +66,8 @@ def fitting(line: Line, evidence: Evidence, history: History) -> Fitting:
         )
     if kind == "lifecycle":
         return Fitting("every release was run as it is already: a search would ask the same")
+    if kind == "mutate":
+        return Fitting("a fault that survives is about the suites: no fix of SGLang explains it")
     return Fitting("there is no single command that shows it")
 
 

@@ -50,7 +50,7 @@ class Versions(msgspec.Struct, frozen=True):
 class Thing(msgspec.Struct, frozen=True):
     """What is looked at night after night: its key is the same in each of them."""
 
-    kind: str  # prove, lifecycle, eval, matrix, fuzz
+    kind: str  # prove, lifecycle, eval, matrix, fuzz, mutate
     key: str
     title: str
     release: str = ""
@@ -153,4 +153,4 @@ class History(msgspec.Struct):
         return [line for line in self.lines if line.state in states]
 
 
-KINDS = ("prove", "lifecycle", "matrix", "eval", "fuzz")
+KINDS = ("prove", "lifecycle", "matrix", "eval", "fuzz", "mutate")

@@ -52,6 +52,14 @@ class Mutations(RunTables):
             ]
         return mutation
 
+    def fated_in(self, mutation: str, fault: str) -> Fated:
+        """One fault of a run."""
+        with self._explained():
+            (data,) = self._db.execute(
+                "SELECT data FROM fates WHERE run = ? AND fault = ?", (mutation, fault)
+            ).fetchone()
+        return msgspec.json.decode(data, type=Fated)
+
     def newest_mutation(self) -> Mutation | None:
         found = self.mutations()
         return self.with_fates(found[-1]) if found else None

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from harness.history import lines, window
 from harness.history.values import History, Line
+from harness.mutate.faults import Fault
 from harness.store.database import Store
 from harness.store.evaluations import Answer, Compared, Evaluation, Judged, Served
 from harness.store.fuzzings import Failure, FuzzRun, Searched
 from harness.store.matrices import Attempt, MatrixRun, RanCell
 from harness.store.matrices import Outcome as Ended
+from harness.store.mutations import Fate, Fated, Mutation
 from harness.store.records import Cell, OnRelease, Outcome, Run, Side, Verdict
 
 FIRST = datetime.datetime(2026, 11, 1, 23, 0, tzinfo=datetime.UTC)
@@ -168,6 +170,32 @@ class Nights:
                 kept,
             )
         )
+        return name
+
+    def mutate(self, night: int, fates: dict[str, Fate], problems: tuple[str, ...] = ()) -> str:
+        name = self._name("mutate")
+        run = Mutation(name, self.at(night, 4), "0.5.23", "finished", problems=list(problems))
+        self.store.begin_mutation(run)
+        for number, (fault, fate) in enumerate(fates.items(), 1):
+            made = Fault(
+                id=fault,
+                operator="drop-addend",
+                module="sglang.srt.mem_cache.memory_pool",
+                qualname="ReqToTokenPool.alloc",
+                path="memory_pool.py",
+                kernel=False,
+                start=10,
+                end=15,
+                line=7,
+                first=7,
+                last=7,
+                before="a + 1",
+                after="a",
+                words="1 is no longer added",
+            )
+            passed = ["suites/pool_sizing/test_pool_sizing.py::test_rows"]
+            self.store.fated(name, number, Fated(made, fate, passed=passed, diff="-a + 1\n+a"))
+        self.store.end_mutation(run)
         return name
 
     def history(self, since: str = "30d", now: datetime.datetime = NOW) -> History:

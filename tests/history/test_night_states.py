@@ -9,6 +9,7 @@ from simulated import Nights, over
 
 from harness.history.values import State
 from harness.store.evaluations import Judged
+from harness.store.mutations import Fate
 
 
 @pytest.fixture
@@ -155,6 +156,21 @@ def test_a_failure_of_fuzzing_is_ok_where_it_was_looked_for_and_not_found(nights
     line = nights.line("AssertionError")
     assert line.state is State.MENDED
     assert line.telling[-1].last.words == "not found again in 500 examples"
+
+
+def test_a_fault_that_was_killed_and_survives_is_new(nights: Nights) -> None:
+    nights.mutate(0, {"aaaa": Fate.KILLED, "bbbb": Fate.SURVIVED, "cccc": Fate.EQUAL})
+    nights.mutate(1, {"aaaa": Fate.SURVIVED, "bbbb": Fate.KILLED, "cccc": Fate.EQUAL})
+    states = {name: nights.line(name).state for name in ("aaaa", "bbbb", "cccc", "whole")}
+    assert states == {
+        "aaaa": State.NEW,
+        "bbbb": State.MENDED,
+        "cccc": State.IDLE,
+        "whole": State.OK,
+    }
+    nights.mutate(2, {"aaaa": Fate.UNREACHED}, ("test_rows fails without any fault",))
+    assert nights.line("aaaa").state is State.NOT_RUN
+    assert nights.line("whole").state is State.NEW
 
 
 def test_two_outcomes_are_no_half(nights: Nights) -> None:

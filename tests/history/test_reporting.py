@@ -21,6 +21,7 @@ from harness.history import window
 from harness.history.costs import Prices, prices
 from harness.history.searching import Fitting
 from harness.store.evaluations import Judged
+from harness.store.mutations import Fate
 from harness.store.searches import Search
 from reports import history_page
 
@@ -249,6 +250,17 @@ def test_a_failure_of_fuzzing_brings_its_file(nights: Nights) -> None:
     assert "./unfix fuzz --replay" in text
     assert "n=1" in text
     assert "bisect toggles --enable --release 0.5.18 -- python -m pytest suites/" in text
+
+
+def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Nights) -> None:
+    nights.mutate(1, {"aaaa": Fate.KILLED})
+    nights.mutate(2, {"aaaa": Fate.SURVIVED})
+    (text,) = issues(nights).values()
+    assert "-a + 1" in text
+    assert "passed by suites/pool_sizing/test_pool_sizing.py::test_rows" in text
+    target = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool.alloc"
+    assert f"./unfix mutate {target} --release 0.5.23 --fault aaaa" in text
+    assert "No search fits: a fault that survives is about the suites" in text
 
 
 def test_an_evaluation_says_why_no_search_fits(nights: Nights) -> None:
