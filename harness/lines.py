@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -19,12 +20,29 @@ class Line:
     def __init__(self, read: int, write: int) -> None:
         self.read_end, self._write = read, write
         self._rest = b""
+        self._unsaid = b""
         self.over = False  # nobody is at the other end
 
     def say(self, text: bytes) -> None:
         text += b"\n"
         while text:
             text = text[os.write(self._write, text) :]
+
+    def say_soon(self, text: bytes) -> None:
+        """Without waiting for the other end, which may wait for this one; `go_on` says the rest."""
+        self._unsaid += text + b"\n"
+        self.go_on()
+
+    def go_on(self) -> None:
+        while self._unsaid and select.select([], [self._write], [], 0)[1]:
+            # So much fits at once wherever anything does.
+            done = os.write(self._write, self._unsaid[: select.PIPE_BUF])
+            self._unsaid = self._unsaid[done:]
+
+    @property
+    def full(self) -> list[int]:
+        """The end to wait for, besides the one that is read: empty if all is said."""
+        return [self._write] if self._unsaid else []
 
     def heard(self) -> list[bytes]:
         """The lines that have come; blocks until there is something."""

@@ -16,6 +16,7 @@ HOW = {
     Outcome.SEGFAULT: How.CRASH,
     Outcome.ABORT: How.CRASH,
     Outcome.KILLED: How.CRASH,
+    Outcome.LOST: How.CRASH,
     Outcome.HANG: How.HANG,
     Outcome.OUT_OF_MEMORY: How.OUT_OF_MEMORY,
     Outcome.CUDA_ERROR: How.CUDA_ERROR,
@@ -54,10 +55,9 @@ def saw(ended: list[Ran], guards: list[str]) -> list[str]:
     ]
 
 
-def why_unreached(looked: Looked, guards: int) -> str:
+def why_unreached(conflicts: list[str], guards: int) -> str:
     """Its lines were run without it, and its code was not with it."""
-    conflicts = [ran.conflict for ran in looked.ended if ran.conflict]
-    if len(conflicts) == guards:
+    if conflicts and len(conflicts) == guards:
         return f"each guard that runs its lines changes them itself: {conflicts[0]}"
     return "its code did not run, though guards run its lines without it"
 

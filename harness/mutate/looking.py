@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.errors import ConflictError, UnfixError
+from harness.errors import UnfixError
 from harness.guards import cells, plugin, profiles
 from harness.matching.states import State
 from harness.mutate.faults import Fault
@@ -112,18 +112,18 @@ class Looking:
         return Ran(asked.number, side, live.engine.reach(self.changes) - before)
 
     def _conflict(self, guard: Guard) -> str:
-        """Whether a guard's own toggles change the place of the fault: it cannot see it then."""
+        """Why a guard's own toggles and the fault cannot be in at once: it cannot see it then."""
         try:
             if self.changes:
                 guard.build()
-        except ConflictError as error:
+        except UnfixError as error:
             return str(error)
         return ""
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[Traced | None]:
         """Which lines run, where nothing is changed; a fault's own look goes at full speed."""
-        if self.look.fault is not None:
+        if not self.look.trace:
             yield None
             return
         before = set(sys.modules)

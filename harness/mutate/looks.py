@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import tempfile
 import time
@@ -18,10 +19,9 @@ from harness.prove import processes
 from harness.prove.messages import Failed
 from harness.prove.plan import Target
 from harness.prove.workers import WorkerProcess
-from harness.store.records import Outcome
+from harness.store.records import Outcome, Side
 
 TO_START = 900.0  # seconds for an import, before it counts as one that hangs
-ATTEMPTS = 2  # workers that a look may cost
 ENGINE = "test_engine.py"  # of servers, which are other processes: a fork's fault is not in them
 
 
@@ -51,7 +51,8 @@ class Pending:
     told: Callable[[Looked, list[str]], None]
     fault: Fault | None = None
     examples: int = 1
-    attempts: int = 0
+    trace: bool = False  # record which lines they run
+    attempts: int = 0  # that a worker or a keeper did not live to tell of
 
     @property
     def names(self) -> list[str]:
@@ -72,6 +73,7 @@ class Looks:
         self.asked = asked
         self.folder = folder
         self.again: deque[Pending] = deque()  # before any that has not begun
+        self.alone: deque[Pending] = deque()  # when nothing else runs: one of them ended a worker
         self.later: deque[Pending] = deque()  # after all others
         self._problem = problem
         self._worker: LookWorker | None = None
@@ -106,26 +108,30 @@ class Looks:
         while time.monotonic() < ends:
             if not select.select([worker.read_end], [], [], 0.5)[0]:
                 continue
-            for each in worker.said() or ():
+            said = worker.said()
+            if said is None:
+                break
+            for each in said:
                 assert not isinstance(each, Looked)
                 return each
-            break
         raise NotReady(f"the worker did not begin: {worker.last_words()}")
 
     def load(self, modules: list[str]) -> None:
         """Have modules imported before the next look, so that no fork has to."""
         self._modules += modules
         assert self._worker is not None
-        self._worker.tell(Load(modules))
+        self._worker.tell_soon(Load(modules))
 
     def work(self, more: Iterator[Pending]) -> None:
         """Until there are no more, and all have ended; each is taken when there is room for it."""
         while True:
-            while len(self._running) < self.asked.jobs:
+            while len(self._running) < self.asked.jobs and not self.alone:
                 pending = self._next(more)
                 if pending is None:
                     break
                 self._hand_out(pending)
+            if self.alone and not self._running:
+                self._hand_out(self.alone.popleft())
             if not self._running:
                 return
             self._listen()
@@ -140,24 +146,29 @@ class Looks:
         assert self._worker is not None
         self._serial += 1
         self._running[self._serial] = pending
-        self._worker.tell(
+        self._worker.tell_soon(
             Look(
                 serial=self._serial,
                 guards=[Guard(self._numbers[name], limit) for name, limit in pending.guards],
                 memory=self.asked.memory,
                 fault=pending.fault,
                 examples=pending.examples,
+                trace=pending.trace,
                 keep_shrinking=self.asked.shrink,
             )
         )
 
     def _listen(self) -> None:
-        assert self._worker is not None
-        if not select.select([self._worker.read_end], [], [], 1.0)[0]:
+        worker = self._worker
+        assert worker is not None
+        ready, _, _ = select.select([worker.read_end], worker.line.full, [], 1.0)
+        with contextlib.suppress(BrokenPipeError):  # its other end tells
+            worker.line.go_on()
+        if not ready:
             return
-        said = self._worker.said()
+        said = worker.said()
         if said is None:
-            self._gone(self._worker)
+            self._gone(worker)
         for each in said or ():
             assert isinstance(each, Looked)
             pending = self._running.pop(each.serial)
@@ -168,19 +179,23 @@ class Looks:
                 pending.told(each, pending.names)
 
     def _gone(self, worker: LookWorker) -> None:
-        """The worker ended: what ran in it gets another one, and is named if that ends as well."""
+        """The worker ended: each that ran in it runs alone in another one, and is known then."""
         code, words = worker.end(), worker.last_words()
         how = processes.signal_name(-code) if code < 0 else f"exit code {code}"
         lost, self._running = list(self._running.values()), {}
-        for pending in lost:
-            pending.attempts += 1
-            if pending.attempts >= ATTEMPTS:
-                about = pending.fault.id if pending.fault else pending.names[0]
-                raise NotReady(f"two workers ended over {about} ({how}): {words}")
-        self.again.extendleft(lost)
+        blamed = lost[0] if len(lost) == 1 and lost[0].attempts else None
+        if blamed is not None and blamed.fault is None:
+            raise NotReady(f"two workers ended over {blamed.names[0]} ({how}): {words}")
         self._problem(f"a worker ended ({how}) and another took its place: {words}")
         self.start()
         self.load(self._modules)
+        if blamed is not None:
+            side = Side("", Outcome.LOST, headline=f"its worker ended: {how}")
+            blamed.told(Looked(0, [], side), blamed.names)
+            return
+        for pending in lost:
+            pending.attempts += 1
+        self.alone.extend(lost)
 
     def end(self) -> None:
         if self._worker is not None:

@@ -28,7 +28,8 @@ class Look(msgspec.Struct, tag=True):
     serial: int
     guards: list[Asked]
     memory: int  # bytes
-    fault: Fault | None = None  # none: how they are without one, and which lines they run
+    fault: Fault | None = None  # none: how they are without one
+    trace: bool = False  # which lines they run
     examples: int = 1  # times as many as usual
     keep_shrinking: bool = False  # a counterexample as small as can be
 

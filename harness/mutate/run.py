@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 from harness import machine, paths
@@ -13,9 +14,11 @@ from harness.mutate.looks import ENGINE, Asked, Looks, Pending
 from harness.mutate.messages import Collected, Looked
 from harness.mutate.order import Order
 from harness.mutate.reach import Reached, Reaches
+from harness.mutate.sure import Sure
+from harness.prove.keeper import UNSAID
 from harness.store.mutation_table import Mutations
 from harness.store.mutations import Fate, Fated, GuardFacts, Mutation
-from harness.store.records import Outcome
+from harness.store.records import Outcome, Side
 
 FOR_A_GUARD = 600.0  # seconds for one without a fault, traced
 LEFT_OUT = f"suites/accuracy/{ENGINE}: its servers are other processes, without the fault"
@@ -33,6 +36,20 @@ class Teller:
     def fated(self, mutation: Mutation, fated: Fated) -> None: ...
 
     def problem(self, text: str) -> None: ...
+
+
+@dataclass
+class Case:
+    """A fault that is being looked at, by some guards or by all that are left."""
+
+    fated: Fated
+    left: list[Reached]
+    examples: int = 1
+    saw: list[str] = field(default_factory=list)  # guards that ran its code and noticed nothing
+    conflicts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.asked = len(self.left)
 
 
 class Mutating:
@@ -55,6 +72,7 @@ class Mutating:
         self.looks = Looks(asked, self.folder, self._problem)
         self.reaches = Reaches("")
         self.order = Order()
+        self.sure = Sure(self.looks, self._problem, self._passed)
         self._started = time.monotonic() - run.seconds
 
     def go(self) -> None:
@@ -104,7 +122,7 @@ class Mutating:
         begun = time.monotonic()
         unknown = [guard for guard in guards if guard not in self.reaches.guards]
         told = partial(self._recorded, of=len(guards))
-        self.looks.work(Pending([(guard, FOR_A_GUARD)], told) for guard in unknown)
+        self.looks.work(Pending([(guard, FOR_A_GUARD)], told, trace=True) for guard in unknown)
         if unknown:
             self.looks.load(self.reaches.imported)
         self.run.seconds_to_reach = time.monotonic() - begun
@@ -122,7 +140,8 @@ class Mutating:
         self.reaches.guards = {one.guard: one for one in passing}
 
     def _recorded(self, looked: Looked, names: list[str], of: int) -> None:
-        side = looked.ended[0].side if looked.ended else looked.last
+        ended_well = looked.ended and looked.last.outcome is Outcome.PASSED
+        side = looked.ended[0].side if ended_well else looked.last
         traced = looked.traced
         found = self.reaches.guards[names[0]] = Reached(
             guard=names[0],
@@ -159,50 +178,86 @@ class Mutating:
             )
             reaching = reach.reaching(fault, source.text, self.reaches)
             if reaching:
-                yield self._look(fated, self.order.of(fault, reaching), 1)
+                yield self._look(Case(fated, self.order.of(fault, reaching)))
             else:
                 fated.why = "no guard runs its lines"
                 self._keep(fated)
 
-    def _look(self, fated: Fated, guards: list[Reached], examples: int) -> Pending:
-        limits = [(one.guard, self.order.limit(one, examples)) for one in guards]
-        told = partial(self._looked, fated, examples)
-        return Pending(limits, told, fated.fault, examples)
+    def _look(self, case: Case) -> Pending:
+        case.left = [one for one in case.left if one.guard not in self.sure.ill]
+        limits = [(one.guard, self.order.limit(one, case.examples)) for one in case.left]
+        return Pending(limits, partial(self._looked, case), case.fated.fault, case.examples)
 
-    def _looked(self, fated: Fated, examples: int, looked: Looked, names: list[str]) -> None:
+    def _looked(self, case: Case, looked: Looked, names: list[str]) -> None:
+        fated = case.fated
         fated.seconds += looked.last.seconds + looked.last.overhead
         fated.ran += looked.ran
-        killer = fates.killer(looked, names)
+        if case.examples == 1:
+            self._passed(looked, names)
+        case.saw += fates.saw(looked.ended, names)
+        case.conflicts += [ran.conflict for ran in looked.ended if ran.conflict]
+        found = fates.killer(looked, names)
         if looked.not_live:
             fated.fate, fated.why = Fate.NOT_LIVE, looked.not_live
-        elif killer is not None:
-            fates.killed(fated, *killer)
-            self.order.killed(fated.fault, fated.by)
-        elif not looked.ran:
-            fated.why = fates.why_unreached(looked, len(names))
+            self._end(case)
+        elif found is None:
+            self._lived(case)
+        elif found[1].headline == UNSAID:
+            fated.why = f"{found[0]}: {UNSAID}"
+            self._problem(f"{fated.fault.id}: {fated.why}: {found[1].detail}")
+            self._end(case)
         else:
+            asked = names.index(found[0]) + 1
+            limits = [(one.guard, self.order.limit(one, case.examples)) for one in case.left]
+            case.left = case.left[asked:]
+            told = partial(self._sure, case, found[0])
+            self.sure.ask(fated.fault, limits[:asked], case.examples, found[1], told)
+
+    def _sure(self, case: Case, guard: str, side: Side | None) -> None:
+        """A guard noticed, or it was not the fault: then those behind it are asked."""
+        if side is not None:
+            fates.killed(case.fated, guard, side)
+            self.order.killed(case.fated.fault, guard)
+            self._end(case)
+        elif case.left:
+            self.looks.again.append(self._look(case))
+        else:
+            self._lived(case)
+
+    def _lived(self, case: Case) -> None:
+        fated = case.fated
+        if fated.ran:
             fated.fate = Fate.SURVIVED
-            fated.passed = fates.saw(looked.ended, names)
-            if examples == 1:
-                for name, ran in zip(names, looked.ended, strict=True):
-                    self.order.passed(name, ran.side.seconds)
+            fated.passed = case.saw if case.examples == 1 else fated.passed
+            if case.examples == 1:
                 self._look_longer(fated)
-        fated.longer = examples > 1
-        self._keep(fated)
+        else:
+            fated.why = fates.why_unreached(case.conflicts, case.asked)
+        self._end(case)
+
+    def _passed(self, looked: Looked, names: list[str]) -> None:
+        """Guards that noticed nothing, without their lines being recorded: so long they take."""
+        for name, ran in zip(names, looked.ended, strict=False):
+            if ran.side.outcome is Outcome.PASSED and not ran.conflict:
+                self.order.passed(name, ran.side.seconds)
 
     def _look_longer(self, fated: Fated) -> None:
         """Once more, when each other fault has been looked at."""
-        if self.asked.examples > 1:
-            known = self.reaches.guards
-            again = [known[name] for name in fated.passed if name in known]
-            self.looks.later.append(self._look(fated, again, self.asked.examples))
+        known = self.reaches.guards
+        again = [known[name] for name in fated.passed if name in known]
+        if self.asked.examples > 1 and again:
+            self.looks.later.append(self._look(Case(fated, again, self.asked.examples)))
+
+    def _end(self, case: Case) -> None:
+        case.fated.longer = case.examples > 1
+        self._keep(case.fated)
 
     def _keep(self, fated: Fated) -> None:
         """What is known of a fault, for the first or the second time."""
         equal = self.asked.equals.get(fated.fault.id)
-        if equal is not None:
+        if equal is not None and fated.fate in (Fate.SURVIVED, Fate.KILLED):
             fated.why = equal
-            fated.fate = fated.fate if fated.fate is Fate.KILLED else Fate.EQUAL
+            fated.fate = Fate.EQUAL if fated.fate is Fate.SURVIVED else fated.fate
         if not fated.longer:
             self.run.fates.append(fated)
         number = next(n for n, one in enumerate(self.run.fates, 1) if one is fated)

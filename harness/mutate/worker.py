@@ -74,7 +74,9 @@ class Worker(Session[Setting]):
         looks = Looking(look, self.guards, self.folder, self.listener)
         self.looks[look.serial] = look
         about = {change.id: change.verb for change in looks.changes}
-        self.fork(Order(0, look.serial, seconds, look.memory), looks.run, about)
+        order = Order(0, look.serial, seconds, look.memory)
+        order.forks *= look.examples * len(look.guards)
+        self.fork(order, looks.run, about)
 
     def came_back(self, order: Order, side: Side) -> None:
         self.say(looking.read(self.folder, self.looks.pop(order.serial), side))

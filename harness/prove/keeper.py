@@ -36,8 +36,8 @@ SIGNALS: dict[int, tuple[Outcome, str]] = {
     signal.SIGALRM: (Outcome.HANG, "it did not end in time"),
 }
 OUTPUT = 8000  # bytes kept
-FORKS = 500  # of a test and all below it; a guard that starts servers needs a few dozen
 OURS = 70  # the exit code of a test's process in which not the test failed
+UNSAID = "its process could not say what came of it"
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _be_the_test(test: Callable[[], Side], keeper: int, place: Place) -> None:
         # A folder of its own for pytest's `tmp_path`, which ends with the run.
         place.file("tmp").mkdir()
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(place.file("tmp"))
-        processes.allow_forks(FORKS)
+        processes.allow_forks(place.order.forks)
         here = os.getpid()
         side = test()
         if os.getpid() != here:
@@ -179,7 +179,7 @@ def _died(code: int, limit: Outcome | None, order: Order, kills: int) -> Side:
     if limit is Outcome.OUT_OF_MEMORY:
         return Side("", limit, headline=f"it took more than {order.memory / 2**30:.1f} GiB")
     if code == OURS:
-        return Side("", Outcome.ERROR, headline="its process could not say what came of it")
+        return Side("", Outcome.ERROR, headline=UNSAID)
     if code >= 0:
         return Side("", Outcome.EXITED, headline=f"it ended its process with exit code {code}")
     if code == -signal.SIGKILL and processes.killed_for_memory() > kills:

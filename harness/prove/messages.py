@@ -73,6 +73,7 @@ class Order(msgspec.Struct, tag=True):
     seconds: float  # its time limit
     memory: int  # its memory limit in bytes
     under: list[tuple[str, str]] = []  # toggles and directions, where the task has no side
+    forks: int = 500  # of it and all below it; a guard that starts servers needs a few dozen
 
 
 class AnySetting(msgspec.Struct, kw_only=True):

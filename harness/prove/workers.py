@@ -49,6 +49,11 @@ class WorkerProcess(Child, Generic[Heard]):
         with contextlib.suppress(BrokenPipeError):
             self.line.say(msgspec.json.encode(what))
 
+    def tell_soon(self, what: msgspec.Struct) -> None:
+        """To a worker that may have as much to say, and waits for somebody to listen."""
+        with contextlib.suppress(BrokenPipeError):
+            self.line.say_soon(msgspec.json.encode(what))
+
     def said(self) -> list[Heard] | None:
         """What has come since; None once it is gone."""
         lines = self.line.heard()

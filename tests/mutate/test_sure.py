@@ -1,0 +1,132 @@
+"""A kill is one only if the guard fails with the fault alone, and passes without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from calling import living
+from toy_release import Mutate
+
+# Above the test is its keeper, above that the worker; then it waits for its end.
+ENDS_ITS_WORKER = (
+    "import os, signal\n"
+    "    keeper = os.getppid()\n"
+    "    above = open(f'/proc/{keeper}/stat').read().rpartition(')')[2].split()[1]\n"
+    "    os.kill(int(above), signal.SIGKILL)\n"
+    "    signal.pause()\n"
+    "    return rows"
+)
+
+
+def guards(mutate: Mutate, text: str) -> None:
+    mutate.guards.write_text(
+        "import os, signal\n"
+        "import pytest\n"
+        "from pathlib import Path\n"
+        "from hypothesis import given, strategies as st\n"
+        "from sglang.srt import sizes\n" + text
+    )
+
+
+def only(run: dict[str, Any]) -> dict[str, Any]:
+    (fated,) = run["fates"]
+    found: dict[str, Any] = fated
+    return found
+
+
+def test_a_guard_that_fails_with_more_examples_kills_nothing(mutate: Mutate) -> None:
+    guards(
+        mutate,
+        "COUNT = 0\n"
+        "@given(st.integers(1, 10**6))\n"
+        "def test_width(rows):\n"
+        "    global COUNT\n"
+        "    COUNT += 1\n"
+        "    assert COUNT < 300, 'too often'\n"
+        "    assert sizes.width(rows, 2) >= 2 * rows\n",
+    )
+    mutate.fault("width", "rows * topk", "rows * topk + 1")
+    run = mutate.run()
+    assert only(run)["fate"] == "survived"
+    assert "test_width fails without any fault with 10 times the examples" in run["problems"][0]
+    assert run["code"] == 1
+
+
+def test_what_one_guard_leaves_behind_kills_nothing_for_another(mutate: Mutate) -> None:
+    guards(
+        mutate,
+        "LEFT = []\n"
+        "@pytest.mark.parametrize('one', ['a', 'b'])\n"
+        "def test_alone(one):\n"
+        "    assert sizes.width(2, 3) == 6 and not LEFT\n"
+        "    LEFT.append(one)\n",
+    )
+    mutate.fault("width", "rows * topk", "topk * rows")
+    run = mutate.run("--examples", "1")
+    assert only(run)["fate"] == "survived"
+    (first,) = only(run)["passed"]
+    second = {"a": "test_alone[b]", "b": "test_alone[a]"}[first[-2]]
+    assert f"{second} fails without any fault after {first}" in run["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("dies", "fate"), [("once", "survived"), ("always", "killed")], ids=["once", "always"]
+)
+def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate: str) -> None:
+    """The first time may have been the machine."""
+    told = mutate.root / "died"
+    mark = f"Path({str(told)!r})"
+    guards(
+        mutate,
+        "def test_dies():\n"
+        f"    if sizes.width(2, 3) == 7 and ({dies == 'always'} or not {mark}.exists()):\n"
+        f"        {mark}.touch()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n",
+    )
+    mutate.fault("width", "rows * topk", "rows * topk + 1")
+    run = mutate.run("--examples", "1")
+    assert told.exists()
+    assert only(run)["fate"] == fate
+    assert run["problems"] == []
+
+
+def test_a_guard_that_skips_itself_for_the_fault_has_noticed_nothing(mutate: Mutate) -> None:
+    guards(
+        mutate,
+        "def test_skips():\n    if sizes.width(2, 3) != 6:\n        pytest.skip('not today')\n",
+    )
+    mutate.fault("width", "rows * topk", "rows * topk + 1")
+    run = mutate.run()
+    assert (only(run)["fate"], only(run)["passed"], only(run)["longer"]) == ("survived", [], False)
+
+
+def test_a_fault_that_ends_every_worker_is_killed_and_the_run_goes_on(mutate: Mutate) -> None:
+    ends = mutate.fault("width", "return rows", ENDS_ITS_WORKER)
+    after = mutate.fault("total", "range(count)", "range(count - 1)")
+    run = mutate.run("--examples", "1", "-j", "2")
+    told = {fated["fault"]["id"]: (fated["fate"], fated["how"]) for fated in run["fates"]}
+    assert told == {ends.id: ("killed", "crash"), after.id: ("killed", "assertion")}
+    assert any("another took its place" in problem for problem in run["problems"])
+    assert living(mutate.root) == []
+
+
+def test_what_is_said_to_be_equal_and_is_not_run_is_unreached(mutate: Mutate) -> None:
+    fault = mutate.fault("unread", "rows + ROOM", "ROOM + rows")
+    mutate.equals[fault.id] = "a sum"
+    assert only(mutate.run())["fate"] == "unreached"
+
+
+def test_more_guards_than_a_pipe_holds(mutate: Mutate) -> None:
+    """Neither side waits for the other while both have much to say."""
+    guards(
+        mutate,
+        "@pytest.mark.parametrize('number', range(400), ids=('{:0200}').format)\n"
+        "def test_width(number):\n"
+        "    assert sizes.width(number, 2) == 2 * number or number < 399\n",
+    )
+    for count in range(24):
+        mutate.fault("width", "rows * topk", f"rows * topk + {count + 1}")
+    run = mutate.run("--examples", "1", "-j", "24")
+    assert {fated["fate"] for fated in run["fates"]} == {"killed"}
+    assert run["code"] == 0
