@@ -22,12 +22,13 @@ from hypothesis import given
 
 from fixtures import draft_graph
 from fixtures import draft_positions as adapter
+from fixtures.drafting import Draft
 from harness import checking
 
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts())
-def test_each_token_is_read_at_its_own_place(draft: adapter.Draft) -> None:
+def test_each_token_is_read_at_its_own_place(draft: Draft) -> None:
     with checking.checked() as check:
         drafted = adapter.run(draft, check.device)
     assert drafted.places == draft.places
@@ -35,7 +36,7 @@ def test_each_token_is_read_at_its_own_place(draft: adapter.Draft) -> None:
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts(ways=("chain", "kernel")))
-def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: adapter.Draft) -> None:
+def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: Draft) -> None:
     with checking.checked() as check:
         drafted = adapter.run(draft, check.device)
     assert drafted.tokens == [draft.chain(request) for request in range(len(draft.lengths))]
@@ -43,14 +44,14 @@ def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: adapter.Draft) ->
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
-def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: adapter.Draft) -> None:
+def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: Draft) -> None:
     with checking.checked() as check:
         places = draft_graph.captured_places(draft, check.device)
     assert places == draft.places * draft_graph.RUNS
 
 
 @given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
-def test_drafting_together_is_drafting_each_alone(draft: adapter.Draft) -> None:
+def test_drafting_together_is_drafting_each_alone(draft: Draft) -> None:
     with checking.checked() as check:
         together = adapter.run(draft, check.device)
         alone = [
