@@ -21,16 +21,25 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 
 from fixtures import draft_positions as adapter
 from fixtures.drafting import Draft, backend
 from harness import checking
 from harness.guards import not_here
 
+TOLD_APART = Draft(
+    lengths=(5, 9), steps=4, hot=True, packed=adapter.HAS_PACKED, spatial=adapter.HAS_SPATIAL
+)
+HOT_TREE = Draft(lengths=(4, 9, 63), steps=4, topk=3, way="tree", kept=7, hot=True, on_gpu=True)
+MANY = Draft(lengths=(1, 2, 3), steps=3, way="kernel" if "kernel" in adapter.WAYS else "chain")
+
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.whole_drafts())
+@example(draft=TOLD_APART)
+@example(draft=HOT_TREE)
+@example(draft=MANY)
 def test_a_draft_is_the_best_of_the_tree_that_it_grows(draft: Draft) -> None:
     with checking.checked() as check:
         drafted = adapter.run(draft, check.device)
