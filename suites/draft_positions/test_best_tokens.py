@@ -41,7 +41,7 @@ def test_each_row_gives_its_best_token(rows: Rows) -> None:
     with checking.checked() as check:
         adapter.fence(check)
         logits = rows.logits(check.device)
-        taken = adapter.take(check, logits, rows.steps, rows.column)
+        taken = adapter.take(logits, rows.steps, rows.column)
     assert taken.tokens.dtype == torch.int64
     assert taken.shares.dtype == torch.float32
     assert taken.shares.tolist() == [[1.0]] * len(rows)
@@ -62,5 +62,5 @@ def test_each_row_gives_its_best_token(rows: Rows) -> None:
 def test_rows_may_lie_beyond_32_bits(best: list[int], rows_apart: int) -> None:
     with checking.checked() as check:
         logits = adapter.far_apart(check.device, 2**30 + rows_apart, tuple(best), 9)
-        taken = adapter.take(check, logits, 3, 2)
+        taken = adapter.take(logits, 3, 2)
     assert taken.tokens.flatten().tolist() == best

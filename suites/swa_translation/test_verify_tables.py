@@ -11,6 +11,8 @@ THE INVARIANTS IN PLAIN WORDS
   again with other requests; a graph's empty places point at the padding slot.
 - The full layers' own tables keep the full pool's numbers. What a sliding-window layer finds under
   its indices are the keys of exactly the tokens that a full layer finds under its own.
+- A program fills its own block of its own row as far as the row is long. For that it reads the part
+  of its request's prefix and of its row's drafts that belongs there, and nothing else.
 - A request's rows do not depend on who else is in the batch, or in which order.
 """
 
