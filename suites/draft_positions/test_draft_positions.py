@@ -7,7 +7,7 @@ words:
   prefix. That holds for a tree and for a chain, and however the tokens are picked.
 - So a chain drafts what the model says when it is asked for one token at a time, each at its place.
 - A CUDA graph runs the draft over the same buffers again and again: each run reads at the places
-  that the buffers hold, as the first did.
+  that the buffers hold, and goes on from their tokens and hidden states, as the first did.
 - Drafting requests together gives what drafting each alone gives.
 
 The draft model is a stand-in that writes down where it was asked to read.
@@ -18,16 +18,17 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 from fixtures import draft_graph
 from fixtures import draft_positions as adapter
+from fixtures.drafting import Draft
 from harness import checking
 
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts())
-def test_each_token_is_read_at_its_own_place(draft: adapter.Draft) -> None:
+def test_each_token_is_read_at_its_own_place(draft: Draft) -> None:
     with checking.checked() as check:
         drafted = adapter.run(draft, check.device)
     assert drafted.places == draft.places
@@ -35,7 +36,7 @@ def test_each_token_is_read_at_its_own_place(draft: adapter.Draft) -> None:
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts(ways=("chain", "kernel")))
-def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: adapter.Draft) -> None:
+def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: Draft) -> None:
     with checking.checked() as check:
         drafted = adapter.run(draft, check.device)
     assert drafted.tokens == [draft.chain(request) for request in range(len(draft.lengths))]
@@ -43,14 +44,16 @@ def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: adapter.Draft) ->
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
-def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: adapter.Draft) -> None:
+def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: Draft) -> None:
+    assume(draft.clear)
     with checking.checked() as check:
-        places = draft_graph.captured_places(draft, check.device)
-    assert places == draft.places * draft_graph.RUNS
+        forwards = draft_graph.captured_forwards(draft, check.device)
+    assert [forward.places for forward in forwards] == draft.places * draft_graph.RUNS
+    assert forwards == draft.forwards * draft_graph.RUNS
 
 
 @given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
-def test_drafting_together_is_drafting_each_alone(draft: adapter.Draft) -> None:
+def test_drafting_together_is_drafting_each_alone(draft: Draft) -> None:
     with checking.checked() as check:
         together = adapter.run(draft, check.device)
         alone = [

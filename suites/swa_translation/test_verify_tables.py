@@ -11,6 +11,8 @@ THE INVARIANTS IN PLAIN WORDS
   again with other requests; a graph's empty places point at the padding slot.
 - The full layers' own tables keep the full pool's numbers. What a sliding-window layer finds under
   its indices are the keys of exactly the tokens that a full layer finds under its own.
+- A program fills its own block of its own row as far as the row is long. For that it reads the part
+  of its request's prefix and of its row's drafts that belongs there, and nothing else.
 - A request's rows do not depend on who else is in the batch, or in which order.
 """
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fixtures import swa_translation as adapter
@@ -28,17 +30,17 @@ from harness import checking
 
 
 def backend_of(batch: swa_world.Batch, check: Any) -> adapter.Backend:
-    check.fence_argument(adapter.KERNEL, "dst_ptr", write=adapter.program_writes)
-    check.fence_argument(adapter.KERNEL, "src_a_ptr", read=adapter.program_reads)
+    adapter.fence(check)
     return adapter.flash(swa_world.World(batch, check.device))
 
 
 @pytest.mark.guards("24617")
-@given(batch=swa_world.batches(), data=st.data())
+@given(asked=swa_world.asked())
+@example(asked=(swa_world.LONG_ONES, [2, 0, 1]))
 def test_metadata_made_on_the_spot_names_slots_of_the_sliding_pool(
-    batch: swa_world.Batch, data: st.DataObject
+    asked: tuple[swa_world.Batch, list[int]],
 ) -> None:
-    order = data.draw(swa_world.orders(batch), label="order")
+    batch, order = asked
     with checking.checked() as check:
         backend = backend_of(batch, check)
         metadata = backend.eager(order)

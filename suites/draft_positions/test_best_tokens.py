@@ -1,0 +1,66 @@
+"""The kernel that takes the best token of each branch and moves its place on.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. The token taken is one that its row's logits hold for the best, however long the vocabulary,
+   wherever the rows lie, and whatever kind of numbers they are. What is no number is no candidate.
+   If nothing is, the token is still one of the vocabulary.
+2. It is taken for certain, named in 64 bits, and written where the draft keeps the tokens of this
+   step. No other step's is touched.
+3. Every place moves on by one.
+4. A program looks at its own piece of its own row; the one that takes the best looks at its row's
+   pieces.
+5. Rows may lie further into memory than 32 bits can count.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fixtures import best_tokens as adapter
+from fixtures.best_tokens import Rows
+from harness import checking
+from harness.guards import not_here
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels_are_here() -> None:
+    if not adapter.HERE:
+        not_here("plain torch takes the best tokens")
+
+
+THREE_PIECES = Rows((16389, 2, 8192), ("usual",) * 3, 16390, apart=1, steps=3, column=1)
+
+
+@given(rows=adapter.rows())
+@example(rows=THREE_PIECES)
+def test_each_row_gives_its_best_token(rows: Rows) -> None:
+    with checking.checked() as check:
+        adapter.fence(check)
+        logits = rows.logits(check.device)
+        taken = adapter.take(logits, rows.steps, rows.column)
+    assert taken.tokens.dtype == torch.int64
+    assert taken.shares.dtype == torch.float32
+    assert taken.shares.tolist() == [[1.0]] * len(rows)
+    assert taken.places.tolist() == [101 + 10 * row for row in range(len(rows))]
+    assert taken.tokens.shape == (len(rows), 1)
+    tokens = taken.tokens.flatten().tolist()
+    for row, token in enumerate(tokens):
+        assert 0 <= token < rows.vocabulary
+        assert not rows.sure(row) or token == rows.best[row]
+    if taken.drafted is not None:
+        kept = [[adapter.NOTHING] * rows.steps for _ in tokens]
+        for row, token in enumerate(tokens):
+            kept[row][rows.column] = token
+        assert taken.drafted.tolist() == kept
+
+
+@given(best=st.lists(st.integers(0, 8), min_size=3, max_size=3), rows_apart=st.integers(0, 9))
+def test_rows_may_lie_beyond_32_bits(best: list[int], rows_apart: int) -> None:
+    with checking.checked() as check:
+        logits = adapter.far_apart(check.device, 2**30 + rows_apart, tuple(best), 9)
+        taken = adapter.take(logits, 3, 2)
+    assert taken.tokens.flatten().tolist() == best

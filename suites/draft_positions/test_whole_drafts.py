@@ -1,0 +1,101 @@
+"""All that a draft is given and comes to, held against the tree that it is said to grow.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. Each forward reads the tokens that grew on, each at its place, with the hidden state of the
+   token before it. Its keys go to the slots of its own branch and step, with its step's attention.
+   A model that knows places in time, height and width is told all three, and one whose attention
+   takes slots side by side gets them so.
+2. In the end the draft is the likeliest of all that was thought of, in the target's own names. Who
+   hangs under whom is told by numbers that count everything thought of.
+3. However tokens are picked, for whatever device, and for however many requests: it is the same
+   tree. A chain's is the plain one.
+4. If all requests want the best token alone, nothing is drawn, and no odds are handed on.
+5. Where tokens are drawn, the odds that are handed on are the model's own after each token, at the
+   temperature of the request, behind those that the draft came with. With a seed the draw of a
+   token is the one of the place where the token will stand, and of its number in the draft.
+6. A rank that has no requests makes as many forwards as the others, each with its step's attention.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import example, given
+
+from fixtures import draft_positions as adapter
+from fixtures.drafting import Draft, backend
+from harness import checking
+from harness.guards import not_here
+
+TOLD_APART = Draft(
+    lengths=(5, 9), steps=4, hot=True, packed=adapter.HAS_PACKED, spatial=adapter.HAS_SPATIAL
+)
+HOT_TREE = Draft(lengths=(4, 9, 63), steps=4, topk=3, way="tree", kept=7, hot=True, on_gpu=True)
+MANY = Draft(lengths=(1, 2, 3), steps=3, way="kernel" if "kernel" in adapter.WAYS else "chain")
+
+
+@pytest.mark.guards("25015")
+@given(draft=adapter.whole_drafts())
+@example(draft=TOLD_APART)
+@example(draft=HOT_TREE)
+@example(draft=MANY)
+def test_a_draft_is_the_best_of_the_tree_that_it_grows(draft: Draft) -> None:
+    with checking.checked() as check:
+        drafted = adapter.run(draft, check.device)
+    assert drafted.forwards == draft.forwards
+    best = [tree.drafted(draft.drafted) for tree in draft.trees]
+    assert drafted.tokens == [[leaf.token for leaf in leaves] for leaves in best]
+    assert drafted.numbers == [[leaf.number for leaf in leaves] for leaves in best]
+    assert drafted.parents == [tree.parents for tree in draft.trees]
+    assert drafted.shares is None
+
+
+@pytest.fixture
+def _tokens_are_drawn() -> None:
+    if "drawn" not in adapter.WAYS:
+        not_here("every token of a draft is the likeliest")
+
+
+@pytest.mark.usefixtures("_tokens_are_drawn")
+@given(draft=adapter.drawn_drafts())
+def test_drawn_tokens_come_with_the_odds_they_were_drawn_with(draft: Draft) -> None:
+    with checking.checked() as check:
+        drafted = adapter.run(draft, check.device)
+    tokens, shares = drafted.tokens, drafted.shares
+    assert shares is not None
+    came_with = [draft.came_with(request) for request in range(len(draft.lengths))]
+    assert shares[:, 0].tolist() == torch.tensor(came_with).tolist()
+    for step in range(1, draft.steps):
+        torch.testing.assert_close(
+            shares[:, step],
+            torch.tensor([draft.odds(row, step, said) for row, said in enumerate(tokens)]),
+        )
+        drawn = adapter.draws(draft, shares[:, step], step)
+        for request, said in enumerate(tokens):
+            if draft.choices(request) == 1:
+                assert said[step] == draft.best(request, step, said)
+            elif draft.seeds:
+                assert said[step] == drawn[request]
+    assert [forward.tokens for forward in drafted.forwards] == [
+        [said[step] for said in tokens] for step in range(draft.steps - 1)
+    ]
+    assert drafted.places == draft.places
+    assert drafted.parents == [tree.parents for tree in draft.trees]
+
+
+@pytest.fixture
+def _idle_ranks_are_apart() -> None:
+    if not adapter.HAS_IDLE:
+        not_here("an idle rank goes through the loop of the others")
+
+
+@pytest.mark.usefixtures("_idle_ranks_are_apart")
+@given(draft=adapter.drafts(ways=("tree", "chain", "kernel")))
+def test_an_idle_rank_makes_every_forward(draft: Draft) -> None:
+    with checking.checked() as check:
+        forwards = adapter.idle(draft, check.device)
+    assert [forward.backend for forward in forwards] == [
+        backend(step) for step in range(draft.steps - 1)
+    ]
+    assert all(forward.tokens == forward.places == forward.slots == [] for forward in forwards)
