@@ -190,7 +190,8 @@ def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
         "verdicts_that_differ": [
             fault
             for fault in verdicts
-            if (fault["unfix"] == "killed") != (fault["cosmic-ray"] in ("killed", "incompetent"))
+            if fault["cosmic-ray"] is None  # it never ran
+            or (fault["unfix"] == "killed") != (fault["cosmic-ray"] in ("killed", "incompetent"))
         ],
     }
 
