@@ -9,17 +9,22 @@ THE INVARIANTS IN PLAIN WORDS
 3. If the pool moved its pages, the tables name where these lie now.
 4. Queries and keys end where the rows before have ended, the padding's rows included. No request
    has more queries than the graph is told.
-5. How far a mode says that it reads behind the lengths is how far its table counts.
-6. Nothing is written behind the rows of the batch: a larger graph has these.
+5. How far a mode says that it reads behind the lengths is how far its table counts: nothing where
+   lengths count all tokens already, or where branches read what they drafted by another table.
+6. A forward of a mode that no graph is captured for is refused.
+7. Nothing is written behind the rows of the batch: a larger graph has these.
 """
 
 from __future__ import annotations
 
 import importlib.util
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from fixtures import attention_graphs as graphs
 from fixtures import flash_attention as flash
@@ -59,9 +64,48 @@ def test_a_decode_reads_the_tokens_of_each_request(batch: Batch, pool: Pool, kin
     each_request_reads_its_own(batch, DECODES[kind], pool)
 
 
-@given(batch=padded_batches(), pool=POOLS, step=st.integers(0, 4))
-def test_a_draft_of_one_branch_reads_what_it_drafted(batch: Batch, pool: Pool, step: int) -> None:
-    each_request_reads_its_own(batch, graphs.draft_step(batch, step % batch.steps), pool)
+@given(batch=padded_batches(), pool=POOLS, step=st.integers(0, 4), idle=st.booleans())
+def test_a_draft_of_one_branch_reads_what_it_drafted(
+    batch: Batch, pool: Pool, step: int, idle: bool
+) -> None:
+    each_request_reads_its_own(batch, graphs.draft_step(batch, step % batch.steps, idle), pool)
+
+
+@given(batch=flash.batches())
+def test_a_mode_that_no_graph_serves_is_refused(batch: Batch) -> None:
+    if not flash.ONE_ENTRY:
+        not_here("what no graph serves is left alone")
+    with checking.checked() as check:
+        graph = Graph(batch, graphs.verification(batch), Pool(False, False), check.device)
+        forward = flash.forward_batch(graph.one, batch, ForwardMode.DLLM_EXTEND)
+        with pytest.raises(ValueError, match="DLLM_EXTEND"):
+            flash.replay(graph.one, forward)
+
+
+WHOLE = (ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DRAFT_EXTEND_V2)
+IN_TWO_HALVES = (ForwardMode.DECODE, ForwardMode.IDLE, ForwardMode.TARGET_VERIFY)
+
+
+@given(
+    batch=flash.batches(),
+    mode=st.sampled_from(WHOLE + IN_TWO_HALVES),
+    topk=st.sampled_from([1, 2, 4]),
+    step=st.integers(0, 4),
+)
+def test_lengths_that_count_all_tokens_are_read_no_further(
+    batch: Batch, mode: ForwardMode, topk: int, step: int
+) -> None:
+    if not HAS_REACH:
+        not_here("no mode says how far it reads")
+    with checking.checked() as check:
+        one = flash.backend(
+            batch,
+            check.device,
+            topk=max(2, topk) if mode in IN_TWO_HALVES else topk,
+            speculative_num_steps=batch.steps,
+            speculative_step_id=step % batch.steps,
+        )
+        assert one._spec_read_seq_len_delta(mode, EagleDraftInput()) == 0
 
 
 @given(batch=padded_batches(), pool=POOLS)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
@@ -25,6 +26,12 @@ from harness import checking
 from harness.guards import not_here
 
 KERNEL = "_build_pa_page_table_kernel"
+
+
+@pytest.fixture(autouse=True)
+def windows_that_spare_prompts() -> None:
+    if not hasattr(flash.flashattention_backend, "_build_pa_page_table"):
+        not_here("no model's window spares its prompt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +81,6 @@ def talks(draw: st.DrawFn, padding: bool) -> Talk:
 
 
 def backend(talk: Talk, device: str) -> Any:
-    if not hasattr(flash.flashattention_backend, "_build_pa_page_table"):
-        not_here("no model's window spares its prompt")
     rows = max(talk.batch.row_of) + 2
     one = flash.backend(
         talk.batch,
@@ -120,7 +125,11 @@ def fence(check: Any, talk: Talk) -> None:
     check.fence_argument(KERNEL, "kv_lens_ptr", write=own_count, read=lambda *program: None)
 
 
+NO_PROMPTS = Talk(Batch((9, 5), topk=1, steps=1, page=1, context=24, slots=2), (0, 0), window=4)
+
+
 @given(talk=talks(padding=True))
+@example(talk=NO_PROMPTS)
 def test_a_graph_reads_the_prompt_and_the_window(talk: Talk) -> None:
     with checking.checked() as check:
         one = backend(talk, check.device)
