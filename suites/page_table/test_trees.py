@@ -13,7 +13,6 @@ THE INVARIANTS IN PLAIN WORDS
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from hypothesis import given
@@ -119,7 +118,6 @@ def test_the_same_without_a_graph(
     batch: Batch, windows: bool, own_pool: bool, known: bool, data: st.DataObject
 ) -> None:
     forest = data.draw(trees.trees(batch))
-    batch = dataclasses.replace(batch, padding=0)
     with checking.checked() as check:
         window = Window(batch, check.device) if own_pool and windows else None
         one = trees.backend(batch, check.device, windows, window)
