@@ -39,11 +39,11 @@ def test_no_step_writes_behind_a_row_of_its_table(batch: Batch) -> None:
             assert (step.own.behind == adapter.FREE).all(), step.own.rows.tolist()
 
 
-@given(batch=adapter.batches())
-def test_each_branch_finds_its_own_pages(batch: Batch) -> None:
+@given(batch=adapter.batches(), known=st.booleans())
+def test_each_branch_finds_its_own_pages(batch: Batch, known: bool) -> None:
     slots = adapter.drafted_slots(batch)
     with checking.checked() as check:
-        for number, step in enumerate(adapter.replayed(batch, slots, check.device)):
+        for number, step in enumerate(adapter.replayed(batch, slots, check.device, known)):
             adapter.shows(step.prefix, adapter.prefix_half(batch))
             adapter.shows(step.own, adapter.own_half(batch, slots, number))
 

@@ -1,0 +1,96 @@
+"""Which slots a captured graph reads of models with an encoder: its tokens lie before the text's.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. A request's own text is read from where its encoder's tokens end, and these are read by a table
+   of their own. A request without an encoder's tokens reads its text alone.
+2. Where queries and keys end is the sum of what the rows before have.
+3. Nothing is written behind the rows of the batch: a larger graph has these.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+from fixtures import flash_attention as flash
+from fixtures.draft_batches import Batch, padded
+from harness import checking
+from harness.guards import device, not_here
+
+SPARE = 4
+"""Columns that a row of the pool has beyond the longest context, on a server without drafts."""
+
+
+@pytest.fixture(autouse=True)
+def encoders() -> None:
+    if not flash.ONE_ENTRY:
+        not_here("a graph knows of the first request's encoder alone")
+
+
+@st.composite
+def encoded(draw: st.DrawFn, images: st.SearchStrategy[int]) -> tuple[Batch, tuple[int, ...]]:
+    """A batch, and how many tokens the encoder made of each request's image."""
+    context = draw(st.sampled_from([16, 40]))
+    count = draw(st.integers(1, 3))
+    before = [min(context - 1, draw(images)) for _ in range(count)]
+    lengths = tuple(draw(st.integers(1, context - image)) for image in before)
+    batch = Batch(
+        lengths=lengths,
+        topk=1,
+        steps=1,
+        page=1,
+        context=context,
+        slots=count + draw(st.integers(0, 1)),
+        first_row=draw(st.sampled_from([1, 5])),
+        columns=context + SPARE,
+    )
+    padding = draw(st.integers(0, 2))
+    return padded(batch, padding), (*before, *[0] * padding)
+
+
+def reads_text_and_image(batch: Batch, images: tuple[int, ...]) -> None:
+    with checking.checked() as check:
+        one = flash.backend(batch, check.device, is_encoder_decoder=True)
+        forward = flash.forward_batch(one, batch, ForwardMode.DECODE)
+        forward.encoder_lens = torch.zeros(len(images), dtype=torch.int32, device=check.device)
+        metadata = flash.captured(one, forward, batch.slots, 1)
+        canaries = flash.stale(metadata, "encoder_page_table", "encoder_lens_int32")
+        metadata.encoder_cu_seqlens_k[1:] = flash.STALE
+        forward.encoder_lens = torch.tensor(images, dtype=torch.int32, device=check.device)
+        flash.replay(one, forward)
+        rows = list(zip(batch.row_of, images, batch.lengths, strict=True))
+        assert flash.seen(metadata, 1) == [
+            [batch.slot(row, image + column) for column in range(length)]
+            for row, image, length in rows
+        ]
+        named = metadata.encoder_page_table.tolist()
+        assert metadata.encoder_lens_int32.tolist() == list(images)
+        assert [row[:image] for row, image in zip(named, images, strict=True)] == [
+            [batch.slot(row, column) for column in range(image)] for row, image, _ in rows
+        ]
+        assert metadata.encoder_cu_seqlens_k.tolist() == [*itertools.accumulate(images, initial=0)]
+        flash.counts_add_up(metadata, [1] * len(images))
+        canaries.are_alive()
+
+
+@given(case=encoded(st.integers(0, SPARE)))
+def test_text_is_read_behind_the_image(case: tuple[Batch, tuple[int, ...]]) -> None:
+    reads_text_and_image(*case)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=IndexError,
+    reason="a graph reads a whole context behind the image: past the row, up to 0.5.23",
+)
+@given(case=encoded(st.integers(SPARE + 1, 39)))
+def test_text_is_read_behind_any_image(case: tuple[Batch, tuple[int, ...]]) -> None:
+    if device.get() != "cpu":
+        not_here("a GPU would lose the whole process to an index past the end")
+    reads_text_and_image(*case)

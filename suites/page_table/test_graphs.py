@@ -1,0 +1,168 @@
+"""Which slots a captured graph of FlashAttention reads: decoding, verifying, extending a draft.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. Whatever an earlier batch left in a graph's tables, a replay reads for each request exactly its
+   own tokens, in their order: a decode its prefix, a step of a draft with one branch also what is
+   drafted by then, a verification also all that it verifies, a draft's extension its prefix.
+2. Layers that look at a window read the same tokens where the window's own pool has them.
+3. If the pool moved its pages, the tables name where these lie now.
+4. Queries and keys end where the rows before have ended, the padding's rows included. No request
+   has more queries than the graph is told.
+5. How far a mode says that it reads behind the lengths is how far its table counts: nothing where
+   lengths count all tokens already, or where branches read what they drafted by another table.
+6. A forward of a mode that no graph is captured for is refused.
+7. Nothing is written behind the rows of the batch: a larger graph has these.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+from fixtures import attention_graphs as graphs
+from fixtures import flash_attention as flash
+from fixtures.attention_graphs import POOLS, Graph, Pool, Way, padded_batches
+from fixtures.draft_batches import Batch
+from harness import checking
+from harness.guards import not_here
+
+HAS_RAGGED = importlib.util.find_spec("sglang.srt.speculative.ragged_verify") is not None
+HAS_REACH = hasattr(flash.flashattention_backend.FlashAttentionBackend, "_spec_read_seq_len_delta")
+
+
+def each_request_reads_its_own(batch: Batch, way: Way, pool: Pool) -> None:
+    with checking.checked() as check:
+        graph = Graph(batch, way, pool, check.device)
+        canaries = flash.stale(graph.metadata)
+        graph.replay()
+        graph.reads(flash.of_requests(batch, way.reads))
+        flash.counts_add_up(graph.metadata, [way.queries] * len(batch.lengths))
+        canaries.are_alive()
+        if HAS_REACH:
+            assert graph.one._spec_read_seq_len_delta(way.mode, way.spec_info) == way.reads
+
+
+# The last: the graph of a draft's extension, on a rank that has no draft to extend.
+DECODES = {
+    "a decode": graphs.decode(idle=False),
+    "idle": graphs.decode(idle=True),
+    "idle extension": graphs.idle_extension(),
+}
+
+
+@given(batch=padded_batches(), pool=POOLS, kind=st.sampled_from(sorted(DECODES)))
+def test_a_decode_reads_the_tokens_of_each_request(batch: Batch, pool: Pool, kind: str) -> None:
+    if DECODES[kind].spec_info is not None and not HAS_REACH:
+        kind = "idle"
+    each_request_reads_its_own(batch, DECODES[kind], pool)
+
+
+@given(batch=padded_batches(), pool=POOLS, step=st.integers(0, 4), idle=st.booleans())
+def test_a_draft_of_one_branch_reads_what_it_drafted(
+    batch: Batch, pool: Pool, step: int, idle: bool
+) -> None:
+    each_request_reads_its_own(batch, graphs.draft_step(batch, step % batch.steps, idle), pool)
+
+
+@given(batch=flash.batches())
+def test_a_mode_that_no_graph_serves_is_refused(batch: Batch) -> None:
+    if not flash.ONE_ENTRY:
+        not_here("what no graph serves is left alone")
+    with checking.checked() as check:
+        graph = Graph(batch, graphs.verification(batch), Pool(False, False), check.device)
+        forward = flash.forward_batch(graph.one, batch, ForwardMode.DLLM_EXTEND)
+        with pytest.raises(ValueError, match="DLLM_EXTEND"):
+            flash.replay(graph.one, forward)
+
+
+WHOLE = (ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DRAFT_EXTEND_V2)
+IN_TWO_HALVES = (ForwardMode.DECODE, ForwardMode.IDLE, ForwardMode.TARGET_VERIFY)
+
+
+@given(
+    batch=flash.batches(),
+    mode=st.sampled_from(WHOLE + IN_TWO_HALVES),
+    topk=st.sampled_from([1, 2, 4]),
+    step=st.integers(0, 4),
+)
+def test_lengths_that_count_all_tokens_are_read_no_further(
+    batch: Batch, mode: ForwardMode, topk: int, step: int
+) -> None:
+    if not HAS_REACH:
+        not_here("no mode says how far it reads")
+    with checking.checked() as check:
+        one = flash.backend(
+            batch,
+            check.device,
+            topk=max(2, topk) if mode in IN_TWO_HALVES else topk,
+            speculative_num_steps=batch.steps,
+            speculative_step_id=step % batch.steps,
+        )
+        assert one._spec_read_seq_len_delta(mode, EagleDraftInput()) == 0
+
+
+@given(batch=padded_batches(), pool=POOLS)
+def test_a_verification_reads_all_that_it_verifies(batch: Batch, pool: Pool) -> None:
+    each_request_reads_its_own(batch, graphs.verification(batch), pool)
+
+
+@given(batch=padded_batches(), pool=POOLS, data=st.data())
+def test_a_ragged_verification_reads_what_each_request_verifies(
+    batch: Batch, pool: Pool, data: st.DataObject
+) -> None:
+    if not HAS_RAGGED:
+        not_here("every request verifies as many tokens")
+    lengths, spare = data.draw(graphs.ragged_lengths(batch))
+    with checking.checked() as check:
+        layout = graphs.ragged_layout(lengths, spare, check.device)
+        graph = Graph(batch, graphs.verification(batch, layout), pool, check.device)
+        canaries = flash.stale(graph.metadata, "cu_seqlens_q")
+        graph.replay()
+        rows = flash.of_requests(batch, batch.steps)
+        verified = zip(rows, lengths, batch.lengths, strict=False)
+        graph.reads([row[: length + count] for row, count, length in verified])
+        queries = graph.metadata.cu_seqlens_q.tolist()
+        assert queries[: len(lengths) + 1] == flash.ends(lengths)
+        assert queries[-1] == sum(lengths) + spare
+        flash.counts_add_up(graph.metadata, torch.diff(graph.metadata.cu_seqlens_q).tolist())
+        canaries.are_alive()
+
+
+@given(
+    batch=padded_batches(),
+    pool=POOLS,
+    known=st.booleans(),
+    on_host=st.booleans(),
+    on_device=st.booleans(),
+    data=st.data(),
+)
+def test_an_extension_of_a_draft_reads_the_tokens_of_each_request(
+    batch: Batch, pool: Pool, known: bool, on_host: bool, on_device: bool, data: st.DataObject
+) -> None:
+    queries = [data.draw(st.integers(1, batch.steps)) for _ in batch.lengths]
+    with checking.checked() as check:
+        way = graphs.extension(
+            batch,
+            known,
+            extend_seq_lens_cpu=queries if on_host else None,
+            extend_seq_lens_tensor=(
+                torch.tensor(queries, device=check.device) if on_device else None
+            ),
+        )
+        if not (on_host or on_device):
+            queries = [batch.steps] * len(queries)
+        graph = Graph(batch, way, pool, check.device)
+        canaries = flash.stale(graph.metadata, "cu_seqlens_q")
+        graph.metadata.cu_seqlens_q[0] = 0  # where the first row starts nobody says again
+        graph.replay()
+        graph.reads(flash.of_requests(batch))
+        flash.counts_add_up(graph.metadata, queries)
+        assert graph.metadata.max_seq_len_q == (max(queries) if on_host else batch.steps)
+        canaries.are_alive()

@@ -1,0 +1,93 @@
+"""What FlashAttention's own planner is told of a decode, and where a graph keeps the plan.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. A decode is planned with its own batch: how many requests, where queries end, how many tokens
+   each request has and a bound on them. A graph's plan is made anew for each replay.
+2. A graph holds the plan where it was captured, and nothing of a plan that was longer behind it.
+3. Where no plan is of use none is made: with latent attention, or where ranks plan together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import attention_graphs as graphs
+from fixtures import flash_attention as flash
+from fixtures.attention_graphs import Graph, Pool, padded_batches
+from fixtures.draft_batches import Batch
+from harness import checking
+from harness.guards import not_here
+
+OWN_ROWS = Pool(window=False, moved=False)
+
+
+def plan(*, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **told: Any) -> torch.Tensor:
+    """Stands for the planner of FlashAttention 3: its plan is all that it was told of the batch.
+
+    As there, a plan for short keys is longer than one for long keys.
+    """
+    numbers = [batch_size, *cache_seqlens.tolist(), *told["cu_seqlens_q"].tolist()]
+    numbers += [max_seqlen_k] * (2 if max_seqlen_k == 1 else 1)
+    return torch.tensor(numbers, dtype=torch.int32, device=cache_seqlens.device)
+
+
+PLANNER = {
+    "_get_scheduler_metadata": plan,
+    "num_attention_heads": 1,
+    "num_kv_heads": 1,
+    "head_dim": 1,
+    "kv_cache_dtype": torch.bfloat16,
+    "has_softcap": False,
+    "num_splits": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def planning() -> None:
+    if not hasattr(
+        flash.flashattention_backend.FlashAttentionBackend, "_compute_scheduler_metadata"
+    ):
+        not_here("every layer plans for itself")
+
+
+@given(batch=padded_batches(longest=64), known=st.booleans())
+def test_a_graph_is_planned_anew(batch: Batch, known: bool) -> None:
+    with checking.checked() as check:
+        way = graphs.decode(idle=False, known=known)
+        graph = Graph(batch, way, OWN_ROWS, check.device, **PLANNER)
+        captured = graph.metadata.scheduler_metadata
+        longest = max(batch.lengths) if known else batch.context
+        graph.replay()
+        count = len(batch.lengths)
+        expected = [count, *batch.lengths, *range(count + 1), longest]
+        if longest == 1:
+            expected.append(longest)
+        assert captured.tolist() == expected + [0] * (captured.numel() - len(expected))
+
+
+@given(
+    batch=flash.batches(longest=64),
+    latent=st.booleans(),
+    together=st.booleans(),
+)
+def test_a_plan_is_made_where_it_is_of_use(batch: Batch, latent: bool, together: bool) -> None:
+    with checking.checked() as check:
+        one = flash.backend(
+            batch,
+            check.device,
+            **PLANNER | {"use_mla": latent, "_disable_scheduler_metadata_precompute": together},
+        )
+        one.init_forward_metadata(flash.forward_batch(one, batch, graphs.decode(False).mode))
+        count = len(batch.lengths)
+        made = one.forward_metadata.scheduler_metadata
+        if latent or together:
+            assert made is None
+        else:
+            expected = [count, *batch.lengths, *range(count + 1), max(batch.lengths)]
+            assert made.tolist()[: len(expected)] == expected

@@ -1,0 +1,159 @@
+"""Models whose decode looks at the whole prompt and at a window of what it has said since.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. A request reads its prompt, and of what follows the most recent tokens, as many as the window
+   has. What it has read is one row, in order; nothing of it twice and nothing of another request.
+2. How long a prompt was is kept in the pool's row of the request, until another has the row.
+3. A graph that is replayed says the same as a table made on the spot.
+4. A program reads those slots of its own request's row alone, and fills its own row to its length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+from fixtures import flash_attention as flash
+from fixtures.draft_batches import Batch, padded
+from harness import checking
+from harness.guards import not_here
+
+KERNEL = "_build_pa_page_table_kernel"
+
+
+@pytest.fixture(autouse=True)
+def windows_that_spare_prompts() -> None:
+    if not hasattr(flash.flashattention_backend, "_build_pa_page_table"):
+        not_here("no model's window spares its prompt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Talk:
+    """A batch, how long each prompt was (none: it was read elsewhere), and the window."""
+
+    batch: Batch
+    prompts: tuple[int, ...]
+    window: int
+
+    def columns(self, request: int) -> list[int]:
+        length = self.batch.lengths[request]
+        prompt = self.prompts[request] if request < len(self.prompts) else 0
+        recent = range(max(prompt, length - self.window), length)
+        return [*range(prompt), *recent]
+
+    @property
+    def rows(self) -> list[list[int]]:
+        batch = self.batch
+        return [
+            [batch.slot(row, column) for column in self.columns(request)]
+            for request, row in enumerate(batch.row_of)
+        ]
+
+
+@st.composite
+def talks(draw: st.DrawFn, padding: bool) -> Talk:
+    """Rows below, at and beyond the 256 slots that a program copies in a turn."""
+    context = draw(st.sampled_from([24, 300, 700]))
+    window = draw(st.sampled_from([1, 4, 64, 255]))
+    prompt = st.one_of(st.integers(1, context - 1), st.integers(1, min(9, context - 1)))
+    if draw(st.integers(0, 4)) == 4:
+        prompt = st.just(0)
+    prompts = tuple(draw(st.lists(prompt, min_size=1, max_size=3)))
+    said = st.one_of(st.integers(1, context), st.sampled_from([1, window, window + 1, 2 * window]))
+    lengths = tuple(min(context, prompt + draw(said)) for prompt in prompts)
+    batch = Batch(
+        lengths=lengths,
+        topk=1,
+        steps=1,
+        page=1,
+        context=context,
+        slots=len(lengths) + draw(st.integers(0, 1)),
+        first_row=draw(st.sampled_from([1, 5])),
+    )
+    return Talk(padded(batch, draw(st.integers(0, 2)) if padding else 0), prompts, window)
+
+
+def backend(talk: Talk, device: str) -> Any:
+    rows = max(talk.batch.row_of) + 2
+    one = flash.backend(
+        talk.batch,
+        device,
+        has_swa=True,
+        is_prefill_aware_swa=True,
+        sliding_window_size=talk.window,
+        _pa_swa_prefill_lens=torch.zeros(rows, dtype=torch.int32, device=device),
+        _pa_swa_max_prefill_len=0,
+    )
+    if any(talk.prompts):
+        read_prompts(one, talk)
+    return one
+
+
+def read_prompts(one: Any, talk: Talk) -> None:
+    """As the prompts' own forward leaves it; some of the rows had longer prompts before."""
+    count = len(talk.prompts)
+    batch = dataclasses.replace(talk.batch, lengths=talk.prompts, padding=0)
+    rows = talk.batch.row_of[:count]
+    forward = flash.forward_batch(one, batch, ForwardMode.EXTEND)
+    forward.req_pool_indices = torch.tensor(rows, device=one.device)
+    forward.extend_seq_lens = forward.seq_lens
+    forward.extend_seq_lens_cpu = list(talk.prompts)
+    forward.extend_prefix_lens_cpu = [0] * count
+    one.init_forward_metadata(forward)
+
+
+def fence(check: Any, talk: Talk) -> None:
+    def own_row(launch: Any, request: int, *_: int) -> Any:
+        return request, slice(0, len(talk.columns(request)))
+
+    def own_slots(launch: Any, request: int, *_: int) -> Any:
+        return talk.batch.row_of[request], talk.columns(request)
+
+    def own_count(launch: Any, request: int, *_: int) -> Any:
+        return request
+
+    nothing = {"write": lambda *program: None}
+    check.fence_argument(KERNEL, "req_to_token_ptr", read=own_slots, **nothing)
+    check.fence_argument(KERNEL, "dst_page_table_ptr", write=own_row, read=lambda *program: None)
+    check.fence_argument(KERNEL, "kv_lens_ptr", write=own_count, read=lambda *program: None)
+
+
+NO_PROMPTS = Talk(Batch((9, 5), topk=1, steps=1, page=1, context=24, slots=2), (0, 0), window=4)
+
+
+@given(talk=talks(padding=True))
+@example(talk=NO_PROMPTS)
+def test_a_graph_reads_the_prompt_and_the_window(talk: Talk) -> None:
+    with checking.checked() as check:
+        one = backend(talk, check.device)
+        forward = flash.forward_batch(one, talk.batch, ForwardMode.DECODE)
+        metadata = flash.captured(one, forward, talk.batch.slots, 1)
+        canaries = flash.stale(metadata)
+        fence(check, talk)
+        flash.replay(one, forward)
+        assert flash.seen(metadata, 1) == talk.rows
+        assert metadata.pa_swa_page_table.data_ptr() == metadata.page_table.data_ptr()
+        canaries.are_alive()
+
+
+@given(talk=talks(padding=False), known=st.booleans())
+def test_the_same_without_a_graph(talk: Talk, known: bool) -> None:
+    with checking.checked() as check:
+        one = backend(talk, check.device)
+        forward = flash.forward_batch(one, talk.batch, ForwardMode.DECODE)
+        if not known:
+            forward.seq_lens_cpu = None
+        fence(check, talk)
+        one.init_forward_metadata(forward)
+        metadata = one.forward_metadata
+        counted = metadata.pa_swa_cache_seqlens.tolist()
+        assert counted == [len(row) for row in talk.rows]
+        named = metadata.pa_swa_page_table.tolist()
+        assert [row[: len(mine)] for row, mine in zip(named, talk.rows, strict=True)] == talk.rows
