@@ -9,6 +9,8 @@ THE INVARIANTS IN PLAIN WORDS
 - Each row of the output is one entry of the list of tokens, written by its own program and by no
   other; the rest of a larger workspace stays as it was.
 - Where a key lies changes nothing of what it is.
+- Behind the seven tiles no other is written. In the model's own rows the rotary part lies there
+  and would hide it; where it is narrower, a neighbour does.
 """
 
 from __future__ import annotations
@@ -93,3 +95,12 @@ def test_the_rest_of_a_larger_workspace_stays_as_it_was(
             adapter.assert_is_key(row, *keys.key(number))
         rest = torch.cat((workspace[:before], workspace[before + len(order) :]))
         assert rest.eq(7.0).all()
+
+
+@given(keys=adapter.keys(st.just(0), rotary=adapter.ROPE // 2))
+def test_there_are_seven_tiles_in_front_of_a_narrower_rotary_part(keys: adapter.Keys) -> None:
+    order = list(range(len(keys.places)))
+    with checking.checked() as check, adapter.model_with(keys.rotary):
+        rows = dequantised(keys, order, torch.int32, check)
+        for row, number in zip(rows, order, strict=True):
+            adapter.assert_is_key(row, *keys.key(number))

@@ -1,9 +1,18 @@
-"""DeepSeek V4's indexer: who plans its work for a chunk.
+"""DeepSeek V4's indexer: who plans its work for a chunk, and in which pieces.
 
 THE INVARIANTS
 - More than 11673 queries are planned by SGLang's own kernel, whatever was asked for: DeepGEMM's
-  runs out of shared memory on them. Up to there the one that was asked for plans.
-- The plan is for every query of the chunk.
+  runs out of shared memory on them. Up to there the one that was asked for plans. Where the rows of
+  a request are planned as one, or only DeepGEMM knows the layout, it is DeepGEMM. Where PyTorch
+  scores, nobody plans.
+- The plan is for every query of the chunk, with its own length.
+- The scores of a piece fit into the memory that there is, except that a request's rows are never
+  parted; on SM120 a piece has 4096 rows at most. There are as few pieces as that allows, they come
+  in order, and each row is in one of them. One piece is no list of pieces: a graph copies its plan
+  in place.
+- Below eight million scores, and in a forward whose shapes a graph fixes, memory cuts nothing, and
+  is not asked for.
+- The choice among the scores is planned over all rows, and over each of several pieces.
 """
 
 from __future__ import annotations
@@ -23,12 +32,55 @@ def deepseek_v4() -> None:
         not_here("this release has no DeepSeek V4")
 
 
+@pytest.fixture
+def pieces() -> None:
+    if not adapter.HAS_PIECES:
+        not_here("this release plans every batch as one")
+
+
 @pytest.mark.guards("25418-large-query")
 @given(adapter.query_counts(), st.booleans())
 def test_more_queries_than_deepgemm_holds_are_planned_by_sglang(
     queries: int, own_asked_for: bool
 ) -> None:
+    batch = adapter.Batch(queries, own_asked_for=own_asked_for)
     with checking.checked() as check:
-        planner, planned = adapter.indexer_metadata_from(check, queries, own_asked_for)
+        ((planner, lengths),) = adapter.plan(check, batch).asked
     assert planner == ("own" if own_asked_for or queries > adapter.LIMIT else "DeepGEMM")
-    assert planned == queries
+    assert lengths == [[length] for length in batch.lengths]
+
+
+def every_piece_is_planned(batch: adapter.Batch) -> None:
+    with checking.checked() as check:
+        planned = adapter.plan(check, batch)
+    cut = adapter.pieces(batch)
+    several, who = len(cut) > 1, adapter.planner(batch)
+    lengths = [batch.lengths[piece.start : piece.stop] for piece in cut]
+    assert planned.pieces == cut
+    if who == "nobody":
+        assert (planned.asked, planned.plans) == ([], [(cut[0], None)])
+    else:
+        groups = [[*zip(*[iter(piece)] * batch.together, strict=True)] for piece in lengths]
+        assert planned.asked == [(who, [[*one] for one in piece]) for piece in groups]
+        assert planned.plans == [(piece, call) for call, piece in enumerate(cut)]
+        assert isinstance(planned.metadata.deep_gemm_metadata, list) == several
+    choices = [batch.lengths, *(lengths if several else [])] if batch.topk else []
+    assert planned.chosen == choices
+
+
+@pytest.mark.usefixtures("pieces")
+@given(adapter.batches())
+def test_scores_fit_into_memory_piece_by_piece(batch: adapter.Batch) -> None:
+    every_piece_is_planned(batch)
+
+
+@pytest.mark.usefixtures("pieces")
+@given(adapter.batches(sm120=True))
+def test_on_sm120_a_piece_has_4096_rows_at_most(batch: adapter.Batch) -> None:
+    every_piece_is_planned(batch)
+
+
+@pytest.mark.usefixtures("pieces")
+@given(st.sampled_from(adapter.FIXED).flatmap(adapter.batches))
+def test_memory_does_not_cut_what_a_graph_fixes(batch: adapter.Batch) -> None:
+    every_piece_is_planned(batch)

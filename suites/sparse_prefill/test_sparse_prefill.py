@@ -18,7 +18,9 @@ THE INVARIANTS
       all others (decode, idle, speculative)     any         any     flash_mla_with_kvcache
 
   The switch is SGLANG_OPT_FLASHMLA_SPARSE_PREFILL. (On a machine without SM120, which has a kernel
-  of its own, and without context parallelism.)
+  of its own, and without context parallelism.) A uniform FP8 cache is read by trtllm-gen alone.
+- A workspace is laid out before the layers of a forward that goes to flash_mla_sparse_fwd, and of
+  no other; all others find the pages that they read named.
 """
 
 from __future__ import annotations
@@ -105,16 +107,33 @@ def test_a_row_is_blocks_then_window_then_nothing(case: Rows) -> None:
         assert adapter.combine(check, case) == adapter.combined(case)
 
 
+MODES = st.just("EXTEND") | st.sampled_from(adapter.FORWARD_MODES)
+
+
 @pytest.mark.guards("25418-sparse-prefill-switch")
-@given(
-    st.just("EXTEND") | st.sampled_from(adapter.FORWARD_MODES),
-    st.sampled_from((0, 4, 128)),
-    adapter.query_counts(),
-    st.booleans(),
-)
+@given(MODES, st.sampled_from((0, 4, 128)), adapter.query_counts(), st.booleans())
 def test_the_kernel_is_the_one_that_the_table_says(
     mode: str, ratio: int, queries: int, switched_on: bool
 ) -> None:
     with checking.checked() as check:
         kernel = adapter.route(check, mode, ratio, queries, switched_on)
-    assert kernel == ("sparse" if adapter.is_sparse(mode, queries, switched_on) else "decode")
+    assert kernel == adapter.kernel(mode, queries, switched_on)
+
+
+@pytest.fixture
+def preparing() -> None:
+    if not adapter.HAS_PREPARED:
+        not_here("this release prepares nothing before the layers")
+
+
+@pytest.mark.usefixtures("preparing")
+@given(MODES, adapter.query_counts(), st.booleans(), st.booleans())
+def test_what_is_prepared_is_for_the_kernel_that_runs(
+    mode: str, queries: int, switched_on: bool, uniform: bool
+) -> None:
+    with checking.checked() as check:
+        kernel = adapter.route(check, mode, 4, queries, switched_on, uniform)
+        workspace, pages = adapter.prepared(check, mode, queries, switched_on, uniform)
+    assert kernel == adapter.kernel(mode, queries, switched_on, uniform)
+    assert workspace == (kernel == "sparse")
+    assert pages or adapter.kernel(mode, 0, switched_on, uniform) == "sparse"
