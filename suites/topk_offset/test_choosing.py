@@ -7,7 +7,7 @@ THE INVARIANTS
 - Where all that a query token may see is taken, nothing is scored, and all of it is written.
 - The kernels of the chosen backend choose, and no others: SGLang's second kernel only if that is
   allowed, and only for what it says it takes: up to 2048 tokens, rows of float32 that start at 16
-  bytes. Other scores go to the kernel before it.
+  bytes. Other scores go to the kernel before it; on ROCm packed rows go to it in parts as well.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def _packed_rows_are_taken_here() -> None:
 
 @pytest.mark.usefixtures("_packed_rows_are_taken_here")
 @pytest.mark.parametrize("scored", ["float32", "bfloat16", "rows in the middle of 16 bytes"])
-@given(batch=adapter.batches("EXTEND"), topk=st.integers(1, 5))
+@given(batch=adapter.batches("EXTEND"), topk=st.integers(1, 5), at_once=st.integers(1, 30))
 def test_packed_rows_that_are_not_taken_go_to_another_kernel(
-    scored: str, batch: Batch, topk: int
+    scored: str, batch: Batch, topk: int, at_once: int
 ) -> None:
     server = Server(
         False, "flashmla_sparse", "flashmla_kv", second_kernel=True, rocm=True, page=4, topk=topk
@@ -107,7 +107,7 @@ def test_packed_rows_that_are_not_taken_go_to_another_kernel(
         elif not taken:
             scores = torch.nn.functional.pad(scores, (0, 5 - scores.shape[1] % 4))
         best = adapter.best_places(batch, scores, topk)
-        chosen = adapter.choose(server, batch, metadata, scores, len(batch.rows))
+        chosen = adapter.choose(server, batch, metadata, scores, at_once)
         wanted = adapter.numbered(world, batch, best, metadata.topk_transform_method)
         assert adapter.written(chosen) == wanted
         assert kernels.choosers == {"second" if taken else "sgl-kernel"}
