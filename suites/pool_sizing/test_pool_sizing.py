@@ -6,18 +6,22 @@ Each request has one row, which names the slot of every token it holds. Before e
 reserves slots for two drafts beyond what is committed. With topk and page size above 1 every branch
 of a draft takes whole pages of its own, beginning with its copy of the prefix's last page.
 
-1. A row is as long as the context and two of the largest drafts that can follow it.
+1. A row is as long as the context and two of the largest drafts that can follow it, whole pages of
+   all ranks that share a decode; and, as every row ever was, four slots and a draft longer than the
+   context. UNO keeps one slot more for each of its two drafts, whatever the page size.
 2. Reserving never writes outside of the request's own row, wherever in the context the request is.
-3. After it a row names distinct slots for all that is committed and a whole draft more, and what it
-   named before is as it was.
+3. After it a row names distinct slots for all that is committed and a whole draft more, what it
+   named before is as it was, and one decode more is counted for every request.
 4. How much a request reserves does not depend on who else is in the batch.
 5. Were a row ever too short, SGLang's own check refuses the batch before a row is written.
+6. Lengths that the host reads lie on the host, and those for the device on the device.
 """
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fixtures import pool_sizing as adapter
 from fixtures.pool_sizing import Draft, History, Memory
@@ -27,10 +31,39 @@ from harness.guards import not_here
 CHECK = "req-to-token-row-check"
 
 
+@pytest.fixture
+def rows_are_sized_for_drafts() -> None:
+    if not adapter.HERE:
+        not_here("rows are sized elsewhere, for one draft")
+
+
+@pytest.fixture
+def uno_is_here() -> None:
+    if not adapter.knows("UNO"):
+        not_here("no UNO")
+
+
 @pytest.mark.guards("26972", without=(CHECK,))
 @given(draft=adapter.drafts())
 def test_a_row_has_room_for_two_drafts_beyond_the_context(draft: Draft) -> None:
     assert adapter.extra_columns(draft) >= 2 * draft.footprint
+
+
+@pytest.mark.usefixtures("rows_are_sized_for_drafts")
+@given(draft=adapter.drafts(pages=(1, 2, 3, 16), least_topk=1), drafting=st.booleans())
+@example(draft=Draft(topk=1, steps=1, tokens=2, page=2, context=16), drafting=True)
+@example(draft=Draft(topk=1, steps=3, tokens=4, page=1, context=16), drafting=True)
+def test_a_row_has_four_slots_and_a_draft_to_spare(draft: Draft, drafting: bool) -> None:
+    spare = adapter.extra_columns(draft, "EAGLE" if drafting else None)
+    assert spare >= 4 + draft.tokens
+
+
+@pytest.mark.usefixtures("uno_is_here")
+@given(draft=adapter.drafts(pages=(1, 2, 16), least_topk=1))
+@example(draft=Draft(topk=1, steps=1, tokens=4, page=1, context=16))
+def test_a_row_has_room_for_two_drafts_of_uno(draft: Draft) -> None:
+    spare = adapter.extra_columns(draft, "UNO")
+    assert spare >= 2 * (draft.tokens + 1)
 
 
 @pytest.mark.guards("26972", without=(CHECK,))
@@ -50,6 +83,23 @@ def test_reserving_stays_in_the_request_s_own_row(drafted: tuple[Draft, History]
             adapter.holds(memory)
             assert memory.still_names(before)
         assert adapter.WRITER in {launch.kernel for launch in check.launches}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="upstream: two drafts at page size 1 outgrow a row near the context's end",
+)
+@pytest.mark.parametrize("draft", [Draft(1, 5, 6, 1, 64), Draft(4, 5, 16, 1, 64)])
+def test_reserving_slot_by_slot_stays_in_the_request_s_own_row(draft: Draft) -> None:
+    if not adapter.HERE:
+        not_here("rows are sized elsewhere, for one draft")
+    history = History((draft.context - 1, draft.context - 3), ())
+    with checking.checked() as check:
+        columns = draft.context + adapter.extra_columns(draft)
+        memory = Memory(draft, history, check.device, columns)
+        adapter.fence(check, memory)
+        memory.prepare()
+        adapter.holds(memory)
 
 
 @given(drafted=adapter.drafts_with_histories())

@@ -6,6 +6,7 @@ THE INVARIANTS
 - A decode or idle batch is never told RAGGED: nobody lays out keys for it. Nor is a speculative one
   (0.5.9 and 0.5.10 have that wrong as they are).
 - A prefill of FP8 keys for `flashmla_sparse` is told RAGGED: that kernel reads bf16 keys laid so.
+  bf16 keys are read where they are, and told PAGED; `flashmla_sparse_q8` lays any keys.
 - Whatever the numbering, fused or not, whole or in parts, each query token attends to the best
   tokens that it may see of its own request, and to no others.
 - Which request stands where in the batch, or in which batch, changes nothing for the request.
@@ -18,15 +19,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fixtures import topk_offset as adapter
-from fixtures.topk_offset import Batch, Method, Server
+from fixtures.topk_offset import Batch, Method, Request, Server
 from harness import checking
 from harness.guards import not_here
 
 CHECK = "20606-offset-check"
+COLD = Batch("EXTEND", (Request(0, 2),))
 SPECULATIVE = (
     pytest.mark.guards("20606", without=(CHECK,))
     if adapter.ASKS_FOR_EXTEND
@@ -55,6 +57,7 @@ def told(server: Server, batch: Batch) -> tuple[Any, list[int] | None]:
 
 @pytest.mark.guards("20606", without=(CHECK,))
 @given(adapter.servers(), adapter.decoding_or_not())
+@example(Server(False, "flashmla_sparse", "flashmla_kv"), COLD)
 def test_only_a_batch_with_offsets_is_told_ragged(server: Server, batch: Batch) -> None:
     method, offsets = told(server, batch)
     if method == Method.RAGGED:
@@ -63,6 +66,8 @@ def test_only_a_batch_with_offsets_is_told_ragged(server: Server, batch: Batch) 
         assert method == Method.PAGED
     if batch.mode == "EXTEND" and server.fp8 and server.prefill == "flashmla_sparse":
         assert method == Method.RAGGED
+    if not server.fp8 and server.prefill != "flashmla_sparse_q8":
+        assert method == Method.PAGED
 
 
 @SPECULATIVE
@@ -70,24 +75,6 @@ def test_only_a_batch_with_offsets_is_told_ragged(server: Server, batch: Batch) 
 def test_a_speculative_batch_is_told_paged(server: Server, batch: Batch) -> None:
     method, _ = told(server, batch)
     assert method == Method.PAGED
-
-
-@pytest.mark.guards("20606", without=(CHECK,))
-@given(
-    adapter.right_servers(prefill="flashmla_sparse", decode="flashmla_kv"),
-    adapter.decoding_or_not(),
-    st.integers(1, 30),
-)
-def test_the_transform_numbers_the_best_tokens_of_the_row(
-    server: Server, batch: Batch, at_once: int
-) -> None:
-    with checking.checked() as check, adapter.machine(server, check.device) as (world, _):
-        _, metadata = world.prepare(batch)
-        scores = adapter.scores_for(batch, check.device)
-        best = adapter.best_places(batch, scores, server.topk)
-        method = metadata.topk_transform_method
-        chosen = adapter.choose(server, batch, metadata, scores, at_once)
-        assert adapter.written(chosen) == adapter.numbered(world, batch, best, method)
 
 
 def read(server: Server, batch: Batch, at_once: int) -> tuple[adapter.World, adapter.Attention]:

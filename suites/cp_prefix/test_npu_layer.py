@@ -1,0 +1,115 @@
+"""What a layer of DeepSeek's sparse attention prepares on an NPU before its attention.
+
+- Queries, keys, and what the indexer chooses keys by are the same whatever the way: fused or not,
+  on one stream or two, on the first layer of a pipeline stage or behind it, forward after forward.
+- Rotary parts lie as the model's embedding lays them; where decodes are fused, pairs lie as halves
+  in prefills too, since decodes read what prefills stored.
+- Ranks that share a decode gather each other's queries, and of newly chosen keys each keeps its
+  own, by its own count. Nobody does so in a draft worker, an idle batch or a prefill that is dealt.
+- A layer that takes over another's keys asks no indexer, except a draft's that was handed none.
+- The fused split of queries and keys takes fewer than 65535 tokens, and no model that opted out.
+- Fused keys lie in the slots of their tokens and in no others. Weights are given up on a server
+  that does nothing but decode, where MLAProlog has its own, and nowhere else.
+
+The Ascend operators are stand-ins (fixtures/npu_operators.py, fixtures/npu_preprocess.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import example, given
+
+from fixtures import npu_layer as adapter
+from fixtures.npu_layer import Tokens, Way
+from harness import checking
+from harness.guards import device, not_here
+
+TOGETHER = (Tokens((3, 8, 1)), Tokens((5, 6)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _the_layer_is_prepared_so_here() -> None:
+    if device.get() != "cpu":
+        not_here("the Ascend operators are recorders over CPU memory: --device cpu")
+    if not adapter.HERE:
+        not_here("an older way to prepare a layer")
+
+
+def check_all(way: Way, forwards: tuple[Tokens, ...]) -> None:
+    with checking.checked() as check:
+        stage = adapter.Stage(way, check.device)
+        for turn, tokens in enumerate(forwards):
+            for layer, prepared in zip(stage.layers, stage.forward(tokens, turn), strict=True):
+                wanted = adapter.expected(way, tokens, layer.layer_id, turn)
+                for name, value in wanted.items():
+                    same(name, prepared.made[name], value)
+                assert prepared.fused == way.fuses
+                small = way.fused == "int8" and way.fuses and way.small_indexer and way.asks
+                assert (prepared.scale is not None) == small, "scales of INT8 alone"
+                given_up = way.fused == "prolog" and way.fuses and way.server == "decode"
+                assert (layer.w_kc.untyped_storage().size() == 0) == given_up
+            assert not (way.opted_out and stage.recorder.fused_splits)
+
+
+def same(name: str, got: torch.Tensor | None, wanted: torch.Tensor | None) -> None:
+    assert (got is None) == (wanted is None), f"{name}: {got}"
+    if got is not None:
+        got = got.float().cpu()
+        wanted = wanted.to(torch.bfloat16).float()
+        assert got.shape == wanted.shape, f"{name}: {list(got.shape)}, not {list(wanted.shape)}"
+        assert torch.equal(got, wanted), f"{name} is not what it should be"
+
+
+WAYS = (
+    Way(halves=True, aside=True),
+    Way(halves=True, first=3),
+    Way(halves=True, slices=True, late=True),
+    Way(halves=True, slices=True),
+    Way(halves=True, late=True),
+    Way(halves=True, fused="plain"),
+    Way(fused="plain"),
+    Way(opted_out=True, mode="DECODE"),
+    Way(dealt=True, ranks=2),
+    Way("DECODE", fused="plain", aside=True),
+    Way("DECODE", fused="plain", server="decode"),
+    Way("DECODE", fused="prolog", server="decode"),
+    Way("DECODE", fused="prolog"),
+    Way("DECODE", fused="int8", server="decode"),
+    Way("DECODE", fused="int8", small_indexer=True),
+    Way("TARGET_VERIFY", fused="int8", first=3),
+    Way("DECODE", ranks=2),
+    Way("DECODE", ranks=2, drafting=True),
+    Way("IDLE", ranks=2),
+    Way("DECODE", ranks=2, skips=True, handed=True),
+    Way("DECODE", skips=True, nextn=True),
+    Way("DECODE", skips=True, nextn=True, handed=True),
+    Way("DECODE", skips=True),
+)
+
+
+def every_way(test: Callable[..., None]) -> Callable[..., None]:
+    for way in reversed(WAYS):
+        test = example(way=way, forwards=TOGETHER)(test)
+    return test
+
+
+@every_way
+@given(way=adapter.ways(), forwards=adapter.forwards())
+def test_a_layer_prepares_the_same_in_every_way(way: Way, forwards: tuple[Tokens, ...]) -> None:
+    check_all(way, forwards)
+
+
+@pytest.mark.parametrize("count", [65534, 65535])
+def test_the_fused_split_takes_fewer_than_65535_tokens(count: int) -> None:
+    way, tokens = Way(), Tokens(tuple(place % adapter.POSITIONS for place in range(count)))
+    with checking.checked() as check:
+        stage = adapter.Stage(way, check.device)
+        stage.layers = stage.layers[:1]
+        (prepared,) = stage.forward(tokens, 0)
+        for name in ("query", "query_rotary", "key", "key_rotary", "low"):
+            wanted = adapter.expected(way, tokens, way.first, 0)
+            same(name, prepared.made[name], wanted[name])
+        assert bool(stage.recorder.fused_splits) == (count < 65535)

@@ -1,0 +1,113 @@
+"""Who chooses the best tokens of a row, and how they are written, whatever the way.
+
+THE INVARIANTS
+- Fused or not, by whichever kernel, of a batch whole or in parts, a transform writes the best
+  tokens of each row: as places in the request if nothing is fused, else as slots of the pool or as
+  places among the batch's keys, as the batch is told.
+- Where all that a query token may see is taken, nothing is scored, and all of it is written.
+- The kernels of the chosen backend choose, and no others: SGLang's second kernel only if that is
+  allowed, and only for what it says it takes: up to 2048 tokens, rows of float32 that start at 16
+  bytes. Other scores go to the kernel before it; on ROCm packed rows go to it in parts as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fixtures import topk_offset as adapter
+from fixtures.topk_offset import Batch, Server
+from harness import checking
+from harness.guards import not_here
+
+CHECK = "20606-offset-check"
+PARTS = 2  # query tokens at once
+
+
+def every_choice(test: Callable[..., None]) -> Callable[..., None]:
+    for server, batch in adapter.choices():
+        at_once = PARTS if batch.requests[0].cached else len(batch.rows)
+        test = example(server, batch, at_once)(test)
+    return test
+
+
+@pytest.mark.guards("20606", without=(CHECK,))
+@every_choice
+@given(
+    adapter.right_servers(prefill="flashmla_sparse", decode="flashmla_kv"),
+    adapter.decoding_or_not(),
+    st.integers(1, 30),
+)
+def test_the_transform_numbers_the_best_tokens_of_the_row(
+    server: Server, batch: Batch, at_once: int
+) -> None:
+    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
+        _, metadata = world.prepare(batch)
+        scores = adapter.scores_for(batch, check.device)
+        best = adapter.best_places(batch, scores, server.topk)
+        method = metadata.topk_transform_method
+        chosen = adapter.choose(server, batch, metadata, scores, at_once)
+        assert adapter.written(chosen) == adapter.numbered(world, batch, best, method)
+        assert chosen.shape == (len(batch.rows), server.topk)
+        assert kernels.choosers <= adapter.allowed_choosers(server)
+
+
+def every_short_choice(test: Callable[..., None]) -> Callable[..., None]:
+    for server, batch in adapter.choices():
+        if batch.mode in ("DECODE", "EXTEND"):
+            test = example(server, batch)(test)
+    return test
+
+
+@pytest.mark.guards("20606", without=(CHECK,))
+@every_short_choice
+@given(
+    adapter.right_servers(prefill="flashmla_sparse", decode="flashmla_kv"),
+    adapter.batches("DECODE", "EXTEND"),
+)
+def test_what_is_short_is_taken_whole_without_scores(server: Server, batch: Batch) -> None:
+    server = adapter.taking(server, batch.longest)
+    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
+        _, metadata = world.prepare(batch)
+        method = metadata.topk_transform_method
+        chosen = adapter.choose_all(server, batch, metadata, check.device)
+        everything = adapter.all_places(batch)
+        assert adapter.written(chosen) == adapter.numbered(world, batch, everything, method)
+        assert kernels.choosers <= adapter.allowed_choosers(server)
+
+
+@pytest.fixture
+def _packed_rows_are_taken_here() -> None:
+    if not adapter.HAS_ROCM_OF_ITS_OWN:
+        not_here("no kernel for packed rows")
+    if adapter.ON_A_GPU:
+        not_here("the kernel for packed rows runs on ROCm alone")
+
+
+@pytest.mark.usefixtures("_packed_rows_are_taken_here")
+@pytest.mark.parametrize("scored", ["float32", "bfloat16", "rows in the middle of 16 bytes"])
+@given(batch=adapter.batches("EXTEND"), topk=st.integers(1, 5), at_once=st.integers(1, 30))
+def test_packed_rows_that_are_not_taken_go_to_another_kernel(
+    scored: str, batch: Batch, topk: int, at_once: int
+) -> None:
+    server = Server(
+        False, "flashmla_sparse", "flashmla_kv", second_kernel=True, rocm=True, page=4, topk=topk
+    )
+    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
+        _, metadata = world.prepare(batch)
+        scores = adapter.scores_for(batch, check.device)
+        taken = scored == "float32"
+        if scored == "bfloat16":
+            scores = scores.argsort(dim=-1).remainder(256).to(torch.bfloat16)
+            scores = torch.nn.functional.pad(scores, (0, -scores.shape[1] % 4))
+        elif not taken:
+            scores = torch.nn.functional.pad(scores, (0, 5 - scores.shape[1] % 4))
+        best = adapter.best_places(batch, scores, topk)
+        chosen = adapter.choose(server, batch, metadata, scores, at_once)
+        wanted = adapter.numbered(world, batch, best, metadata.topk_transform_method)
+        assert adapter.written(chosen) == wanted
+        assert kernels.choosers == {"second" if taken else "sgl-kernel"}
