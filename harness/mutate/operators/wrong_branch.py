@@ -37,15 +37,16 @@ def find(function: FunctionCode) -> Iterator[Change]:
             isinstance(value, ast.Constant) for value in node.values
         ):
             yield from shortened(function, node)
-        if isinstance(node, ast.Call) and MODE.match(last_name(node.func)):
-            yield sibling(function, node)
+        mode = mode_asked(node)
+        if mode is not None:
+            yield sibling(function, mode)
 
 
 def negated(function: FunctionCode, test: ast.expr) -> Iterator[Change]:
     """A test of one thing turned round; of several, their own faults say more."""
     if isinstance(test, ast.BoolOp | ast.NamedExpr) or of_machine(test) or of_nothing(test):
         return
-    if isinstance(test, ast.Call) and MODE.match(last_name(test.func)):
+    if mode_asked(test) is not None:
         return  # its sibling says more
     code, words = function.code(test), "the test is answered the other way"
     turned = {"is": "is not", "is not": "is", "==": "!=", "!=": "=="}
@@ -97,9 +98,14 @@ def operand_dropped(function: FunctionCode, node: ast.BoolOp, index: int, words:
     return function.replaced(node, ast.unparse(ast.BoolOp(node.op, rest)), words)
 
 
-def sibling(function: FunctionCode, node: ast.Call) -> Change:
-    assert isinstance(node.func, ast.Attribute)
-    other = SIBLING[node.func.attr]
-    start, end = function.span(node.func)
-    after = function.code(node.func.value) + "." + other
-    return Change(start, end, after, f"{other} is asked, not {node.func.attr}")
+def mode_asked(node: ast.AST) -> ast.Attribute | None:
+    """What is called in `mode.is_extend()`. A bare `is_extend(batch)` has no sibling to call."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return called if isinstance(called, ast.Attribute) and MODE.match(called.attr) else None
+
+
+def sibling(function: FunctionCode, called: ast.Attribute) -> Change:
+    other = SIBLING[called.attr]
+    start, end = function.span(called)
+    after = function.code(called.value) + "." + other
+    return Change(start, end, after, f"{other} is asked, not {called.attr}")

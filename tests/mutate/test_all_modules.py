@@ -1,0 +1,42 @@
+"""Every operator over the code of a real release: none of it may be more than one expects."""
+
+from __future__ import annotations
+
+from small import changed
+
+from harness.mutate import operators
+from harness.mutate.code import FunctionCode, ModuleCode
+from harness.releases import managed
+
+EVERY = 12  # all 2100 modules take a minute of a core
+ALWAYS = ("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_batch")
+
+
+def failure(function: FunctionCode) -> str:
+    for operator in operators.all().values():
+        try:
+            changes = list(operator.find(function))
+        except Exception as error:
+            place = f"{function.module.source.module}:{function.qualname}"
+            return f"{operator.name} in {place}: {error!r}"
+        for change in changes:
+            assert 0 <= change.start <= change.end <= len(function.module.text)
+    return ""
+
+
+def test_no_operator_stumbles_over_any_code() -> None:
+    tree = managed.newest().sources()
+    modules = sorted(name for name in tree.modules() if name.startswith("sglang.srt."))
+    assert set(ALWAYS) <= set(modules)
+    functions = []
+    for name in dict.fromkeys((*ALWAYS, *modules[::EVERY])):
+        source = tree.read(name)
+        assert source is not None
+        functions += ModuleCode(source).functions
+    assert len(functions) > 1000
+    assert [told for function in functions if (told := failure(function))] == []
+
+
+def test_a_mode_that_is_asked_by_a_bare_name_is_answered_the_other_way() -> None:
+    code = "def f(batch):\n    if is_extend(batch): return 1\n    return is_extend(batch)\n"
+    assert changed(code, "wrong-branch") == ["if not is_extend(batch): return 1"]
