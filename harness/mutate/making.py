@@ -12,7 +12,7 @@ from harness.mutate import operators as known
 from harness.mutate.code import Change, FunctionCode
 from harness.mutate.faults import Dropped, Fault, Made, identity
 from harness.mutate.operator import Operator
-from harness.mutate.sameness import Written, why_same, written
+from harness.mutate.sameness import Changed, Original, changed
 from harness.mutate.targets import functions_of
 from harness.registry.schema import Target
 
@@ -28,7 +28,7 @@ class Tried:
     function: FunctionCode
     change: Change
     index: int  # of the statement that holds it
-    after: Written | str  # the function with it, or why it is no fault
+    after: Changed  # the statement with it, or why it is no fault
 
 
 def make(
@@ -55,22 +55,18 @@ def make(
 def _of_function(
     function: FunctionCode, operators: list[Operator], lines: set[int] | None, which: int
 ) -> tuple[list[Fault], list[Dropped]]:
-    original = written(function, None)
-    assert not isinstance(original, str), original
+    original = Original(function)
     alike = _alike(original, which)
     made: list[Tried] = []
     dropped: list[Dropped] = []
     first_of: dict[tuple[int, str], Tried] = {}
-    for tried in _tried(function, operators, original):
-        if lines is not None and not lines & set(_lines(function.statements[tried.index])):
-            continue
-        why = tried.after if isinstance(tried.after, str) else why_same(original, tried.after)
-        if not why and not isinstance(tried.after, str):
-            place = (tried.index, tried.after.headers[tried.index])
-            first = first_of.setdefault(place, tried)
+    for tried in _tried(original, operators, lines):
+        why = tried.after.why
+        if not why:
+            first = first_of.setdefault((tried.index, tried.after.header), tried)
             if first is not tried:
                 why = f"{first.operator.name} makes the same change"
-        if why or isinstance(tried.after, str):
+        if why:
             dropped.append(_dropped(tried, why))
         else:
             made.append(tried)
@@ -96,15 +92,20 @@ def _few(made: list[Tried]) -> list[Tried]:
     return [tried for tried in made if id(tried) in kept]
 
 
-def _tried(function: FunctionCode, operators: list[Operator], original: Written) -> Iterator[Tried]:
+def _tried(
+    original: Original, operators: list[Operator], lines: set[int] | None
+) -> Iterator[Tried]:
+    """What the operators would change, in statements that have one of these lines."""
+    function = original.function
     starts = [function.span(statement) for statement in function.statements]
     for operator in operators:
         for change in operator.find(function):
             index = max(n for n, (first, last) in enumerate(starts) if first <= change.start < last)
-            yield Tried(operator, function, change, index, written(function, change, original))
+            if lines is None or lines & set(_lines(function.statements[index])):
+                yield Tried(operator, function, change, index, changed(original, change, index))
 
 
-def _alike(original: Written, which: int) -> list[str]:
+def _alike(original: Original, which: int) -> list[str]:
     """Which of several statements that read the same each one is, in which of such functions."""
     seen: Counter[str] = Counter()
     numbers = []
@@ -125,15 +126,14 @@ def _lines(statement: ast.stmt) -> range:
     return range(statement.lineno, last + 1)
 
 
-def _fault(tried: Tried, original: Written, alike: list[str]) -> Fault:
+def _fault(tried: Tried, original: Original, alike: list[str]) -> Fault:
     function, change = tried.function, tried.change
-    assert isinstance(tried.after, Written)
     statement = original.headers[tried.index]
-    changed = f"{tried.after.headers[tried.index]}\0{alike[tried.index]}"
+    after = f"{tried.after.header}\0{alike[tried.index]}"
     source = function.module.source
     lines = _lines(function.statements[tried.index])
     return Fault(
-        id=identity(tried.operator.name, source.module, function.qualname, statement, changed),
+        id=identity(tried.operator.name, source.module, function.qualname, statement, after),
         operator=tried.operator.name,
         module=source.module,
         qualname=function.qualname,

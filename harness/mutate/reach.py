@@ -66,11 +66,17 @@ def lines_of(fault: Fault, text: str) -> range:
     shows wherever its body runs.
     """
     line, column = position_of(text, fault.start)
-    chain = list(chain_to(ast.parse(text), line, column))
+    chain = list(chain_to(_parsed(text), line, column))
     last = chain[-1].statement if chain else None
     if isinstance(last, FUNCTIONS):
         return range(last.body[0].lineno, (last.end_lineno or last.lineno) + 1)
     return range(fault.first, fault.last + 1)
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(text: str) -> ast.Module:
+    """Faults come module by module, and a large one takes a while."""
+    return ast.parse(text)
 
 
 def reaching(fault: Fault, text: str, reaches: Reaches) -> list[Reached]:

@@ -1,54 +1,114 @@
-"""Whether a changed function still compiles, and whether it is the same code as before."""
+"""Whether a changed function still compiles, and whether it is the same code as before.
+
+A large function has hundreds of candidates. What a change does to the syntax is read from its
+statement alone, wherever that statement's text says it all; the whole function is compiled only.
+"""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType
 
-from harness.mutate.code import HEADS, Change, FunctionCode, statements
+from harness.mutate.code import FUNCTIONS, HEADS, Change, FunctionCode, statements
+
+
+class Original:
+    """A function as it is: its bytecode, and its statements in normal form."""
+
+    def __init__(self, function: FunctionCode) -> None:
+        node = function.node
+        self.function = function
+        self.start = function.module.offset(node.lineno, 0)
+        self.end = function.module.span(node)[1]
+        self.bytecode = compile(self.code(None), "<function>", "exec", dont_inherit=True)
+        self._heads = [_head(statement) for statement in function.statements]
+        # Every statement, a compound one without its bodies.
+        self.headers = tuple(map(ast.unparse, self._heads))
+
+    @cached_property
+    def trees(self) -> list[str]:
+        return [ast.dump(head) for head in self._heads]
+
+    @cached_property
+    def tree(self) -> str:
+        return ast.dump(ast.parse(self.code(None)))
+
+    def code(self, change: Change | None) -> str:
+        """The function's own text, with a change in it."""
+        text = self.function.module.text
+        code = text[self.start : self.end]
+        if change is not None:
+            code = text[self.start : change.start] + change.after + text[change.end : self.end]
+        return f"if True:\n{code}" if self.function.node.col_offset else code
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A function, as it is or with a change in it: its tree, its bytecode, its statements."""
+class Changed:
+    """What a change makes of its statement, or why it is none."""
 
-    tree: str
-    bytecode: CodeType
-    headers: tuple[str, ...]  # every statement in normal form, a compound one without its bodies
+    header: str = ""  # the statement in normal form, a compound one without its bodies
+    why: str = ""
 
 
-def written(
-    function: FunctionCode, change: Change | None, original: Written | None = None
-) -> Written | str:
-    """The function with a change, compiled; or why that is no Python."""
-    text, node = function.module.text, function.node
-    start = function.module.offset(node.lineno, 0)
-    end = function.module.span(node)[1]
-    code = text[start:end]
-    if change is not None:
-        code = text[start : change.start] + change.after + text[change.end : end]
-    code = f"if True:\n{code}" if node.col_offset else code
+def changed(original: Original, change: Change, index: int) -> Changed:
+    """The function with a change, whose place is in the statement of that index."""
+    head = _alone(original, change, index)
+    code = original.code(change)
     try:
-        tree = ast.parse(code)
+        if head is None:
+            tree = ast.parse(code)
+        elif ast.dump(head) == original.trees[index]:
+            return Changed(why="the same code, written in another way")
         bytecode = compile(code, "<function>", "exec", dont_inherit=True)
     except SyntaxError as error:
-        return f"does not compile: {error.msg}"
-    defined = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
-    assert isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef)
-    headers = tuple(_header(statement) for statement in statements(defined.body))
-    if original is not None and len(headers) != len(original.headers):
-        return "takes a statement away or adds one"
-    return Written(ast.dump(tree), bytecode, headers)
+        return Changed(why=f"does not compile: {error.msg}")
+    if head is None:
+        defined = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+        assert isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef)
+        inside = list(statements(defined.body))
+        if len(inside) != len(original.headers):
+            return Changed(why="takes a statement away or adds one")
+        if ast.dump(tree) == original.tree:
+            return Changed(why="the same code, written in another way")
+        head = _head(inside[index])
+    if _alike(original.bytecode, bytecode):
+        return Changed(why="the same bytecode")
+    return Changed(ast.unparse(head))
 
 
-def why_same(original: Written, changed: Written) -> str:
-    """Why a change is none; '' if it is one."""
-    if original.tree == changed.tree:
-        return "the same code, written in another way"
-    if _alike(original.bytecode, changed.bytecode):
-        return "the same bytecode"
-    return ""
+def _alone(original: Original, change: Change, index: int) -> ast.stmt | None:
+    """The changed statement, of a compound one its header, from its own text; None if that is not
+    enough: it holds more than the header, or does not stand alone.
+    """
+    function = original.function
+    statement = function.statements[index]
+    start, end = function.span(statement)
+    body = getattr(statement, "body", [])
+    if isinstance(statement, ast.Match | ast.Try | ast.TryStar):
+        return None
+    if body:
+        if isinstance(body[0], (*FUNCTIONS, ast.ClassDef)) and body[0].decorator_list:
+            return None
+        end = function.span(body[0])[0]
+    if not start <= change.start <= change.end <= end:
+        return None
+    text = function.module.text
+    code = text[start : change.start] + change.after + text[change.end : end]
+    if isinstance(statement, ast.If) and text.startswith("elif", start):
+        code = code.removeprefix("el")
+    try:
+        tree = ast.parse(f"if True:\n {code}{'pass' if body else ''}")
+    except SyntaxError:
+        return None
+    (block,) = tree.body if len(tree.body) == 1 else (None,)
+    found = block.body if isinstance(block, ast.If) and not block.orelse else []
+    if len(found) != 1 or hasattr(found[0], "body") != bool(body):
+        return None
+    if body and type(found[0]) is not type(statement):
+        return None
+    return _head(found[0])
 
 
 def _alike(one: CodeType, other: CodeType) -> bool:
@@ -67,11 +127,11 @@ def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and repr(one) == repr(other)
 
 
-def _header(statement: ast.stmt) -> str:
+def _head(statement: ast.stmt) -> ast.stmt:
     """A statement in normal form, its bodies left out."""
     fields = {name: value for name, value in ast.iter_fields(statement) if name not in HEADS} | {
         name: [] for name in HEADS if hasattr(statement, name)
     }
     if fields.get("body") is not None:
         fields["body"] = [ast.Pass()]
-    return ast.unparse(ast.fix_missing_locations(type(statement)(**fields)))
+    return ast.fix_missing_locations(type(statement)(**fields))

@@ -1,0 +1,119 @@
+"""A change as its statement alone tells it, and as the whole function does: the same."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from small import made, text
+
+from harness.matching.scopes import ModuleSource
+from harness.mutate import making, reach, sameness
+from harness.mutate.code import Change, ModuleCode
+from harness.mutate.sameness import Original, changed
+from harness.registry.schema import Target
+from harness.releases import managed
+
+CODE = text(
+    """
+    class K:
+        def f(self, n, m, mode):
+            '''Every kind of statement that a fault may be in.'''
+            if n < m: a = cdiv(n, m); b = cdiv(m, n)
+            elif (n <= m and  # a comment
+                  mode.is_decode()):
+                @wraps(cdiv(n, m))
+                def inner(x=cdiv(n, m)):
+                    nonlocal a
+                    a = min(x, n)
+            else:
+                for i in range(n + 1):  # as many
+                    with opened(cdiv(n, m)) as file: file.zero_()
+                while n < m:
+                    n += 1
+            if mode.is_idle():
+                @wraps(n)
+                def inner(): return cdiv(n, m)
+            try:
+                b = cdiv(n, m) \\
+                    + 1
+            except kinds[cdiv(n, m)]:
+                b = '''
+            text %s''' % cdiv(n, m)
+            match cdiv(n, m):
+                case 1 if cdiv(m, n): n += 1
+            return [cdiv(i, m) for i in range(n)], b"e", a, "é", cdiv(n, n)
+    """
+)
+
+
+def test_a_statement_alone_says_what_the_function_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = made(CODE)
+    assert len(alone.faults) > 20
+    monkeypatch.setattr(sameness, "_alone", lambda *_: None)
+    assert made(CODE) == alone
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("n < m: a", "n  <(m): a", "the same code, written in another way"),
+        ("n < m: a", "n <: a", "does not compile: invalid syntax"),
+        ("nonlocal a", "nonlocal gone", "does not compile: no binding for nonlocal 'gone' found"),
+        ("n <= m and", "(n <= m) and", "the same code, written in another way"),
+        ("a = min(x, n)", "a = 1; b = 2", "takes a statement away or adds one"),
+        ("range(n + 1)", "range(n + (2 - 1))", "the same bytecode"),
+    ],
+)
+def test_why_a_change_is_none_is_said_by_both(
+    before: str, after: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (function,) = ModuleCode(ModuleSource("m", "m.py", CODE)).functions
+    start = CODE.index(before)
+    change = Change(start, start + len(before), after, "")
+    spans = [function.span(statement) for statement in function.statements]
+    index = max(n for n, (first, last) in enumerate(spans) if first <= start < last)
+    assert changed(Original(function), change, index).why == why
+    monkeypatch.setattr(sameness, "_alone", lambda *_: None)
+    assert changed(Original(function), change, index).why == why
+
+
+def test_a_real_function_has_the_same_faults_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target.parse("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool")
+    sources = managed.newest().sources()
+    alone = making.make([target], sources)
+    assert len(alone.faults) > 20
+    monkeypatch.setattr(sameness, "_alone", lambda *_: None)
+    assert making.make([target], sources) == alone
+
+
+def told_of_parsing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that is parsed from now on."""
+    parsed: list[str] = []
+    parse = ast.parse
+
+    def told(text: str, **more: Any) -> ast.AST:
+        parsed.append(text)
+        return parse(text, **more)
+
+    monkeypatch.setattr(ast, "parse", told)
+    return parsed
+
+
+def test_a_large_function_is_not_parsed_for_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "def f(n, m):\n" + "    a = cdiv(n, m)\n" * 50
+    parsed = told_of_parsing(monkeypatch)
+    assert len(made(code, "round-down").faults) == 50
+    assert sum(len(one) > len(code) / 2 for one in parsed) < 5
+
+
+def test_a_module_is_parsed_once_for_all_its_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "def f(n, m):\n" + "    a = cdiv(n, m)\n" * 5
+    faults = made(code, "round-down").faults
+    reach._parsed.cache_clear()
+    parsed = told_of_parsing(monkeypatch)
+    assert [reach.lines_of(fault, code) for fault in faults] == [
+        range(line, line + 1) for line in range(2, 7)
+    ]
+    assert parsed == [code]
