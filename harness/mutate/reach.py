@@ -11,6 +11,8 @@ import contextlib
 import functools
 import hashlib
 import os
+import stat
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +25,15 @@ from harness.patching.instrument import FUNCTIONS, chain_to
 from harness.patching.plan import position_of
 from harness.releases.sources import SourceTree
 from harness.store.records import Outcome
+
+LARGE = 1 << 20  # bytes; of a larger file it is enough that nobody touched it
+# Of unfix itself, whatever decides which lines a guard runs, or whether they are seen.
+STANDS_ON = ("guards", "checking", "patching", "matching", "fuzz")
+INSTALLED = """
+import importlib.metadata, sys
+found = {f"{one.metadata['Name']} {one.version}" for one in importlib.metadata.distributions()}
+print(sys.version, *sorted(found), sep="\\n")
+"""
 
 
 class Reached(msgspec.Struct):
@@ -84,19 +95,33 @@ def reaching(fault: Fault, text: str, reaches: Reaches) -> list[Reached]:
     return [one for one in reaches.guards.values() if one.runs(fault.module, lines)]
 
 
-def key(tree: SourceTree, profile: str) -> str:
-    """What the whole record hangs on: what guards stand on, the release, the profile."""
-    digest = hashlib.sha256(f"{profile}\0{tree.version}\0".encode())
-    names = ("fixtures", "toggles", "harness/guards", "harness/checking")
-    shared = [(paths.project() / "suites").glob("*.py")]
-    for files in shared + [(paths.project() / name).rglob("*") for name in names]:
-        _add(digest, files)
-    # Thousands of files of a release: that none was touched is enough.
+def key(tree: SourceTree, profile: str, python: Path, toggles: Iterable[Path] = ()) -> str:
+    """What the whole record hangs on: what guards stand on, the release, the profile.
+
+    `python` is the release's own, `toggles` are further folders of them.
+    """
+    digest = hashlib.sha256(f"{profile}\0{_installed(python)}\0{release_of(tree)}\0".encode())
+    root = paths.project()
+    places = [root / "conftest.py", *sorted((root / "suites").glob("*.py")), root / "fixtures"]
+    places += [paths.toggles(), *toggles, *(paths.PACKAGE / name for name in STANDS_ON)]
+    for place in places:
+        _add(digest, place)
+    return digest.hexdigest()[:16]
+
+
+def release_of(tree: SourceTree) -> str:
+    """What sources a release has: thousands of files, so that none was touched is enough."""
+    digest = hashlib.sha256(f"{tree.version}\0".encode())
     for name in sorted(tree.files()):
         with contextlib.suppress(OSError):
             found = Path(tree.place(name)).stat()
             digest.update(f"{name}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:16]
+
+
+def _installed(python: Path) -> str:
+    """Every package of an environment with its version: Triton's, Hypothesis's, pytest's, ..."""
+    return subprocess.run([python, "-c", INSTALLED], capture_output=True, text=True).stdout
 
 
 def suite_of(guard: str, place: Path) -> str:
@@ -107,14 +132,22 @@ def suite_of(guard: str, place: Path) -> str:
 @functools.cache
 def _of_folder(folder: Path) -> str:
     digest = hashlib.sha256()
-    _add(digest, folder.rglob("*"))
+    _add(digest, folder)
     return digest.hexdigest()[:16]
 
 
-def _add(digest: hashlib._Hash, files: Iterable[Path]) -> None:
-    for file in sorted(files):
-        if file.suffix in (".py", ".yaml", ".json") and file.is_file():
-            digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
+def _add(digest: hashlib._Hash, place: Path) -> None:
+    """A file, or every file of a folder but what running it leaves there: caches, hidden ones."""
+    for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        parts = file.relative_to(place).parts
+        if any(part == "__pycache__" or part.startswith(".") for part in parts):
+            continue
+        with contextlib.suppress(OSError):
+            found = file.stat()
+            if stat.S_ISREG(found.st_mode):
+                large = found.st_size > LARGE
+                what = b"%d" % found.st_mtime_ns if large else file.read_bytes()
+                digest.update(b"%b\0%d\0%b\0" % (str(file).encode(), found.st_size, what))
 
 
 def file_of(release: str, profile: str, words: list[str]) -> Path:

@@ -141,8 +141,8 @@ def test_a_guard_that_failed_without_a_fault_is_asked_again(mutate: Mutate) -> N
     """It may have been the machine, and then it is well the next time."""
     with open(mutate.guards, "a") as file:
         file.write("\ndef test_ill():\n    assert not ILL.exists()\n")
-        file.write("from pathlib import Path\nILL = Path(__file__).parent / 'ill'\n")
-    ill = mutate.guards.parent / "ill"
+        file.write("from pathlib import Path\nILL = Path(__file__).parents[1] / 'ill'\n")
+    ill = mutate.guards.parents[1] / "ill"
     ill.touch()
     mutate.fault("width", "rows * topk", "rows")
     assert mutate.run()["code"] == 1

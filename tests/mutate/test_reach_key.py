@@ -1,0 +1,104 @@
+"""A record of lines is made anew when anything changes that it hangs on, and not otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.mutate import reach
+from harness.releases.sources import FolderTree
+
+FILES = [
+    "conftest.py",
+    "suites/conftest.py",
+    "fixtures/worlds.py",
+    "fixtures/models/weights.safetensors",
+    "fixtures/models/words.txt",
+    "toggles/1.yaml",
+    "further/2.yaml",
+    "harness/patching/live.py",
+    "harness/fuzz/slices.py",
+    "harness/matching/states.py",
+    "harness/checking/interpreter/memory.py",
+    "harness/guards/plugin.py",
+    "release/sglang/srt/sizes.py",
+    "packages/triton-3.0.dist-info/METADATA",
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in FILES:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("Name: triton\nVersion: 3.0\n")
+    monkeypatch.setattr(paths, "project", lambda: tmp_path)
+    monkeypatch.setattr(paths, "PACKAGE", tmp_path / "harness")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    return tmp_path
+
+
+@pytest.fixture
+def key(project: Path) -> Callable[[], str]:
+    def asked() -> str:
+        tree = FolderTree(project / "release", "current")
+        return reach.key(tree, "default", Path(sys.executable), [project / "further"])
+
+    return asked
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_change_of_what_guards_stand_on_is_another_key(
+    name: str, project: Path, key: Callable[[], str]
+) -> None:
+    before = key()
+    assert key() == before
+    (project / name).write_text("Name: triton\nVersion: 3.10\n")
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fixtures/__pycache__/worlds.cpython-311.pyc",
+        "harness/fuzz/__pycache__/slices.cpython-311.pyc",
+        "further/.2.yaml.swp",
+        "harness/cli/mutating.py",
+        "suites/equal_faults.yaml",
+        "docs/mutate.md",
+    ],
+)
+def test_what_no_guard_reads_is_the_same_key(
+    name: str, project: Path, key: Callable[[], str]
+) -> None:
+    before = key()
+    file = project / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("new")
+    assert key() == before
+
+
+def test_a_large_file_counts_by_its_size_and_time(project: Path, key: Callable[[], str]) -> None:
+    file = project / "fixtures/models/weights.safetensors"
+    file.write_bytes(b"0" * (reach.LARGE + 1))
+    before = key()
+    file.write_bytes(b"0" * (reach.LARGE + 2))
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [("cases.safetensors", False), ("deep/words", False), ("__pycache__/a.pyc", True)],
+)
+def test_a_suite_is_every_file_of_its_folder(tmp_path: Path, name: str, same: bool) -> None:
+    (tmp_path / "one").mkdir()
+    before = reach.suite_of("one/test_it.py::test_it", tmp_path)
+    file = tmp_path / "one" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    reach._of_folder.cache_clear()
+    assert (reach.suite_of("one/test_it.py::test_it", tmp_path) == before) is same
