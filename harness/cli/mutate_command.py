@@ -21,7 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="module, module:function, a family of toggles or a toggle (default: all families)",
     )
-    options.add_release(parser)
+    parser.add_argument(
+        "--release",
+        metavar="R",
+        help="one managed version, or 'current' (default: the later one of --diff, the SGLang of "
+        "this interpreter, else the newest managed one that is installed here)",
+    )
     parser.add_argument(
         "--diff", default="", metavar="A..B", help="only what changed from A to B: releases, or "
         "commits of the checkout in this folder",

@@ -30,6 +30,7 @@ class Diff:
 
     lines: Mapping[str, set[int]]  # by module
     label: str
+    between: str  # its two ends, as what they stood for
     targets: frozenset[Target] | None  # of these functions alone
     problems: list[str]
 
@@ -45,7 +46,8 @@ def diff(arguments: argparse.Namespace, tree: SourceTree, catalogue: Catalogue) 
     if arguments.targets:
         wanted = frozenset(targets.named(arguments.targets, tree, catalogue))
     modules = None if wanted is None else {target.module for target in wanted}
-    newer, lines, label = diffs.changed(*diffs.parse(arguments.diff), modules=modules)
+    ends = diffs.resolved(*diffs.parse(arguments.diff))
+    newer, lines, label = diffs.changed(*ends, modules=modules)
     other = [name for name in lines if diffs.text_of(tree, name) != diffs.text_of(newer, name)]
     if other and len(other) == len(lines):
         raise UnfixError(
@@ -55,7 +57,7 @@ def diff(arguments: argparse.Namespace, tree: SourceTree, catalogue: Catalogue) 
     problems = [f"{name} is not what {label} has in SGLang {tree.name}, which is run: left out"
                 for name in other]  # fmt: skip
     kept = {name: told for name, told in lines.items() if name not in set(other)}
-    return Diff(kept, label, wanted, problems)
+    return Diff(kept, label, "..".join(ends), wanted, problems)
 
 
 def make(

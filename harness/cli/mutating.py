@@ -18,12 +18,14 @@ from harness import machine, paths
 from harness.cli import fuzzing, mutate_making, mutate_pages, options, running
 from harness.cli.owning import owning
 from harness.errors import UnfixError
-from harness.mutate import equal, fates, keeping
+from harness.mutate import equal, fates, keeping, reach
 from harness.mutate.faults import Made
 from harness.mutate.looks import Asked
 from harness.mutate.reach import Reaches
 from harness.mutate.run import Mutating
 from harness.prove.plan import Target
+from harness.registry.catalogue import Catalogue
+from harness.releases import managed
 from harness.store.database import Store
 from harness.store.mutations import Mutation
 
@@ -31,6 +33,7 @@ SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),
     *("profile", "memory", "suite", "examples"),
 )
+MOST = 2**33  # GiB that a limit can be
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     earlier = _earlier(arguments, store) if arguments.resume is not None else None
     catalogue = options.catalogue(arguments)
     target = _release(arguments)
+    if earlier is not None:
+        _check_unchanged(earlier, arguments, target)
     changed = mutate_making.diff(arguments, target.tree, catalogue)
     later = changed is not None and changed.wide
     if later and (arguments.keep or arguments.list):
@@ -50,16 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not later:
         made = mutate_making.make(arguments, target.tree, catalogue, changed)
     if arguments.keep:
-        return _keep(arguments, made, target)
+        return _keep(arguments, made, target, catalogue)
     if arguments.list:
         chosen = mutate_making.chosen(arguments, made)
         mutate_pages.show_list(chosen, made, target.tree, arguments.json)
         return 0 if chosen else 1
     mutation = earlier or _new(arguments, target)
-    if earlier is not None and earlier.settings["code"] != _code(arguments):
-        raise UnfixError(
-            f"guards or toggles have changed since run {earlier.id} was stopped: start anew"
-        )
+    if changed is not None:
+        mutation.settings["between"] = changed.between
     mutation.at_least, mutation.left_out = arguments.at_least, []
     mutation.problems = mutate_making.stale(arguments, made)
     if changed is not None:
@@ -70,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         """What is run, and the run told how much that is."""
         chosen = mutate_making.chosen(arguments, made)
         mutation.made, mutation.planned = len(made.faults), len(chosen)
+        mutation.ids = [fault.id for fault in chosen]
         mutation.dropped = list(made.dropped)
         mutation.codes = mutate_making.codes(chosen, target.tree)
         families = mutate_making.families(chosen, target.tree, catalogue)
@@ -98,8 +102,16 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UnfixError("`unfix mutate` takes nothing behind `--`: --suite names guards")
     if arguments.slug and not arguments.keep:
         raise UnfixError("--as names the toggle that --keep makes")
+    if arguments.slug:
+        keeping.check_id(arguments.slug)
     if arguments.limit is not None and arguments.limit < 1:
         raise UnfixError("--limit is a number of faults")
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UnfixError(f"-j is how many faults at a time, and not {arguments.jobs}")
+    if arguments.memory is not None and not 1 <= arguments.memory * 2**30 < MOST * 2**30:
+        raise UnfixError(f"--memory is a positive number of GiB, and not {arguments.memory}")
+    if arguments.examples < 1:
+        raise UnfixError(f"--examples is how many times as many, and not {arguments.examples}")
     if arguments.at_least is not None and not 0 < arguments.at_least <= 100:
         raise UnfixError("--at-least is percent: more than 0, and 100 at most")
     arguments.toggles = [folder.resolve() for folder in arguments.toggles]
@@ -117,17 +129,34 @@ def _earlier(arguments: argparse.Namespace, store: Store) -> Mutation:
         raise UnfixError(f"run {found.id} is finished: there is nothing to resume")
     for setting in SETTINGS:
         setattr(arguments, setting, found.settings[setting])
+    # A branch may stand elsewhere by now: what it was then is what the run is about.
+    arguments.diff = found.settings.get("between") or arguments.diff
     arguments.toggles = [Path(folder) for folder in found.settings["toggles"]]
     return found
 
 
+def _check_unchanged(earlier: Mutation, arguments: argparse.Namespace, target: Target) -> None:
+    """Half of a run is of what was there before: the other half has to be of the same."""
+    asked = f"since run {earlier.id} was stopped: start anew"
+    if earlier.settings["code"] != _code(arguments):
+        raise UnfixError(f"guards or toggles have changed {asked}")
+    if earlier.settings.get("sources") != reach.release_of(target.tree):
+        raise UnfixError(f"the sources of SGLang {target.name} have changed {asked}")
+
+
 def _release(arguments: argparse.Namespace) -> Target:
     """One release, with an environment: the later one of a diff, if there is one."""
+    names = ["current", *(release.name for release in managed.all_releases())]
     word = arguments.release
-    if not word and ".." in arguments.diff:
-        later = arguments.diff.rpartition("..")[2]
-        word = later if later.count(".") > 1 else None
-    return fuzzing.releases([word] if word else [])[0]
+    if word is None and ".." in arguments.diff:
+        later = arguments.diff.rpartition("..")[2].lstrip(".")
+        word = later if later in names else None
+    if word is not None and word not in names:
+        raise UnfixError(
+            f"--release names one release that can be run, and not '{word}': "
+            f"there are {', '.join(names[1:])}, and 'current'"
+        )
+    return fuzzing.releases([word] if word is not None else [])[0]
 
 
 # Running
@@ -137,8 +166,6 @@ def _asked(arguments: argparse.Namespace, target: Target) -> Asked:
     """All but the faults."""
     jobs = len(os.sched_getaffinity(0)) if arguments.jobs is None else arguments.jobs
     memory = running.share_of_memory(jobs) if arguments.memory is None else arguments.memory * 2**30
-    if jobs < 1 or memory < 1 or arguments.examples < 1:
-        raise UnfixError("-j, --memory and --examples are positive numbers")
     words, place = fuzzing.suites(arguments.suite)
     return Asked(
         target=target,
@@ -171,6 +198,7 @@ def _new(arguments: argparse.Namespace, target: Target) -> Mutation:
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in SETTINGS}
     settings["release"] = target.asked or target.name
     settings["code"] = _code(arguments)
+    settings["sources"] = reach.release_of(target.tree)
     settings["commit"] = machine.commit()
     settings["toggles"] = [str(folder) for folder in arguments.toggles]
     return Mutation(
@@ -200,16 +228,13 @@ def _go(
 # Keeping
 
 
-def _keep(arguments: argparse.Namespace, made: Made, target: Target) -> int:
+def _keep(arguments: argparse.Namespace, made: Made, target: Target, catalogue: Catalogue) -> int:
     """A fault as a file under toggles/."""
     fault = mutate_making.by_id(arguments.keep, made.faults)
     toggle = keeping.toggle_of(fault, target.tree, target.name)
     if arguments.slug:
         toggle = msgspec.structs.replace(toggle, id=arguments.slug)
-    file = paths.toggles() / f"{toggle.id}.yaml"
-    if file.exists():
-        raise UnfixError(f"{file} is there already: --as names another toggle")
-    file.write_text(keeping.as_yaml(toggle))
+    file = keeping.write(toggle, paths.toggles(), catalogue)
     if arguments.json:
         options.print_json({"kept": str(file), "toggle": toggle.id})
         return 0

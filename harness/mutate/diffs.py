@@ -37,25 +37,44 @@ def changed(
     `folder` is, or the current folder. A module that moved counts as new in all its lines. Of
     `modules` alone, if they are named: five releases apart nearly every module has changed.
     """
+    older, newer = resolved(older, newer, folder)
     releases = {release.name: release for release in managed.all_releases()}
-    if older in releases and newer in releases:
+    if older in releases:
         installed = releases[newer].sources()
         return installed, between(releases[older].sources(), installed, modules), newer
-    for end in (older, newer):
-        if end not in releases and _is_version(end):
-            known = ", ".join(releases)
-            raise UnfixError(f"'{end}' is no managed release; there are {known}")
-    if older in releases or newer in releases:
-        raise UnfixError(f"{older} and {newer} are a release and a commit: name two of one kind")
     repository = open_repository(folder or Path.cwd())
-    before, after = (CommitTree(repository, repository.commit(end)) for end in (older, newer))
+    before, after = (CommitTree(repository, end) for end in (older, newer))
     return after, between(before, after, modules), after.name
 
 
+def resolved(older: str, newer: str, folder: Path | None = None) -> tuple[str, str]:
+    """Two releases as they are, two words for commits as the commits that they stand for now."""
+    releases = {release.name for release in managed.all_releases()}
+    if older in releases and newer in releases:
+        return older, newer
+    checkout = folder or Path.cwd()
+    for end in (older, newer):
+        if end not in releases and _is_version(end) and not _is_commit(end, checkout):
+            known = ", ".join(release.name for release in managed.all_releases())
+            raise UnfixError(f"'{end}' is no managed release; there are {known}")
+    if older in releases or newer in releases:
+        raise UnfixError(f"{older} and {newer} are a release and a commit: name two of one kind")
+    repository = open_repository(checkout)
+    return repository.commit(older), repository.commit(newer)
+
+
 def _is_version(word: str) -> bool:
+    """Whether a word can only be a release: `0.5.20`, and not `v0.5.20`, as tags are called."""
     try:
-        return len(Version(word).release) > 1
+        return word[0].isdigit() and len(Version(word).release) > 1
     except InvalidVersion:
+        return False
+
+
+def _is_commit(word: str, folder: Path) -> bool:
+    try:
+        return bool(open_repository(folder).commit(word))
+    except UnfixError:
         return False
 
 

@@ -7,14 +7,18 @@ in, its statement, its neighbours too. The first that passes every check of the 
 from __future__ import annotations
 
 import ast
+import contextlib
+import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import UnfixError
+from harness.errors import UnfixError, UnknownToggle
 from harness.matching.patterns import indent_at, unindent
 from harness.matching.scopes import ModuleSource
 from harness.matching.states import Sources, locate
@@ -24,8 +28,8 @@ from harness.mutate.faults import Fault
 from harness.patching.plan import Choice, Direction, make
 from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
-from harness.registry.files import edit_problem
-from harness.registry.schema import Device, Edit, Target, Toggle, Variant
+from harness.registry.files import edit_problem, read_toggle
+from harness.registry.schema import Device, Edit, Slug, Target, Toggle, Variant
 from harness.releases import managed
 
 WIDTH = 96
@@ -247,6 +251,35 @@ def _family(fault: Fault, registry: Catalogue) -> str:
         if target.module == fault.module:
             return family
     return fault.module.rpartition(".")[2].strip("_").lower()
+
+
+def check_id(name: str) -> None:
+    """Refuse what the registry would not take as a toggle's id, nor a folder as a file's name."""
+    try:
+        msgspec.convert(name, Slug)
+    except msgspec.ValidationError as error:
+        raise UnfixError(
+            f"'{name}' is no toggle's id: an id is a slug of small letters, digits and '-'"
+        ) from error
+
+
+def write(toggle: Toggle, folder: Path, known: Catalogue) -> Path:
+    """A toggle's file, once the registry has read it, where no other has its name."""
+    check_id(toggle.id)
+    with contextlib.suppress(UnknownToggle):
+        taken = ", ".join(other.id for other in known.select(toggle.id))
+        raise UnfixError(f"'{toggle.id}' already stands for {taken}: --as names another toggle")
+    with tempfile.TemporaryDirectory(prefix="unfix-") as aside:
+        draft = Path(aside) / f"{toggle.id}.yaml"
+        draft.write_text(as_yaml(toggle), encoding="utf-8")
+        read_toggle(draft)
+    file = folder / draft.name
+    try:
+        with open(file, "x", encoding="utf-8") as new:
+            new.write(as_yaml(toggle))
+    except FileExistsError as error:
+        raise UnfixError(f"{file} is there already: --as names another toggle") from error
+    return file
 
 
 def as_yaml(toggle: Toggle) -> str:

@@ -97,6 +97,7 @@ class Mutation(msgspec.Struct):
     at_least: float | None = None  # percent of those reached that are to be killed
     made: int = 0  # before a sample was taken
     planned: int = 0  # of those, how many this run is about
+    ids: list[str] = []  # of those
     dropped: list[Dropped] = []
     codes: list[Code] = []
     guards: list[GuardFacts] = []
@@ -125,7 +126,8 @@ class Mutation(msgspec.Struct):
                 found.append(f"{fated.fault.id} is said to be equal, and {fated.by} kills it")
         if not self.made:
             found.append("no fault was made")
-        missing = self.planned - len(self.fates)
+        done = {fated.fault.id for fated in self.fates}
+        missing = len(set(self.ids) - done) if self.ids else self.planned - len(done)
         if missing > 0:
             found.append(f"{missing} fault{'s are' if missing > 1 else ' is'} not looked at yet")
         if self.status != "finished":

@@ -1,0 +1,123 @@
+"""Calls of `unfix mutate` that are wrong: a sentence each, and nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from checkouts import Checkout
+from test_diffs import MODULE, NEW, OLD
+from test_kept_faults import ONCE, kept
+
+from harness.cli import main
+from harness.errors import UnfixError
+from harness.mutate import diffs, keeping
+from harness.registry import catalogue
+from harness.registry.catalogue import Catalogue
+from harness.registry.files import read_toggle
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Refusal:
+    def asked(*words: str) -> str:
+        monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+        assert main.main(["mutate", *words]) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1, told
+        return told
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--memory", "nan"],
+        ["--memory", "inf"],
+        ["--memory", "-1"],
+        ["--memory", "0"],
+        ["--memory", "1e300"],
+        ["--memory", "1e-300"],
+        ["-j", "0"],
+        ["-j", "-2"],
+        ["--examples", "0"],
+        ["--limit", "0"],
+        ["--at-least", "nan"],
+        ["--at-least", "inf"],
+    ],
+)
+def test_a_number_that_is_none_is_named(words: list[str], refusal: Refusal) -> None:
+    assert words[0] in refusal(*words)
+
+
+@pytest.mark.parametrize(
+    "word", ["all", "0.5.18,0.5.23", "", "v0.5.23", "0.5.99", "wheels/sglang-0.5.23.whl", "."]
+)
+def test_exactly_one_release_is_run(word: str, refusal: Refusal) -> None:
+    told = refusal("kv_indices", "--release", word)
+    assert f"--release names one release that can be run, and not '{word}': there are " in told
+
+
+@pytest.mark.parametrize("slug", ["../ESCAPED", "Bad Name", "a/b", "-", "a--b", "UP", "a\n", "é"])
+def test_a_slug_that_is_no_toggles_id_is_refused_at_once(slug: str, refusal: Refusal) -> None:
+    told = refusal("--keep", "0123456789", f"--as={slug}".replace("\n", "_"))
+    assert "is no toggle's id: an id is a slug of small letters, digits and '-'" in told
+    with pytest.raises(UnfixError, match="is no toggle's id"):
+        keeping.check_id(slug)
+
+
+def test_a_toggle_is_written_once_the_registry_has_read_it(tmp_path: Path) -> None:
+    _, toggle = kept(ONCE)
+    file = keeping.write(toggle, tmp_path, Catalogue([]))
+    assert [path.name for path in tmp_path.iterdir()] == [file.name] == [f"{toggle.id}.yaml"]
+    assert read_toggle(file) == toggle
+    with pytest.raises(UnfixError, match="is there already: --as names another"):
+        keeping.write(toggle, tmp_path, Catalogue([]))
+
+
+def test_what_the_registry_does_not_read_is_not_written(tmp_path: Path) -> None:
+    _, toggle = kept(ONCE)
+    for wrong in ({"id": "../ESCAPED"}, {"family": "Bad Family"}, {"title": " "}):
+        (tmp_path / "toggles").mkdir(exist_ok=True)
+        with pytest.raises(UnfixError):
+            keeping.write(
+                msgspec.structs.replace(toggle, **wrong), tmp_path / "toggles", Catalogue([])
+            )
+        assert [path.name for path in tmp_path.rglob("*")] == ["toggles"]
+
+
+@pytest.mark.parametrize("slug", ["25418-combine-int64", "engine"])
+def test_an_id_that_stands_for_something_is_taken(slug: str, tmp_path: Path) -> None:
+    """A toggle's; and a family's: its name would stand for this toggle alone."""
+    known = catalogue.load()
+    assert known.select(slug)
+    _, toggle = kept(ONCE)
+    with pytest.raises(UnfixError, match=f"'{slug}' already stands for .*: --as names another"):
+        keeping.write(msgspec.structs.replace(toggle, id=slug), tmp_path, known)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tags_of_a_checkout_are_commits_and_a_version_that_none_is_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = Checkout(tmp_path)
+    first = checkout.commit({"srt/sizes.py": OLD})
+    checkout.git("tag", "v0.5.20")
+    second = checkout.commit({"srt/sizes.py": NEW})
+    checkout.git("tag", "v0.5.23")
+    monkeypatch.chdir(tmp_path)
+    assert diffs.resolved("v0.5.20", "v0.5.23") == (first, second)
+    assert diffs.changed("v0.5.20", "v0.5.23")[1] == {"sglang.srt.sizes": {12}}
+    with pytest.raises(UnfixError, match=r"'0\.5\.99' is no managed release"):
+        diffs.resolved("0.5.99", "HEAD")
+    checkout.git("tag", "0.5.99", "v0.5.20")
+    assert diffs.resolved("0.5.99", "HEAD") == (first, second)
+    with pytest.raises(UnfixError, match=r"has no commit 'v0\.5\.98'"):
+        diffs.resolved("v0.5.98", "HEAD")
+    assert diffs.changed("0.5.18", "0.5.23", modules=[MODULE])[2] == "0.5.23"
