@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.mutate.faults import Fault
 from harness.store.mutations import Code, Fate, Fated, Mutation, score
@@ -27,6 +29,14 @@ UNSEEN = (
     "or say in suites/equal_faults.yaml why nothing can notice"
 )
 UNASKED = "no guard runs its lines: a suite has to drive this code before it can notice anything"
+# What a call of `unfix mutate` means without these options.
+USUAL: dict[str, Any] = {
+    "operators": "",
+    "suite": [],
+    "profile": "default",
+    "examples": 10,
+    "toggles": [],
+}
 
 
 def mark(fated: Fated) -> Mark:
@@ -156,11 +166,24 @@ def why(fated: Fated) -> str:
 
 
 def again(run: Mutation, fated: Fated) -> str:
-    return f"unfix mutate {fated.fault.target} --release {run.release} --fault {fated.fault.id}"
+    """The command that runs a fault alone, asked as the run was."""
+    return _command(run, fated, ("operators", "suite", "profile", "examples"), "--fault")
 
 
 def keep(run: Mutation, fated: Fated) -> str:
-    return f"unfix mutate {fated.fault.target} --release {run.release} --keep {fated.fault.id}"
+    """The command that makes a fault a toggle."""
+    return _command(run, fated, ("operators",), "--keep")
+
+
+def _command(run: Mutation, fated: Fated, names: tuple[str, ...], what: str) -> str:
+    settings = USUAL | {"release": run.release} | run.settings
+    words = ["unfix", "mutate", fated.fault.target]
+    for name in ("release", *names, "toggles"):
+        value = settings[name]
+        if value != USUAL.get(name):
+            each = value if isinstance(value, list) else [value]
+            words += [word for one in each for word in (f"--{name}", str(one))]
+    return shlex.join([*words, what, fated.fault.id])
 
 
 def sentence(run: Mutation) -> str:

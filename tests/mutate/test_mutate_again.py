@@ -1,0 +1,69 @@
+"""The commands that a report gives for a survivor: asked as the run was."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+import pytest
+from small import made
+
+from harness.cli import mutate_command, mutating, pages
+from harness.store.mutations import Fate, Fated, Mutation
+
+(FAULT,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
+HEAD = "unfix mutate m:f --release"
+
+
+def given(**settings: Any) -> tuple[str, str]:
+    """The two commands of a run with these settings."""
+    pages.find_reports()
+    from reports import mutate_view
+
+    run = Mutation("r", "t", "0.5.99", settings=settings)
+    fated = Fated(FAULT, Fate.SURVIVED)
+    return mutate_view.again(run, fated), mutate_view.keep(run, fated)
+
+
+@pytest.mark.parametrize(
+    ("settings", "again", "keep"),
+    [
+        ({}, "0.5.99", "0.5.99"),
+        ({"release": "current"}, "current", "current"),
+        (
+            {"release": "0.5.23", "operators": "round-down,off-by-one"},
+            "0.5.23 --operators round-down,off-by-one",
+            "0.5.23 --operators round-down,off-by-one",
+        ),
+        (
+            {"suite": ["kv_indices", "my suites/test_a.py"], "profile": "smoke", "examples": 1},
+            "0.5.99 --suite kv_indices --suite 'my suites/test_a.py' --profile smoke --examples 1",
+            "0.5.99",
+        ),
+        (
+            {"toggles": ["/further"], "diff": "a..b", "limit": 40, "seed": 1, "fault": []},
+            "0.5.99 --toggles /further",
+            "0.5.99 --toggles /further",
+        ),
+    ],
+)
+def test_a_fault_is_asked_for_again_as_it_was(
+    settings: dict[str, Any], again: str, keep: str
+) -> None:
+    assert given(**settings) == (
+        f"{HEAD} {again} --fault {FAULT.id}",
+        f"{HEAD} {keep} --keep {FAULT.id}",
+    )
+
+
+def test_what_is_left_out_is_what_a_call_means_anyway() -> None:
+    from reports import mutate_view
+
+    parser = argparse.ArgumentParser()
+    mutate_command.add_arguments(parser)
+    asked = parser.parse_args(shlex.split(given(release="0.5.23")[0])[2:])
+    usual = {name: getattr(asked, name) for name in mutate_view.USUAL}
+    assert usual == mutate_view.USUAL
+    assert (asked.release, asked.fault, asked.targets) == ("0.5.23", [FAULT.id], ["m:f"])
+    assert set(mutate_view.USUAL) <= {*mutating.SETTINGS, "toggles"}
