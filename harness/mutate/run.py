@@ -245,7 +245,8 @@ class Mutating:
         """Once more, when each other fault has been looked at."""
         known = self.reaches.guards
         again = [known[name] for name in fated.passed if name in known]
-        if self.asked.examples > 1 and again:
+        said_equal = fated.fault.id in self.asked.equals  # more examples would show no more
+        if self.asked.examples > 1 and again and not said_equal:
             self.looks.later.append(self._look(Case(fated, again, self.asked.examples)))
 
     def _end(self, case: Case) -> None:

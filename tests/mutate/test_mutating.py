@@ -103,6 +103,7 @@ def test_an_equal_fault_that_is_killed_is_an_error(mutate: Mutate) -> None:
     run = mutate.run()
     fates = by_id(run)
     assert fates[right.id]["fate"] == "equal"
+    assert not fates[right.id]["longer"]
     assert fates[wrong.id]["fate"] == "killed"
     assert fates[kept.id]["fate"] == "killed"
     assert run["code"] == 1
