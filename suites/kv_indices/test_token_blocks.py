@@ -82,8 +82,11 @@ JUST_OVER_A_PIECE = Batch(
 )
 HUNDREDS_OF_BLOCKS = Batch(lengths=(30_000,), topk=1, steps=2, page=1, context=32_000, slots=1)
 
+PART_OF_A_BLOCK = Batch(lengths=(700,), topk=1, steps=2, page=1, context=1_700, slots=1)
+
 
 @given(batch=long_batches(), on_host=st.booleans())
+@example(batch=PART_OF_A_BLOCK, on_host=True)
 @example(batch=JUST_OVER_A_PIECE, on_host=False)
 @example(batch=HUNDREDS_OF_BLOCKS, on_host=True)
 def test_a_long_row_is_shared_by_enough_programs_and_no_more(
