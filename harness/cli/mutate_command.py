@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask these suites alone: folders of suites/ by name, paths, or nodes of tests",
     )
     parser.add_argument(
+        "--equal", action="store_true", help="look as well at faults that are said to be equal"
+    )
+    parser.add_argument(
         "--resume", nargs="?", const="", metavar="RUN", help="go on with a run that was stopped"
     )
     parser.add_argument("--keep", default="", metavar="ID", help="make a fault a toggle")

@@ -31,7 +31,7 @@ from harness.store.mutations import Mutation
 
 SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),
-    *("profile", "memory", "suite", "examples"),
+    *("profile", "memory", "suite", "examples", "equal"),
 )
 MOST = 2**33  # GiB that a limit can be
 
@@ -172,6 +172,7 @@ def _asked(arguments: argparse.Namespace, target: Target) -> Asked:
         faults=(),
         families={},
         equals={one.id: one.because for one in equal.read().values()},
+        doubts=arguments.equal or bool(arguments.fault),
         words=words,
         place=place,
         jobs=jobs,

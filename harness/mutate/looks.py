@@ -33,6 +33,7 @@ class Asked:
     faults: tuple[Fault, ...]
     families: dict[str, str]  # by target
     equals: dict[str, str]  # faults said to be equal, and why
+    doubts: bool  # look at those as well
     words: list[str]  # pytest's arguments: the suites
     place: Path  # where pytest stands
     jobs: int

@@ -165,7 +165,7 @@ class Mutating:
             elif fated.passed and not fated.longer:
                 self._look_longer(fated)
         done = {fated.fault.id for fated in self.run.fates}
-        # Those said to be equal take longest and tell least: every guard of theirs runs to its end.
+        # Those said to be equal take longest: every guard of theirs runs to its end.
         last = sorted(self.asked.faults, key=lambda fault: fault.id in self.asked.equals)
         for fault in last:
             if fault.id in done:
@@ -179,7 +179,10 @@ class Mutating:
                 diff=fates.diff_of(fault, source.text),
             )
             reaching = reach.reaching(fault, source.text, self.reaches)
-            if reaching:
+            if reaching and fault.id in self.asked.equals and not self.asked.doubts:
+                fated.fate, fated.why = Fate.EQUAL, self.asked.equals[fault.id]
+                self._keep(fated)
+            elif reaching:
                 yield self._look(Case(fated, self.order.of(fault, reaching)))
             else:
                 fated.why = "no guard runs its lines"

@@ -100,9 +100,13 @@ def test_an_equal_fault_that_is_killed_is_an_error(mutate: Mutate) -> None:
     right = mutate.fault("width", "rows * topk", "topk * rows")
     kept = mutate.fault("total", "range(count)", "range(count - 1)")
     mutate.equals = {wrong.id: "so it was thought", right.id: "products commute for integers"}
-    run = mutate.run()
+    quick = mutate.fates()
+    told = {name: (fated["fate"], fated["ran"]) for name, fated in quick.items()}
+    assert told[wrong.id] == told[right.id] == ("equal", 0)
+    run = mutate.run("--equal")
     fates = by_id(run)
     assert fates[right.id]["fate"] == "equal"
+    assert fates[right.id]["ran"]
     assert not fates[right.id]["longer"]
     assert fates[wrong.id]["fate"] == "killed"
     assert fates[kept.id]["fate"] == "killed"
