@@ -17,6 +17,11 @@ if importlib.util.find_spec("sglang") is None:
     sys.path.insert(0, str(TOY))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes may hold the time they were made at, and xdist wants the same names of each worker."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
     """A shell's background job ignores Ctrl-C, and so would each process that a test starts."""
