@@ -152,6 +152,8 @@ class Mutating:
             lines=traced.lines if traced else {},
             imported=traced.imported if traced else [],
         )
+        if found.outcome is Outcome.PASSED:
+            self.sure.passes(found.guard)
         reach.save(self.file, self.reaches)
         self.teller.reached(found, len(self.reaches.guards), of)
 

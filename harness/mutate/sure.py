@@ -16,6 +16,7 @@ from harness.store.records import Outcome, Side
 
 # What a machine does to a process as well as a fault.
 MACHINE = {Outcome.HANG, Outcome.KILLED, Outcome.OUT_OF_MEMORY, Outcome.LOST}
+SLOW = 15.0, 2.0  # seconds at least, and times as long: what took too long may only have been slow
 Limits = list[tuple[str, float]]  # guards, and how long each may take
 Told = Callable[[Side | None], None]
 Passed = Callable[[Looked, list[str]], None]
@@ -37,6 +38,10 @@ class Sure:
         self._known: dict[tuple[tuple[str, ...], int], Side | None] = {}
         self._waiting: dict[tuple[tuple[str, ...], int], list[Told]] = {}
 
+    def passes(self, guard: str) -> None:
+        """In this run, by itself, without a fault."""
+        self._known[(guard,), 1] = None
+
     def ask(self, fault: Fault, guards: Limits, examples: int, side: Side, told: Told) -> None:
         """`side` is what the last of the guards said; `told` gets it again, or what it is, or none.
 
@@ -56,10 +61,16 @@ class Sure:
             else:
                 told(None)
 
+        if side.outcome is Outcome.HANG:
+            least, times = SLOW
+            alone = [(name, max(least, times * limit)) for name, limit in alone]
         self._looks.again.append(Pending(alone, again, fault, examples))
 
     def _without(self, guards: Limits, examples: int, told: Told) -> None:
-        """What comes of guards in one process without a fault: none if they pass. Asked once."""
+        """What comes of guards in one process without a fault: none if they pass. Asked once.
+
+        Not at all of a guard whose lines were recorded in this run: it passed there.
+        """
         key = tuple(name for name, _ in guards), examples
         if key in self._known:
             told(self._known[key])

@@ -19,7 +19,7 @@ from harness.fuzz.worker import versions
 from harness.mutate import looking
 from harness.mutate.looking import Guard, Looking
 from harness.mutate.messages import Collected, Load, Look, Orders, Setting
-from harness.patching import live
+from harness.patching import live, variants
 from harness.prove.messages import Order
 from harness.prove.session import Session, main
 from harness.store.records import Side
@@ -68,6 +68,8 @@ class Worker(Session[Setting]):
         for asked in look.guards:
             with contextlib.suppress(UnfixError):  # the guard itself will meet it, and say it
                 self.guards[asked.number].build()
+        if look.fault is not None and (source := live.engine.sources.read(look.fault.module)):
+            variants.read_before(source.text, source.path)
         if not live.engine.idle:
             raise RuntimeError("a guard's toggles could not be taken out again")
         seconds = sum(asked.seconds for asked in look.guards) + SLACK

@@ -211,6 +211,8 @@ def loaded_kernels() -> Iterator[Any]:
 
 def callers(kernel: Any) -> list[Any]:
     """Compiled kernels that hold a copy of this one; the interpreter looks callees up each time."""
+    if not hasattr(kernel, "device_caches"):
+        return []
     return [
         other
         for other in {id(k): k for k in loaded_kernels()}.values()

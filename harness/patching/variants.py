@@ -4,9 +4,10 @@ from __future__ import annotations
 import __future__
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
+from functools import lru_cache
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from harness.errors import PatchError
@@ -75,7 +76,6 @@ class Builder:
     ) -> None:
         self.module = module
         self.filename: str = patched.path
-        self.original = ast.parse(original)
         self.tree = ast.parse(patched.text)
         self.patched = patched
         self.original_of = original_of
@@ -86,7 +86,7 @@ class Builder:
         sites = [(n, s.line, s.column) for n, s in zip(slots, patched.sites, strict=True)]
         self.compiled = compile_instrumented(patched.text, self.virtual, sites, ran)
         self.running = _running_code(module, original, self.filename)
-        self.before = dict(functions.definitions(self.original))
+        self.before = definitions_of(original)
         self.after = {id(node): path for path, node in functions.definitions(self.tree)}
         self.variant = Variant(module)
         self.done: set[Any] = set()
@@ -296,7 +296,24 @@ def _running_code(module: ModuleType, original: str, filename: str) -> CodeType:
     loader = getattr(module.__spec__, "loader", None)
     if isinstance(loader, PatchedLoader):
         return loader.compiled.code
-    return compile(original, filename, "exec", dont_inherit=True)
+    return compiled_as_it_is(original, filename)
+
+
+def read_before(text: str, filename: str) -> None:
+    """What forks of this process would each read of a module."""
+    compiled_as_it_is(text, filename)
+    definitions_of(text)
+
+
+@lru_cache(maxsize=8)
+def compiled_as_it_is(text: str, filename: str) -> CodeType:
+    """A module's code without any toggle: one module is often toggled in many ways."""
+    return compile(text, filename, "exec", dont_inherit=True)
+
+
+@lru_cache(maxsize=8)
+def definitions_of(text: str) -> Mapping[functions.Path, ast.AST]:
+    return MappingProxyType(dict(functions.definitions(ast.parse(text))))
 
 
 def _dump(nodes: Any) -> list[str]:

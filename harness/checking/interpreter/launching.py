@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -58,6 +59,23 @@ class _Loops(stock.ASTTransformer):  # type: ignore[misc]
         return node
 
 
+# A function, its code and what became of it, from session to session: an example is a session.
+_bodies: WeakKeyDictionary[Any, tuple[types.CodeType, Callable[..., Any]]] = WeakKeyDictionary()
+
+
+def _rewritten(function: Any, **options: Any) -> Callable[..., Any]:
+    """A kernel's or a helper's body as the interpreter runs it."""
+    known = _bodies.get(function)
+    if known is not None and known[0] is function.__code__:
+        return known[1]
+    rewriter = stock.FunctionRewriter(function, **options)
+    rewriter.ast_transformer = _Loops()
+    body: Callable[..., Any] = rewriter.rewrite_ast()
+    body.__globals__[_RANGE] = _kernel_range
+    _bodies[function] = function.__code__, body
+    return body
+
+
 def _kernel_range(*bounds: Any, **options: Any) -> Iterator[Any]:
     numbers = [options[name] for name in ("arg1", "arg2", "step") if name in options]
     values = [*bounds, *numbers]
@@ -83,7 +101,6 @@ class Interpreter:
         self._memory = memory
         self._launches = launches
         self._undo: list[tuple[Any, str, Any]] = []
-        self._rewritten: dict[Any, Callable[..., Any]] = {}
         self._codes: dict[types.CodeType, str] = {}
         self._running: Launch | None = None
         self._accesses = Accesses(memory, self._place, _peek)
@@ -155,14 +172,9 @@ class Interpreter:
 
     def _body(self, kernel: Any) -> Callable[..., Any]:
         function = kernel.fn
-        if function not in self._rewritten:
-            rewriter = stock.FunctionRewriter(function, **kernel.kwargs)
-            rewriter.ast_transformer = _Loops()
-            body = rewriter.rewrite_ast()
-            body.__globals__[_RANGE] = _kernel_range
-            self._rewritten[function] = body
-            self._codes[body.__code__] = kernel_name(function)
-        return self._rewritten[function]
+        body = _rewritten(function, **kernel.kwargs)
+        self._codes[body.__code__] = kernel_name(function)
+        return body
 
     def _launch(self, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs.pop("warmup", False):

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from sglang import kernels
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import KernelInterface
 
-from harness import paths, toggles
+from harness import checking, paths, toggles
 from harness.patching import attestation
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
@@ -101,3 +102,30 @@ def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_pa
         "toy-kernel": (1, "launches"),
         "toy-tuned": (0, "launches"),
     }
+
+
+@pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=[c[0] for c in CASES])
+def test_under_check_too_though_what_was_read_is_kept(
+    name: str, call: Any, fixed: int, buggy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked() -> int:
+        with checking.checked("cpu"):
+            return int(call())
+
+    read: list[str] = []
+    rewrite = interpreter.FunctionRewriter.rewrite_ast
+    monkeypatch.setattr(
+        interpreter.FunctionRewriter,
+        "rewrite_ast",
+        lambda self: read.append(self.fn.__name__) or rewrite(self),
+    )
+    assert checked() == fixed
+    read.clear()
+    assert checked() == fixed
+    assert read == []  # a session of its own, and nothing is read again
+    for _ in range(2):
+        with toggles.reverted(name, folders=FOLDER):
+            assert checked() == buggy
+            assert checked() == buggy
+        assert checked() == fixed
+    assert len(read) == len(set(read)) <= 1
