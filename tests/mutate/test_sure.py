@@ -91,6 +91,44 @@ def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate:
     assert run["problems"] == []
 
 
+def test_what_took_too_long_may_take_longer_and_then_was_only_slow(mutate: Mutate) -> None:
+    told = mutate.root / "slept"
+    guards(
+        mutate,
+        "import time\n"
+        "def test_sleeps():\n"
+        "    if sizes.width(2, 3) == 7:\n"
+        f"        with Path({str(told)!r}).open('a') as told:\n"
+        "            told.write('once ')\n"
+        "        time.sleep(7)\n",
+    )
+    mutate.fault("width", "rows * topk", "rows * topk + 1")
+    run = mutate.run("--examples", "1")
+    assert told.read_text().split() == ["once"] * 2  # in 5 s it did not end, in 15 s it did
+    assert only(run)["fate"] == "survived"
+    assert run["problems"] == []
+
+
+def test_a_guard_passes_without_a_fault_once_in_a_run(mutate: Mutate) -> None:
+    """As its lines are recorded, or, where they are known already, once for all its kills."""
+    told = mutate.root / "passed"
+    guards(
+        mutate,
+        "def test_width():\n"
+        "    if sizes.width(2, 3) == 6:\n"
+        f"        with Path({str(told)!r}).open('a') as told:\n"
+        "            told.write('once ')\n"
+        "    assert sizes.width(2, 3) == 6\n",
+    )
+    for after in ("rows * topk + 1", "rows + topk"):
+        mutate.fault("width", "rows * topk", after)
+    for _ in range(2):
+        run = mutate.run("--examples", "1")
+        assert [fated["fate"] for fated in run["fates"]] == ["killed"] * 2
+        assert told.read_text().split() == ["once"]
+        told.unlink()
+
+
 def test_a_guard_that_skips_itself_for_the_fault_has_noticed_nothing(mutate: Mutate) -> None:
     guards(
         mutate,
