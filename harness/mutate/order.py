@@ -10,7 +10,7 @@ from harness.mutate.reach import Reached
 QUICK = 0.2  # seconds below which one guard is as quick as another
 AT_LEAST = 5.0  # seconds that a guard may take in any case, and then
 TIMES = 5.0  # so many times what it took
-SLOWER = 5.0  # a guard is, more or less, while its lines are recorded
+SLOWER = 3.0  # a guard is, more or less, while its lines are recorded
 
 
 class Order:
