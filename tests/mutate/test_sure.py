@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,15 @@ def guards(mutate: Mutate, text: str) -> None:
         "from pathlib import Path\n"
         "from hypothesis import given, strategies as st\n"
         "from sglang.srt import sizes\n" + text
+    )
+
+
+def noting(told: Path, where: str) -> str:
+    """Lines of a guard that write down that it came there."""
+    return (
+        f"    if {where}:\n"
+        f"        with Path({str(told)!r}).open('a') as told:\n"
+        "            told.write('once ')\n"
     )
 
 
@@ -96,11 +106,7 @@ def test_what_took_too_long_may_take_longer_and_then_was_only_slow(mutate: Mutat
     guards(
         mutate,
         "import time\n"
-        "def test_sleeps():\n"
-        "    if sizes.width(2, 3) == 7:\n"
-        f"        with Path({str(told)!r}).open('a') as told:\n"
-        "            told.write('once ')\n"
-        "        time.sleep(7)\n",
+        "def test_sleeps():\n" + noting(told, "sizes.width(2, 3) == 7") + "        time.sleep(7)\n",
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
@@ -115,10 +121,8 @@ def test_a_guard_passes_without_a_fault_once_in_a_run(mutate: Mutate) -> None:
     guards(
         mutate,
         "def test_width():\n"
-        "    if sizes.width(2, 3) == 6:\n"
-        f"        with Path({str(told)!r}).open('a') as told:\n"
-        "            told.write('once ')\n"
-        "    assert sizes.width(2, 3) == 6\n",
+        + noting(told, "sizes.width(2, 3) == 6")
+        + "    assert sizes.width(2, 3) == 6\n",
     )
     for after in ("rows * topk + 1", "rows + topk"):
         mutate.fault("width", "rows * topk", after)

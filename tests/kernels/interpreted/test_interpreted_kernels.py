@@ -16,7 +16,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import KernelInterface
 
 from harness import checking, paths, toggles
-from harness.patching import attestation
+from harness.patching import attestation, live, variants
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 
@@ -129,3 +129,22 @@ def test_under_check_too_though_what_was_read_is_kept(
             assert checked() == buggy
         assert checked() == fixed
     assert len(read) == len(set(read)) <= 1
+
+
+def test_what_was_read_before_is_not_read_as_a_toggle_is_put_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that forks of one process need not each read the module."""
+    monkeypatch.setattr(toggles, "engine", live.Engine())
+    source = toggles.engine.sources.read("sglang.kernels")
+    assert source is not None
+    for one in (variants.definitions_of, variants.compiled_as_it_is):
+        one.cache_clear()
+    variants.read_before(source.text, source.path)
+    kept = variants.definitions_of, variants.compiled_as_it_is
+    before = [one.cache_info() for one in kept]
+    with toggles.reverted("toy-kernel", folders=FOLDER):
+        pass
+    after = [one.cache_info() for one in kept]
+    assert [one.misses for one in after] == [one.misses for one in before]
+    assert [one.hits for one in after] == [one.hits + 1 for one in before]
