@@ -25,8 +25,8 @@ from harness.matrix.running import Place, Rules, Running
 from harness.matrix.simulated import Fleet
 from harness.matrix.values import Cell, Needs, Plan
 from harness.store.database import Store
-from harness.store.matrices import MatrixRun, Outcome
-from reports import matrix_page
+from harness.store.matrix.values import MatrixRun, Outcome
+from reports.matrix import page as matrix_page
 
 AXES = {
     "release": ["0.5.9", "0.5.10", "0.5.12", "0.5.13", "0.5.16", "0.5.18", "0.5.20", "0.5.23"],

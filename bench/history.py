@@ -21,8 +21,9 @@ from harness.history import lines, window
 from harness.history.costs import Prices
 from harness.history.values import History
 from harness.store.database import Store
-from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
-from reports import history_markdown, history_page
+from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
+from reports.history import markdown
+from reports.history import page as history_page
 
 SHARDS = 8
 LOG = "a line of a log, as long as such lines are\n" * 40
@@ -77,7 +78,7 @@ def timed(cells: int, nights: int) -> dict[str, Any]:
         read, worked = time.perf_counter(), time.process_time() - worked
         page = Path(folder) / "page.html"
         history_page.write(found, page, Prices())
-        text = history_markdown.text(found, Prices())
+        text = markdown.text(found, Prices())
         done = time.perf_counter()
         counts = {str(state): count for state, count in found.counts.items()}
         return {

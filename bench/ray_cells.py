@@ -23,7 +23,7 @@ from harness.matrix.local import Devices, Local
 from harness.matrix.on_ray import OnRay
 from harness.matrix.running import Executor, Place, Rules, Running
 from harness.matrix.values import Cell, Needs
-from harness.store.matrices import Attempt
+from harness.store.matrix.values import Attempt
 
 
 def cells(count: int, seconds: float, name: str) -> list[Cell]:

@@ -5,7 +5,7 @@
 
 Runs the `cpu` matrix without its faults, once for each seed, and counts the verdicts. Each seed
 draws other items. Accuracy is left out, unless asked for: how often it errs is simulated in
-tests/evals, and hundreds of items a repeat would add nothing to that. A repeat in which the kernel
+tests/eval, and hundreds of items a repeat would add nothing to that. A repeat in which the kernel
 killed a server for want of memory is kept, said apart, and not counted: give another seed for it.
 """
 
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import machine
-from harness.evals import matrix as matrices
-from harness.evals.asking import Where
-from harness.evals.matrix import Matrix
-from harness.evals.run import Run, begin
-from harness.store.evaluations import Evaluation
+from harness.eval import matrix as matrices
+from harness.eval.asking import Where
+from harness.eval.matrix import Matrix
+from harness.eval.run import Run, begin
+from harness.store.eval.values import Evaluation
 
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX = ROOT / "suites" / "accuracy" / "matrices" / "cpu.yaml"

@@ -31,7 +31,7 @@ from harness.bisect.toggles import candidates
 from harness.patching.plan import Direction
 from harness.registry import catalogue
 from harness.releases import managed
-from harness.store.searches import Search, Trial
+from harness.store.bisect.values import Search, Trial
 
 PROVEN = paths.project() / "bench" / "recorded" / "prove-cpu.json"
 

@@ -2,7 +2,7 @@
 
 .venv/bin/python docs/picture.py        (all releases' sources at hand)
 
-docs/proof.svg and docs/bisect.svg are drawn from recorded runs in bench/recorded/.
+docs/prove.svg and docs/bisect.svg are drawn from recorded runs in bench/recorded/.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from pathlib import Path
 import msgspec
 
 from harness import paths
-from harness.cli import drift_command
+from harness.cli import drift
 from harness.registry import catalogue
 from harness.releases import managed
 from harness.releases.drift import survey
-from harness.store.records import Run
-from harness.store.searches import Search
+from harness.store.bisect.values import Search
+from harness.store.prove.values import Run
 
 sys.path.append(str(paths.project()))
-from reports import picture, search_terminal
+from reports import picture
+from reports.bisect import terminal
 
 HERE = Path(__file__).parent
 RECORDED = paths.project() / "bench" / "recorded"
@@ -31,13 +32,13 @@ def main() -> None:
     toggles = list(catalogue.load())
     trees = [release.sources() for release in managed.all_releases()]
     console = picture.recording(124)
-    drift_command.show(survey(toggles, trees), console)
+    drift.show(survey(toggles, trees), console)
     picture.save(console, HERE / "drift.svg")
     proof = (RECORDED / "prove-cpu.json").read_bytes()
-    picture.svg(msgspec.json.decode(proof, type=Run), HERE / "proof.svg")
+    picture.svg(msgspec.json.decode(proof, type=Run), HERE / "prove.svg")
     search = (RECORDED / "bisect-27338.json").read_bytes()
     console = picture.recording(112)
-    search_terminal.show(msgspec.json.decode(search, type=Search), console)
+    terminal.show(msgspec.json.decode(search, type=Search), console)
     picture.save(console, HERE / "bisect.svg")
 
 

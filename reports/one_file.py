@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from reports import texts
 
-TEMPLATES = Path(__file__).parent / "templates"
+REPORTS = Path(__file__).parent
 FILTERS: dict[str, Callable[..., Any]] = {
     "visible": texts.visible,
     "duration": texts.duration,
@@ -47,7 +47,7 @@ def rendered(
 
 
 def _together(names: Iterable[str]) -> str:
-    return "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names)
+    return "".join((REPORTS / name).read_text(encoding="utf-8") for name in names)
 
 
 def policy(style: str, script: str) -> str:

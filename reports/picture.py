@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
-from harness.store.records import Run
-from reports import terminal
+from harness.store.prove.values import Run
+from reports.prove import terminal
 
 # A frame without rich's own: that one fetches a font.
 FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">

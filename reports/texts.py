@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.store.records import Outcome, Verdict
+from harness.store.prove.values import Outcome, Verdict
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def test_a_narrow_terminal_still_tells_the_releases_apart() -> None:
 
     from rich.console import Console
 
-    from harness.cli import drift_command
+    from harness.cli import drift as drift_command
     from harness.registry import catalogue
     from harness.releases.drift import survey
 

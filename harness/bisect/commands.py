@@ -20,7 +20,7 @@ from harness.bisect.runners import Choices, Job, Place
 from harness.errors import UnfixError
 from harness.patching import attestation, environment
 from harness.patching.plan import Direction
-from harness.store.searches import Answer, Trial
+from harness.store.bisect.values import Answer, Trial
 
 LONGEST = 6000  # letters of output that are kept
 READ = 1 << 20  # bytes of output that are judged

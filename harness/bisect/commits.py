@@ -34,7 +34,7 @@ from harness.matching.states import find
 from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
 from harness.releases.sources import open_tree
-from harness.store.searches import Answer, Step, Trial
+from harness.store.bisect.values import Answer, Step, Trial
 
 SHORT = 12
 ONLY_SKIPPED = 2  # how `git bisect run` ends when it can get no further for them

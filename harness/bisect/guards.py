@@ -24,8 +24,8 @@ from harness.prove.messages import Collected, Ended, Failed, Fit, Key, Setting, 
 from harness.prove.run import TO_START
 from harness.prove.verdicts import TELLING
 from harness.prove.workers import GuardWorker
-from harness.store.records import Outcome, Side
-from harness.store.searches import Answer, Trial
+from harness.store.bisect.values import Answer, Trial
+from harness.store.prove.values import Outcome, Side
 
 KEPT = 3  # releases whose process is kept
 

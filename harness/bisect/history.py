@@ -16,7 +16,7 @@ from harness.patching.plan import Direction
 from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Toggle
 from harness.releases.sources import PACKAGE, SourceTree
-from harness.store.searches import Answer, Part, Step, Trial
+from harness.store.bisect.values import Answer, Part, Step, Trial
 
 _FRAME = re.compile(rf'File "(?:[^"]*/)?({PACKAGE}/[^"]+)\.py"')
 

@@ -14,7 +14,7 @@ from harness.bisect.runners import Job, Place, Runner
 from harness.bisect.toggles import Candidates
 from harness.errors import UnfixError
 from harness.patching.plan import Direction
-from harness.store.searches import Answer, Part, Search, Trial
+from harness.store.bisect.values import Answer, Part, Search, Trial
 
 T = TypeVar("T")
 SHOWN = 40  # lines of a failing command's output in an error

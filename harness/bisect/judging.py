@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.errors import UnfixError
 from harness.prove import processes
-from harness.store.searches import Answer
+from harness.store.bisect.values import Answer
 
 SKIP = 125  # the exit code that says 'cannot tell', as for `git bisect run`
 LONGEST = 120  # letters of an output's last line

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from harness.patching.plan import Direction
 from harness.releases.sources import SourceTree
-from harness.store.searches import Trial
+from harness.store.bisect.values import Trial
 
 Choices = tuple[tuple[str, Direction], ...]  # toggles by id, and what is done to each
 

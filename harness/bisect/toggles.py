@@ -14,7 +14,7 @@ from harness.patching.plan import Choice, Direction, make
 from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Toggle
 from harness.releases.sources import SourceTree
-from harness.store.searches import Part
+from harness.store.bisect.values import Part
 
 NEEDED = {Direction.REVERT: State.FIXED, Direction.ENABLE: State.BUGGY}
 SIDES = {"fixed": Direction.ENABLE, "buggy": Direction.REVERT}  # how to get to what is held

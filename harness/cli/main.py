@@ -12,6 +12,7 @@ from harness import __version__
 from harness.cli import options
 from harness.errors import NotReady, UnfixError
 
+# What a command is, and where it lives if not in the module of its name.
 COMMANDS = {
     "prove": "the proof: every guard with its fix in, and with it out",
     "lifecycle": "every guard on every release with nothing toggled: when each bug lived",
@@ -31,6 +32,16 @@ COMMANDS = {
 }
 
 
+FOLDERS = {"lifecycle": "prove.lifecycle"} | {
+    name: f"{name}.command"
+    for name in ("prove", "bisect", "fuzz", "mutate", "eval", "matrix", "report")
+}
+
+
+def _module(command: str) -> str:
+    return f"harness.cli.{FOLDERS.get(command, command)}"
+
+
 def build_parser(name: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="unfix",
@@ -43,7 +54,7 @@ def build_parser(name: str | None) -> argparse.ArgumentParser:
     for command, summary in COMMANDS.items():
         sub = commands.add_parser(command, help=summary, description=summary)
         if command == name:
-            importlib.import_module(f"harness.cli.{command}_command").add_arguments(sub)
+            importlib.import_module(_module(command)).add_arguments(sub)
     return parser
 
 
@@ -60,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own, command = words[: words.index("test") + 1], words[words.index("test") + 1 :]
         parsed = build_parser(name).parse_args(own)
         parsed.words = [word for word in command if word != "--"] if name == "test" else command
-        module = importlib.import_module(f"harness.cli.{parsed.command}_command")
+        module = importlib.import_module(_module(parsed.command))
         code: int = module.run(parsed)
         return code
     except UnfixError as error:

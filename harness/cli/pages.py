@@ -14,7 +14,7 @@ from harness import paths
 from harness.cli import options
 
 if TYPE_CHECKING:
-    from harness.store.records import Run
+    from harness.store.prove.values import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def find_reports() -> None:
 
 def show(runs: list[Run]) -> None:
     find_reports()
-    from reports import terminal
+    from reports.prove import terminal
 
     for run in runs:
         terminal.show(run, options.console())
@@ -46,7 +46,7 @@ def default_page() -> Path:
 def write(runs: list[Run], arguments: argparse.Namespace) -> None:
     """The files that were asked for, and the page in any case."""
     find_reports()
-    from reports import junit, markdown, page
+    from reports.prove import junit, markdown, page
 
     html = arguments.html or default_page()
     for file in (html, arguments.junit, arguments.markdown, arguments.record):

@@ -16,7 +16,7 @@ from harness.fuzz.lanes import Asked, Lane
 from harness.fuzz.values import Collected, Ended, Note, Repro, Said, Slice
 from harness.prove.messages import Failed
 from harness.prove.run import TO_START
-from harness.store.records import Outcome
+from harness.store.prove.values import Outcome
 
 
 class Replayed(msgspec.Struct):

@@ -20,7 +20,7 @@ from harness.fuzz import failures
 from harness.fuzz.lanes import GRACE, Asked, Lane, Running, covered
 from harness.fuzz.values import Collected, Ended, Found, Fuzzed, Kept, Sliced
 from harness.prove.messages import Failed
-from harness.store.records import Outcome
+from harness.store.prove.values import Outcome
 
 AHEAD = 2  # releases whose workers live at once
 MOST_LOST = 3  # workers in a row, before a release is given up

@@ -31,7 +31,7 @@ from harness.fuzz.engine import searching
 from harness.fuzz.tracing import Tracer
 from harness.fuzz.values import Found, Note, Slice, Sliced
 from harness.prove import body
-from harness.store.records import Outcome, Side
+from harness.store.prove.values import Outcome, Side
 
 # How Hypothesis and pytest speak to each other through a test: no failures.
 PASSES_THROUGH = (StopTest, UnsatisfiedAssumption, KeyboardInterrupt, pytest.skip.Exception)

@@ -24,7 +24,7 @@ from harness.patching import live
 from harness.prove.messages import Failed, Order
 from harness.prove.session import Session, choices, main
 from harness.registry.schema import Toggle
-from harness.store.records import Side
+from harness.store.prove.values import Side
 from harness.toggles import Toggled
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from harness.history.values import Line, Seen
 from harness.store.database import Store
-from harness.store.fuzzings import Failure
+from harness.store.fuzz.values import Failure
 
 TAIL = 40  # lines of a traceback or of a log
 

@@ -10,13 +10,13 @@ import msgspec
 from harness.history import window
 from harness.history.values import Outcome, Seen, Thing, Versions
 from harness.store.database import Store
-from harness.store.evaluations import Judged
-from harness.store.fuzzings import FuzzRun
+from harness.store.eval.values import Judged
+from harness.store.fuzz.values import FuzzRun
 from harness.store.glances import AttemptGlance, CellGlance, EvaluationGlance, OnGlance
-from harness.store.matrices import MatrixRun
-from harness.store.matrices import Outcome as Ended
-from harness.store.mutations import Fate, Mutation
-from harness.store.records import Run, Verdict
+from harness.store.matrix.values import MatrixRun
+from harness.store.matrix.values import Outcome as Ended
+from harness.store.mutate.values import Fate, Mutation
+from harness.store.prove.values import Run, Verdict
 
 MOST = 300  # letters of what is said
 

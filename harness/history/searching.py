@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from harness.history.evidence import Evidence
 from harness.history.values import History, Line, Outcome
-from harness.store.searches import Search
+from harness.store.bisect.values import Search
 
 
 class Fitting(msgspec.Struct):

@@ -24,7 +24,7 @@ from harness import paths
 from harness.matrix import outcomes, preparing
 from harness.prove import processes
 from harness.serving import leftovers
-from harness.store.matrices import Attempt, Outcome
+from harness.store.matrix.values import Attempt, Outcome
 
 LOOK = 0.2  # seconds between two looks at whether it is still wanted
 GRACE = 5.0  # seconds for a supervisor to end what it runs

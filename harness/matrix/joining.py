@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.errors import UnfixError
-from harness.store.matrices import MatrixRun, RanCell
+from harness.store.matrix.values import MatrixRun, RanCell
 
 
 class Part(msgspec.Struct, frozen=True):

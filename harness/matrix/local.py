@@ -14,7 +14,7 @@ from harness.matrix import attempting
 from harness.matrix.attempting import Task
 from harness.matrix.running import Ended
 from harness.matrix.values import Needs
-from harness.store.matrices import Attempt
+from harness.store.matrix.values import Attempt
 
 
 class Devices(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from harness.matrix import attempting, shapes, shipping
 from harness.matrix.attempting import Task
 from harness.matrix.running import Ended
 from harness.matrix.values import Needs
-from harness.store.matrices import Attempt, Outcome
+from harness.store.matrix.values import Attempt, Outcome
 
 LOG = 64_000  # bytes of a log that come back, few enough to travel with the result itself
 PATIENCE = 10.0  # seconds for a cluster to answer at all

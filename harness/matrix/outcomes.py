@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.prove import processes
-from harness.store.matrices import Outcome
+from harness.store.matrix.values import Outcome
 
 BY_CODE = {0: Outcome.GREEN, 1: Outcome.RED, 2: Outcome.ERROR, 3: Outcome.NOT_READY}
 TAIL = 4000  # bytes of a log that are kept with an outcome

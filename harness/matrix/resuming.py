@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.errors import UnfixError
 from harness.matrix.values import Cell, Plan
-from harness.store.matrices import MatrixRun, RanCell
+from harness.store.matrix.values import MatrixRun, RanCell
 
 
 def find(runs: Sequence[MatrixRun], plan: Plan, number: int, of: int) -> MatrixRun:

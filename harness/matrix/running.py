@@ -19,7 +19,7 @@ import msgspec
 from harness.matrix import preparing
 from harness.matrix.attempting import Task, now
 from harness.matrix.values import Cell, Needs
-from harness.store.matrices import Attempt, Outcome
+from harness.store.matrix.values import Attempt, Outcome
 
 TICK = 0.5  # seconds to wait for an end before looking around
 MOMENT = 0.25  # seconds after which what ended is kept at the latest

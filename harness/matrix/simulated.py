@@ -14,7 +14,7 @@ import msgspec
 from harness.matrix.attempting import Task, now
 from harness.matrix.running import Ended
 from harness.matrix.values import Needs
-from harness.store.matrices import Attempt, Outcome
+from harness.store.matrix.values import Attempt, Outcome
 
 FAILURES = {
     Outcome.RED: "exit code 1",

@@ -7,8 +7,8 @@ import re
 from harness.matching.nearest import diff
 from harness.mutate.faults import Fault
 from harness.mutate.messages import PASSES, Looked, Ran
-from harness.store.mutations import Fate, Fated, How
-from harness.store.records import Outcome, Side
+from harness.store.mutate.values import Fate, Fated, How
+from harness.store.prove.values import Outcome, Side
 
 REPORT = re.compile(r"^harness\.checking\.violations\.\w+: ", re.MULTILINE)
 HOW = {

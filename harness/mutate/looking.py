@@ -29,7 +29,7 @@ from harness.patching import live
 from harness.patching.plan import Choice, Direction, Placed
 from harness.prove import body, keeper
 from harness.registry.schema import Target
-from harness.store.records import Outcome, Side
+from harness.store.prove.values import Outcome, Side
 from harness.toggles import Toggled
 
 

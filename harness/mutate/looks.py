@@ -19,7 +19,7 @@ from harness.prove import processes
 from harness.prove.messages import Failed
 from harness.prove.plan import Target
 from harness.prove.workers import WorkerProcess
-from harness.store.records import Outcome, Side
+from harness.store.prove.values import Outcome, Side
 
 TO_START = 900.0  # seconds for an import, before it counts as one that hangs
 ENGINE = "test_engine.py"  # of servers, which are other processes: a fork's fault is not in them

@@ -6,7 +6,7 @@ import msgspec
 
 from harness.mutate.faults import Fault
 from harness.prove.messages import AnySetting, Failed
-from harness.store.records import Outcome, Side
+from harness.store.prove.values import Outcome, Side
 
 PASSES = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 

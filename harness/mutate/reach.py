@@ -24,7 +24,7 @@ from harness.mutate.messages import PASSES
 from harness.patching.instrument import FUNCTIONS, chain_to
 from harness.patching.plan import position_of
 from harness.releases.sources import SourceTree
-from harness.store.records import Outcome
+from harness.store.prove.values import Outcome
 
 LARGE = 1 << 20  # bytes; of a larger file it is enough that nobody touched it
 # Of unfix itself, whatever decides which lines a guard runs, or whether they are seen.

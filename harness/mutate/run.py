@@ -16,9 +16,9 @@ from harness.mutate.order import Order
 from harness.mutate.reach import Reached, Reaches
 from harness.mutate.sure import Sure
 from harness.prove.keeper import UNSAID
-from harness.store.mutation_table import Mutations
-from harness.store.mutations import Fate, Fated, GuardFacts, Mutation
-from harness.store.records import Outcome, Side
+from harness.store.mutate.table import Mutations
+from harness.store.mutate.values import Fate, Fated, GuardFacts, Mutation
+from harness.store.prove.values import Outcome, Side
 
 FOR_A_GUARD = 600.0  # seconds for one without a fault, traced
 LEFT_OUT = f"suites/accuracy/{ENGINE}: its servers are other processes, without the fault"

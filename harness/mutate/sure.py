@@ -12,7 +12,7 @@ from harness.mutate import fates
 from harness.mutate.faults import Fault
 from harness.mutate.looks import Looks, Pending
 from harness.mutate.messages import Looked
-from harness.store.records import Outcome, Side
+from harness.store.prove.values import Outcome, Side
 
 # What a machine does to a process as well as a fault.
 MACHINE = {Outcome.HANG, Outcome.KILLED, Outcome.OUT_OF_MEMORY, Outcome.LOST}

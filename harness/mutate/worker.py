@@ -22,7 +22,7 @@ from harness.mutate.messages import Collected, Load, Look, Orders, Setting
 from harness.patching import live, variants
 from harness.prove.messages import Order
 from harness.prove.session import Session, main
-from harness.store.records import Side
+from harness.store.prove.values import Side
 
 SLACK = 60.0  # seconds beyond what its guards may take, for a fork that hangs between them
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.guards import absence, device, recording, replay, sides
-from harness.store.records import Outcome, Side
+from harness.store.prove.values import Outcome, Side
 
 DETAIL = 16000  # characters kept of a traceback
 _PASSES_ON = re.compile(

@@ -25,7 +25,7 @@ import msgspec
 from harness.patching import attestation, boot, live
 from harness.prove import processes
 from harness.prove.messages import Order
-from harness.store.records import Outcome, Side
+from harness.store.prove.values import Outcome, Side
 
 LOOK = 0.1  # seconds between two looks at the memory
 GRACE = 3.0  # seconds for a hanging process to say where it hangs

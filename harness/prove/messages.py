@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.store.records import Side
+from harness.store.prove.values import Side
 
 UNDER = "under"  # the side of a task that is run under whatever an order says
 Key = tuple[str, str, str]  # toggle, guard, side

@@ -16,7 +16,7 @@ from harness.prove.messages import Key as TaskKey
 from harness.prove.verdicts import judge
 from harness.registry.schema import Toggle
 from harness.releases.sources import SourceTree
-from harness.store.records import Cell, OnRelease, Side, Verdict
+from harness.store.prove.values import Cell, OnRelease, Side, Verdict
 
 Key = tuple[str, str, str, str]  # release, device, toggle, guard
 SIDES = {"prove": ["fixed", "buggy"], "lifecycle": ["as is"]}

@@ -20,7 +20,7 @@ from harness.prove.messages import Collected, Ended, Failed, Key, Said
 from harness.prove.plan import Asked, Left, Target
 from harness.prove.workers import GuardWorker
 from harness.store.database import Store
-from harness.store.records import Cell, OnRelease, Outcome, Run, Side
+from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side
 
 AHEAD = 2  # releases whose workers live at once
 TO_START = 900.0  # seconds for an import, before it counts as one that hangs

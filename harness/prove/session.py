@@ -26,7 +26,7 @@ from harness.patching import live
 from harness.patching.plan import Choice, Direction
 from harness.prove import body, keeper, processes
 from harness.prove.messages import AnySetting, Failed, Order
-from harness.store.records import Side
+from harness.store.prove.values import Side
 
 Told = TypeVar("Told", bound=AnySetting)
 

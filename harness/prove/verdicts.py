@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.matching.states import State
-from harness.store.records import Cell, Outcome, Side, Verdict
+from harness.store.prove.values import Cell, Outcome, Side, Verdict
 
 DEATHS = {
     Outcome.SEGFAULT: Verdict.SEGFAULT,

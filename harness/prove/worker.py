@@ -28,8 +28,8 @@ from harness.patching import attestation, live
 from harness.prove import body
 from harness.prove.messages import UNDER, Collected, Ended, Fit, Order, Setting, Task, Unfit
 from harness.prove.session import Session, choices, main
-from harness.store import records
-from harness.store.records import Outcome
+from harness.store.prove import values
+from harness.store.prove.values import Outcome
 from harness.toggles import Toggled
 
 
@@ -108,7 +108,7 @@ class Worker(Session[Setting]):
             _build(item)
             self.fork(order, functools.partial(body.run, item, self.listener), toggles)
 
-    def came_back(self, order: Order, side: records.Side, lost: bool = False) -> None:
+    def came_back(self, order: Order, side: values.Side, lost: bool = False) -> None:
         cell = self.items[order.number].stash.get(CELL, None)
         side.side = cell.side.value if cell is not None else UNDER
         self.say(Ended(order.serial, side, lost))

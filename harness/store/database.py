@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from harness.errors import UnfixError
-from harness.store.evaluation_table import Evaluations
+from harness.store.bisect.table import Searches
+from harness.store.eval.table import Evaluations
 from harness.store.file import TABLES, as_text
-from harness.store.fuzzing_table import Fuzzings
+from harness.store.fuzz.table import Fuzzings
 from harness.store.glances import Glances
-from harness.store.matrix_table import Matrices
-from harness.store.mutation_table import Mutations
-from harness.store.records import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
-from harness.store.search_table import Searches
+from harness.store.matrix.table import Matrices
+from harness.store.mutate.table import Mutations
+from harness.store.prove.values import Cell, OnRelease, Run, Side, ToggleFacts, Verdict
 from harness.store.writers import alive, me
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from harness.store.evaluations import Judged
+from harness.store.eval.values import Judged
 from harness.store.file import StoreFile
-from harness.store.matrices import Attempt, Outcome, RanCell
-from harness.store.records import Side
+from harness.store.matrix.values import Attempt, Outcome, RanCell
+from harness.store.prove.values import Side
 
 
 class SideGlance(msgspec.Struct, gc=False):

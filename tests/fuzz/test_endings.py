@@ -24,12 +24,13 @@ def test_fails(number):
 """
 STOPPED_WHILE_IT_IS_KEPT = """
 import os, signal, sys
-from harness.cli import fuzz_pages, main
+from harness.cli import main
+from harness.cli.fuzz import shown
 
 def failed(self, kept):
     os.kill(os.getpid(), signal.SIGINT)
 
-fuzz_pages.Progress.failed = failed
+shown.Progress.failed = failed
 sys.exit(main.main(sys.argv[1:]))
 """
 KILLS = """

@@ -9,12 +9,12 @@ from harness.history import lines, window
 from harness.history.values import History, Line
 from harness.mutate.faults import Fault
 from harness.store.database import Store
-from harness.store.evaluations import Answer, Compared, Evaluation, Judged, Served
-from harness.store.fuzzings import Failure, FuzzRun, Searched
-from harness.store.matrices import Attempt, MatrixRun, RanCell
-from harness.store.matrices import Outcome as Ended
-from harness.store.mutations import Fate, Fated, Mutation
-from harness.store.records import Cell, OnRelease, Outcome, Run, Side, Verdict
+from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
+from harness.store.fuzz.values import Failure, FuzzRun, Searched
+from harness.store.matrix.values import Attempt, MatrixRun, RanCell
+from harness.store.matrix.values import Outcome as Ended
+from harness.store.mutate.values import Fate, Fated, Mutation
+from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, Verdict
 
 FIRST = datetime.datetime(2026, 11, 1, 23, 0, tzinfo=datetime.UTC)
 NOW = datetime.datetime(2026, 11, 30, 8, 0, tzinfo=datetime.UTC)

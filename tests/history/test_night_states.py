@@ -8,8 +8,8 @@ import pytest
 from simulated import Nights, over
 
 from harness.history.values import State
-from harness.store.evaluations import Judged
-from harness.store.mutations import Fate
+from harness.store.eval.values import Judged
+from harness.store.mutate.values import Fate
 
 
 @pytest.fixture

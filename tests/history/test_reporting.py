@@ -14,16 +14,16 @@ import pytest
 import simulated
 from simulated import Nights
 
-from harness.cli import history_searching
 from harness.cli.main import main
+from harness.cli.report import searching
 from harness.errors import UnfixError
 from harness.history import window
 from harness.history.costs import Prices, prices
 from harness.history.searching import Fitting
-from harness.store.evaluations import Judged
-from harness.store.mutations import Fate
-from harness.store.searches import Search
-from reports import history_page
+from harness.store.bisect.values import Search
+from harness.store.eval.values import Judged
+from harness.store.mutate.values import Fate
+from reports.history import page as history_page
 
 HOSTILE = "<script>document.title='owned'</script> | `x` @all"
 
@@ -273,7 +273,7 @@ def test_an_evaluation_says_why_no_search_fits(nights: Nights) -> None:
 def test_a_search_that_is_stored_is_quoted_and_not_made_again(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness.cli.history_searching import Searches
+    from harness.cli.report.searching import Searches
 
     def made(*_: object) -> None:
         raise AssertionError("it was made again")
@@ -327,9 +327,9 @@ def test_a_search_beyond_the_budget_is_ended(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that will not hear of it
-    monkeypatch.setattr(history_searching, "UNFIX", child)
-    monkeypatch.setattr(history_searching, "TO_END", 0.2)
-    monkeypatch.setattr(history_searching, "LEAST", 0.1)
+    monkeypatch.setattr(searching, "UNFIX", child)
+    monkeypatch.setattr(searching, "TO_END", 0.2)
+    monkeypatch.setattr(searching, "LEAST", 0.1)
     nights.matrix(2, {"a": "x", "b": "x"}, command="false")
     begun = time.monotonic()
     texts = list(issues(nights, "--bisect", "1s").values())
@@ -343,8 +343,8 @@ def test_who_ends_a_report_ends_its_search(
 ) -> None:
     file = tmp_path / "pid"
     script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"
-    monkeypatch.setattr(history_searching, "UNFIX", ("sh", "-c", script))
-    monkeypatch.setattr(history_searching, "LEAST", 0.1)
+    monkeypatch.setattr(searching, "UNFIX", ("sh", "-c", script))
+    monkeypatch.setattr(searching, "LEAST", 0.1)
     nights.matrix(2, {"a": "x"}, command="false")
     page = tmp_path / "history.html"
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 import harness.matrix
-from harness.cli import matrix_running
+from harness.cli.matrix import running
 from harness.errors import UnfixError
 from harness.matrix.values import Cell, Needs, Plan, Shard
 from harness.store.database import Store
-from harness.store.matrices import MatrixRun
+from harness.store.matrix.values import MatrixRun
 
 
 def cell(name: str, script: str, *, limit: float = 30.0, **needs: Any) -> Cell:
@@ -71,8 +71,8 @@ def stand_in() -> Callable[[], None]:
 
 def call(words: list[str]) -> int:
     parser = argparse.ArgumentParser()
-    matrix_running.add_arguments(parser)
-    return matrix_running.run(parser.parse_args(words))
+    running.add_arguments(parser)
+    return running.run(parser.parse_args(words))
 
 
 class Drive:

@@ -11,7 +11,7 @@ from harness.matrix import resuming
 from harness.matrix.running import LOSSES, Place, Rules, Running
 from harness.matrix.simulated import Fleet, Odds
 from harness.store.database import Store
-from harness.store.matrices import Attempt, MatrixRun, Outcome
+from harness.store.matrix.values import Attempt, MatrixRun, Outcome
 
 
 def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path) -> None:

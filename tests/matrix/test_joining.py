@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from driving import Drive, cell
 
-from harness.cli import report_command
+from harness.cli.report import command
 from harness.errors import NotReady, UnfixError
 from harness.matrix import joining
 from harness.matrix.joining import Part
 from harness.store.database import Store
-from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
-from harness.store.records import Run
+from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
+from harness.store.prove.values import Run
 
 NAMES = [f"cell-{number}" for number in range(7)]
 
@@ -107,8 +107,8 @@ def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> 
 
 def report(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    report_command.add_arguments(parser)
-    return report_command.run(parser.parse_args(list(words)))
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(list(words)))
 
 
 def stored(file: Path, *runs: MatrixRun) -> str:

@@ -13,7 +13,7 @@ from driving import Drive, cell
 
 from harness.errors import NotReady
 from harness.store.database import Store
-from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
+from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
 
 
 def run_of(**changes: Any) -> MatrixRun:

@@ -17,7 +17,7 @@ from harness.matrix import shapes
 from harness.matrix.local import Devices, Local
 from harness.matrix.running import Executor, Place, Rules, Running
 from harness.matrix.values import Cell, Needs
-from harness.store.matrices import Attempt, RanCell
+from harness.store.matrix.values import Attempt, RanCell
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster

@@ -13,7 +13,7 @@ from harness.matrix import attempting
 from harness.matrix.attempting import Task
 from harness.matrix.running import LOSSES, Ended, Place, Rules, Running
 from harness.matrix.values import Cell, Needs
-from harness.store.matrices import Attempt, Outcome, RanCell
+from harness.store.matrix.values import Attempt, Outcome, RanCell
 
 # Again
 

@@ -14,7 +14,7 @@ from harness.matrix.attempting import Task
 from harness.matrix.local import Devices, Local
 from harness.matrix.running import Place, Rules, Running
 from harness.matrix.values import Cell, Needs
-from harness.store.matrices import Attempt, Outcome
+from harness.store.matrix.values import Attempt, Outcome
 
 
 def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:

@@ -17,7 +17,7 @@ from driving import Drive, cell, until
 
 from harness import paths
 from harness.matrix import shipping
-from harness.store.matrices import Attempt, Outcome
+from harness.store.matrix.values import Attempt, Outcome
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from small import made
 
-from harness.cli import mutate_command, mutating, pages
-from harness.store.mutations import Fate, Fated, Mutation
+from harness.cli import pages
+from harness.cli.mutate import command, running
+from harness.store.mutate.values import Fate, Fated, Mutation
 
 (FAULT,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
 HEAD = "unfix mutate m:f --release"
@@ -19,11 +20,11 @@ HEAD = "unfix mutate m:f --release"
 def given(**settings: Any) -> tuple[str, str]:
     """The two commands of a run with these settings."""
     pages.find_reports()
-    from reports import mutate_view
+    from reports.mutate import view
 
     run = Mutation("r", "t", "0.5.99", settings=settings)
     fated = Fated(FAULT, Fate.SURVIVED)
-    return mutate_view.again(run, fated), mutate_view.keep(run, fated)
+    return view.again(run, fated), view.keep(run, fated)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +59,12 @@ def test_a_fault_is_asked_for_again_as_it_was(
 
 
 def test_what_is_left_out_is_what_a_call_means_anyway() -> None:
-    from reports import mutate_view
+    from reports.mutate import view
 
     parser = argparse.ArgumentParser()
-    mutate_command.add_arguments(parser)
+    command.add_arguments(parser)
     asked = parser.parse_args(shlex.split(given(release="0.5.23")[0])[2:])
-    usual = {name: getattr(asked, name) for name in mutate_view.USUAL}
-    assert usual == mutate_view.USUAL
+    usual = {name: getattr(asked, name) for name in view.USUAL}
+    assert usual == view.USUAL
     assert (asked.release, asked.fault, asked.targets) == ("0.5.23", [FAULT.id], ["m:f"])
-    assert set(mutate_view.USUAL) <= {*mutating.SETTINGS, "toggles"}
+    assert set(view.USUAL) <= {*running.SETTINGS, "toggles"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.mutate import reach
 from harness.mutate.reach import Reached, Reaches
-from harness.store.records import Outcome
+from harness.store.prove.values import Outcome
 
 
 def test_a_change_in_one_suite_costs_the_record_of_that_suite_alone(tmp_path: Path) -> None:

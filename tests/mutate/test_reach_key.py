@@ -67,7 +67,7 @@ def test_a_change_of_what_guards_stand_on_is_another_key(
         "fixtures/__pycache__/worlds.cpython-311.pyc",
         "harness/fuzz/__pycache__/slices.cpython-311.pyc",
         "further/.2.yaml.swp",
-        "harness/cli/mutating.py",
+        "harness/cli/mutate/running.py",
         "suites/equal_faults.yaml",
         "docs/mutate.md",
     ],

@@ -13,7 +13,7 @@ from test_mutating import all_gone, wait_for_fates
 from toy_release import CODE, Mutate
 
 from harness.store.database import Store
-from harness.store.mutations import Fate, Fated, Mutation
+from harness.store.mutate.values import Fate, Fated, Mutation
 
 
 def begin(mutate: Mutate, *words: str) -> Mutation:

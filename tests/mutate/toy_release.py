@@ -62,13 +62,14 @@ def test_flag():
 DRIVER = """
 import json, os, sys
 import msgspec
-from harness.cli import main, mutate_making
+from harness.cli import main
+from harness.cli.mutate import making
 from harness.mutate import equal
 from harness.mutate.faults import Fault, Made
 faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[Fault, ...])
 if faults:
-    mutate_making.make = lambda *_: Made(faults, ())
-mutate_making.WIDE = int(os.environ.get("WIDE", mutate_making.WIDE))
+    making.make = lambda *_: Made(faults, ())
+making.WIDE = int(os.environ.get("WIDE", making.WIDE))
 equals = json.loads(os.environ["EQUALS"])
 equal.read = lambda *_: {
     name: equal.Equal(name, "sglang.srt.sizes", "hand", "a => b", why)

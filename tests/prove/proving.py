@@ -11,7 +11,7 @@ from typing import Any
 from calling import TOY, UNFIX, Caller
 
 from harness.store.database import Store
-from harness.store.records import Run
+from harness.store.prove.values import Run
 
 HEAD = """
 import os, signal, subprocess, sys, threading, time

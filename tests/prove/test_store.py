@@ -14,8 +14,8 @@ from proving import Prove
 
 from harness.errors import NotReady, UnfixError
 from harness.store.database import Store
-from harness.store.merging import together
-from harness.store.records import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
+from harness.store.prove.together import together
+from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
 
 PROVEN = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.store.evaluations import (
+from harness.store.eval.values import (
     Answer,
     Compared,
     Difference,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.store.records import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
+from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
 
 RELEASES = ["0.5.9", "0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14"]
 ALL_RELEASES = [*RELEASES, "0.5.15", "0.5.16", "0.5.18", "0.5.20", "0.5.23"]

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from evaluated import LONG, awful, fine
 
-from harness.cli import eval_pages, report_command
+from harness.cli.eval import shown
+from harness.cli.report import command
 from harness.errors import UnfixError
 from harness.store.database import Store
 from harness.store.file import EVALUATIONS
@@ -83,7 +84,7 @@ def test_a_store_from_before_there_were_evaluations_is_taken_on(tmp_path: Path) 
 
 
 def test_json_is_whole_and_strict() -> None:
-    data = eval_pages.to_json(awful())
+    data = shown.to_json(awful())
     text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
     back = json.loads(text)
     assert back["green"] is False
@@ -97,9 +98,9 @@ def test_json_is_whole_and_strict() -> None:
 
 def report(store: Path, *names: str, **options: Any) -> int:
     parser = argparse.ArgumentParser()
-    report_command.add_arguments(parser)
+    command.add_arguments(parser)
     given = parser.parse_args([*names, "--store", str(store)])
-    return report_command.run(argparse.Namespace(**{**vars(given), **options}))
+    return command.run(argparse.Namespace(**{**vars(given), **options}))
 
 
 def test_report_lists_and_shows_it(

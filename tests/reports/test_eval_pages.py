@@ -14,8 +14,10 @@ import pytest
 from evaluated import HOSTILE, LONG, answer, awful, fine, large, served
 from rich.console import Console
 
-from harness.store.evaluations import Answer, Compared, Difference, Evaluation, Fault, Judged
-from reports import eval_charts, eval_items, eval_markdown, eval_page, eval_terminal, eval_view
+from harness.store.eval.values import Answer, Compared, Difference, Evaluation, Fault, Judged
+from reports.eval import charts, markdown, terminal, view
+from reports.eval import items as eval_items
+from reports.eval import page as eval_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -73,9 +75,9 @@ def test_a_fault_that_had_to_be_noticed_and_was_not_is_red() -> None:
     made = fine()
     made.faults[0].caught = False
     assert made.problems == ["paged in cache was not noticed"]
-    assert eval_view.make(made).faults[0].mark is eval_view.MISSED
+    assert view.make(made).faults[0].mark is view.MISSED
     made.faults[0].reach = 0
-    assert eval_view.make(made).faults[0].mark is eval_view.UNREACHED
+    assert view.make(made).faults[0].mark is view.UNREACHED
 
 
 # On a page
@@ -244,19 +246,19 @@ def test_a_long_answer_is_cut_around_its_mark() -> None:
 
 
 def test_intervals_leave_open_what_was_not_answered() -> None:
-    low, high = eval_view.Score(150, 200, 0).interval
+    low, high = view.Score(150, 200, 0).interval
     assert low == pytest.approx(0.6857, abs=1e-3)
     assert high == pytest.approx(0.8048, abs=1e-3)
-    assert eval_view.Score(150, 200, 50).interval[0] == low
-    assert eval_view.Score(150, 200, 50).interval[1] == 1.0
-    assert eval_view.Score(0, 20, 20).told == "- of 20"
+    assert view.Score(150, 200, 50).interval[0] == low
+    assert view.Score(150, 200, 50).interval[1] == 1.0
+    assert view.Score(0, 20, 20).told == "- of 20"
 
 
 def test_a_scale_holds_what_is_no_number() -> None:
     made = fine()
     for value, end in ((0.0, 0.0), (math.inf, 100.0), (math.nan, 100.0), (0.1, 100 / 3), (None, 0)):
         made.compared[4].divergence = value
-        drawn = eval_charts.divergences(eval_view.make(made))
+        drawn = charts.divergences(view.make(made))
         bars = {bar.name: bar for bar in drawn.bars}
         if value is None:
             assert list(bars) == ["cache without paged"]
@@ -270,7 +272,7 @@ def test_a_scale_holds_what_is_no_number() -> None:
 
 
 def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
-    text = eval_markdown.text(awful())
+    text = markdown.text(awful())
     assert text.startswith("## ✗ Evaluation ")
     assert "<script>" not in text
     rows = [row for row in text.splitlines() if row.startswith("| ")]
@@ -280,7 +282,7 @@ def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
     assert "○ **missed**" in text
     assert "n/a | llama | 0.5.18 |  |  |  |  |  |  |  | no CUDA device is here |" in text
     assert len(text) < 20_000
-    green = eval_markdown.text(fine())
+    green = markdown.text(fine())
     assert green.startswith("## ✓ Evaluation cpu: green")
     assert "1 of 1 faults caught" in green
     assert "**" not in green.replace("**4 same", "").replace("need not be)**", "")
@@ -289,7 +291,7 @@ def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_three_tables_and_says_why(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    eval_terminal.show(awful(), console)
+    terminal.show(awful(), console)
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert "\x1b" not in shown
@@ -299,7 +301,7 @@ def test_a_terminal_shows_three_tables_and_says_why(width: int) -> None:
     assert shown.count("never in cache was not noticed") == 1
     assert ": red\n" in shown
     console = Console(file=io.StringIO(), width=160)
-    eval_terminal.show(fine(), console)
+    terminal.show(fine(), console)
     assert isinstance(console.file, io.StringIO)
     last = console.file.getvalue().splitlines()[-1]
     assert last == (

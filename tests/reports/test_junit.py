@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import sample
 
-from harness.store.records import Run
-from reports import junit
+from harness.store.prove.values import Run
+from reports.prove import junit
 
 
 def written(run: Run, folder: Path) -> ElementTree.Element:

@@ -6,8 +6,8 @@ import re
 
 import sample
 
-from harness.store.records import Verdict
-from reports import markdown
+from harness.store.prove.values import Verdict
+from reports.prove import markdown
 
 
 def table(text: str) -> list[list[str]]:

@@ -12,8 +12,9 @@ import pytest
 from evaluated import HOSTILE, LONG
 from rich.console import Console
 
-from harness.store.matrices import Attempt, MatrixRun, Outcome, RanCell
-from reports import matrix_markdown, matrix_page, matrix_terminal, matrix_view
+from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
+from reports.matrix import markdown, terminal, view
+from reports.matrix import page as matrix_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -194,15 +195,15 @@ def test_the_share_of_green_is_counted_for_each_value_and_the_telling_axis_is_fi
         *(ran(f"a{n}", Outcome.GREEN) for n in range(6)),
         *(ran(f"bb{n}", Outcome.GREEN if n else Outcome.RED, kv="fp8") for n in range(2)),
     ]
-    axes = matrix_view.make(run_of(*cells)).axes
+    axes = view.make(run_of(*cells)).axes
     assert [axis.name for axis in axes] == ["kv", "page"]
     assert [(one.value, one.told) for one in axes[0].shares] == [("fp8", "1/2"), ("auto", "6/6")]
-    assert matrix_view.make(fine()).axes == []  # one value everywhere tells nothing
+    assert view.make(fine()).axes == []  # one value everywhere tells nothing
 
 
 def shown(made: MatrixRun, width: int = 160) -> str:
     console = Console(file=io.StringIO(), width=width)
-    matrix_terminal.show(made, console)
+    terminal.show(made, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -230,10 +231,10 @@ def test_a_green_run_is_one_table_and_one_line() -> None:
 
 def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
     run = fine()
-    labels = [label for label, _ in matrix_view.make(run).facts]
+    labels = [label for label, _ in view.make(run).facts]
     assert "GPU" not in labels
     run.machine = {"gpu": "NVIDIA H200, 580.1", "sglang": "0.5.16"}
-    facts = dict(matrix_view.make(run).facts)
+    facts = dict(view.make(run).facts)
     assert str(facts["GPU"]) == "NVIDIA H200, 580.1"
     assert str(facts["SGLang beside it"]) == "0.5.16"
 
@@ -241,21 +242,21 @@ def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
 def test_flaky_alone_is_red_everywhere() -> None:
     made = run_of(ran("a", Outcome.GREEN), ran("b", Outcome.CRASH, Outcome.GREEN))
     assert "1 green, 1 flaky, in 75 s: red" in shown(made)
-    assert matrix_markdown.text(made).startswith("## ✗ Matrix nightly: RED")
+    assert markdown.text(made).startswith("## ✗ Matrix nightly: RED")
     assert "<title>RED" in matrix_page.html(made)
 
 
 def test_markdown_holds_nothing_that_is_read_as_markup() -> None:
-    text = matrix_markdown.text(awful())
+    text = markdown.text(awful())
     assert "<script>" not in re.sub(r"```.*?```", "", text, flags=re.S)
     assert text.count("<details>") == 8
     assert "log of red, attempt 1" in text
     assert "| kv | <code>fp8</code> | 0/2 (0%) | 1 hang, 1 red |" in text
-    green = matrix_markdown.text(fine())
+    green = markdown.text(fine())
     assert green.startswith("## ✓ Matrix nightly: green")
 
 
 def test_many_failures_are_counted_and_not_all_spelled_out() -> None:
     made = run_of(*(ran(f"bad-{n}", Outcome.RED) for n in range(100)))
     assert "and 90 more; the page has all of them" in shown(made)
-    assert "… and 70 more." in matrix_markdown.text(made)
+    assert "… and 70 more." in markdown.text(made)

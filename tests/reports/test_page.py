@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 import sample
 
-from harness.store.records import Run
-from reports import page
+from harness.store.prove.values import Run
+from reports.prove import page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request

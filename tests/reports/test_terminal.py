@@ -10,8 +10,9 @@ import pytest
 import sample
 from rich.console import Console
 
-from harness.store.records import Run, Verdict
-from reports import picture, terminal, view
+from harness.store.prove.values import Run, Verdict
+from reports import picture
+from reports.prove import terminal, view
 
 
 def shown(run: Run, width: int = 80) -> str:

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 import sample
 
-from harness.store.records import Cell, Outcome, Run, Verdict
-from reports import life, texts, view
+from harness.store.prove.values import Cell, Outcome, Run, Verdict
+from reports import texts
+from reports.prove import life, view
 
 
 def row(seen: view.View, toggle: str) -> view.Row:

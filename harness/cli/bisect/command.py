@@ -1,0 +1,147 @@
+"""`unfix bisect`: which fix a symptom is about, over toggles, releases or commits."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from harness.cli import options
+from harness.errors import UnfixError
+
+ABOUT = {
+    "toggles": "the fixes whose absence has this symptom, or with --enable those that mend it",
+    "releases": "the releases between which the outcome changes, and the toggles that explain it",
+    "commits": "the same in a checkout of SGLang: git bisect, with toggles held at each commit",
+}
+EPILOG = (
+    "COMMAND is anything that ends with 0 when all is well and with another code when the "
+    "symptom shows; 125 says 'cannot tell'. A guard of ours is named instead: its test, or "
+    "its file::test."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="over", metavar="toggles|releases|commits", required=True)
+    for kind, about in ABOUT.items():
+        sub = kinds.add_parser(kind, help=about, description=about, epilog=EPILOG)
+        names = " [TOGGLE …]" if kind == "toggles" else ""
+        sub.usage = f"unfix bisect {kind}{names} [OPTIONS] -- COMMAND …"
+        if kind == "toggles":
+            sub.add_argument("names", nargs="*", metavar="TOGGLE", help="ids, families or globs")
+            sub.add_argument(
+                "--release",
+                metavar="R",
+                help="a managed version, or 'current' (default: the SGLang of this interpreter, "
+                "else the newest managed one)",
+            )
+            sub.add_argument(
+                "--enable", action="store_true", help="the command fails: which fixes mend it"
+            )
+            _add_flaky(sub)
+        else:
+            sub.add_argument("--good", required=False, metavar="A", help="where it passes")
+            sub.add_argument("--bad", required=False, metavar="B", help="where it fails")
+        if kind == "commits":
+            sub.add_argument("--repo", type=Path, metavar="DIR", help="a checkout of SGLang")
+            sub.add_argument(
+                "--release", metavar="R", help="whose python and packages the commits run on"
+            )
+        else:
+            sub.add_argument("--all", action="store_true", help="all sets, not one of the smallest")
+            sub.add_argument("--dry-run", action="store_true", help="the plan, and nothing is run")
+            sub.add_argument("-j", "--jobs", type=int, metavar="N", help="runs at a time")
+            _add_guard(sub)
+        if kind == "releases":
+            sub.add_argument(
+                "--among", metavar="IDS", help="only these releases (a,b,…), and the two ends"
+            )
+            sub.add_argument(
+                "--toggle", action="append", default=[], metavar="T", help="only these may explain"
+            )
+        _add_judging(sub)
+        _add_shared(sub)
+
+
+def _add_flaky(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="flaky: run a set up to N times"
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=0.99, metavar="C", help="then: how sure (0.99)"
+    )
+
+
+def _add_guard(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of a guard")
+    parser.add_argument(
+        "--profile", choices=("smoke", "default", "nightly"), default="default", help="of a guard"
+    )
+    parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a run of a guard")
+
+
+def _add_judging(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=float, metavar="S", help="seconds a run may take")
+    parser.add_argument(
+        "--symptom", default="", metavar="REGEX", help="a failure counts only if its output has it"
+    )
+    parser.add_argument(
+        "--metric", default="", metavar="REGEX", help="judge by a number: the last match's group"
+    )
+    parser.add_argument("--below", type=float, metavar="X", help="it fails if that is lower")
+    parser.add_argument("--above", type=float, metavar="X", help="it fails if that is higher")
+    parser.add_argument("--serve", default="", metavar="CMD", help="a server beside the command")
+    parser.add_argument(
+        "--ready", default="", metavar="URL", help="answers once the server is ready; {port} is one"
+    )
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    for side, words in (("fixed", "with these fixes in"), ("buggy", "with these fixes out")):
+        parser.add_argument(
+            f"--hold-{side}",
+            action="append",
+            default=[],
+            metavar="IDS",
+            help=f"every run {words} (a,b,…)",
+        )
+    parser.add_argument("--resume", nargs="?", const="", metavar="ID", help="go on with a search")
+    parser.add_argument("--replay", metavar="ID", help="a stored search or a record again, unrun")
+    options.add_toggle_folders(parser)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
+    options.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from harness.cli.bisect import running
+
+    _check(arguments)
+    return running.run(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.resume is not None and arguments.replay is not None:
+        raise UnfixError("--resume runs what is missing, --replay runs nothing: say one of them")
+    again = arguments.resume is not None or arguments.replay is not None
+    if not arguments.words and not again:
+        raise UnfixError(
+            f"it needs a command, behind `--`: unfix bisect {arguments.over} … -- COMMAND"
+        )
+    if arguments.words and again:
+        raise UnfixError("a search that goes on, or is replayed, has its command already")
+    if arguments.over != "toggles" and not again and not (arguments.good and arguments.bad):
+        raise UnfixError("it needs --good, where the command passes, and --bad, where it fails")
+    if arguments.over == "commits" and not again and not arguments.repo:
+        raise UnfixError("it needs --repo, a checkout of SGLang")
+    positive = [arguments.limit, getattr(arguments, "jobs", None), getattr(arguments, "memory", 1)]
+    if any(value is not None and not 0 < value < math.inf for value in positive):
+        raise UnfixError("-j, --limit and --memory are positive numbers")
+    if arguments.over == "toggles":
+        if arguments.repeat < 1:
+            raise UnfixError("--repeat is a number of runs")
+        if not 0.5 < arguments.confidence < 1:
+            raise UnfixError("--confidence is between 0.5 and 1")
+        if arguments.repeat == 1 and arguments.confidence != 0.99:
+            raise UnfixError("--confidence goes with --repeat")

@@ -1,0 +1,134 @@
+"""`unfix doctor`: what this machine has, what is missing, what stands in for it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+
+from harness import machine as hardware
+from harness import paths
+from harness.cli import options
+from harness.cli.releases import describe
+from harness.errors import UnfixError
+from harness.releases import install, managed, sources
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool | None  # None: a fact, neither good nor bad
+    found: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    lines = [*machine(), *registry(), *releases(), *standins()]
+    if arguments.json:
+        options.print_json([vars(line) for line in lines])
+    else:
+        from rich.table import Table
+        from rich.text import Text
+
+        marks = {True: ("ok", "green"), False: ("NO", "bold red"), None: ("", "")}
+        grid = Table(box=None, pad_edge=False, show_header=False)
+        for line in lines:
+            grid.add_row(line.name, Text(*marks[line.ok]), line.found)
+        options.console().print(grid)
+    return 3 if any(line.ok is False for line in lines) else 0
+
+
+def machine() -> list[Line]:
+    version = sys.version_info[:2]
+    place = next(p for p in (paths.workspace(), *paths.workspace().parents) if p.exists())
+    free = shutil.disk_usage(place).free / 2**30
+    return [
+        Line(
+            "python",
+            version in install.PYTHONS,
+            f"{platform.python_version()} at {sys.executable}"
+            + ("" if version in install.PYTHONS else "; managed releases need 3.11 or 3.12"),
+        ),
+        Line("platform", None, f"{platform.system()} {platform.machine()}"),
+        Line("pip", *_pip()),
+        Line("disk", free > 1, f"{free:.0f} GiB free under {paths.workspace()}"),
+        Line("gpu", None, _gpu()),
+    ]
+
+
+def _pip() -> tuple[bool, str]:
+    found = importlib.util.find_spec("pip") is not None
+    return found, "there" if found else f"missing: {sys.executable} -m ensurepip"
+
+
+def _gpu() -> str:
+    return hardware.gpu() or "none: CUDA guards are n/a here"
+
+
+def registry() -> list[Line]:
+    from harness.registry import catalogue
+
+    try:
+        return [Line("toggles", True, f"{len(catalogue.load())} in {paths.toggles()}")]
+    except UnfixError as error:
+        return [Line("toggles", False, str(error))]
+
+
+def releases() -> list[Line]:
+    current = sources.current()
+    found = [
+        Line(
+            "current",
+            None,
+            f"SGLang {current.version} in {current.folder}"
+            if current
+            else "no SGLang in this python",
+        )
+    ]
+    base = install.base_folder()
+    if base.exists():
+        whole = managed.is_current(base, managed.facts(managed.LOCKS / "base.txt"))
+        found.append(
+            Line(
+                "base",
+                whole,
+                str(base)
+                if whole
+                else f"{base} is cut short or outdated: unfix releases add VERSION makes it anew",
+            )
+        )
+    for release in managed.all_releases():
+        state = describe(release)["environment"]
+        if state == "yes":
+            found.append(Line(f"release {release.name}", True, str(release.folder)))
+        elif state != "no":
+            found.append(
+                Line(
+                    f"release {release.name}", False, f"{state}: unfix releases add {release.name}"
+                )
+            )
+    missing = [r.name for r in managed.all_releases() if not r.folder.exists()]
+    if missing:
+        found.append(Line("not installed", None, ", ".join(missing)))
+    return found
+
+
+def standins() -> list[Line]:
+    """What imports in a release's environment without being there."""
+    lines = []
+    for folder, when in ((install.STANDINS, "always"), (install.STANDINS_NPU, "for NPU suites")):
+        for name in sorted(p.name for p in folder.iterdir() if (p / "__init__.py").is_file()):
+            real = sorted(paths.releases().glob(f"*/lib/python*/site-packages/{name}"))
+            says = f"a stand-in that refuses to be called, {when}"
+            if real:
+                says = f"{', '.join(map(str, real))} (real)"
+            lines.append(Line(f"stands in: {name}", None, says))
+    return lines

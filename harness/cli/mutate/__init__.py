@@ -1,0 +1,1 @@
+"""`unfix mutate`."""

@@ -1,0 +1,1 @@
+"""`unfix prove` and `unfix lifecycle`."""

@@ -1,0 +1,1 @@
+"""`unfix report`: stored runs again, one by one and over the nights."""

@@ -1,0 +1,91 @@
+"""`unfix show TOGGLE`: its story, its state on a release, and its patch as a diff."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import Any
+
+from harness.cli import options
+from harness.cli.list import STYLES, tree_or_none
+from harness.matching.states import State, find
+from harness.patching import diffs
+from harness.registry.schema import Toggle
+from harness.releases.sources import SourceTree
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="TOGGLE", help="ids, PR numbers or globs")
+    options.add_release(parser)
+    options.add_toggle_folders(parser)
+    options.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    tree = tree_or_none(arguments.release)
+    toggles = options.catalogue(arguments).select_all(arguments.names)
+    shown = [describe(toggle, tree) for toggle in toggles]
+    if arguments.json:
+        options.print_json(shown)
+    else:
+        for data in shown:
+            show(data)
+    return 1 if any(data["state"] == State.STALE.value for data in shown) else 0
+
+
+def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
+    finding = find(toggle, tree) if tree else None
+    return {
+        "id": toggle.id,
+        "title": toggle.title,
+        "why": toggle.why.strip(),
+        "family": toggle.family,
+        "symptom": toggle.symptom.value,
+        "devices": [device.value for device in toggle.devices],
+        "upstream": list(toggle.upstream),
+        "release": str(tree.version or tree.name) if tree else None,
+        "state": finding.state.value if finding else None,
+        "problem": finding.problem if finding else "",
+        "nearest": finding.nearest if finding else "",
+        "variants": [
+            {"releases": v.releases, "targets": [str(t) for t in v.targets]}
+            for v in toggle.variants
+        ],
+        "does": {State.FIXED: "revert", State.BUGGY: "enable"}.get(finding.state, "")
+        if finding
+        else "",
+        "diff": diffs.of(finding, tree) if finding and tree else "",
+    }
+
+
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def show(data: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    out = options.console()
+    out.print(Text.assemble((data["id"], "bold"), "  ", data["title"]))
+    facts = f"{data['family']} · {data['symptom']} · {', '.join(data['devices'])}"
+    if data["upstream"]:
+        facts += " · " + ", ".join(f"#{number}" for number in data["upstream"])
+    out.print(Text(facts, style="dim"))
+    if data["why"]:
+        print(textwrap.indent(textwrap.fill(data["why"], 96), "  "))
+    out.print()
+    for variant in data["variants"]:
+        for target in variant["targets"]:
+            out.print(Text(f"  {variant['releases']:<18} {target}"), soft_wrap=True)
+    out.print()
+    if data["state"]:
+        style = STYLES[data["state"]]
+        out.print(Text.assemble(f"on SGLang {data['release']}: ", (data["state"], style)))
+    if data["problem"]:
+        out.print(Text(data["problem"], style="red"))
+    if data["nearest"]:
+        out.print(Text(data["nearest"]), soft_wrap=True)
+    if data["diff"]:
+        out.print(f"`{data['does']}` does this:")
+        for line in data["diff"].splitlines():
+            out.print(Text(line, style=COLOURS.get(line[:1], "")), soft_wrap=True)
+    out.print()

@@ -1,0 +1,1 @@
+"""Proofs and lifecycles, kept."""

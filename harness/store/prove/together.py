@@ -1,0 +1,87 @@
+"""Several runs seen as one: shards, machines, and what was run again."""
+
+from __future__ import annotations
+
+from harness.store.prove.values import Cell, OnRelease, Run
+
+
+def together(runs: list[Run]) -> Run:
+    """One run with the cells of all; where two have the same cell, the later one's counts."""
+    ordered = sorted(runs, key=lambda run: run.started)
+    if len(ordered) == 1:
+        return ordered[0]
+    cells: dict[tuple[str, str, str, str], Cell] = {}
+    releases: dict[tuple[str, str], OnRelease] = {}
+    for run in ordered:
+        for cell in run.cells:
+            if cell.verdict is not None or cell.key not in cells:
+                cells[cell.key] = cell
+        for on in run.releases:
+            known = releases.get((on.release, on.device))
+            releases[on.release, on.device] = on if known is None else _joined(known, on)
+    return Run(
+        id="+".join(run.id for run in ordered),
+        kind=ordered[0].kind,
+        started=ordered[0].started,
+        status="finished" if all(run.status == "finished" for run in ordered) else "stopped",
+        seconds=sum(run.seconds for run in ordered),
+        command=ordered[-1].command,
+        settings={"runs": {run.id: run.settings for run in ordered}},
+        releases=list(releases.values()),
+        toggles=list({toggle.id: toggle for run in ordered for toggle in run.toggles}.values()),
+        cells=sorted(cells.values(), key=lambda cell: cell.key),
+    )
+
+
+def _joined(earlier: OnRelease, later: OnRelease) -> OnRelease:
+    """A release that two runs met."""
+    return OnRelease(
+        release=later.release,
+        device=later.device,
+        versions=later.versions,
+        machine=later.machine,
+        seconds_to_start=earlier.seconds_to_start + later.seconds_to_start,
+        seconds=earlier.seconds + later.seconds,
+        states=earlier.states | later.states,
+        patches=earlier.patches | later.patches,
+        unguarded=_unguarded(earlier, later),
+        problems=list(dict.fromkeys(earlier.problems + later.problems)),
+    )
+
+
+def _unguarded(earlier: OnRelease, later: OnRelease) -> list[str] | None:
+    """A toggle is unguarded if whoever looked found no guard."""
+    looked = [on.unguarded for on in (earlier, later) if on.unguarded is not None]
+    if not looked:
+        return None
+    return [name for name in looked[-1] if all(name in found for found in looked)]
+
+
+def say_what_is_missing(runs: list[Run], whole: Run) -> None:
+    """Shards that are not here are a problem of whoever reports the whole."""
+    parts = _missing_parts(runs)
+    for on in whole.releases:
+        problem = parts.get((on.release, on.device))
+        if problem and problem not in on.problems:
+            on.problems.append(problem)
+
+
+def _missing_parts(runs: list[Run]) -> dict[tuple[str, str], str]:
+    """Releases of which not all shards are here, and which those are."""
+    parts: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for run in runs:
+        part, _, of = str(run.settings.get("shard", "1/1")).partition("/")
+        for on in run.releases:
+            seen = parts.setdefault((on.release, on.device), {})
+            seen.setdefault(int(of or 1), set()).add(int(part))
+    missing = {}
+    for key, seen in parts.items():
+        if not any(len(found) == of for of, found in seen.items()):
+            lacking = [
+                f"{part}/{of}"
+                for of, found in seen.items()
+                for part in range(1, of + 1)
+                if part not in found
+            ]
+            missing[key] = f"a part of the cells is not here: shard {', '.join(lacking)}"
+    return missing

@@ -1,0 +1,29 @@
+"""A search as one HTML file: the verdict, the culprits, and a picture of how they were found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.store.bisect.values import Search
+from reports import one_file
+from reports.bisect import view
+from reports.prove.page import cut
+
+STYLES = ("shared/page.css", "shared/panel.css", "shared/runs.css")
+MOST = 400  # rows; a flaky search joins its runs anyway
+
+
+def write(search: Search, file: Path) -> None:
+    one_file.write(html(search), file)
+
+
+def html(search: Search) -> str:
+    values = {
+        "seen": view.make(search),
+        "search": search,
+        "glyphs": view.GLYPHS,
+        "tones": view.TONES,
+        "why": view.WHY,
+        "most": MOST,
+    }
+    return one_file.rendered("bisect/page.html.j2", values, styles=STYLES, filters={"cut": cut})

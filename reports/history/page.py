@@ -1,0 +1,37 @@
+"""A history as one HTML file, without a script: pictures first, then what to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.history.costs import Prices
+from harness.history.values import History, State
+from reports import one_file
+from reports.eval.view import line as short
+from reports.history import charts, view
+from reports.history.view import MARKS, SILENT, HistoryView
+
+STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page.css")
+
+
+def write(history: History, file: Path, prices: Prices) -> None:
+    one_file.write(html(history, prices), file)
+
+
+def html(history: History, prices: Prices) -> str:
+    seen = HistoryView(history, prices)
+    values = {
+        "seen": seen,
+        "history": history,
+        "view": view,
+        "marks": MARKS,
+        "legend": [mark for state, mark in MARKS.items() if state is not State.IDLE] + [SILENT],
+        "mended": history.of(State.MENDED),
+        "trends": charts.trends(seen),
+        "costs": charts.costs(seen),
+        "charts": charts,
+        "rows": view.ROWS,
+    }
+    return one_file.rendered(
+        "history/page.html.j2", values, styles=STYLES, filters={"short": short}
+    )

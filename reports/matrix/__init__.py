@@ -1,0 +1,1 @@
+"""A matrix run, shown."""

@@ -1,0 +1,324 @@
+"""Where in a history the outcome changes: over made-up outcomes, and over commits, by real git."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bisecting import TOY, Bisect
+
+from harness.bisect.history import History, Releases, summary
+from harness.bisect.hunt import Hunt, Teller
+from harness.bisect.runners import Choices, Job, Place
+from harness.errors import UnfixError
+from harness.registry.catalogue import Catalogue
+from harness.releases.sources import FolderTree
+from harness.store.bisect.values import Answer, Search, Step, Trial
+
+NAMES = [f"1.{i}" for i in range(12)]
+
+
+class MadeUp:
+    """Answers as it was told to, by release."""
+
+    jobs = 1
+
+    def __init__(self, answers: dict[str, Answer], steady: bool = True) -> None:
+        self.answers = answers
+        self.steady = steady
+        self.asked: list[str] = []
+
+    def unfit(self, place: Place, choices: Choices) -> dict[str, str]:
+        return {}
+
+    def run(self, batch: list[Job]) -> Iterator[tuple[int, Trial]]:
+        for index, job in enumerate(batch):
+            self.asked.append(job.place.name)
+            answer = self.answers[job.place.name]
+            yield index, Trial(job.place.name, list(job.toggles), job.why, answer, answer.value)
+
+    def close(self) -> None: ...
+
+
+class Nowhere:
+    def trial(self, search: str, number: int, trial: Trial) -> None: ...
+
+    def end_search(self, search: Search) -> None: ...
+
+
+def step(answers: dict[str, Answer], good: str, bad: str) -> tuple[Step, MadeUp, Search]:
+    runner = MadeUp(answers)
+    search = Search("s", "releases", "", ["x"])
+    hunt = Hunt(search, runner, Nowhere(), Teller())
+    history = History(NAMES, lambda name: Place(name, FolderTree(TOY, name), Path(), Path()))
+    known = Catalogue([])
+    return Releases(hunt, history, [], known, {}).go(good, bad), runner, search
+
+
+def outcomes(changes_at: int, first: Answer = Answer.PASSES) -> dict[str, Answer]:
+    other = Answer.FAILS if first is Answer.PASSES else Answer.PASSES
+    return {name: first if i < changes_at else other for i, name in enumerate(NAMES)}
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_the_step_is_found_either_way_round(at: int) -> None:
+    for first, ends in ((Answer.PASSES, ("1.0", "1.11")), (Answer.FAILS, ("1.11", "1.0"))):
+        found, runner, _ = step(outcomes(at, first), *ends)
+        assert (found.before, found.after) == (NAMES[at - 1], NAMES[at])
+        assert found.between == []
+        assert len(runner.asked) <= 2 + 4
+
+
+@pytest.mark.parametrize("untold", [{5}, {4, 5, 6}, {1, 2, 3, 4, 5, 6, 7}, set(range(1, 11))])
+def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
+    answers = outcomes(6)
+    for i in untold:
+        answers[NAMES[i]] = Answer.CANNOT_TELL
+    found, _, search = step(answers, "1.0", "1.11")
+    told = [i for i in range(12) if i not in untold]
+    before = max(i for i in told if i < 6)
+    after = min(i for i in told if i >= 6)
+    assert (found.before, found.after) == (NAMES[before], NAMES[after])
+    assert found.between == NAMES[before + 1 : after]
+    verdict, text = summary(found, search.parts)
+    assert all(name in text for name in found.between)
+    assert verdict == ("cannot tell" if found.between else "found")
+
+
+def test_ends_that_do_not_differ_as_said_are_told() -> None:
+    with pytest.raises(UnfixError, match="wrong way round"):
+        step(outcomes(6), "1.11", "1.0")
+    with pytest.raises(UnfixError, match="nothing changes between them: it passes"):
+        step(dict.fromkeys(NAMES, Answer.PASSES), "1.0", "1.11")
+    with pytest.raises(UnfixError, match="nothing changes between them: it fails"):
+        step(dict.fromkeys(NAMES, Answer.FAILS), "1.0", "1.11")
+    with pytest.raises(UnfixError, match=r"--bad 1\.11: it cannot be told"):
+        step({**outcomes(6), "1.11": Answer.CANNOT_TELL}, "1.0", "1.11")
+
+
+def test_a_step_without_toggles_says_that_none_explains_it() -> None:
+    found, _, search = step(outcomes(6), "1.0", "1.11")
+    verdict, text = summary(found, search.parts)
+    assert verdict == "found"
+    assert "between 1.5 and 1.6" in text
+    assert "No toggle explains it" in text
+
+
+# Commits
+
+CHECK = """
+import sys
+from sglang import forms
+if not hasattr(forms, 'plain'): sys.exit(125)
+sys.exit(3 if forms.Forms().width != 8 or forms.Forms.static(5) != 4 else 0)
+"""
+
+
+class Repository:
+    """A checkout of the toy release, with a history."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.forms = folder / "python" / "sglang" / "forms.py"
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(TOY / "sglang", folder / "python" / "sglang", ignore=ignore)
+        (self.folder / "python" / "sglang" / "srt" / "__init__.py").touch()
+        self.git("init", "--quiet")
+        self.commits: list[str] = []
+
+    def git(self, *words: str) -> str:
+        who = ("-c", "user.name=Toy", "-c", "user.email=toy@example.org")
+        done = subprocess.run(
+            ["git", "-C", str(self.folder), *who, *words],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def commit(self, what: str, *replaced: tuple[str, str]) -> str:
+        text = self.forms.read_text()
+        for old, new in replaced:
+            assert old in text
+            text = text.replace(old, new)
+        self.forms.write_text(text)
+        (self.folder / "NOTES").write_text(what)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", what)
+        self.commits.append(self.git("rev-parse", "HEAD"))
+        return self.commits[-1]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repo")
+
+
+@pytest.fixture
+def history(repository: Repository) -> Repository:
+    """A bug that comes with the seventh commit, and another that is there from the third on."""
+    for i in range(10):
+        edits: list[tuple[str, str]] = []
+        if i == 2:
+            edits = [("return value - 1\n", "return value - 100\n")]
+        if i == 6:
+            edits = [("width = 8", "width = 80")]
+        repository.commit(f"commit {i}", *edits)
+    return repository
+
+
+def commits(
+    bisect: Bisect, repository: Repository, good: str, bad: str, *options: str
+) -> list[str]:
+    script = bisect.root / "check.py"
+    script.write_text(CHECK)
+    return [
+        *("--repo", str(repository.folder), "--release", "current", "--good", good, "--bad", bad),
+        *(*options, "--", "python", str(script)),
+    ]
+
+
+def test_the_commit_is_found_and_the_checkout_is_left_alone(
+    bisect: Bisect, history: Repository
+) -> None:
+    branch = history.git("status", "--branch", "--porcelain")
+    found = bisect.search(*commits(bisect, history, history.commits[0], "HEAD"), kind="commits")
+    assert found["verdict"] == "found", found["summary"]
+    assert history.commits[2].startswith(found["step"]["after"])
+    assert "commit 2" in found["step"]["about"]
+    assert found["step"]["changed"] == ["toy-static: fixed → buggy"]
+    assert history.git("status", "--branch", "--porcelain") == branch
+    assert history.git("worktree", "list").count("\n") == 0
+    assert not history.git("for-each-ref", "refs/bisect")
+
+
+def test_a_known_fix_is_held_while_another_is_searched(bisect: Bisect, history: Repository) -> None:
+    words = commits(bisect, history, history.commits[0], "HEAD", "--hold-fixed", "toy-static")
+    found = bisect.search(*words, kind="commits")
+    assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
+    assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
+    held = {tuple(trial["toggles"]) for trial in found["trials"]}
+    assert held == {(), ("toy-static",)}  # only where it is not in already
+
+
+def test_the_commit_that_mends_it(bisect: Bisect, history: Repository) -> None:
+    mended = history.commit(
+        "mended", ("return value - 100\n", "return value - 1\n"), ("width = 80", "width = 8")
+    )
+    history.commit("later")
+    words = commits(bisect, history, "HEAD", history.commits[4])
+    found = bisect.search(*words, kind="commits")
+    assert mended.startswith(found["step"]["after"])
+
+
+def test_commits_that_cannot_be_told_are_named(bisect: Bisect, history: Repository) -> None:
+    broken = Repository(bisect.root / "other")
+    broken.commit("fine")
+    broken.commit("cannot be told", ("def plain(", "def planned("))
+    broken.commit("nor this")
+    broken.commit("bad", ("def planned(", "def plain("), ("width = 8", "width = 80"))
+    words = commits(bisect, broken, broken.commits[0], "HEAD")
+    found = bisect.search(*words, kind="commits")
+    assert found["verdict"] == "cannot tell"
+    assert broken.commits[3].startswith(found["step"]["after"])
+    assert [len(found["step"]["between"])] == [2]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "says"),
+    [
+        ("HEAD", "HEAD~9", "the wrong way round"),
+        ("HEAD~9", "HEAD~8", "nothing changes between them"),
+        ("HEAD~3", "nosuch", "has no commit 'nosuch'"),
+        ("HEAD", "HEAD", "neither of the two"),
+    ],
+)
+def test_wrong_ends_are_told(
+    bisect: Bisect, history: Repository, good: str, bad: str, says: str
+) -> None:
+    done = bisect.run(*commits(bisect, history, good, bad), kind="commits")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert history.git("worktree", "list").count("\n") == 0
+
+
+def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Repository) -> None:
+    for i in range(8):
+        repository.commit(f"commit {i}")
+    count = bisect.root / "count"
+    script = bisect.root / "twice.py"
+    script.write_text(
+        f"import sys\nfrom sglang import forms\nopen({str(count)!r}, 'a').write('x')\n"
+        f"sys.exit(len(open({str(count)!r}).read()) in (2, 3))\n"
+    )
+    words = [*commits(bisect, repository, repository.commits[0], "HEAD")[:-1], str(script)]
+    found = bisect.search(*words, kind="commits")
+    assert found["verdict"] == "cannot tell"
+    assert "in two ways" in found["summary"]
+
+
+def test_what_a_run_leaves_is_gone_before_the_next(bisect: Bisect, history: Repository) -> None:
+    """Cached bytecode above all: it is told from another commit's by size and second alone."""
+    words = commits(bisect, history, history.commits[0], "HEAD")
+    script = bisect.root / "check.py"
+    script.write_text(
+        "import pathlib, sys\n"
+        "here = pathlib.Path.cwd()\n"
+        "if list(here.rglob('__pycache__')) or (here / 'left').exists(): sys.exit(125)\n"
+        "(here / 'left').touch()\n"
+        f"{CHECK}"
+    )
+    found = bisect.search(*words, kind="commits")
+    assert history.commits[2].startswith(found["step"]["after"])
+    assert {trial["answer"] for trial in found["trials"]} == {"passes", "fails"}
+
+
+def test_an_accident_of_our_own_is_no_answer(bisect: Bisect, history: Repository) -> None:
+    """Neither the failure nor the commit before it, which cannot be told, hides it."""
+    words = commits(bisect, history, history.commits[0], "HEAD")
+    count = bisect.root / "count"
+    script = bisect.root / "check.py"
+    script.write_text(
+        f"import pathlib\nroot = pathlib.Path({str(bisect.root)!r})\n"
+        "with open(root / 'count', 'a') as file: file.write('x')\n"
+        "if (root / 'count').stat().st_size == 3:\n"
+        "    for asked in root.glob('.unfix/searches/*/asked.spec'): asked.write_text('nothing')\n"
+        "    raise SystemExit(125)\n"
+        f"{CHECK}"
+    )
+    done = bisect.run(*words, kind="commits")
+    assert count.stat().st_size == 3
+    assert done.returncode == 2
+    assert "git bisect run" in done.stderr
+    assert "found" not in done.stdout
+
+
+def test_a_commit_that_cannot_be_read_is_no_answer(bisect: Bisect, history: Repository) -> None:
+    text = history.forms.read_bytes()
+    history.forms.write_bytes(text + b"# \xff\n")
+    history.git("commit", "--quiet", "--all", "--message", "not UTF-8")
+    history.forms.write_bytes(text)
+    last = history.commit("and back")
+    words = commits(bisect, history, history.commits[0], last, "--hold-fixed", "toy-static")
+    found = bisect.search(*words, kind="commits")
+    assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
+
+
+def test_commits_replay_and_a_changed_log_is_refused(bisect: Bisect, history: Repository) -> None:
+    record = bisect.root / "record.json"
+    words = commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
+    found = bisect.search(*words, kind="commits")
+    again = ("--replay", str(record), "--repo", str(history.folder))
+    replayed = bisect.search(*again, kind="commits")
+    assert replayed["step"] == found["step"]
+    log = json.loads(record.read_text())
+    for trial in log["trials"]:
+        if trial["where"] == found["step"]["before"]:
+            trial["answer"] = "fails"
+    record.write_text(json.dumps(log))
+    done = bisect.run(*again, kind="commits")
+    assert done.returncode == 2

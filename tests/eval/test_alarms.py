@@ -1,0 +1,122 @@
+"""How often verdicts of paired accuracy alarm falsely, and how often an interval holds."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+
+from harness.eval import paired
+from harness.eval.paired import (
+    Pair,
+    Verdict,
+    decide,
+    interval,
+    mcnemar,
+    wanted,
+)
+
+
+def draw(chance: random.Random, size: int, losing: float, gaining: float) -> tuple[int, int]:
+    lost = gained = 0
+    for _ in range(size):
+        at = chance.random()
+        lost += at < losing
+        gained += losing <= at < losing + gaining
+    return lost, gained
+
+
+# False alarms
+
+
+@cache
+def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdict:
+    side = (lost, items - lost - gained, gained)
+    return decide(side, side, wanted(cells, alpha), paired.TOLERANCE)
+
+
+def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
+    """All items flip, a look after each: the worst that a null can be. Every course is counted."""
+    cells, looks = 12, 400
+    courses, alarms = {0: 1.0}, 0.0
+    for items in range(1, looks + 1):
+        after: dict[int, float] = {}
+        for lost, odds in courses.items():
+            for more in (0, 1):
+                after[lost + more] = after.get(lost + more, 0.0) + odds / 2
+        for lost in list(after):
+            if word(lost, items - lost, items, cells, paired.ALPHA) in (
+                Verdict.REGRESSED,
+                Verdict.IMPROVED,
+            ):
+                alarms += after.pop(lost)
+        courses = after
+    assert alarms <= paired.ALPHA / cells
+    assert alarms >= paired.ALPHA / cells / 10  # no weaker than it has to be, either
+
+
+def nights(count: int, alpha: float, naive: bool) -> float:
+    """The part of nights with an alarm, over 12 cells without a change and 16 looks at each."""
+    cells, alarms = 12, 0
+    chance = random.Random(20)
+    for _ in range(count):
+        alarm = False
+        for cell in range(cells):
+            churn = (0.02, 0.1, 0.3, 1.0)[cell % 4]
+            lost = gained = 0
+            for look in range(1, 17):
+                # Only how many flip and which way matters; whole batches are drawn by their bits.
+                flips = sum(chance.random() < churn for _ in range(50)) if churn < 1 else 50
+                up = chance.getrandbits(flips).bit_count() if flips else 0
+                lost, gained = lost + up, gained + flips - up
+                if naive:
+                    alarm |= mcnemar(lost, gained)[1] < alpha / cells
+                    continue
+                said = word(lost, gained, 50 * look, cells, alpha)
+                alarm |= said in (Verdict.REGRESSED, Verdict.IMPROVED)
+                if said is not Verdict.CANNOT_TELL:
+                    break
+        alarms += alarm
+    return alarms / count
+
+
+def test_one_false_alarm_in_a_hundred_nights_at_most() -> None:
+    assert nights(3000, 0.01, naive=False) <= 0.01
+
+
+def test_the_same_nights_alarm_too_often_if_each_look_is_taken_for_the_only_one() -> None:
+    assert nights(300, 0.1, naive=True) > 0.1
+    assert nights(300, 0.1, naive=False) <= 0.1
+
+
+# Coverage
+
+
+@pytest.mark.parametrize(
+    ("losing", "gaining"), [(0.0, 0.0), (0.02, 0.02), (0.1, 0.0), (0.15, 0.05), (0.5, 0.5)]
+)
+def test_the_interval_holds_at_all_looks(losing: float, gaining: float) -> None:
+    trials, missed = 120, 0
+    chance = random.Random(7)
+    for _ in range(trials):
+        pair = Pair()
+        inside = True
+        for size in (10, 20, 70, 100):
+            lost, gained = draw(chance, size, losing, gaining)
+            pair += Pair(size - lost - gained, 0, lost, gained)
+            low, high = interval(pair, wanted(1, 0.1))
+            inside &= low <= losing - gaining <= high
+        missed += not inside
+    assert missed <= 0.1 * trials
+
+
+def test_the_interval_closes_in() -> None:
+    widths = []
+    for size in (100, 400, 1600, 6400):
+        pair = Pair(size * 80 // 100, 0, size * 15 // 100, size * 5 // 100)
+        low, high = interval(pair, wanted(1, 0.05))
+        assert low < 0.1 < high
+        widths.append(high - low)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < 0.04

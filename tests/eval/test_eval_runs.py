@@ -1,0 +1,442 @@
+"""Whole runs over servers that are not SGLang: what they come to, and what is left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faked import (
+    MODULE,
+    PYTHON,
+    TOY,
+    Fakes,
+    alive,
+    being,
+    ended,
+    eventually,
+    fake,
+    pids_in,
+    with_share,
+)
+
+from harness import paths
+from harness.errors import UnfixError, UnknownToggle
+from harness.eval import comparing, paired
+from harness.eval.matrix import FaultIn
+from harness.eval.run import Run
+from harness.prove import processes
+from harness.store.database import Store
+from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
+
+
+def holds(share: list[int], count: int) -> int:
+    """For how many of the first items a share holds."""
+    return len(with_share(share, count))
+
+
+def only(evaluation: Evaluation, kind: str = "accuracy") -> Compared:
+    [found] = [one for one in evaluation.compared if one.kind == kind]
+    return found
+
+
+# Verdicts
+
+
+def test_a_candidate_that_answers_wrongly_has_regressed_and_is_asked_no_further(
+    fakes: Fakes,
+) -> None:
+    record = fakes.root / "asked"
+    wrong = [4, 1]
+    evaluation = fakes.run(
+        fake("base"), fake("worse", "base", wrong=wrong, record=str(record)), items=200
+    )
+    found = only(evaluation)
+    assert found.verdict is Judged.REGRESSED
+    assert found.items < 200
+    assert found.items % paired.BATCH == 0
+    assert len(record.read_text().splitlines()) == found.items
+    assert (found.lost, found.gained, found.errors) == (holds(wrong, found.items), 0, 0)
+    assert [one.why for one in found.differences] == ["lost"] * found.lost
+    assert evaluation.state == "done"
+    assert not evaluation.green
+    [problem] = evaluation.problems
+    assert "worse against base (unfix_recall): regressed" in problem
+
+
+def test_alike_is_the_same(fakes: Fakes) -> None:
+    evaluation = fakes.run(fake("base"), fake("one", "base", like="base"), items=200)
+    assert only(evaluation).verdict is Judged.SAME
+    assert only(evaluation, "tokens").verdict is Judged.EQUAL
+    assert evaluation.green, evaluation.problems
+    assert evaluation.one("one").accepted == 2.5
+    assert evaluation.one("one").how == "afresh"
+    assert len(evaluation.one("base").again) >= 16  # its noise, measured
+
+
+def test_better_is_improved(fakes: Fakes) -> None:
+    evaluation = fakes.run(fake("base", wrong=[2, 1]), fake("one", "base"), items=200)
+    assert only(evaluation).verdict is Judged.IMPROVED
+    assert evaluation.green
+
+
+def test_doubts_are_asked_further_until_they_are_told(fakes: Fakes) -> None:
+    evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=400)
+    found = only(evaluation)
+    assert (found.verdict, found.items) == (Judged.SAME, 20 + paired.ITEMS)
+    assert [len(served.answers) for served in evaluation.served] == [220] * 2
+    assert evaluation.green
+
+
+def test_doubts_end_at_the_limit(fakes: Fakes) -> None:
+    evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=40)
+    assert (only(evaluation).verdict, only(evaluation).items) == (Judged.CANNOT_TELL, 40)
+    assert not evaluation.green
+
+
+def test_doubts_end_where_there_are_no_more_items(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Run._task
+    monkeypatch.setattr(Run, "_task", lambda *given: replace(original(*given), items=30))
+    evaluation = fakes.run(fake("base"), fake("one", "base"), items=60, limit=400)
+    assert (only(evaluation).verdict, only(evaluation).items) == (Judged.CANNOT_TELL, 30)
+    assert evaluation.state == "done"
+    assert not evaluation.green
+
+
+def test_two_doubts_of_one_base_at_different_places(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each of them lacks is asked of the base, whichever comes last."""
+    short = fake("short", "base")
+    short.items = 10
+    monkeypatch.setattr(paired, "ITEMS", 15)
+    evaluation = fakes.run(fake("base"), fake("long", "base"), short, items=30, limit=45)
+    assert [(one.candidate, one.items) for one in evaluation.compared] == [
+        ("long", 45),
+        ("short", 45),
+    ]
+    assert {one.verdict for one in evaluation.compared} == {Judged.CANNOT_TELL}
+
+
+# What goes wrong
+
+
+def test_errors_are_open_and_red(fakes: Fakes) -> None:
+    share = [5, 1]
+    evaluation = fakes.run(fake("base"), fake("one", "base", http=share), items=50, limit=50)
+    found, served = only(evaluation), evaluation.one("one")
+    errors = holds(share, 50)
+    assert (found.verdict, found.errors, found.lost) == (Judged.CANNOT_TELL, errors, 0)
+    assert sum(answer.right is None for answer in served.answers) == errors
+    assert len(served.answers) == 50
+    assert [one.why for one in found.differences] == ["error"] * errors
+    judged = paired.judge(paired.Pair(both_right=50 - errors, may_lose=errors))
+    assert (found.low, found.high) == (judged.low, judged.high)
+    assert any(f"{errors} of its answers are errors, as HTTP 500" in x for x in evaluation.problems)
+
+
+def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
+    evaluation = fakes.run(
+        fake("base", dies_at=60), fake("one", "base", like="base"), items=100, limit=400
+    )
+    base = evaluation.one("base")
+    assert base.failure == "the server died: RuntimeError: no more (exit code 1)"
+    assert len(base.answers) == 100
+    assert 50 < sum(answer.right is True for answer in base.answers) < 60
+    assert sum(answer.right is None for answer in base.answers) > 40
+    assert len(evaluation.one("one").answers) == 100
+    assert {one.verdict for one in evaluation.compared} == {Judged.CANNOT_TELL}
+    assert not evaluation.green
+
+
+def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
+    evaluation = fakes.run(
+        fake("base"), fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
+    )
+    served = evaluation.one("one")
+    assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
+    assert any(answer.right for answer in served.answers)
+    found = only(evaluation)
+    assert (found.verdict, found.errors > 0) == (Judged.FAILED, True)
+    assert "out of memory" in found.words
+    assert not evaluation.green
+
+
+def test_nothing_answered_is_red(fakes: Fakes) -> None:
+    evaluation = fakes.run(fake("base", stillborn=True), fake("one", "base", stillborn=True))
+    assert evaluation.state == "done"
+    assert not any(served.answers for served in evaluation.served)
+    assert "nothing was answered" in evaluation.problems
+    assert all("ended before it was ready" in served.failure for served in evaluation.served)
+
+
+def test_what_is_absent_is_not_served(fakes: Fakes) -> None:
+    gone = fake("gone", "base")
+    gone.absent = "needs a GPU"
+    evaluation = fakes.run(fake("base"), gone)
+    assert (only(evaluation).verdict, only(evaluation).words) == (Judged.NA, "needs a GPU")
+    assert "nothing was compared" in evaluation.problems
+    assert not (fakes.root / "servers" / "gone").exists()
+
+
+def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
+    going = fakes.prepared(fake("base"), tasks=["unfix"])
+    with pytest.raises(UnfixError, match="unfix is several tasks of lm-eval"):
+        going.go()
+    assert going.evaluation.state == "stopped"
+    assert not going.evaluation.green
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), UnfixError("it ended")])
+def test_what_fails_after_a_stop_is_told_beside_it(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    going = fakes.prepared(fake("base"))
+
+    def stopped() -> None:
+        raise stop
+
+    def full() -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(going, "_serve_all", stopped)
+    monkeypatch.setattr(going, "_compare_all", full)
+    with pytest.raises(type(stop)) as raised:
+        going.go()
+    assert raised.value is stop
+    assert stop.__notes__ == ["and then OSError: no space left"]
+    assert going.evaluation.state == "stopped"
+
+
+def answers(*numbers: int, prompt: str = "p") -> list[Answer]:
+    return [Answer("t", number, prompt, "a", "a", True, tokens=["a"]) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "words"),
+    [
+        (answers(0, 1), answers(0, 1, 2), "the base was never asked t:2"),
+        (answers(0), answers(0, prompt="q"), "asked different things as t:0"),
+        (answers(0), answers(), "the task has no items"),
+    ],
+)
+def test_different_items_are_not_compared(
+    fakes: Fakes, base: list[Answer], candidate: list[Answer], words: str
+) -> None:
+    first, second = (
+        Served(name, "m", "r", [], "cpu", answers=some)
+        for name, some in (("base", base), ("one", candidate))
+    )
+    with pytest.raises(UnfixError, match=words) as refused:
+        comparing.accuracy(first, second, "t", cells=1, tolerance=0.05)
+    assert candidate == [] or isinstance(refused.value, paired.DifferentItems)
+    going = fakes.prepared(fake("base"), fake("one", "base"))
+    second.answers = second.answers or answers(0)
+    task = "t" if candidate else "u"
+    found = going._pair(first, second, "accuracy", "", task)
+    assert found.verdict is Judged.CANNOT_TELL
+    assert words in found.words
+    assert not found.verdict.seen  # no fault is caught by a mistake of ours
+
+
+# Faults
+
+
+def without(**be: Any) -> dict[str, Any]:
+    return {"without": {"toy-plain": be}}
+
+
+def faulty(fakes: Fakes, **be: Any) -> Evaluation:
+    faults = [FaultIn(["one"], revert="toy-plain")]
+    one = fake("one", like="base", **without(**be))
+    one.environment = {"PYTHONPATH": str(TOY)}
+    return fakes.run(fake("base"), one, faults=faults, items=20)
+
+
+def test_a_fault_that_ends_its_server_is_caught_by_that(fakes: Fakes) -> None:
+    evaluation = faulty(fakes, dies_at=5)
+    [fault] = evaluation.faults
+    assert (fault.caught, fault.user_sees, fault.reach) == (True, "crash", 1)
+    assert evaluation.one("one without toy-plain").revert == ["toy-plain"]
+    assert evaluation.missed == []
+    assert evaluation.green, evaluation.problems
+
+
+def test_a_fault_that_hides_its_server_before_it_is_ready_is_caught(fakes: Fakes) -> None:
+    [fault] = faulty(fakes, stillborn=True).faults
+    assert (fault.caught, fault.user_sees) == (True, "crash")
+
+
+def test_a_fault_that_answers_wrongly_is_caught(fakes: Fakes) -> None:
+    evaluation = faulty(fakes, wrong=[2, 1])
+    [fault] = evaluation.faults
+    assert (fault.caught, fault.user_sees) == (True, "wrong answers")
+    assert evaluation.green, evaluation.problems
+
+
+def test_a_fault_that_nobody_sees_is_missed_and_red(fakes: Fakes) -> None:
+    evaluation = faulty(fakes)
+    [fault] = evaluation.faults
+    assert (fault.caught, fault.user_sees, fault.by) == (False, "nothing", [])
+    assert evaluation.missed == [fault]
+    assert any("toy-plain in one was not noticed" in problem for problem in evaluation.problems)
+
+
+def test_what_goes_wrong_without_the_fault_is_not_held_against_it(fakes: Fakes) -> None:
+    evaluation = faulty(fakes, wrong=[2, 1], reach=False)
+    [fault] = evaluation.faults
+    assert (fault.caught, fault.reach) == (False, 0)
+    assert "never ran" in fault.user_sees
+    assert not evaluation.green
+
+
+def test_a_fault_that_nobody_knows_is_refused_before_anything_is_served(fakes: Fakes) -> None:
+    with pytest.raises(UnknownToggle, match="toy-plane"):
+        fakes.prepared(fake("base"), faults=[FaultIn(["base"], revert="toy-plane")])
+
+
+# The end
+
+
+DRIVER = """
+import functools, sys
+from harness.cli import evaluating, main
+from harness.eval import scorer
+module, python = sys.argv[1:3]
+evaluating.Where = functools.partial(evaluating.Where, module=module)
+if python:
+    scorer.python = lambda: python
+sys.exit(main.main(["eval", *sys.argv[3:]]))
+"""
+SILENT = """
+import os, sys, time
+os.write(int(sys.argv[2]), b'{"ready": 1}\\n')
+os.read(int(sys.argv[1]), 65536)
+open(sys.argv[3], "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def unfix_eval(home: Path, python: str, *words: str) -> subprocess.Popen[str]:
+    if not (home / ".releases").exists():
+        (home / ".releases").symlink_to(paths.releases())
+    here = os.pathsep.join([str(paths.project()), str(TOY)])
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, MODULE, python, *words],
+        cwd=home,
+        env={**os.environ, "UNFIX_HOME": str(home), "PYTHONPATH": here},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
+    (home / "m.yaml").write_text(
+        json.dumps(
+            {
+                "name": "m",
+                "device": "cpu",
+                "release": "current",
+                "tasks": ["recall"],
+                "configurations": [
+                    {"name": "base", "model": "llama", "serve": being(**be)},
+                    {"name": "other", "model": "llama", "serve": being(**be)},
+                    {
+                        "name": "one",
+                        "model": "llama",
+                        "serve": being(),
+                        "against": "base",
+                        "like": "base",
+                    },
+                ],
+            }
+        )
+    )
+    return ["m.yaml", "--afresh", "-j", str(jobs)]
+
+
+def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
+    before = set(processes.below(os.getpid()))
+    assert fakes.run(fake("base"), fake("alike", "base"), items=25).state == "done"
+    assert set(processes.below(os.getpid())) <= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
+    tmp_path: Path, number: signal.Signals, jobs: int
+) -> None:
+    (tmp_path / "silent.py").write_text(SILENT)
+    asked = tmp_path / "asked"
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nexec {PYTHON} {tmp_path / "silent.py"} "$3" "$4" {asked}.$$\n'
+    )  # fmt: skip
+    python.chmod(0o755)
+    pids = tmp_path / "pids"
+    be = {"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)}
+    words = words_for(tmp_path, jobs=jobs, **be)
+    with ended(unfix_eval(tmp_path, str(python), *words)) as going:
+        assert eventually(lambda: len(list(tmp_path.glob("asked.*"))) == jobs, 30)
+        assert eventually(lambda: len(pids_in(pids)) == 2 * jobs)
+        going.send_signal(number)
+        _, said = going.communicate(timeout=30)
+    assert going.returncode == 130, said
+    assert "Traceback" not in said
+    left = pids_in(pids)
+    left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
+    assert not any(map(alive, left))
+    assert not [folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in _line(folder)]
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").evaluations()
+    assert (listed.state, listed.green) == ("stopped", False)
+
+
+def _line(folder: Path) -> str:
+    try:
+        return (folder / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
+    words = words_for(tmp_path, wrong=[2, 1])
+    words += ["--items", "50", "--json", "--record", "r.json"]
+    with ended(unfix_eval(tmp_path, "", *words)) as going:
+        out, said = going.communicate(timeout=120)
+    assert going.returncode == 1, said
+    told = json.loads(out)
+    assert told["state"] == "done"
+    assert [one["verdict"] for one in told["compared"]] == ["differs", "improved"]
+    assert json.loads((tmp_path / "r.json").read_text())["green"] is False
+    assert list((tmp_path / "reports" / "out").glob("eval-*.html"))
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").evaluations()
+    assert listed.state == "done"
+
+
+def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
+    script = (
+        "import sys\nfrom harness.cli import main\n"
+        "try: code = main.main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
+        "heavy = ('harness.eval', 'harness.serving', 'lm_eval', 'torch')\n"
+        "print([one for one in sys.modules if one.startswith(heavy)], code, file=sys.stderr)"
+    )
+    for words in (["eval", "--help"], ["list"], ["report", "--list"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words],
+            capture_output=True,
+            text=True,
+            cwd=paths.project(),
+            timeout=60,
+        )
+        assert done.stderr.endswith("[] 0\n"), done.stderr
+        if words[0] == "eval":
+            assert "--patience" in done.stdout

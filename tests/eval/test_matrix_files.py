@@ -1,0 +1,202 @@
+"""Matrix files: whatever is wrong with one is said, with its name, before anything is served."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.errors import UnfixError
+from harness.eval import matrix
+
+GOOD = """
+name: good
+configurations:
+  - {name: base, model: llama, engine: transformers}
+  - {name: one, model: llama, serve: --attention-backend triton, like: base, against: base}
+  - {name: two, model: llama, against: one, tasks: [recall], items: 20}
+faults:
+  - {revert: some-fix, in: [one, two], tasks: [recall], items: 10}
+"""
+A = "{name: a, model: llama%s}"
+
+
+def of(*configurations: str, rest: str = "") -> str:
+    listed = "".join(f"  - {one}\n" for one in configurations)
+    return f"name: n\nconfigurations:\n{listed}{rest}\n"
+
+
+def named(name: str, more: str = "") -> str:
+    return f"{{name: {name}, model: llama{', ' + more if more else ''}}}"
+
+
+ONE = named("a")
+
+
+def test_a_good_one(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text(GOOD)
+    found = matrix.read(file)
+    assert [one.name for one in found.configurations] == ["base", "one", "two"]
+    assert found.one("one").bases == ["base", "base"]
+    assert found.one("one").words == ["--attention-backend", "triton"]
+
+
+BAD = {
+    "empty": ("", "it is empty"),
+    "only a comment": ("# nothing\n", "it is empty"),
+    "not YAML": ("name: [", "while parsing"),
+    "a tab": ("name:\tx\n\t- y", "cannot start any token"),
+    "a list": ("- a\n- b\n", "Expected `object`, got `array`"),
+    "no name": ("configurations: []", "missing required field `name`"),
+    "no configurations": ("name: n\nconfigurations: []", "a matrix without configurations"),
+    "unknown key": (of(ONE, rest="itmes: 3"), "unknown field `itmes`"),
+    "unknown key inside": (of(named("a", "lik: b")), r"unknown field `lik`.*configurations"),
+    "unknown key of a fault": (
+        of(ONE, rest="faults: [{revert: f, into: [a]}]"),
+        r"(unknown field `into`|missing required field `in`).*faults",
+    ),
+    "a word for a number": (of(ONE, rest="items: many"), r"Expected `int`, got `str`.*items"),
+    "two alike": (of(ONE, ONE), "two configurations are called a"),
+    "no such base": (of(named("a", "like: b")), "a is compared with b, which is not there"),
+    "itself": (of(named("a", "against: a")), "a is compared with itself"),
+    "each other": (
+        of(named("a", "like: b"), named("b", "against: a")),
+        "in a circle, compared with each other: a, b",
+    ),
+    "a circle of three": (
+        of(named("a", "like: b"), named("b", "against: c"), named("c", "like: a"), named("d")),
+        "in a circle, compared with each other: a, b, c",
+    ),
+    "two bases in a circle": (
+        of(named("d"), named("a", "like: d, against: b"), named("b", "like: d, against: a")),
+        "in a circle, compared with each other: a, b",
+    ),
+    "an unknown engine": (of(named("a", "engine: vllm")), "no engine is called vllm"),
+    "an unknown stand-in": (
+        of(named("a", "stand-ins: [checkd]")),
+        "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels",
+    ),
+    "transformers with toggles": (
+        of(named("a", "engine: transformers, revert: [x]")),
+        "plain transformers takes a model",
+    ),
+    "tasks that the base lacks": (
+        of(named("a", "tasks: [recall]"), named("b", "like: a")),
+        "b has tasks that a does not have",
+    ),
+    "items that the base lacks": (
+        of(named("a", "items: 10"), named("b", "like: a")),
+        "b has more items than a",
+    ),
+    "no items": (of(ONE, rest="items: 0"), "a task with no items says nothing"),
+    "fewer than none": (of(named("a", "items: -1")), "a: a task with no items says nothing"),
+    "no tasks": (of(ONE, rest="tasks: []"), "a has no tasks"),
+    "no requests": (of(ONE, rest="concurrency: 0"), "concurrency is a number of requests"),
+    "tolerance of all": (of(ONE, rest="tolerance: 1"), "tolerance is a share between 0 and 1"),
+    "no tolerance": (of(ONE, rest="tolerance: 0"), "tolerance is a share between 0 and 1"),
+    "tolerance that is none": (of(ONE, rest="tolerance: .nan"), "tolerance is a share"),
+    "an unknown device": (of(ONE, rest="device: tpu"), "device is one of auto, cpu, cuda, not tpu"),
+    "an open quote": (of(named("a", 'serve: "--x \'y"')), "a: .*No closing quotation"),
+    "an open quote for all": (of(ONE, rest='serve: "--x \'y"'), "serve: .*No closing quotation"),
+    "a name that is a path": (of(named("../a")), "'../a' is no name"),
+    "no name at all": (of(named('""')), "'' is no name"),
+    "a fault in nothing": (of(ONE, rest="faults: [{revert: f, in: []}]"), "f is put into no conf"),
+    "a fault in what is not there": (
+        of(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
+        "f is put into b, which is not there",
+    ),
+    "a fault in transformers": (
+        of(named("a", "engine: transformers"), rest="faults: [{enable: f, in: [a]}]"),
+        "f is put into a, which is not SGLang",
+    ),
+    "a fault twice": (
+        of(ONE, rest="faults: [{revert: f, in: [a]}, {revert: f, in: [a], items: 3}]"),
+        "f is put into a twice",
+    ),
+    "a fault both ways": (
+        of(ONE, rest="faults: [{revert: f, enable: f, in: [a]}]"),
+        "a fault is either `revert:` or `enable:`",
+    ),
+    "a fault without a toggle": (of(ONE, rest="faults: [{in: [a]}]"), "a fault is either"),
+    "a fault of no items": (
+        of(ONE, rest="faults: [{revert: f, in: [a], items: -3}]"),
+        "f: a task with no items",
+    ),
+    "a fault with other tasks": (
+        of(ONE, rest="faults: [{revert: f, in: [a], tasks: [gsm8k]}]"),
+        "f has tasks that a does not have",
+    ),
+    "a fault with another hope": (
+        of(ONE, rest="faults: [{revert: f, in: [a], expect: luck}]"),
+        "f: expect is 'caught' or 'anything'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_one_is_refused_with_its_name(tmp_path: Path, what: str) -> None:
+    text, words = BAD[what]
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(UnfixError, match=f"(?s){words}") as refused:
+        matrix.read(file)
+    assert str(refused.value).startswith(f"{file}: ")
+    assert refused.value.exit_code == 2
+
+
+def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(b"name: \xff\xfe\n")
+    for place in (file, tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(UnfixError, match=f"{place}: "):
+            matrix.read(place)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bad.yaml"], "bad.yaml: two configurations are called a"),
+        (["nothing"], "no matrix is called nothing"),
+        (["good.yaml", "--items", "0"], "--items 0 is too small"),
+        (["good.yaml", "--items", "-4"], "--items -4 is too small"),
+        (["good.yaml", "-j", "-1"], "--jobs -1 is too small"),
+        (["good.yaml", "--concurrency", "0"], "--concurrency 0 is too small"),
+        (["good.yaml", "--limit", "100"], "--limit 100 is less than the 200 items"),
+        (["good.yaml", "--only", "b"], "no configuration is called b"),
+        (["good.yaml", "--model", "llama"], "a matrix file says itself what is served"),
+        (["good.yaml", "--junit", "x"], "an evaluation has no JUnit"),
+        (["--stand-in", "tree"], "no stand-in is called tree"),
+        (["--against", "yesterday"], "--against yesterday is neither a release"),
+    ],
+)
+def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "bad.yaml").write_text(of(ONE, ONE))
+    (tmp_path / "good.yaml").write_text(of(ONE))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "eval", "--device", "cpu", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(paths.project()), "PATH": "/usr/bin:/bin"},
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_only_toggles_between_two_means_the_same_release_and_load_too() -> None:
+    """Else sums in another order would be held against the noise of one order."""
+    one = matrix.Configuration("one", "llama", "--a")
+    assert matrix.but_for_toggles(one, matrix.Configuration("b", "llama", "--a", revert=["27338"]))
+    for other in (
+        matrix.Configuration("b", "llama", "--a", release="0.5.16"),
+        matrix.Configuration("b", "llama", "--a", concurrency=1),
+        matrix.Configuration("b", "llama", "--a", dtype="float16"),
+        matrix.Configuration("b", "llama", "--a", stand_ins=["checked"]),
+    ):
+        assert not matrix.but_for_toggles(one, other)

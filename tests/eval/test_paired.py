@@ -1,0 +1,357 @@
+"""Verdicts of paired accuracy: exact numbers, wealth, errors and the driver."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import UnfixError
+from harness.eval import paired
+from harness.eval.paired import (
+    Answer,
+    DifferentItems,
+    Pair,
+    Sequential,
+    Verdict,
+    decide,
+    evidence,
+    judge,
+    mcnemar,
+    wanted,
+)
+
+counts = st.integers(0, 120)
+pairs = st.builds(Pair, counts, counts, counts, counts, *[st.integers(0, 8)] * 3).filter(
+    lambda pair: pair.items > 0
+)
+settings.register_profile("evals", deadline=None, derandomize=True, database=None)
+quick = settings(settings.get_profile("evals"), max_examples=60)
+
+
+# Exact McNemar
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "more", "both"),
+    [
+        (0, 0, 1.0, 1.0),
+        (1, 0, 1 / 2, 1.0),
+        (5, 0, 1 / 32, 1 / 16),
+        (0, 5, 1.0, 1 / 16),
+        (6, 1, 8 / 128, 16 / 128),  # 7 + 1 of 2**7
+        (8, 2, 56 / 1024, 112 / 1024),  # 45 + 10 + 1 of 2**10
+        (3, 3, 42 / 64, 1.0),  # 20 + 15 + 6 + 1 of 2**6
+    ],
+)
+def test_mcnemar_by_hand(lost: int, gained: int, more: float, both: float) -> None:
+    assert list(mcnemar(lost, gained)) == pytest.approx([more, both])
+
+
+def test_thousands_of_flips_have_a_p_value() -> None:
+    assert mcnemar(3000, 3000)[1] == 1.0
+    assert mcnemar(3000, 1000)[1] < 1e-100
+
+
+# Counting
+
+
+def test_each_kind_of_item_is_counted_as_what_it_is() -> None:
+    sides: list[tuple[Answer, Answer]] = [
+        (True, True), (False, False), (True, False), (False, True), (True, None), (None, False),
+        (False, None), (None, True), (None, None),
+    ]  # fmt: skip
+    base = {str(n): mine for n, (mine, _) in enumerate(sides)}
+    candidate = {str(n): others for n, (_, others) in enumerate(sides)}
+    pair = Pair.of(base, candidate)
+    assert pair == Pair(1, 1, 1, 1, 2, 2, 1)
+    assert (pair.items, pair.errors, pair.discordant) == (9, 5, 2)
+    # Each error may be what its other side allows, and no more than that.
+    assert pair.at_best == (1, 4, 4)
+    assert pair.at_worst == (4, 4, 1)
+
+
+def test_different_items_are_told_with_their_names() -> None:
+    with pytest.raises(DifferentItems, match=r"only the base has a; only the candidate has b$"):
+        Pair.of({"a": True, "c": True}, {"b": True, "c": True})
+    with pytest.raises(DifferentItems, match=r"only the base has 0, 1, 2 and 7 more$"):
+        Pair.of({str(n): True for n in range(10)}, {})
+
+
+def test_no_items_are_no_verdict() -> None:
+    for nothing in (lambda: Pair.of({}, {}), lambda: judge(Pair())):
+        with pytest.raises(UnfixError, match="no items"):
+            nothing()
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for wrong in (
+        lambda: Pair(lost=-1),
+        lambda: wanted(0),
+        lambda: wanted(1, 0.0),
+        lambda: wanted(1, 1.0),
+        lambda: judge(Pair(1), tolerance=0.0),
+        lambda: evidence(1, 1, 1, 1.0),
+        lambda: evidence(1, 1, 1, -1.0),
+        lambda: Sequential(cells=0),
+        lambda: Sequential(tolerance=1.0),
+        lambda: Sequential(batch=0),
+        lambda: Sequential(batch=50, limit=49),
+    ):
+        with pytest.raises(ValueError, match=r"not|limit"):
+            wrong()
+
+
+# Wealth
+
+
+@pytest.mark.parametrize("drop", [-0.3, -0.05, 0.0, 0.05, 0.4])
+@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0])
+def test_the_wealth_is_worth_one_on_average_where_there_is_no_more_of_a_drop(
+    drop: float, spread: float
+) -> None:
+    items = 12
+    alike = (1 - abs(drop)) * (1 - spread)
+    losing, gaining = (1 - alike + drop) / 2, (1 - alike - drop) / 2
+    mean = 0.0
+    for lost in range(items + 1):
+        for gained in range(items + 1 - lost):
+            rest = items - lost - gained
+            odds = float(math.comb(items, lost) * math.comb(items - lost, gained))
+            odds *= losing**lost * gaining**gained * alike**rest
+            mean += odds * math.exp(evidence(lost, rest, gained, drop))
+    assert mean == pytest.approx(1.0)
+
+
+@quick
+@given(counts, counts, counts, st.floats(-0.9, 0.9))
+def test_more_lost_is_more_wealth_and_a_larger_drop_is_harder_to_exceed(
+    lost: int, alike: int, gained: int, drop: float
+) -> None:
+    wealth = evidence(lost, alike + 1, gained, drop)
+    assert evidence(lost + 1, alike, gained, drop) > wealth
+    assert evidence(lost, alike, gained + 1, drop) < wealth
+    assert evidence(lost, alike + 1, gained, drop + 0.05) < wealth
+
+
+@quick
+@given(counts, counts, counts, st.integers(1, 60))
+def test_items_that_came_out_alike_do_not_make_a_drop(
+    lost: int, alike: int, gained: int, more: int
+) -> None:
+    one, other = (evidence(lost, n, gained, 0.0) for n in (alike, alike + more))
+    assert one == pytest.approx(other)
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize("cells", [1, 12, 48, 69])
+def test_the_default_items_without_a_difference_are_the_same(cells: int) -> None:
+    pair = Pair(both_right=150, both_wrong=50)
+    assert pair.items == paired.ITEMS
+    judgement = judge(pair, cells=cells)
+    assert judgement.verdict is Verdict.SAME
+    assert -paired.TOLERANCE < judgement.low <= 0 <= judgement.high < paired.TOLERANCE
+    assert judgement.more == 0
+
+
+def test_with_more_cells_it_takes_more_items() -> None:
+    judgement = judge(Pair(both_right=200), cells=70)
+    assert judgement.verdict is Verdict.CANNOT_TELL
+    assert judgement.more == 1
+
+
+@pytest.mark.parametrize(("cells", "lost"), [(1, 9), (12, 13), (48, 15)])
+def test_so_many_lost_and_none_gained_are_a_regression(cells: int, lost: int) -> None:
+    for side, said in ((1, Verdict.REGRESSED), (-1, Verdict.IMPROVED)):
+        for flips, verdict in ((lost, said), (lost - 1, Verdict.CANNOT_TELL)):
+            counted = (flips, 0)[::side]
+            judgement = judge(Pair(200 - flips, 0, *counted), cells=cells)
+            assert judgement.verdict is verdict
+    # The level is the one that was asked for, and not far below.
+    assert cells / paired.ALPHA < 2.0**lost < 16 * cells / paired.ALPHA
+
+
+@quick
+@given(pairs, st.integers(1, 60), st.sampled_from([0.01, 0.05, 0.2]))
+def test_the_verdict_is_what_the_interval_says(pair: Pair, cells: int, tolerance: float) -> None:
+    said = judge(pair, cells=cells, tolerance=tolerance)
+    near = 1e-8
+    if said.verdict is Verdict.REGRESSED:
+        assert said.low > -near
+    elif said.verdict is Verdict.IMPROVED:
+        assert said.high < near
+    else:
+        assert said.low < near
+        assert said.high > -near
+        inside = said.low > -tolerance and said.high < tolerance
+        close = min(abs(said.low + tolerance), abs(said.high - tolerance)) < near
+        assert close or inside == (said.verdict is Verdict.SAME)
+    assert said.low - near <= said.drop <= said.high + near
+
+
+@quick
+@given(pairs, st.integers(1, 60))
+def test_sides_exchanged_exchange_the_verdict(pair: Pair, cells: int) -> None:
+    turned = Pair(
+        pair.both_right, pair.both_wrong, pair.gained, pair.lost,
+        pair.may_gain, pair.may_lose, pair.may_either,
+    )  # fmt: skip
+    one, other = judge(pair, cells=cells), judge(turned, cells=cells)
+    exchanged = {
+        Verdict.REGRESSED: Verdict.IMPROVED,
+        Verdict.IMPROVED: Verdict.REGRESSED,
+    }
+    assert other.verdict is exchanged.get(one.verdict, one.verdict)
+    assert [other.low, other.high] == pytest.approx([-one.high, -one.low], abs=1e-8)
+
+
+@quick
+@given(pairs)
+def test_more_cells_say_no_more(pair: Pair) -> None:
+    one, many = judge(pair, cells=1), judge(pair, cells=50)
+    assert many.verdict in (one.verdict, Verdict.SAME, Verdict.CANNOT_TELL)
+    assert many.low <= one.low
+    assert many.high >= one.high
+
+
+# Errors
+
+
+@quick
+@given(pairs, st.data())
+def test_whatever_the_errors_would_have_answered_the_verdict_holds(
+    pair: Pair, data: st.DataObject
+) -> None:
+    said = judge(pair)
+    lost = data.draw(st.integers(0, pair.may_lose))
+    gained = data.draw(st.integers(0, pair.may_gain))
+    either = data.draw(st.integers(0, pair.may_either))
+    also = data.draw(st.integers(0, pair.may_either - either))
+    answered = Pair(
+        pair.both_right + pair.errors - lost - gained - either - also,
+        pair.both_wrong,
+        pair.lost + lost + either,
+        pair.gained + gained + also,
+    )
+    assert answered.items == pair.items
+    after = judge(answered)
+    if said.verdict is Verdict.SAME:  # which a proven small change may replace
+        assert max(abs(after.low), abs(after.high)) < paired.TOLERANCE
+    elif said.verdict is not Verdict.CANNOT_TELL:
+        assert after.verdict is said.verdict
+    assert said.low <= after.low + 1e-8
+    assert said.high >= after.high - 1e-8
+
+
+def test_errors_are_neither_wrong_answers_nor_dropped() -> None:
+    lost = judge(Pair(both_right=180, lost=20))
+    failed = judge(Pair(both_right=180, may_lose=20))
+    dropped = judge(Pair(both_right=180))
+    assert lost.verdict is Verdict.REGRESSED
+    assert dropped.verdict is Verdict.SAME
+    assert failed.verdict is Verdict.CANNOT_TELL
+    assert failed.drop == 0
+    assert failed.high == lost.high
+    assert "20 unanswered by a side" in str(failed)
+
+
+def test_one_error_among_many_items_does_not_keep_them_from_being_the_same() -> None:
+    assert judge(Pair(both_right=399, may_lose=1)).verdict is Verdict.SAME
+
+
+# How many more
+
+
+@quick
+@given(pairs)
+def test_the_estimate_is_the_first_number_that_tells(pair: Pair) -> None:
+    said = judge(pair)
+    if said.verdict is not Verdict.CANNOT_TELL or said.more is None:
+        return
+    assert said.more > 0
+    part = 1 + said.more / pair.items
+    grown = [
+        (lost * part, alike * part, gained * part)
+        for lost, alike, gained in (pair.at_best, pair.at_worst)
+    ]
+    assert decide(grown[0], grown[1], wanted(1), paired.TOLERANCE) is not Verdict.CANNOT_TELL
+
+
+def test_what_no_number_of_items_tells_is_told_so() -> None:
+    said = judge(Pair(both_right=50, may_either=50))
+    assert said.more is None
+    assert "more such items would not tell" in str(said)
+    assert "about 1 more items would tell" in str(judge(Pair(both_right=200), cells=70))
+
+
+# The driver
+
+
+def answers(prefix: str, *kinds: tuple[int, Answer, Answer]) -> tuple[dict[str, Answer], ...]:
+    sides = [(mine, others) for count, mine, others in kinds for _ in range(count)]
+    base = {f"{prefix}{n}": mine for n, (mine, _) in enumerate(sides)}
+    return base, {f"{prefix}{n}": others for n, (_, others) in enumerate(sides)}
+
+
+def test_a_clear_difference_stops_early() -> None:
+    driver = Sequential(cells=48)
+    assert driver.wants == 50
+    assert driver.verdict is Verdict.CANNOT_TELL
+    said = driver.feed(*answers("a", (25, True, True), (25, True, False)))
+    assert said.verdict is Verdict.REGRESSED
+    assert driver.wants == 0
+    with pytest.raises(UnfixError, match="nothing more was asked for: regressed"):
+        driver.feed(*answers("b", (50, True, True)))
+    assert driver.pair.items == 50
+
+
+def test_no_difference_stops_when_a_drop_is_excluded() -> None:
+    driver = Sequential(cells=48)
+    asked = []
+    while driver.wants:
+        asked.append(driver.wants)
+        driver.feed(*answers(f"{len(asked)}-", (driver.wants, True, True)))
+    assert asked == [50] * 4
+    assert driver.verdict is Verdict.SAME
+
+
+def test_a_doubtful_one_asks_for_more_up_to_the_limit() -> None:
+    driver = Sequential(limit=120)
+    asked = []
+    while driver.wants:
+        asked.append(driver.wants)
+        rest = driver.wants - 4
+        batch = answers(f"{len(asked)}-", (rest, True, True), (3, True, False), (1, False, True))
+        driver.feed(*batch)
+    assert asked == [50, 50, 20]
+    assert driver.verdict is Verdict.CANNOT_TELL
+    assert driver.judgement is not None
+    assert driver.judgement.more
+    with pytest.raises(UnfixError, match="nothing more was asked for"):
+        driver.add(Pair(1))
+
+
+def test_an_item_is_counted_once() -> None:
+    driver = Sequential()
+    driver.feed({"a": True}, {"a": True})
+    with pytest.raises(UnfixError, match="counted already: a"):
+        driver.feed({"a": True, "b": True}, {"a": True, "b": True})
+    with pytest.raises(DifferentItems):
+        driver.feed({"c": True}, {"d": True})
+    with pytest.raises(UnfixError, match="no items"):
+        driver.add(Pair())
+    assert driver.pair.items == 1
+    driver.feed({"b": True}, {"b": None})
+    assert driver.pair == Pair(both_right=1, may_lose=1)
+
+
+def test_a_server_that_only_fails_is_never_judged() -> None:
+    driver = Sequential(limit=200)
+    while driver.wants:
+        driver.feed(*answers(str(driver.pair.items), (driver.wants, True, None)))
+    assert driver.verdict is Verdict.CANNOT_TELL
+    assert driver.pair.errors == 200

@@ -1,0 +1,395 @@
+"""lm-eval's side: what it asks of a server, and what it makes of whatever comes back."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faked import PYTHON, Serve, Shared, eventually, questions, with_share
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import NotReady, UnfixError
+from harness.eval import lm_side
+from harness.eval.scorer import Scorer, name_of
+from harness.serving.server import Server, ServerFailed
+from harness.store.eval.values import Answer, Served
+
+TASK = "unfix_recall"
+
+
+def ask(
+    shared: Shared, server: Server, numbers: list[int] | None = None, **settings: Any
+) -> list[Answer]:
+    settings = {"items": 60, "concurrency": 4, "model": "m", "limit": 20.0, **settings}
+    samples = settings.pop("samples", {TASK: list(range(20)) if numbers is None else numbers})
+    return shared.scorer.ask(server, samples, **settings)
+
+
+# What is asked
+
+
+def test_the_server_gets_the_very_prompts_and_each_answer_is_its_items(
+    serve: Serve, shared: Shared
+) -> None:
+    record = serve.root / "asked"
+    server = serve(record=str(record))
+    numbers = [3, 57, 20, 21]  # any, in any order: lm-eval itself counts them from 0
+    answers = ask(shared, server, numbers)
+    expected = questions(60)
+    asked = [json.loads(line) for line in record.read_text().splitlines()]
+    assert {one["prompt"] for one in asked} == {expected[number]["prompt"] for number in numbers}
+    assert {one["stop"] == [";"] and one["max_tokens"] == 24 for one in asked} == {True}
+    assert {(one["temperature"], one["logprobs"], one["seed"]) for one in asked} == {(0.0, 2, 0)}
+    assert [answer.number for answer in answers] == sorted(numbers)
+    for answer in answers:
+        item = expected[answer.number]
+        assert (answer.task, answer.prompt) == (TASK, item["prompt"])
+        assert answer.target == answer.text == item["answer"][:-1]
+        assert answer.right is True
+        assert answer.error == ""
+        assert answer.tokens == list(answer.text)
+        assert answer.logprobs == [-0.125] * len(answer.text)
+        assert answer.margins == [4.0] * len(answer.text)
+
+
+def test_all_tasks_of_ours_at_once(serve: Serve, shared: Shared) -> None:
+    server = serve()
+    samples = {name_of(task): [0, 5] for task in ("recall", "needle", "shared")}
+    answers = ask(shared, server, samples=samples)
+    assert [(one.task, one.number) for one in answers] == [
+        (task, number) for task in samples for number in (0, 5)
+    ]
+    assert all(answer.right for answer in answers)
+
+
+def test_a_wrong_answer_is_wrong(serve: Serve, shared: Shared) -> None:
+    answers = ask(shared, serve(wrong=[3, 1]))
+    wrong = [answer.number for answer in answers if answer.right is False]
+    assert wrong == with_share([3, 1], 20)
+    assert wrong
+    assert not any(answer.error for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("http", "HTTP 500: the scheduler fell over"),
+        ("garbage", "JSONDecodeError"),
+        ("null", "TypeError: the text of the answer is None"),
+        ("abort", "given up: abort"),
+        ("hang", "timed out"),
+    ],
+)
+def test_no_answer_is_an_error_and_neither_wrong_nor_dropped(
+    serve: Serve, shared: Shared, how: str, words: str
+) -> None:
+    share = [5, 1]
+    numbers = list(range(20, 40))  # of a later batch
+    bad = [number for number in with_share(share, 40) if number >= 20]
+    assert 0 < len(bad) < 10
+    bes: dict[str, Any] = {how: share}
+    server = serve(**bes)
+    answers = ask(shared, server, numbers, limit=0.7 if how == "hang" else 20.0)
+    assert [answer.number for answer in answers] == numbers
+    for answer in answers:
+        if answer.number in bad:
+            assert answer.right is None
+            assert words in answer.error
+        else:
+            assert (answer.right, answer.error) == (True, "")
+    assert any(
+        f"{len(bad)} of its answers are errors" in one
+        for one in Served("s", "m", "r", [], "cpu", answers=answers).problems
+    )
+
+
+def test_a_server_that_hangs_altogether_is_not_waited_for_by_each_item(
+    serve: Serve, shared: Shared
+) -> None:
+    server = serve(hang=[1, 1])
+    began = time.monotonic()
+    answers = ask(shared, server, list(range(40)), limit=0.5)
+    assert time.monotonic() - began < 5
+    assert [answer.right for answer in answers] == [None] * 40
+    errors = {answer.error for answer in answers}
+    assert any("timed out" in error for error in errors)
+    assert "not asked: 4 requests in a row had no answer in time" in errors
+
+
+def test_time_for_all_of_them_ends(serve: Serve, shared: Shared) -> None:
+    answers = ask(shared, serve(slow=0.3), list(range(40)), concurrency=2, seconds=1.0)
+    assert [answer.number for answer in answers] == list(range(40))
+    right = [answer for answer in answers if answer.right]
+    assert 2 <= len(right) < 12
+    assert {answer.right for answer in answers if answer not in right} == {None}
+    assert any(answer.error == "not asked: 1 s were over" for answer in answers)
+
+
+def test_a_server_that_dies_in_the_middle_is_noticed_and_what_it_answered_is_kept(
+    serve: Serve, shared: Shared
+) -> None:
+    server = serve(dies_at=10)
+    began = time.monotonic()
+    answers = ask(shared, server, list(range(40)))
+    assert time.monotonic() - began < 8
+    assert [answer.number for answer in answers] == list(range(40))
+    right = [answer for answer in answers if answer.right]
+    assert 5 <= len(right) <= 9
+    assert all(answer.error and answer.right is None for answer in answers if answer not in right)
+    assert eventually(lambda: server.dead)
+    assert server.why() == "RuntimeError: no more (exit code 1)"
+
+
+def test_likelihoods_that_are_no_numbers(serve: Serve, shared: Shared) -> None:
+    answers = ask(shared, serve(nan=[2, 1]))
+    strange = with_share([2, 1], 20)
+    for answer in answers:
+        assert answer.right is True
+        assert answer.error == ""
+        known = answer.number not in strange
+        assert [one is not None for one in answer.logprobs] == [known] * len(answer.text)
+        assert [one is not None for one in answer.margins] == [known] * len(answer.text)
+
+
+SHOTS = """
+task: shots
+custom_dataset: !function shots.documents
+output_type: generate_until
+test_split: test
+fewshot_split: test
+num_fewshot: 3
+doc_to_text: "what is {{a}}?"
+doc_to_target: "{{a}}"
+generation_kwargs: {until: [";"], max_gen_toks: 9}
+metric_list: [{metric: exact_match}]
+"""
+
+
+def test_the_examples_of_an_item_are_its_own_whatever_else_is_asked(
+    serve: Serve, shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lm-eval draws them one after the other: asked in batches, an item would have others."""
+    (serve.root / "shots.yaml").write_text(SHOTS)
+    (serve.root / "shots.py").write_text(
+        "from datasets import Dataset\n"
+        "def documents(**settings):\n"
+        "    return {'test': Dataset.from_list([{'a': f'n{n}'} for n in range(30)])}\n"
+    )
+    monkeypatch.setattr("harness.eval.scorer.FOLDER", serve.root)
+    server = serve()
+    every = ask(shared, server, samples={"shots": list(range(30))})
+    assert len({answer.prompt.rpartition("what is")[0] for answer in every}) > 10
+    assert all(answer.prompt.count("what is") == 4 for answer in every)
+    for some in ([3], [20, 21, 29], [0, 29]):
+        again = ask(shared, server, samples={"shots": some})
+        assert [one.prompt for one in again] == [every[number].prompt for number in some]
+
+
+# What cannot be asked
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("unfix_recal", "lm-eval knows no task unfix_recal"),
+        ("unfix", "unfix is several tasks of lm-eval"),
+        ("unfix_reca", "lm-eval knows no task unfix_reca"),  # from what it read before
+    ],
+)
+def test_a_task_that_there_is_not(serve: Serve, shared: Shared, task: str, words: str) -> None:
+    with pytest.raises(UnfixError, match=words):
+        ask(shared, serve(), samples={task: [0]})
+
+
+def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, shared: Shared) -> None:
+    record = serve.root / "asked"
+    server = serve(record=str(record))
+    answers = ask(shared, server, [58, 59, 60, 61])
+    assert [answer.number for answer in answers] == [58, 59]
+    assert ask(shared, server, [60, 61]) == []
+    assert len(record.read_text().splitlines()) == 2
+
+
+def test_a_task_without_items_is_refused(serve: Serve, shared: Shared) -> None:
+    with pytest.raises(UnfixError, match="the task unfix_recall has no items"):
+        ask(shared, serve(), items=0)
+
+
+def test_a_task_that_lm_eval_scores_by_likelihood_alone_is_refused() -> None:
+    # The real one would fetch its items from the network.
+    assert "raise ValueError" in Path(lm_side.__file__).read_text().split("def loglikelihood(")[1]
+
+
+STAND_IN = """
+import os, sys, time
+os.write(int(sys.argv[2]), b'{"ready": 1}\\n')
+os.read(int(sys.argv[1]), 65536)
+%s
+time.sleep(600)
+"""
+
+
+def stand_in(patch: pytest.MonkeyPatch, folder: Path, does: str) -> Scorer:
+    """A scorer whose lm-eval does this when it is asked."""
+    python = folder / "python"
+    (folder / "stand_in.py").write_text(STAND_IN % does)
+    python.write_text(f'#!/bin/sh\nexec {PYTHON} {folder / "stand_in.py"} "$3" "$4"\n')
+    python.chmod(0o755)
+    patch.setattr("harness.eval.scorer.python", lambda: python)
+    return Scorer(folder / "log", 0)
+
+
+def test_lm_eval_that_ends_is_no_traceback_and_no_hang(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = stand_in(monkeypatch, serve.root, "print('no memory'); sys.exit(1)")
+    server = serve()
+    for _ in range(2):
+        with pytest.raises(NotReady, match="lm-eval ended: no memory"):
+            scorer.ask(server, {TASK: [0, 1]}, items=9, concurrency=2, model="m")
+    scorer.close()
+
+
+def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.eval.scorer.SPARE", 0.1)
+    monkeypatch.setattr("harness.eval.scorer.AFTER_DEATH", 0.3)
+    scorer = stand_in(monkeypatch, serve.root, "")
+    server = serve()
+    asked: dict[str, Any] = {"items": 9, "concurrency": 2, "model": "m"}
+    with pytest.raises(ServerFailed, match="no answers within"):
+        scorer.ask(server, {TASK: [0]}, limit=0.1, seconds=0.2, **asked)
+    server.stop()
+    began = time.monotonic()
+    with pytest.raises(ServerFailed, match="no answers within"):
+        scorer.ask(server, {TASK: [0]}, **asked)
+    assert time.monotonic() - began < 5
+    scorer.close()
+
+
+# What an answer is
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+near = st.fixed_dictionaries(
+    {"text": st.text() | json_values},
+    optional={
+        "finish_reason": st.sampled_from([None, "stop", "length", "abort", 3]),
+        "logprobs": json_values
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "tokens": st.lists(st.text(max_size=3), max_size=3) | json_values,
+                "token_logprobs": st.lists(st.floats() | st.none(), max_size=3) | json_values,
+                "top_logprobs": st.lists(
+                    st.none() | st.dictionaries(st.text(max_size=2), st.floats(), max_size=3),
+                    max_size=3,
+                )
+                | json_values,
+            },
+        ),
+    },
+)
+said = json_values | st.fixed_dictionaries({"choices": json_values | st.lists(near, max_size=2)})
+
+
+@given(said)
+def test_any_answer_is_understood_whole_or_not_at_all(answer: Any) -> None:
+    try:
+        found = lm_side.understood(answer)
+    except Exception:
+        return  # an error of this item; `ask` takes any
+    assert isinstance(found["text"], str)
+    assert found["text"] == lm_side.plain(answer["choices"][0]["text"])
+    assert found["error"] == ""
+    count = len(found["tokens"])
+    assert all(isinstance(token, str) for token in found["tokens"])
+    for name in ("logprobs", "margins"):
+        assert len(found[name]) in (0, count)
+        assert all(one is None or math.isfinite(one) for one in found[name])
+    json.dumps(found, allow_nan=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"tokens": ["a", "b"], "token_logprobs": [-1.0]}, "2 tokens, 1 likelihoods"),
+        ({"tokens": ["a"], "top_logprobs": [None, None]}, "1 tokens, 0 likelihoods, 2 of the best"),
+        ({"tokens": "ab"}, "no lists"),
+        ({"tokens": [7]}, "a token of the answer is no text"),
+        ([1], "has no attribute"),
+    ],
+)
+def test_likelihoods_that_belong_to_no_token(found: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError, AttributeError), match=words):
+        lm_side.understood({"choices": [{"text": "ab", "logprobs": found}]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"object": "error", "message": "too long"}, "no answer: .*too long"),
+        ({"choices": []}, "not enough values"),
+        (None, "not subscriptable"),
+    ],
+)
+def test_what_is_no_answer_at_all(answer: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        lm_side.understood(answer)
+
+
+@given(st.text(alphabet=st.characters()))
+def test_half_a_character_is_kept_as_words(text: str) -> None:
+    assert lm_side.plain(text).encode().decode() == lm_side.plain(text)
+
+
+def test_half_a_character_of_a_server() -> None:
+    answer = {"choices": [{"text": "ab\ud800"}]}
+    assert lm_side.understood(answer)["text"] == "ab\\ud800"
+
+
+def test_margins_are_over_the_best_other_token() -> None:
+    best = [{"a": -0.5, "b": -1.5, "c": -9.0}, {"b": -2.0}, None, {"c": -1.0, "d": math.nan}]
+    choice = {
+        "text": "abcc",
+        "logprobs": {
+            "tokens": list("abcc"),
+            "token_logprobs": [-0.5, -2.0, -math.inf, -1.0],
+            "top_logprobs": best,
+        },
+    }
+    found = lm_side.understood({"choices": [choice]})
+    assert found["margins"] == [1.0, None, None, None]
+    assert found["logprobs"] == [-0.5, -2.0, None, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "right", "error"),
+    [
+        (1.0, True, ""),
+        (0, False, ""),
+        ([1.0, 7], True, ""),
+        (0.5, None, "its score is 0.5, which is neither right nor wrong"),
+        (math.nan, None, "its score is nan"),
+        (None, None, "its score is None"),
+    ],
+)
+def test_a_score_is_right_or_wrong_or_nobody_knows(value: Any, right: Any, error: str) -> None:
+    sample = {"doc_id": 4, "metrics": ["m"], "m": value, "arguments": [["p"]], "target": "t"}
+    heard: dict[Any, dict[str, Any]] = {("task", 4): {"prompt": "p", "text": "x", "error": ""}}
+    second = {**sample, "m": 0.0}  # by another filter of the same task
+    [answer] = lm_side.answers_of({"task": [sample, second]}, heard)
+    assert answer["right"] is right
+    assert error in answer["error"]
+    [never] = lm_side.answers_of({"task": [sample]}, {})
+    assert (never["right"], never["error"]) == (None, "it was never asked")
+    heard["task", 4]["error"] = "HTTP 500"
+    [failed] = lm_side.answers_of({"task": [sample]}, heard)
+    assert (failed["right"], failed["error"]) == (None, "HTTP 500")

@@ -1,0 +1,273 @@
+"""A server from its start to its end: whatever goes wrong is said, and nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faked import MODULE, PYTHON, Serve, alive, ended, eventually, pids_in
+
+from harness import paths
+from harness.errors import NotReady, UnfixError
+from harness.eval import models
+from harness.serving import leftovers, ports
+from harness.serving.server import Server, ServerFailed, Setup
+
+
+def test_one_that_never_gets_ready_is_given_up_with_its_last_line(serve: Serve) -> None:
+    server = serve(never=True, ready=False)
+    with pytest.raises(ServerFailed, match=r"not ready after 1 s: loading the weights, 3 of 90"):
+        server.wait(1)
+    assert not server.dead
+    server.stop()
+    assert server.dead
+
+
+def test_patience_ends_though_the_server_takes_the_question(serve: Serve) -> None:
+    server = serve(health_hangs=True, ready=False)
+    began = time.monotonic()
+    with pytest.raises(ServerFailed, match="not ready after 1 s: fake: on port"):
+        server.wait(1.0)
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize(
+    ("be", "why"),
+    [
+        ({}, "RuntimeError: no more (exit code 1)"),
+        ({"last": "bye", "code": 3}, "bye (exit code 3)"),
+        ({"last": "", "code": -11}, r"fake: on port"),
+        (
+            {
+                "last": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB\n"
+                "Traceback (most recent call last):\nEOFError: the scheduler is gone",
+                "code": -9,
+            },
+            "out of memory: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB",
+        ),
+        (
+            {"last": "terminate called after throwing an instance of 'std::bad_alloc'", "code": -6},
+            "out of memory: terminate called",
+        ),
+        ({"last": "RuntimeError: can't allocate memory", "code": 1}, "out of memory: RuntimeError"),
+    ],
+)
+def test_one_that_dies_before_it_is_ready_says_why(
+    serve: Serve, be: dict[str, Any], why: str
+) -> None:
+    server = serve(stillborn=True, ready=False, **be)
+    began = time.monotonic()
+    with pytest.raises(ServerFailed) as failed:
+        server.wait(30)
+    assert time.monotonic() - began < 10
+    assert "ended before it was ready" in str(failed.value)
+    assert why in str(failed.value)
+    code = be.get("code")
+    if isinstance(code, int) and code < 0:
+        assert signal.Signals(-code).name in str(failed.value)
+
+
+def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: Serve) -> None:
+    """Nothing here can run a machine out of memory; what the keeper then writes is known."""
+    server = serve()
+    server.stop()
+    file = server.folder / "ended.json"
+    said = json.loads(file.read_text())
+    assert (said["asked"], said["out_of_memory"]) == (True, False)
+    file.write_text(json.dumps({**said, "code": -9, "out_of_memory": True}))
+    assert server.why() == "the kernel killed it: out of memory"
+
+
+def test_a_program_that_cannot_be_started(serve: Serve) -> None:
+    setup = Setup(Path("/nowhere/python"), (), module=MODULE)
+    server = Server(setup, serve.root / "none")
+    serve.servers.append(server)
+    with pytest.raises(ServerFailed, match=r"No such file or directory.*\(exit code 127\)"):
+        server.wait(20)
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(
+        NotReady, match=r"no model is called lama: there are .*llama.*or give a fol"
+    ):
+        models.folder("lama")
+    command = [sys.executable, "-m", "harness", "eval", "--model", "lama"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=paths.project())
+    assert done.returncode == 3
+    assert "no model is called lama: there are" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# Ports
+
+
+def test_a_port_that_is_in_use_is_not_given() -> None:
+    [first] = ports.reserve()
+    port = first.port
+    first.close()
+    [again] = ports.reserve()
+    assert again.port == port  # so this is the one that would be given
+    again.close()
+    for reuse in (0, 1):
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            taken.bind(("127.0.0.1", port))
+            [other] = ports.reserve()
+            assert other.port != port
+            other.close()
+
+
+@pytest.mark.parametrize("word", ["--port", "--port=30000", "--host=0.0.0.0", "--nccl-port"])
+def test_a_port_of_ones_own_is_refused(tmp_path: Path, word: str) -> None:
+    [before] = ports.reserve()
+    before.close()
+    with pytest.raises(UnfixError, match="not a server's to choose"):
+        Server(Setup(PYTHON, (word, "1"), module=MODULE), tmp_path / "server")
+    [after] = ports.reserve()
+    after.close()
+    assert after.port == before.port  # nothing is held for what never began
+
+
+def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
+    servers = [serve(ready=False) for _ in range(3)]
+    words = [Path(server.folder, "start.json").read_text() for server in servers]
+    inner = [
+        json.loads(text)["command"][json.loads(text)["command"].index("--nccl-port") + 1]
+        for text in words
+    ]
+    outer = [str(server.port) for server in servers]
+    assert len({*inner, *outer}) == 6
+    script = (
+        "from harness.serving import ports\nheld = ports.reserve(12)\n"
+        "print(*[one.port for one in held], flush=True)\ninput()"
+    )
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"import os\nos.getpid = lambda: {os.getpid()}\n{script}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=paths.project(),
+        )
+        for _ in range(2)
+    ]
+    theirs = []
+    for other in others:
+        assert other.stdout is not None
+        theirs += other.stdout.readline().split()
+    for other in others:
+        other.communicate("\n")
+    assert len(theirs) == 24
+    assert len({*theirs, *inner, *outer}) == 30
+    for server in servers:
+        server.wait(20)
+
+
+# The end
+
+
+def brood(serve: Serve, **be: Any) -> tuple[Server, list[int]]:
+    """A server with two daemons below it; one has closed all that it could be known by."""
+    pids = serve.root / "pids"
+    server = serve(brood=["plain", "mute"], pids=str(pids), **be)
+    assert eventually(lambda: len(pids_in(pids)) == 2)
+    found = pids_in(pids)
+    assert all(map(alive, found))
+    return server, found
+
+
+def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
+    server, daemons = brood(serve, deaf=True)
+    server.stop()
+    assert not any(map(alive, daemons))
+    assert json.loads((server.folder / "ended.json").read_text())["left"] >= 2
+    with pytest.raises(OSError, match="refused"):
+        server.ask("/health", seconds=2)
+    server.stop()  # again is nothing
+
+
+def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
+    server, daemons = brood(serve, deaf=True)
+    os.kill(server._pid, signal.SIGKILL)
+    assert eventually(lambda: server.dead)
+    assert "whoever looked after it was killed" in server.why()
+    server.stop()
+    assert not any(map(alive, daemons))
+    assert not list(leftovers.find(server._mark, server.log))
+
+
+def test_the_server_goes_with_its_keeper_though_nobody_stops_it(serve: Serve) -> None:
+    server = serve(deaf=True)
+    [pid] = [int(one) for one in Path(f"/proc/{server._pid}/task/{server._pid}/children")
+             .read_text().split()]  # fmt: skip
+    os.kill(server._pid, signal.SIGKILL)
+    assert eventually(lambda: not alive(pid))
+
+
+def test_a_server_that_kills_its_own_group_leaves_its_keeper_alone(serve: Serve) -> None:
+    server = serve()
+    [pid] = [int(one) for one in Path(f"/proc/{server._pid}/task/{server._pid}/children")
+             .read_text().split()]  # fmt: skip
+    os.killpg(os.getpgid(pid), signal.SIGKILL)
+    assert eventually(lambda: server.dead)
+    assert server.why().endswith("(SIGKILL)")
+
+
+def test_who_reads_the_log_is_left_alone(serve: Serve) -> None:
+    server = serve()
+    with subprocess.Popen(["tail", "-f", str(server.log)], stdout=subprocess.DEVNULL) as reader:
+        try:
+            handles = Path(f"/proc/{reader.pid}/fd")
+            wanted = str(server.log)
+            assert eventually(lambda: wanted in map(os.path.realpath, handles.iterdir()))
+            found = list(leftovers.find(server._mark, server.log))
+            assert found
+            assert reader.pid not in found
+        finally:
+            reader.kill()
+
+
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+from faked import MODULE, PYTHON
+from harness.serving.server import Server, Setup
+server = Server(Setup(PYTHON, ("--be", sys.argv[2]), module=MODULE), Path(sys.argv[1]))
+if sys.argv[3] == "at-once":
+    print(server._pid, flush=True)
+server.wait(20)
+print(server._pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("when", ["ready", "at-once"])
+def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -> None:
+    pids = tmp_path / "pids"
+    be = json.dumps({"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)})
+    here = os.pathsep.join([str(Path(__file__).parent), str(paths.project())])
+    going = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path / "server"), be, when],
+        env={**os.environ, "PYTHONPATH": here},
+        cwd=paths.project(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with ended(going) as driver:
+        assert driver.stdout is not None
+        keeper = int(driver.stdout.readline())
+        if when == "ready":
+            assert eventually(lambda: len(pids_in(pids)) == 2)
+        driver.kill()
+        driver.wait()
+    said = tmp_path / "server" / "ended.json"
+    assert eventually(lambda: said.exists() and not alive(keeper), 2.0 if when == "ready" else 5.0)
+    assert not any(map(alive, pids_in(pids)))
