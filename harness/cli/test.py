@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sessions(releases: list[managed.Release]) -> list[Session]:
-    apart = ("kernels", "releases", "searches")
+    apart = ("kernels", "releases", "bisect")
     elsewhere = tuple(f"--ignore=tests/{name}" for name in apart)
     base = str(install.base_python())
     return [
