@@ -43,6 +43,13 @@ MARKS = {
             "The guard fails with the fix in, so its failing without the fix proves nothing.",
         ),
         Mark(
+            "flaky",
+            "FLK",
+            "~",
+            "broken",
+            "The same thing failed and passed: chance decides, so a failure proves nothing.",
+        ),
+        Mark(
             "toothless",
             "TTH",
             "○",
