@@ -185,6 +185,7 @@ def one(cell: Cell, side: Side) -> dict[str, Any]:
         "overhead": side.overhead,
         "reach": side.reach,
         "left": side.left,
+        "again": view.repeated(side),
         "headline": cut(side.headline),
         "example": cut("\n".join(side.example)),
         "detail": cut(side.detail),
