@@ -40,7 +40,8 @@ MARKS = {
             "BRK",
             "✕",
             "broken",
-            "The guard fails with the fix in, so its failing without the fix proves nothing.",
+            "The guard fails with the fix in, or cannot be run at all: "
+            "its failing without the fix proves nothing.",
         ),
         Mark(
             "flaky",
