@@ -19,7 +19,7 @@ from harness.prove.lanes import Lane
 from harness.prove.messages import Collected, Ended, Failed, Key, Said
 from harness.prove.plan import Asked, Left, Target
 from harness.prove.workers import GuardWorker
-from harness.store.database import Store
+from harness.store.prove.table import Proofs
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side
 
 AHEAD = 2  # releases whose workers live at once
@@ -43,7 +43,7 @@ class Teller:
 class Proving:
     """One run, from its first worker to its end."""
 
-    def __init__(self, asked: Asked, run: Run, store: Store, teller: Teller) -> None:
+    def __init__(self, asked: Asked, run: Run, store: Proofs, teller: Teller) -> None:
         self.asked = asked
         self.run = run
         self.store = store

@@ -37,7 +37,7 @@ def show(run: Mutation, console: Console) -> None:
         console.print(plain(run.elsewhere, "dim"), soft_wrap=True)
     for told in run.left_out:
         console.print(plain(f"not asked: {told}", "dim"), soft_wrap=True)
-    for problem in run.all_problems:
+    for problem in run.problems:
         console.print(plain(f"red: {problem}", "bold red"), soft_wrap=True)
     colour = "green" if run.green else "bold red"
     verdict = "green" if run.green else "red"

@@ -22,7 +22,7 @@ from harness.eval.scorer import Scorer
 from harness.serving.server import Server, Setup
 from harness.store.eval.values import Evaluation
 
-MODULE = "tests.evals.fake_server"
+MODULE = "tests.eval.fake_server"
 TOY = Path(__file__).parents[1] / "toy"
 PYTHON = Path(sys.executable)
 

@@ -33,7 +33,7 @@ def begin(mutate: Mutate, *words: str) -> Mutation:
     running.communicate()
     assert all_gone(mutate)
     store = Store(mutate.root / ".unfix" / "runs.sqlite")
-    newest = store.newest_mutation()
+    newest = store.mutate.newest()
     assert newest is not None
     assert len(newest.ids) == newest.planned == 3
     return newest
@@ -74,4 +74,4 @@ def test_what_is_not_looked_at_is_counted_by_its_id(done: str, told: list[str]) 
     run = Mutation("r", "t", "0.5.23", "finished", made=2, planned=2, ids=["a", "b"])
     for name in done:
         run.fates.append(Fated(msgspec.structs.replace(fault, id=name), Fate.KILLED))
-    assert run.all_problems == told
+    assert run.problems == told

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import machine, paths
-from harness.cli import options, pages
+from harness.cli import kinds, options, pages
 from harness.errors import NotReady, UnfixError
 
 if TYPE_CHECKING:
@@ -64,19 +64,15 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
     earlier = _earlier(arguments, kind, store)
     if earlier is not None:
         _as_before(arguments, earlier)
-    asked = _asked(arguments, kind, earlier, store.took())
+    asked = _asked(arguments, kind, earlier, store.prove.took())
     if arguments.resume is not None and earlier is not None:
         new = earlier
         new.releases = []
     else:
         new = _new_run(arguments, kind, asked)
     stopped = _go(asked, new, store)
-    done = store.load(new.id)
-    pages.write([done], arguments)
-    if arguments.json:
-        options.print_json(pages.as_data(done))
-    else:
-        pages.show([done])
+    done = store.prove.get(new.id)
+    code = pages.finish(kinds.PROVE, [done], arguments)
     if stopped:
         options.say(f"stopped; what is done is kept: `unfix {kind} --resume` goes on")
         return 130
@@ -86,7 +82,7 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
             return UnfixError.exit_code
         if said and not all("collects no guard" in problem for problem in said):
             return NotReady.exit_code
-    return 0 if done.green else 1
+    return code
 
 
 def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | None:
@@ -96,7 +92,7 @@ def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | No
     name = arguments.resume if arguments.resume is not None else arguments.failed
     if name is None:
         return None
-    found = store.load(name or store.newest(kind).id)
+    found = store.prove.get(name or store.prove.latest(kind).id)
     if found.kind != kind:
         raise UnfixError(f"run {found.id} is one of `unfix {found.kind}`")
     if found.status == "running":
@@ -276,7 +272,7 @@ def _go(asked: Asked, new: Run, store: Store) -> bool:
 
     try:
         with owning(), Progress(asked) as progress:
-            Proving(asked, new, store, progress).go()
+            Proving(asked, new, store.prove, progress).go()
     except KeyboardInterrupt:
         return True
     return False

@@ -77,24 +77,16 @@ def run(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _write(history: History, prices: Prices, arguments: argparse.Namespace) -> None:
-    import json
-
-    from harness import paths
-
     pages.find_reports()
     from reports.history import markdown, page
 
-    html = arguments.html or paths.workspace() / "reports" / "out" / "history.html"
-    page.write(history, html, prices)
-    options.say(f"the page: {html}")
-    if arguments.markdown:
-        arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
-        with arguments.markdown.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(markdown.text(history, prices))
-    if arguments.record:
-        text = json.dumps(to_json(history, prices), indent=1, ensure_ascii=False)
-        arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        arguments.record.write_text(pages.without_places(text) + "\n")
+    pages.write(
+        arguments,
+        pages.default_page("history"),
+        lambda file: page.write(history, file, prices),
+        lambda: markdown.text(history, prices),
+        to_json(history, prices),
+    )
 
 
 def _issues(history: History, store: Store, folder: Path, budget: float) -> list[Path]:
