@@ -14,9 +14,9 @@ import msgspec
 
 from harness import paths
 from harness.cli import drift
+from harness.drift import survey
 from harness.registry import catalogue
 from harness.releases import managed
-from harness.releases.drift import survey
 from harness.store.bisect.values import Search
 from harness.store.prove.values import Run
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from harness.mutate.faults import Fault
+from harness.store.mutate.faults import Fault
 from harness.store.mutate.values import Fated, Mutation
 from reports.mutate import view
 from reports.mutate.view import MARKS, MutationView, Share

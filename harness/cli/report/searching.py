@@ -10,7 +10,7 @@ import sys
 import time
 
 from harness import paths, stops
-from harness.cli import options, pages
+from harness.cli import kinds, options
 from harness.history.searching import Fitting
 from harness.store.bisect.values import Search
 from harness.store.database import Store
@@ -97,7 +97,7 @@ def _command(fit: Fitting) -> str:
 
 
 def _quoted(search: Search, fit: Fitting) -> str:
-    pages.find_reports()
+    kinds.find_reports()
     from reports.prove.markdown import code, escaped
 
     if search.status == "finished":
