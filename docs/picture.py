@@ -21,8 +21,8 @@ from harness.store.bisect.values import Search
 from harness.store.prove.values import Run
 
 sys.path.append(str(paths.project()))
-from reports import picture
 from reports.bisect import terminal
+from reports.shared import picture
 
 HERE = Path(__file__).parent
 RECORDED = paths.project() / "bench" / "recorded"

@@ -98,7 +98,7 @@ def _command(fit: Fitting) -> str:
 
 def _quoted(search: Search, fit: Fitting) -> str:
     kinds.find_reports()
-    from reports.prove.markdown import code, escaped
+    from reports.shared.markdown import code, escaped
 
     if search.status == "finished":
         told = search.summary or search.verdict
