@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from harness import __version__
+from harness import __version__, paths
 from harness.cli import options
 from harness.errors import NotReady, UnfixError
+from harness.releases import engines
 
 # What a command is, and where it lives if not in the module of its name.
 COMMANDS = {
@@ -71,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own, command = words[: words.index("test") + 1], words[words.index("test") + 1 :]
         parsed = build_parser(name).parse_args(own)
         parsed.words = [word for word in command if word != "--"] if name == "test" else command
+        # Whatever is started uses this checkout's engine, and none that another one left there.
+        os.environ |= {engines.VARIABLE: str(paths.PACKAGE), "UNFIX_PLANNER": sys.executable}
         module = importlib.import_module(_module(parsed.command))
         code: int = module.run(parsed)
         return code

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from harness import paths
 from harness.errors import NotReady
 from harness.patching import boot
-from harness.releases import managed
+from harness.releases import engines, managed
 
 SITE = paths.PACKAGE / "patching" / "site"
 
@@ -48,9 +47,8 @@ def put_in(
     if folders:
         environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
     environment[boot.ATTESTATIONS] = str(attestations.resolve())
-    environment[boot.PLANNER] = sys.executable
+    engines.tell(environment)
     environment[boot.PLANNER_PATH] = os.environ.get("PYTHONPATH", "")
-    environment["UNFIX_HOME"] = str(paths.workspace())
     rest = environment.get("PYTHONPATH")
     if str(SITE) not in (rest or "").split(os.pathsep):
         environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{rest}" if rest else str(SITE)
