@@ -22,7 +22,7 @@ from harness.errors import NotReady, UnfixError, WrongCall
 from harness.patching import attestation, boot, planner
 from harness.patching import environment as under
 from harness.patching.plan import Choice, make
-from harness.releases import managed
+from harness.releases import having, managed
 from harness.releases.sources import SourceTree
 
 KEPT_LINES = 60
@@ -104,7 +104,8 @@ def _release(name: str | None) -> tuple[managed.Release | None, SourceTree | Non
         return None, None
     if name == "current":
         return None, managed.tree(name)
-    release = under.ready(name)
+    release = managed.get(name)
+    having.ready([release], options.say)
     return release, release.sources()
 
 

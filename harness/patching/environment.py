@@ -7,22 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness import paths
-from harness.errors import NotReady
 from harness.patching import boot
-from harness.releases import engines, managed
+from harness.releases import engines
 
 SITE = paths.PACKAGE / "patching" / "site"
-
-
-def ready(name: str) -> managed.Release:
-    """A managed release whose environment can be used."""
-    release = managed.get(name)
-    if not release.ready:
-        how = "outdated or cut short" if release.folder.exists() else "not installed"
-        raise NotReady(
-            f"SGLang {release.name} is {how}; `unfix releases add {release.name}` makes it ready"
-        )
-    return release
 
 
 def find_first(environment: dict[str, str], python: Path, folder: Path) -> None:

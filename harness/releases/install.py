@@ -29,6 +29,9 @@ PYTHONS = ((3, 11), (3, 12), (3, 13))
 STANDINS = paths.PACKAGE / "releases" / "standins"
 STANDINS_NPU = paths.PACKAGE / "releases" / "standins_npu"
 GIBIBYTE = 2**30
+# What pip says without a network; the last is all that is left of it with PIP_RETRIES=0.
+UNREACHABLE = ("NewConnectionError", "Temporary failure in name", "Max retries", "ConnectTimeout",
+               "ProxyError", "(from versions: none)")  # fmt: skip
 
 
 def base_python() -> Path:
@@ -206,6 +209,11 @@ def _pip(words: list[str]) -> None:
         return
     if "No space left" in done.stderr:
         raise NotReady(f"the disk is full: pip could not go on under {paths.releases()}")
+    if any(word in done.stderr for word in UNREACHABLE):
+        raise NotReady(
+            "the package index cannot be reached: connect, or set PIP_INDEX_URL "
+            f"({_last_line(done)})"
+        )
     if "No module named pip" in done.stderr:
         raise NotReady(f"{sys.executable} has no pip: python -m ensurepip")
     raise NotReady(f"pip did not get what is needed: {_last_line(done)}")

@@ -85,6 +85,10 @@ class Release:
         """A wheel to read its sources from, without an environment."""
         return next(iter(self.wheels()), None)
 
+    @property
+    def has_sources(self) -> bool:
+        return self.installed or self.wheel is not None
+
     def sources(self) -> SourceTree:
         if self.installed and self.site is not None:
             return FolderTree(self.site, self.name)
@@ -122,6 +126,13 @@ def get(name: str) -> Release:
     raise UnfixError(f"'{name}' is no managed release; there are {known}, and 'current'")
 
 
+def named(word: str | None) -> Release | None:
+    """The managed release that a `--release` word names; none is named by a path or 'current'."""
+    if word is None or word == "current" or "/" in word or word.endswith(".whl"):
+        return None
+    return get(word)
+
+
 def default() -> Release | None:
     """The newest release that is on this machine, with an environment if one has any."""
     here = [r for r in all_releases() if r.ready] or [r for r in all_releases() if r.wheel]
@@ -132,14 +143,15 @@ def tree(name: str | None) -> SourceTree:
     """The sources a `--release` word stands for: 'current', a managed version, or a path."""
     if name is None:
         return default_tree()
-    if name == "current":
-        found = sources.current()
-        if found is None:
-            raise NotReady("no SGLang is installed in this interpreter: pip install sglang")
-        return found
-    if "/" in name or name.endswith(".whl"):
+    release = named(name)
+    if release is not None:
+        return release.sources()
+    if name != "current":
         return sources.open_tree(Path(name))
-    return get(name).sources()
+    found = sources.current()
+    if found is None:
+        raise NotReady("no SGLang is installed in this interpreter: pip install sglang")
+    return found
 
 
 def default_tree() -> SourceTree:

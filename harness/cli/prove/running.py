@@ -225,13 +225,14 @@ def _device(wanted: str) -> str:
 
 def targets(words: list[str]) -> list[Target]:
     from harness.prove.plan import Target
-    from harness.releases import install, managed, sources
+    from harness.releases import having, managed, sources
 
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if "all" in names:
         names = [release.name for release in managed.all_releases()]
     if not names:
         names = ["current"] if sources.current() is not None else [managed.newest().name]
+    having.ready([managed.get(name) for name in names if name != "current"], options.say)
     found = []
     for name in names:
         if name == "current":
@@ -239,8 +240,6 @@ def targets(words: list[str]) -> list[Target]:
             found.append(Target(str(tree.version or name), Path(sys.executable), tree, name))
             continue
         release = managed.get(name)
-        if not release.ready:
-            install.add(release, options.say)
         found.append(Target(name, release.python, release.sources(), name))
     twice = next((t.name for t in found if [o.name for o in found].count(t.name) > 1), None)
     if twice:
