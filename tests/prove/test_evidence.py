@@ -40,12 +40,12 @@ def night(
     **settings: str,
 ) -> None:
     run = Run(name, "prove", f"2026-01-0{name[-1]}T00:00:00+00:00", settings=SETTINGS | settings)
-    store.begin(run)
-    store.plan(run.id, [cell()])
+    store.prove.begin(run)
+    store.prove.plan(run.id, [cell()])
     for each in (side("fixed", fixed), side("buggy", buggy)):
         each.again = again or []
-        store.side(run.id, cell(), each)
-    store.end(run.id, status, 1.0)
+        store.prove.side(run.id, cell(), each)
+    store.prove.end(run.id, status, 1.0)
 
 
 def tonight(
@@ -55,7 +55,7 @@ def tonight(
     asked = plan.Asked("prove", [], [], False)
     target = plan.Target("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
     run = Run("night9", "prove", "2026-01-09T00:00:00+00:00", settings=dict(SETTINGS))
-    left = plan.Left(asked, target, Earlier(store, run))
+    left = plan.Left(asked, target, Earlier(store.prove, run))
     found = cell()
     assert not left.add(found, side("fixed", PASSED, seconds, way))
     return found, left, left.add(found, side("buggy", FAILED, seconds, way))

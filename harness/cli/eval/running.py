@@ -15,14 +15,14 @@ from types import FrameType
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options, pages
+from harness.cli import kinds, options, pages
 from harness.errors import NotReady, UnfixError
 from harness.eval import matrix as matrices
 from harness.eval import models, paired, scorer
 from harness.eval.asking import Where
 from harness.eval.matrix import REFERENCE, Configuration, Matrix
 from harness.eval.run import Run, begin, folder_of
-from harness.releases import managed
+from harness.releases import having, managed
 from harness.store.eval.values import Evaluation
 
 CPU_SERVE = (
@@ -33,10 +33,9 @@ CUDA_SERVE = "--mem-fraction-static 0.2"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.eval import shown
     from harness.store.database import Store
 
-    shown.check(arguments)
+    pages.check(kinds.EVAL, arguments)
     _numbers(arguments)
     matrix = _matrix(arguments)
     if arguments.judge_again is not None:
@@ -53,11 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
         f"{where.release}, {matrix.items} items a task"
         + (f", {_many(len(matrix.faults), 'fault')}" if matrix.faults else "")
     )
-    store.save_evaluation(new)
+    store.eval.save(new)
 
     def saw(evaluation: Evaluation, what: str) -> None:
         options.say(what)
-        store.save_evaluation(evaluation)
+        store.eval.save(evaluation)
 
     jobs = arguments.jobs or max(1, min(4, (os.cpu_count() or 2)))
     # As all whom a scheduler ends: the servers go first.
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         options.say_notes(stop)
         done, stopped = new, True
     finally:
-        store.save_evaluation(new)
+        store.eval.save(new)
     return _show(done, arguments, stopped)
 
 
@@ -86,14 +85,12 @@ def _judge_again(arguments: argparse.Namespace, matrix: Matrix) -> int:
 
 
 def _show(done: Evaluation, arguments: argparse.Namespace, stopped: bool) -> int:
-    from harness.cli.eval import shown
 
-    shown.write(done, arguments)
-    shown.show(done, arguments)
+    code = pages.finish(kinds.EVAL, done, arguments)
     if stopped:
         options.say("stopped")
         return 130
-    return 0 if done.green else 1
+    return code
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -244,11 +241,7 @@ def _where(arguments: argparse.Namespace, matrix: Matrix) -> Where:
         raise NotReady("this machine has no CUDA device: --device cpu")
     release = matrix.release or _release()
     wanted = {release} | {one.release for one in matrix.configurations if one.release}
-    for name in wanted - {"current"}:
-        if not managed.get(name).ready:
-            raise NotReady(
-                f"SGLang {name} is not installed; `unfix releases add {name}` makes it ready"
-            )
+    having.ready([managed.get(name) for name in sorted(wanted - {"current"})], options.say)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     identity = f"eval-{now}-{secrets.token_hex(2)}"
     folder = folder_of(identity, paths.state())
@@ -262,11 +255,7 @@ def _release() -> str:
 
     if sources.current() is not None:
         return "current"
-    ready = [release.name for release in managed.all_releases() if release.ready]
-    if not ready:
-        newest = managed.newest().name
-        raise NotReady(f"no SGLang is here; `unfix releases add {newest}` installs one")
-    return ready[-1]
+    return (managed.default() or managed.newest()).name
 
 
 def _models_are_there(matrix: Matrix) -> None:

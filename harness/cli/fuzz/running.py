@@ -16,11 +16,11 @@ from typing import TypeVar
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options
-from harness.cli.fuzz import shown
+from harness.cli import kinds, options
+from harness.cli.fuzz.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
-from harness.errors import NotReady, UnfixError
+from harness.errors import UnfixError
 from harness.fuzz import failures
 from harness.fuzz.lanes import Asked
 from harness.fuzz.run import Fuzzing
@@ -106,19 +106,13 @@ def _place(name: str) -> Path:
 
 
 def releases(words: list[str]) -> list[Target]:
-    """Those that are asked for; a night of fuzzing is no time to install one."""
+    """Those that are asked for, installed if need be; 'all' are those that are here."""
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if "all" in names:
         names = [release.name for release in managed.all_releases() if release.ready]
     if not names:
-        newest = managed.default()
-        names = ["current" if sources.current() or newest is None else newest.name]
-    missing = [name for name in names if name != "current" and not managed.get(name).ready]
-    if missing:
-        raise NotReady(
-            f"SGLang {', '.join(missing)} is not installed here: "
-            f"`unfix releases add {' '.join(missing)}` does it"
-        )
+        newest = managed.default() or managed.newest()
+        names = ["current" if sources.current() else newest.name]
     return running.targets(names)
 
 
@@ -148,9 +142,9 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
     stored, store = _stored(asked), Store()
 
     def keep() -> None:
-        store.save_fuzzing(_so_far(stored, going.run))
+        store.fuzz.save(_so_far(stored, going.run))
 
-    with shown.Progress(asked, keep) as progress:
+    with Progress(asked, keep) as progress:
         going = Fuzzing(asked, progress)
         keep()
         try:
@@ -164,7 +158,7 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(going.run))
     else:
-        shown.show(going.run)
+        kinds.report("fuzz", "terminal").show(going.run, options.console())
     if stopped:
         options.say("stopped; what was found is kept")
         return 130
@@ -234,7 +228,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(done))
     else:
-        shown.show_replays(done)
+        kinds.report("fuzz", "terminal").show_replays(done, options.console())
     return 1 if any(one.fails for one in done) else 0
 
 

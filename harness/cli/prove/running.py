@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import machine, paths
-from harness.cli import options, pages
-from harness.errors import NotReady, UnfixError
+from harness.cli import kinds, options, pages, resuming
+from harness.cli.parsing import Parser
+from harness.errors import NotReady, UnfixError, UnknownToggle, WrongCall
 
 if TYPE_CHECKING:
     from harness.prove.plan import Asked, Target
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
 RESERVE = 4 << 30  # of the machine's memory, for all but the tests
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="TOGGLE", help="ids, families or globs")
+def add_arguments(parser: Parser) -> None:
+    parser.behind = "pytest"
+    parser.usage = f"{parser.prog} [TOGGLE or PATH …] [OPTIONS] [-- PYTEST ARGUMENTS]"
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="TOGGLE or PATH",
+        help="toggles as ids, families or globs; guards as files, folders or file.py::test",
+    )
     parser.add_argument(
         "--release",
         action="append",
@@ -52,31 +60,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_toggle_folders(parser)
     pages.add_arguments(parser)
     options.add_json(parser)
-    parser.epilog = "Arguments behind `--` are pytest's: paths of guards, -m, -p, …"
+    parser.epilog = "Arguments behind `--` are pytest's: -m, -p, …"
 
 
 def run(arguments: argparse.Namespace, kind: str) -> int:
     from harness.store.database import Store
 
     store = Store()
-    arguments.words = _places(arguments.words)
+    catalogue = options.catalogue(arguments)
+    arguments.names, guards = options.paths_among(arguments.names, arguments.usage, catalogue)
+    arguments.words = _places([*guards, *arguments.words])
     arguments.device = _device(arguments.device)
     earlier = _earlier(arguments, kind, store)
     if earlier is not None:
         _as_before(arguments, earlier)
-    asked = _asked(arguments, kind, earlier, store.took())
+    asked = _asked(arguments, kind, earlier, store.prove.took())
     if arguments.resume is not None and earlier is not None:
         new = earlier
         new.releases = []
     else:
         new = _new_run(arguments, kind, asked)
     stopped = _go(asked, new, store)
-    done = store.load(new.id)
-    pages.write([done], arguments)
-    if arguments.json:
-        options.print_json(pages.as_data(done))
-    else:
-        pages.show([done])
+    done = store.prove.get(new.id)
+    code = pages.finish(kinds.PROVE, [done], arguments)
     if stopped:
         options.say(f"stopped; what is done is kept: `unfix {kind} --resume` goes on")
         return 130
@@ -86,23 +92,24 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
             return UnfixError.exit_code
         if said and not any(on.seconds_to_start for on in done.releases):
             return NotReady.exit_code
-    return 0 if done.green else 1
+    return code
 
 
 def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | None:
     """The run that this one goes on with or repeats in part."""
     if arguments.resume is not None and arguments.failed is not None:
         raise UnfixError("--resume goes on with a run, --failed makes a new one: say one of them")
-    name = arguments.resume if arguments.resume is not None else arguments.failed
-    if name is None:
+    if arguments.resume is not None:
+        runs = store.prove.with_cells(None if arguments.resume else kind)
+        found = store.prove.whole(resuming.stopped(runs, arguments.resume, "run"))
+    elif arguments.failed is not None:
+        found = store.prove.get(arguments.failed or store.prove.latest(kind).id)
+        if found.status == "running":
+            raise UnfixError(f"run {found.id} is still going on")
+    else:
         return None
-    found = store.load(name or store.newest(kind).id)
     if found.kind != kind:
         raise UnfixError(f"run {found.id} is one of `unfix {found.kind}`")
-    if found.status == "running":
-        raise UnfixError(f"run {found.id} is still going on")
-    if arguments.resume is not None and found.status == "finished":
-        raise UnfixError(f"run {found.id} is finished: there is nothing to resume")
     return found
 
 
@@ -111,20 +118,16 @@ SETTINGS = ("names", "release", "device", "profile", "k", "shard", "words", "lim
 
 def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
     """What was asked for then is asked for again, unless this call says something else."""
-    unsaid = argparse.ArgumentParser()
+    unsaid = Parser()
     add_arguments(unsaid)
     defaults = vars(unsaid.parse_args([])) | {"words": []}
     for name in SETTINGS:
         if getattr(arguments, name) == defaults[name]:
             setattr(arguments, name, earlier.settings[name])
     arguments.toggles = arguments.toggles or [Path(p) for p in earlier.settings["toggles"]]
-    if arguments.resume is not None and earlier.settings["code"] != code_of(
-        arguments.toggles, _guards(arguments.words)
-    ):
-        raise UnfixError(
-            f"guards or toggles have changed since run {earlier.id} was stopped, and half of it "
-            "would be about the old ones: start anew, or use --failed"
-        )
+    if arguments.resume is not None:
+        now = code_of(arguments.toggles, _guards(arguments.words))
+        resuming.refuse_if_changed(earlier.settings["code"], now, earlier.id, "guards or toggles")
 
 
 def _guards(words: list[str]) -> list[Path]:
@@ -153,7 +156,10 @@ def _asked(
     from harness.prove import plan
 
     catalogue = options.catalogue(arguments)
-    toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
+    try:
+        toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
+    except UnknownToggle as error:
+        raise WrongCall(f"{error}; nor is it a file or folder", arguments.usage) from error
     usual = 1 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
     jobs = usual if arguments.jobs is None else arguments.jobs
     memory = share_of_memory(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
@@ -212,13 +218,14 @@ def _device(wanted: str) -> str:
 
 def targets(words: list[str]) -> list[Target]:
     from harness.prove.plan import Target
-    from harness.releases import install, managed, sources
+    from harness.releases import having, managed, sources
 
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if "all" in names:
         names = [release.name for release in managed.all_releases()]
     if not names:
         names = ["current"] if sources.current() is not None else [managed.newest().name]
+    having.ready([managed.get(name) for name in names if name != "current"], options.say)
     found = []
     for name in names:
         if name == "current":
@@ -226,8 +233,6 @@ def targets(words: list[str]) -> list[Target]:
             found.append(Target(str(tree.version or name), Path(sys.executable), tree, name))
             continue
         release = managed.get(name)
-        if not release.ready:
-            install.add(release, options.say)
         found.append(Target(name, release.python, release.sources(), name))
     twice = next((t.name for t in found if [o.name for o in found].count(t.name) > 1), None)
     if twice:
@@ -276,7 +281,7 @@ def _go(asked: Asked, new: Run, store: Store) -> bool:
 
     try:
         with owning(), Progress(asked) as progress:
-            Proving(asked, new, store, progress).go()
+            Proving(asked, new, store.prove, progress).go()
     except KeyboardInterrupt:
         return True
     return False
