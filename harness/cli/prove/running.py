@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
         said = [problem for on in done.releases for problem in on.problems]
         if any("USAGE_ERROR" in problem for problem in said):
             return UnfixError.exit_code
-        if said and not all("collects no guard" in problem for problem in said):
+        if said and not any(on.seconds_to_start for on in done.releases):
             return NotReady.exit_code
     return code
 
