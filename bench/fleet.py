@@ -80,14 +80,16 @@ def run_shard(store: Store, plan: Plan, number: int, of: int, workers: int) -> F
         of=of,
         cells=resuming.bare(cells),
     )
-    store.begin_matrix(run)
+    store.matrix.begin(run)
     fleet = Fleet(workers, seed=number)
     place = Place(run.id, Path("unused"), Path("unused"))
     rules = Rules(retries=1)
-    running = Running(cells, fleet, place, rules, lambda ended: store.attempts(run.id, ended))
+    running = Running(
+        cells, fleet, place, rules, lambda ended: store.matrix.attempts(run.id, ended)
+    )
     running.go()
     run.status, run.seconds = "finished", fleet.clock
-    store.end_matrix(run)
+    store.matrix.end(run)
     return fleet
 
 
@@ -120,7 +122,7 @@ def measured(count: int, workers: int, shards: int, folder: Path) -> dict[str, A
     for number in range(1, shards + 1):
         file = folder / f"{number}.sqlite"
         here.merge(file)
-        run = here.find_matrix(f"matrix-{plan.digest}-{number}")
+        run = here.matrix.find(f"matrix-{plan.digest}-{number}")
         assert run is not None
         parts.append(Part(run, str(file)))
     whole = joined(parts)

@@ -53,7 +53,7 @@ def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None
                     for number in mine
                 ],
             )
-            store.begin_matrix(run)
+            store.matrix.begin(run)
             ended = []
             for number in mine:
                 fails = number in bad and drawn.random() < 0.5
@@ -61,9 +61,9 @@ def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None
                 took = 60 * drawn.random()
                 one = Attempt(1, outcome, "exit code", run.started, took, took, "n", LOG, {}, True)
                 ended.append((f"{number:05x}", one))
-            store.attempts(run.id, ended)
+            store.matrix.attempts(run.id, ended)
             run.status = "finished"
-            store.end_matrix(run)
+            store.matrix.end(run)
 
 
 def timed(cells: int, nights: int) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options
+from harness.drift import Drift, survey
 from harness.releases import having, managed, sources
-from harness.releases.drift import Drift, survey
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,105 +1,107 @@
-"""What is shown and written of a run: by `prove` and `lifecycle` as they end, by `report` again."""
+"""What is shown and written of a run, of whatever kind: as it ends, and by `report` again."""
 
 from __future__ import annotations
 
 import argparse
 import gzip
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import paths
 from harness.cli import options
+from harness.cli.kinds import Kind
+from harness.errors import UnfixError
 
-if TYPE_CHECKING:
-    from harness.store.prove.values import Run
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML for a CI system")
+def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
+    if junit:
+        parser.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML for a CI system")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
     parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
     parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
 
 
-def find_reports() -> None:
-    """The package `reports` lies beside the toggles, in a checkout and in a wheel."""
-    place = str(paths.project())
-    if place not in sys.path:
-        sys.path.append(place)
+def check(kind: Kind, arguments: argparse.Namespace) -> None:
+    """Before anything runs: what is asked for in vain is said at once."""
+    if getattr(arguments, "junit", None) is not None and not kind.junit:
+        raise UnfixError(
+            f"{kind.noun} has no JUnit: there are --html, --markdown, --record and --json"
+        )
 
 
-def show(runs: list[Run]) -> None:
-    find_reports()
-    from reports.prove import terminal
+def finish(kind: Kind, runs: Any, arguments: argparse.Namespace) -> int:
+    """The page and the files that were asked for, the run as it is shown; gives the exit code.
 
-    for run in runs:
-        terminal.show(run, options.console())
-
-
-def default_page() -> Path:
-    return paths.workspace() / "reports" / "out" / "index.html"
-
-
-def write(runs: list[Run], arguments: argparse.Namespace) -> None:
-    """The files that were asked for, and the page in any case."""
-    find_reports()
-    from reports.prove import junit, markdown, page
-
-    html = arguments.html or default_page()
-    for file in (html, arguments.junit, arguments.markdown, arguments.record):
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-    page.write(runs, html)
-    options.say(f"the page: {html}")
-    if arguments.junit:
-        junit.write(runs, arguments.junit)
-    if arguments.markdown:
-        arguments.markdown.write_text(markdown.text(runs))
-    if arguments.record:
-        arguments.record.write_text(record(runs))
+    Several proofs are one page; of the other kinds a run is shown by itself.
+    """
+    check(kind, arguments)
+    several = runs if isinstance(runs, list) else [runs]
+    data = [kind.data(run) for run in several]
+    whole: Any = data[0] if len(data) == 1 else data
+    write(
+        arguments,
+        default_page(kind.page(several[0])),
+        lambda file: kind.report("page").write(runs, file),
+        lambda: str(kind.report("markdown").text(runs)),
+        whole,
+    )
+    if getattr(arguments, "junit", None) is not None:
+        kind.report("junit").write(runs, arguments.junit)
+    if arguments.json:
+        options.print_json(whole)
+    else:
+        for run in several:
+            kind.report("terminal").show(run, options.console())
+    return max(kind.code(run) for run in several)
 
 
-def write_one(
+def default_page(name: str) -> Path:
+    return paths.workspace() / "reports" / "out" / f"{name}.html"
+
+
+def write(
     arguments: argparse.Namespace,
     default: Path,
     page: Callable[[Path], None],
     markdown: Callable[[], str],
-    data: Callable[[], Any],
+    data: Any,
 ) -> None:
-    """The files that were asked for of one result, and its page in any case."""
+    """The files that were asked for, and the page in any case."""
     html = arguments.html or default
     html.parent.mkdir(parents=True, exist_ok=True)
     page(html)
     options.say(f"the page: {html}")
     if arguments.markdown:
-        _save(arguments.markdown, markdown())
+        text = markdown()
+        if str(arguments.markdown) == os.environ.get("GITHUB_STEP_SUMMARY"):
+            # A job's summary belongs to all commands of its step.
+            before = arguments.markdown
+            text = (before.read_text() if before.exists() else "") + text
+        save(arguments.markdown, text)
     if arguments.record:
-        text = json.dumps(data(), indent=1, ensure_ascii=False)
-        _save(arguments.record, without_places(text) + "\n")
+        text = json.dumps(_short(data), indent=1, ensure_ascii=False)
+        save(arguments.record, without_places(text) + "\n")
 
 
-def _save(file: Path, text: str) -> None:
+def save(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode(errors="backslashreplace")
     file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
 
 
-def as_data(run: Run) -> dict[str, Any]:
-    """A run as plain data, with what it comes to."""
-    import msgspec
-
-    data: dict[str, Any] = msgspec.to_builtins(run)
-    return {**data, "counts": run.counts, "green": run.green, "problems": run.problems}
-
-
-def record(runs: list[Run]) -> str:
-    """Runs for the tree."""
-    data = [as_data(run) for run in runs]
-    text = json.dumps(data[0] if len(data) == 1 else data, indent=1, ensure_ascii=False)
-    return without_places(text) + "\n"
+def _short(value: Any) -> Any:
+    """Six digits of each number: a record is kept, and no verdict hangs on the seventh."""
+    if isinstance(value, dict):
+        return {name: _short(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    if isinstance(value, float) and abs(value) < 1e6:
+        return float(f"{value:.6g}")
+    return value
 
 
 _OUTPUTS = ("--html", "--junit", "--markdown", "--record")

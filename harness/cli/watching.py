@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+EVERY = 30.0  # seconds between two lines in a log
 
 
 def on_stderr() -> Console:
@@ -35,6 +38,7 @@ class Watching:
     def __init__(self, console: Console, moving: Progress | Live | None) -> None:
         self.console = console
         self._moving = moving
+        self.told = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._moving is not None:
@@ -52,3 +56,9 @@ class Watching:
 
     def say(self, text: str) -> None:
         self.console.print(f"unfix: {escape(text)}")
+
+    def log(self, text: str) -> None:
+        """A line now and then where nothing moves."""
+        if time.monotonic() - self.told > EVERY:
+            self.told = time.monotonic()
+            self.say(text)

@@ -58,9 +58,9 @@ class Run:
             self._compare_all()
             self._further()
             self.askers.close()
-            self.evaluation.state = "done"
+            self.evaluation.status = "done"
         except BaseException as stop:
-            self.evaluation.state = "stopped"
+            self.evaluation.status = "stopped"
             self._end(stop, self.askers.close)
             self._end(stop, self._compare_all)  # what there is
             raise

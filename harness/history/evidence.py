@@ -31,9 +31,9 @@ class Evidences:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._commands = {run.id: run.command for run in store.runs()}
-        self._commands |= {run.id: run.command for run in store.mutations()}
-        self._matrices = {run.id: run.file for run in store.matrices()}
+        self._commands = {run.id: run.command for run in store.prove.all()}
+        self._commands |= {run.id: run.command for run in store.mutate.all()}
+        self._matrices = {run.id: run.file for run in store.matrix.all()}
 
     def of(self, line: Line) -> Evidence:
         last = line.telling[-1].last
@@ -53,7 +53,7 @@ class Evidences:
 
     def _cell(self, line: Line, about: dict[str, str], last: Seen) -> Evidence:
         key = line.thing.release, about["on"], about["toggle"], about["guard"]
-        sides = self.store.sides_of(last.run, key)
+        sides = self.store.history.sides_of(last.run, key)
         telling = next((side for side in sides if side.headline or side.detail), None)
         found = telling or (sides[0] if sides else None)
         if found is None:
@@ -64,7 +64,7 @@ class Evidences:
 
     def _matrix(self, line: Line, last: Seen) -> Evidence:
         identity = dict(line.thing.about)["cell"]
-        cell = self.store.matrix_cell(last.run, identity)
+        cell = self.store.history.matrix_cell(last.run, identity)
         failed = [one for one in cell.attempts if one.outcome.failed] or cell.attempts
         words = ["./unfix", "matrix", "run", self._matrices[last.run], "--cell", identity]
         return Evidence(
@@ -73,7 +73,7 @@ class Evidences:
         )
 
     def _evaluation(self, about: dict[str, str], last: Seen) -> Evidence:
-        command = self.store.glance_evaluation(last.run).command
+        command = self.store.history.evaluation(last.run).command
         name = about.get("configuration", "")
         # 'eval' is what was asked for by its arguments, which has no configurations to choose.
         only = f" --only {shlex.quote(name)}" if name and about.get("matrix") != "eval" else ""
@@ -82,12 +82,12 @@ class Evidences:
     def _fault(self, line: Line, about: dict[str, str], last: Seen) -> Evidence:
         words = ["./unfix", "mutate", about["target"], "--release", line.thing.release]
         replay = shlex.join([*words, "--fault", about["fault"]])
-        fated = self.store.fated_in(last.run, about["fault"])
+        fated = self.store.mutate.fated_in(last.run, about["fault"])
         passed = "\n".join(f"passed by {guard}" for guard in fated.passed)
         return Evidence(last.words, fated.diff, passed, replay)
 
     def _failure(self, line: Line, last: Seen) -> Failure | None:
-        for run in self.store.fuzzings():
+        for run in self.store.fuzz.all():
             if run.id == last.run:
                 return next((one for one in run.failures if one.name == line.thing.key), None)
         return None

@@ -12,7 +12,7 @@ from harness.history.values import Outcome, Seen, Thing, Versions
 from harness.store.database import Store
 from harness.store.eval.values import Judged
 from harness.store.fuzz.values import FuzzRun
-from harness.store.glances import AttemptGlance, CellGlance, EvaluationGlance, OnGlance
+from harness.store.history import AttemptGlance, CellGlance, EvaluationGlance, OnGlance
 from harness.store.matrix.values import MatrixRun
 from harness.store.matrix.values import Outcome as Ended
 from harness.store.mutate.values import Fate, Mutation
@@ -45,24 +45,24 @@ class Reading:
         self._read()
 
     def _read(self) -> None:
-        for run in self.store.runs():
+        for run in self.store.prove.all():
             if met := self._met(run.id, run.started, run.status == "finished"):
                 self._proof(run, met)
-        for matrix in self.store.matrices():
+        for matrix in self.store.matrix.all():
             if met := self._met(matrix.id, matrix.started, matrix.status == "finished"):
                 self._matrix(matrix, met)
-        for listed in self.store.evaluations():
-            if met := self._met(listed.identity, listed.started, listed.state == "done"):
-                self._evaluation(self.store.glance_evaluation(listed.identity), met)
+        for listed in self.store.eval.all():
+            if met := self._met(listed.id, listed.started, listed.status == "done"):
+                self._evaluation(self.store.history.evaluation(listed.id), met)
         searched = [
             (run, met)
-            for run in self.store.fuzzings()
+            for run in self.store.fuzz.all()
             if (met := self._met(run.id, run.started, run.status == "finished"))
         ]
         self._fuzzing(searched)
-        for mutation in self.store.mutations():
+        for mutation in self.store.mutate.all():
             if met := self._met(mutation.id, mutation.started, mutation.status == "finished"):
-                self._mutation(self.store.with_fates(mutation), met)
+                self._mutation(self.store.mutate.whole(mutation), met)
 
     def _met(self, name: str, started: str | float, ended: bool) -> Met | None:
         """A run, if it is of the window."""
@@ -91,12 +91,12 @@ class Reading:
         unfix = str(run.settings.get("commit", ""))
         versions = {}
         devices = {}
-        for on in self.store.glance_releases(run.id):
+        for on in self.store.history.releases(run.id):
             place = on.release, on.device
             versions[place] = Versions(on.release, unfix, packages(on.versions))
             devices[place] = resource(on.device, str(on.machine.get("gpu", "")))
             self._collected(run, on, met, versions[place], devices[place])
-        for cell in self.store.glance_cells(run.id):
+        for cell in self.store.history.cells(run.id):
             place = cell.release, cell.device
             if cell.verdict is not None:
                 told = versions.get(place, Versions(cell.release, unfix))
@@ -151,7 +151,7 @@ class Reading:
     def _matrix(self, run: MatrixRun, met: Met) -> None:
         tried: list[AttemptGlance] = []
         before = ""
-        for cell, attempt in self.store.glance_attempts(run.id):
+        for cell, attempt in self.store.history.attempts(run.id):
             if cell != before and tried:
                 self._tried(run, before, tried, met)
                 tried = []
@@ -182,7 +182,7 @@ class Reading:
         self._add(thing, met, one)
 
     def _planned(self, run: MatrixRun, identity: str) -> Thing:
-        cell = self.store.matrix_cell(run.id, identity)
+        cell = self.store.history.matrix_cell(run.id, identity)
         values = ", ".join(f"{axis} {value}" for axis, value in cell.values.items())
         return Thing(
             *("matrix", f"{run.name} {identity}", f"{run.name}: {values}"),
@@ -216,7 +216,7 @@ class Reading:
                 _of(one, "served", served.name, release, device),
                 met,
                 Seen(
-                    *(met.at, one.identity, outcome, Versions(release, unfix, known)),
+                    *(met.at, one.id, outcome, Versions(release, unfix, known)),
                     *((words or served.absent)[:MOST], took, 0.0 if device == "cpu" else took),
                 ),
             )
@@ -231,7 +231,7 @@ class Reading:
             thing = _of(one, f"{what} of", compared.candidate, release, device, compared.base)
             said = compared.words.removeprefix(f"{compared.verdict}: ")
             told = "" if outcome is Outcome.OK else f"{compared.verdict}: {said}"
-            seen = Seen(met.at, one.identity, outcome, Versions(release, unfix, known), told[:MOST])
+            seen = Seen(met.at, one.id, outcome, Versions(release, unfix, known), told[:MOST])
             self._add(thing, met, seen)
         for fault in one.faults:
             if fault.expected:
@@ -242,7 +242,7 @@ class Reading:
                 words = "" if fault.caught else fault.absent or "put in on purpose, and not noticed"
                 thing = _of(one, f"{fault.toggle} noticed in", fault.configuration, release, device)
                 versions = Versions(release, unfix, known)
-                self._add(thing, met, Seen(met.at, one.identity, outcome, versions, words))
+                self._add(thing, met, Seen(met.at, one.id, outcome, versions, words))
 
     # Fuzzing
 
@@ -328,12 +328,12 @@ class Reading:
             )
             seen = Seen(met.at, run.id, outcome, versions, words[:MOST], fated.seconds)
             self._add(thing, met, seen)
-        said = Outcome.FAILED if run.problems else Outcome.OK
+        said = Outcome.FAILED if run.noted else Outcome.OK
         whole = Thing(
             *("mutate", f"{run.release} whole", f"all guards without a fault on {run.release}"),
             *(run.release, "cpu"),
         )
-        told = "; ".join(run.problems)[:MOST]
+        told = "; ".join(run.noted)[:MOST]
         spent = run.seconds_to_start + run.seconds_to_reach
         self._add(whole, met, Seen(met.at, run.id, said, versions, told, spent))
 

@@ -78,7 +78,7 @@ class Mutating:
     def go(self) -> None:
         """Until every fault has its fate, or Ctrl-C: what is done by then is kept."""
         self.run.status = "stopped"
-        self.store.begin_mutation(self.run)
+        self.store.begin(self.run)
         try:
             self.teller.started(self.asked.target.name)
             guards = self._meet()
@@ -91,11 +91,11 @@ class Mutating:
         finally:
             self.looks.end()
             self.run.seconds = time.monotonic() - self._started
-            self.store.end_mutation(self.run)
+            self.store.end(self.run)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _problem(self, text: str) -> None:
-        self.run.problems.append(text)
+        self.run.noted.append(text)
         self.teller.problem(text)
 
     def _meet(self) -> list[str]:

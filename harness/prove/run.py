@@ -10,16 +10,15 @@ import select
 import shutil
 import time
 
-from harness import machine, paths
+from harness import machine, paths, processes
 from harness.matching.states import State, find
 from harness.patching import diffs
-from harness.prove import processes
 from harness.prove.keeper import killed
 from harness.prove.lanes import Lane
 from harness.prove.messages import Collected, Ended, Failed, Key, Said
 from harness.prove.plan import Asked, Left, Target
 from harness.prove.workers import GuardWorker
-from harness.store.database import Store
+from harness.store.prove.table import Proofs
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side
 
 AHEAD = 2  # releases whose workers live at once
@@ -43,7 +42,7 @@ class Teller:
 class Proving:
     """One run, from its first worker to its end."""
 
-    def __init__(self, asked: Asked, run: Run, store: Store, teller: Teller) -> None:
+    def __init__(self, asked: Asked, run: Run, store: Proofs, teller: Teller) -> None:
         self.asked = asked
         self.run = run
         self.store = store

@@ -80,33 +80,33 @@ class StoreFile:
         self.file = file or default_file()
         if not make and not _size(self.file):
             raise UnfixError(f"there is no store {self.file}")
-        with self._explained():
+        with self.explained():
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if 0 < _size(self.file) < _SMALLEST:
                 # SQLite takes it for an empty one and would write over it.
                 raise sqlite3.DatabaseError("file is cut short")
-            self._db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
-            self._db.execute("PRAGMA synchronous = FULL")
+            self.db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
+            self.db.execute("PRAGMA synchronous = FULL")
             self._ready()
 
     def _ready(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        version = self.db.execute("PRAGMA user_version").fetchone()[0]
         if version == FORMAT:
             return
         if version and version not in LATER:
             raise NotReady(f"{self.file} is of another version of unfix: move it away")
-        with self._writing():
+        with self.writing():
             # Another process may have made it while this one waited for its turn.
-            now = self._db.execute("PRAGMA user_version").fetchone()[0]
+            now = self.db.execute("PRAGMA user_version").fetchone()[0]
             if now == version:
                 for statement in LATER.get(version, SCHEMA).split(";"):
-                    self._db.execute(statement)
+                    self.db.execute(statement)
 
     def close(self) -> None:
-        self._db.close()
+        self.db.close()
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, msgspec.MsgspecError, json.JSONDecodeError, OSError) as error:
@@ -116,21 +116,21 @@ class StoreFile:
             ) from error
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """One write, whole or not at all."""
-        with self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
+        with self.explained():
+            self.db.execute("BEGIN IMMEDIATE")
             try:
                 yield
             except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
+            self.db.execute("COMMIT")
 
-    def _put(self, table: str, *values: Any) -> None:
+    def put(self, table: str, *values: Any) -> None:
         marks = ",".join("?" * len(values))
-        self._db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+        self.db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
 
 
 def _size(file: Path) -> int:

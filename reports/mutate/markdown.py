@@ -13,8 +13,8 @@ def text(run: Mutation) -> str:
     seen = view.make(run)
     sign = "✅" if run.green else "❌"
     parts = [f"## {sign} unfix mutate\n\n{view.sentence(run)}\n"]
-    if run.all_problems:
-        parts.append("\n".join(f"- ❌ {_line(problem)}" for problem in run.all_problems) + "\n")
+    if run.problems:
+        parts.append("\n".join(f"- ❌ {_line(problem)}" for problem in run.problems) + "\n")
     if run.fates:
         parts += [_table("family", seen.families), _table("operator", seen.operators)]
     for share in seen.survivors:

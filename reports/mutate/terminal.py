@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from harness.mutate.faults import Fault
+from harness.store.mutate.faults import Fault
 from harness.store.mutate.values import Fated, Mutation
 from reports.mutate import view
 from reports.mutate.view import MARKS, MutationView, Share
-from reports.prove.terminal import STYLES, plain
+from reports.shared.terminal import STYLES, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ def show(run: Mutation, console: Console) -> None:
         console.print(plain(run.elsewhere, "dim"), soft_wrap=True)
     for told in run.left_out:
         console.print(plain(f"not asked: {told}", "dim"), soft_wrap=True)
-    for problem in run.all_problems:
+    for problem in run.problems:
         console.print(plain(f"red: {problem}", "bold red"), soft_wrap=True)
     colour = "green" if run.green else "bold red"
     verdict = "green" if run.green else "red"

@@ -22,7 +22,7 @@ from harness.eval.scorer import Scorer
 from harness.serving.server import Server, Setup
 from harness.store.eval.values import Evaluation
 
-MODULE = "tests.evals.fake_server"
+MODULE = "tests.eval.fake_server"
 TOY = Path(__file__).parents[1] / "toy"
 PYTHON = Path(sys.executable)
 
@@ -34,7 +34,7 @@ def being(**be: Any) -> str:
 
 def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
     """The items of a task as they are drawn, without lm-eval."""
-    place = str(paths.project() / "suites" / "accuracy")
+    place = str(paths.project() / "fixtures" / "tasks")
     if place not in sys.path:
         sys.path.append(place)
     found: list[dict[str, str]] = importlib.import_module("items").items(task, 0, count)

@@ -25,9 +25,9 @@ def answered(name: str, right: list[bool], text: str = "x") -> Served:
 
 
 def kept(evaluation: Evaluation, file: Path) -> Path:
-    from harness.cli.eval import shown
+    from harness.cli.kinds import EVAL
 
-    text = json.dumps(shown.to_json(evaluation)).encode()
+    text = json.dumps(EVAL.data(evaluation)).encode()
     file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
     return file
 

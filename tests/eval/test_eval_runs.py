@@ -26,12 +26,11 @@ from faked import (
     with_share,
 )
 
-from harness import paths
+from harness import paths, processes
 from harness.errors import UnfixError, UnknownToggle
 from harness.eval import comparing, paired
 from harness.eval.matrix import FaultIn
 from harness.eval.run import Run
-from harness.prove import processes
 from harness.store.database import Store
 from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
 
@@ -64,7 +63,7 @@ def test_a_candidate_that_answers_wrongly_has_regressed_and_is_asked_no_further(
     assert len(record.read_text().splitlines()) == found.items
     assert (found.lost, found.gained, found.errors) == (holds(wrong, found.items), 0, 0)
     assert [one.why for one in found.differences] == ["lost"] * found.lost
-    assert evaluation.state == "done"
+    assert evaluation.status == "done"
     assert not evaluation.green
     [problem] = evaluation.problems
     assert "worse against base (unfix_recall): regressed" in problem
@@ -107,7 +106,7 @@ def test_doubts_end_where_there_are_no_more_items(
     monkeypatch.setattr(Run, "_task", lambda *given: replace(original(*given), items=30))
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=60, limit=400)
     assert (only(evaluation).verdict, only(evaluation).items) == (Judged.CANNOT_TELL, 30)
-    assert evaluation.state == "done"
+    assert evaluation.status == "done"
     assert not evaluation.green
 
 
@@ -172,7 +171,7 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
 
 def test_nothing_answered_is_red(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", stillborn=True), fake("one", "base", stillborn=True))
-    assert evaluation.state == "done"
+    assert evaluation.status == "done"
     assert not any(served.answers for served in evaluation.served)
     assert "nothing was answered" in evaluation.problems
     assert all("ended before it was ready" in served.failure for served in evaluation.served)
@@ -191,7 +190,7 @@ def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
     going = fakes.prepared(fake("base"), tasks=["unfix"])
     with pytest.raises(UnfixError, match="unfix is several tasks of lm-eval"):
         going.go()
-    assert going.evaluation.state == "stopped"
+    assert going.evaluation.status == "stopped"
     assert not going.evaluation.green
 
 
@@ -213,7 +212,7 @@ def test_what_fails_after_a_stop_is_told_beside_it(
         going.go()
     assert raised.value is stop
     assert stop.__notes__ == ["and then OSError: no space left"]
-    assert going.evaluation.state == "stopped"
+    assert going.evaluation.status == "stopped"
 
 
 def answers(*numbers: int, prompt: str = "p") -> list[Answer]:
@@ -366,7 +365,7 @@ def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
 
 def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
     before = set(processes.below(os.getpid()))
-    assert fakes.run(fake("base"), fake("alike", "base"), items=25).state == "done"
+    assert fakes.run(fake("base"), fake("alike", "base"), items=25).status == "done"
     assert set(processes.below(os.getpid())) <= before
 
 
@@ -396,8 +395,8 @@ def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
     left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
     assert not any(map(alive, left))
     assert not [folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in _line(folder)]
-    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").evaluations()
-    assert (listed.state, listed.green) == ("stopped", False)
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.all()
+    assert (listed.status, listed.green) == ("stopped", False)
 
 
 def _line(folder: Path) -> str:
@@ -418,8 +417,8 @@ def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     assert [one["verdict"] for one in told["compared"]] == ["differs", "improved"]
     assert json.loads((tmp_path / "r.json").read_text())["green"] is False
     assert list((tmp_path / "reports" / "out").glob("eval-*.html"))
-    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").evaluations()
-    assert listed.state == "done"
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.all()
+    assert listed.status == "done"
 
 
 def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:

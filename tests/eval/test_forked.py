@@ -23,7 +23,7 @@ MODULES = {
     "sglang/srt/entrypoints/__init__.py": "",
     "sglang/srt/entrypoints/http_server.py": """
 import json, os, sys
-from tests.evals import fake_server
+from tests.eval import fake_server
 def launch_server(words):
     sys.argv = ["fake", *words]
     if "--leave" in words:

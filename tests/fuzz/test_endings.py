@@ -25,12 +25,12 @@ def test_fails(number):
 STOPPED_WHILE_IT_IS_KEPT = """
 import os, signal, sys
 from harness.cli import main
-from harness.cli.fuzz import shown
+from harness.cli.fuzz import progress
 
 def failed(self, kept):
     os.kill(os.getpid(), signal.SIGINT)
 
-shown.Progress.failed = failed
+progress.Progress.failed = failed
 sys.exit(main.main(sys.argv[1:]))
 """
 KILLS = """

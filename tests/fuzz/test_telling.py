@@ -12,12 +12,14 @@ import pytest
 from rich.console import Console
 
 from harness import paths
-from harness.cli.fuzz import shown
+from harness.cli import options, watching
+from harness.cli.fuzz import progress as going
 from harness.fuzz import failures, telling_apart
 from harness.fuzz.code_lines import function_lines
 from harness.fuzz.lanes import Asked
 from harness.fuzz.tracing import ALL_OF, EVERY, Tracer, module_of, original_lines
 from harness.fuzz.values import Covered, Found, Fuzzed, Kept, Repro, Tally
+from reports.fuzz import terminal
 
 HERE = Path(__file__)
 
@@ -152,14 +154,14 @@ def a_run() -> Fuzzed:
 
 
 def test_a_run_in_one_line() -> None:
-    assert shown.line(a_run()) == (
+    assert terminal.line(a_run()) == (
         "20 of 60 s: 400 examples, 20/s; 2 of 2 tests; lines run: 3/4 of the toggled code, 10/200 "
         "of its files; 1 failures"
     )
 
 
 def test_a_run_is_shown_with_all_that_was_found(capsys: pytest.CaptureFixture[str]) -> None:
-    shown.show(a_run())
+    terminal.show(a_run(), options.console())
     told = capsys.readouterr().out
     for words in (
         "fullness 0.75",
@@ -178,7 +180,7 @@ def test_a_run_is_shown_with_all_that_was_found(capsys: pytest.CaptureFixture[st
 def test_the_table_has_what_failed_first_and_says_how_much_it_leaves_out() -> None:
     console = Console(width=120)
     with console.capture() as captured:
-        console.print(shown.table(a_run(), rows=1))
+        console.print(terminal.table(a_run(), rows=1))
     told = captured.get().splitlines()
     assert told[1].startswith("x ")
     assert told[2].startswith("and 1 more")
@@ -191,20 +193,20 @@ def asked(tmp_path: Path) -> Asked:
 def test_a_log_has_a_line_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shown.Progress(asked(tmp_path)) as progress:
+    with going.Progress(asked(tmp_path)) as progress:
         progress.moved(a_run())
         assert capsys.readouterr().err == ""
-        progress.told -= shown.EVERY + 1
+        progress.told -= watching.EVERY + 1
         progress.moved(a_run())
-    assert capsys.readouterr().err == f"unfix: {shown.line(a_run())}\n"
+    assert capsys.readouterr().err == f"unfix: {terminal.line(a_run())}\n"
 
 
 def test_a_terminal_has_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console = Console(stderr=True, force_terminal=True, width=120, highlight=False)
-    monkeypatch.setattr(shown, "on_stderr", lambda: console)
-    with shown.Progress(asked(tmp_path)) as progress:
+    monkeypatch.setattr(going, "on_stderr", lambda: console)
+    with going.Progress(asked(tmp_path)) as progress:
         progress.moved(a_run())
         progress.failed(a_run().failures[0])
     told = capsys.readouterr().err

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from harness.history import lines, window
 from harness.history.values import History, Line
-from harness.mutate.faults import Fault
 from harness.store.database import Store
 from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
 from harness.store.fuzz.values import Failure, FuzzRun, Searched
 from harness.store.matrix.values import Attempt, MatrixRun, RanCell
 from harness.store.matrix.values import Outcome as Ended
+from harness.store.mutate.faults import Fault
 from harness.store.mutate.values import Fate, Fated, Mutation
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, Verdict
 
@@ -66,12 +66,12 @@ class Nights:
     ) -> str:
         name = self._name("prove")
         run = Run(name, "prove", started or self.at(night, hours), settings={"commit": commit})
-        self.store.begin(run)
+        self.store.prove.begin(run)
         versions = {"torch": "2.13.0"}
-        self.store.met(name, OnRelease(release, "cpu", versions, problems=list(problems)))
+        self.store.prove.met(name, OnRelease(release, "cpu", versions, problems=list(problems)))
         for toggle, letter in cells.items():
             cell = Cell(f"{GUARD}_{toggle}", toggle, release, "cpu", "fixed")
-            self.store.plan(name, [cell])
+            self.store.prove.plan(name, [cell])
             if letter == "-":
                 continue
             passed = Side("fixed", Outcome.PASSED, seconds, reach=3, replay="./unfix replay-it")
@@ -83,10 +83,10 @@ class Nights:
                 )
             if letter == "f":
                 passed.first = "segfault"
-            self.store.side(name, cell, passed)
+            self.store.prove.side(name, cell, passed)
             cell.verdict = SCORES.get(letter, Verdict.PROVEN)
-            self.store.judged(name, cell)
-        self.store.end(name, status, 60.0)
+            self.store.prove.judged(name, cell)
+        self.store.prove.end(name, status, 60.0)
         return name
 
     def matrix(
@@ -110,7 +110,7 @@ class Nights:
                 RanCell(one, {**values, "kv": one}, "proof", command.split(), "") for one in cells
             ],
         )
-        self.store.begin_matrix(run)
+        self.store.matrix.begin(run)
         ended = []
         for one, letter in cells.items():
             outcomes = ENDS.get(letter, [])
@@ -126,9 +126,9 @@ class Nights:
                     ),
                 )
                 ended.append((one, attempt))
-        self.store.attempts(name, ended)
+        self.store.matrix.attempts(name, ended)
         run.status, run.seconds = status, 100.0
-        self.store.end_matrix(run)
+        self.store.matrix.end(run)
         return name
 
     def evaluation(
@@ -143,7 +143,7 @@ class Nights:
         served[1].failure = failure
         compared = [Compared("base", "triton", "tokens", "needle", verdict, f"{verdict}: so it is")]
         started = datetime.datetime.fromisoformat(self.at(night, 2)).timestamp()
-        self.store.save_evaluation(
+        self.store.eval.save(
             Evaluation(
                 *(name, "cpu", "unfix eval cpu", started, 30.0, "done", "cpu", 0, 10, 0.01, 1),
                 *(None, served, compared, [], {"unfix": "aaa"}),
@@ -163,7 +163,7 @@ class Nights:
             )
             for one in failing
         ]
-        self.store.save_fuzzing(
+        self.store.fuzz.save(
             FuzzRun(
                 *(name, self.at(night, 3), "finished", 60.0, ["unfix", "fuzz"], "aaa", []),
                 [Searched(test, "0.5.18", examples, 30.0, left_out)],
@@ -174,8 +174,8 @@ class Nights:
 
     def mutate(self, night: int, fates: dict[str, Fate], problems: tuple[str, ...] = ()) -> str:
         name = self._name("mutate")
-        run = Mutation(name, self.at(night, 4), "0.5.23", "finished", problems=list(problems))
-        self.store.begin_mutation(run)
+        run = Mutation(name, self.at(night, 4), "0.5.23", "finished", noted=list(problems))
+        self.store.mutate.begin(run)
         for number, (fault, fate) in enumerate(fates.items(), 1):
             made = Fault(
                 id=fault,
@@ -194,8 +194,10 @@ class Nights:
                 words="1 is no longer added",
             )
             passed = ["suites/pool_sizing/test_pool_sizing.py::test_rows"]
-            self.store.fated(name, number, Fated(made, fate, passed=passed, diff="-a + 1\n+a"))
-        self.store.end_mutation(run)
+            self.store.mutate.fated(
+                name, number, Fated(made, fate, passed=passed, diff="-a + 1\n+a")
+            )
+        self.store.mutate.end(run)
         return name
 
     def history(self, since: str = "30d", now: datetime.datetime = NOW) -> History:

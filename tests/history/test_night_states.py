@@ -106,7 +106,7 @@ def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Nights)
 
 def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(nights: Nights) -> None:
     name = nights.prove(0, {"27460": "o"})
-    nights.store._db.execute(
+    nights.store.db.execute(
         "UPDATE runs SET status = 'running', process = ? WHERE id = ?",
         (f"{_boot()} 999999999 1", name),
     )

@@ -105,7 +105,7 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
 
 
 def test_a_store_of_another_format(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    nights.store._db.execute("PRAGMA user_version = 99")
+    nights.store.db.execute("PRAGMA user_version = 99")
     assert report(nights) == 3
     assert "another version of unfix" in capsys.readouterr().err
 
@@ -177,10 +177,13 @@ def test_what_became_slower(nights: Nights, capsys: pytest.CaptureFixture[str]) 
     assert [thing["times_slower"] for thing in data(capsys)["things"]] == [1.6, 1.6]
 
 
-def test_markdown_is_appended(nights: Nights, tmp_path: Path) -> None:
+def test_a_jobs_summary_is_appended_to(
+    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nights.matrix(3, {HOSTILE: "x"})
     file = tmp_path / "summary.md"
     file.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
     report(nights, "--markdown", str(file))
     text = file.read_text()
     assert text.startswith("before\n## ✗ The nights since ")
@@ -284,8 +287,8 @@ def test_a_search_that_is_stored_is_quoted_and_not_made_again(
     search = Search("found-it", "toggles", nights.at(2), [guard], status="finished")
     search.settings = {"release": "0.5.18"}
     search.verdict, search.summary = "found", "27338: put in, it makes it pass."
-    nights.store.begin_search(search)
-    nights.store.end_search(search)
+    nights.store.bisect.begin(search)
+    nights.store.bisect.end(search)
     (text,) = issues(nights, "--bisect", "10m").values()
     assert "27338: put in, it makes it pass. (search <code>found-it</code>)" in text
 
@@ -298,8 +301,8 @@ def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
     ):
         search = Search(f"of-{release}", "toggles", nights.at(2), [words], status="finished")
         search.settings, search.summary = {"release": release}, "another one"
-        nights.store.begin_search(search)
-        nights.store.end_search(search)
+        nights.store.bisect.begin(search)
+        nights.store.bisect.end(search)
     (text,) = issues(nights).values()
     assert "another one" not in text
     assert "Nobody has searched for it yet" in text

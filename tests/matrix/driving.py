@@ -102,7 +102,7 @@ class Drive:
     def newest(self) -> MatrixRun:
         store = self.store
         try:
-            return store.with_cells(store.matrices()[-1])
+            return store.matrix.whole(store.matrix.all()[-1])
         finally:
             store.close()
 

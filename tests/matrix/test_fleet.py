@@ -33,13 +33,13 @@ def kept_by(count: int, odds: Odds, rules: Rules, file: Path) -> MatrixRun:
     store = Store(file)
     run = MatrixRun("m-1", "fleet", "", plan.digest, count, {}, "then")
     run.cells = resuming.bare(plan.cells)
-    store.begin_matrix(run)
+    store.matrix.begin(run)
 
     def keep(ended: list[tuple[str, Attempt]]) -> None:
-        store.attempts(run.id, ended)
+        store.matrix.attempts(run.id, ended)
 
     Running(plan.cells, Fleet(50, 7, odds), Place("m-1", file, file), rules, keep).go()
-    found = store.find_matrix("m-1")
+    found = store.matrix.find("m-1")
     assert found is not None
     return found
 

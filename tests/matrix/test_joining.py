@@ -115,11 +115,11 @@ def stored(file: Path, *runs: MatrixRun) -> str:
     store = Store(file)
     for run in runs:
         status, run.status = run.status, "running"
-        store.begin_matrix(run)
+        store.matrix.begin(run)
         ended = [(one.identity, attempt) for one in run.cells for attempt in one.attempts]
-        store.attempts(run.id, ended)
+        store.matrix.attempts(run.id, ended)
         run.status = status
-        store.end_matrix(run)
+        store.matrix.end(run)
     store.close()
     return str(file)
 
@@ -157,7 +157,7 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
     one = stored(drive.root / "one.sqlite", shard(1, 1))
     other = drive.root / "other.sqlite"
     store = Store(other)
-    store.begin(Run("p-1", "prove", "2026-01-01T00:00:00+00:00"))
+    store.prove.begin(Run("p-1", "prove", "2026-01-01T00:00:00+00:00"))
     store.close()
     with pytest.raises(UnfixError, match=r"other\.sqlite holds no run of `unfix matrix run`"):
         report("--merge", one, str(other))
@@ -175,7 +175,7 @@ def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> N
         report("--merge", one, other)
     with pytest.raises(UnfixError, match=r"there is no store .*gone\.sqlite"):
         report("--merge", one, str(drive.root / "gone.sqlite"))
-    assert Store().matrices() == [], "nothing is taken in that cannot be joined"
+    assert Store().matrix.all() == [], "nothing is taken in that cannot be joined"
 
 
 def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
     here = Store(Path(stored(tmp_path / "here", half)))
     there = stored(tmp_path / "there", shard(1, 1))
     here.merge(Path(there))
-    found = here.find_matrix("m-1")
+    found = here.matrix.find("m-1")
     assert found is not None
     assert found.counts == {"green": 7}
     here.merge(Path(stored(tmp_path / "behind", half)))
-    found = here.find_matrix("m-1")
+    found = here.matrix.find("m-1")
     assert found is not None
     assert found.green

@@ -13,6 +13,7 @@ from driving import Drive, cell
 
 from harness.errors import NotReady
 from harness.store.database import Store
+from harness.store.matrix.table import Matrices
 from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
 
 
@@ -27,15 +28,15 @@ def run_of(**changes: Any) -> MatrixRun:
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     run = run_of()
-    store.begin_matrix(run)
+    store.matrix.begin(run)
     tried = [
         Attempt(1, Outcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
         Attempt(2, Outcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
     ]
-    store.attempts(run.id, [("a", one) for one in tried])
+    store.matrix.attempts(run.id, [("a", one) for one in tried])
     run.status, run.seconds = "finished", 5.0
-    store.end_matrix(run)
-    read = store.find_matrix("m-")
+    store.matrix.end(run)
+    read = store.matrix.find("m-")
     assert read is not None
     run.cells[0].attempts = tried
     assert read == run
@@ -54,14 +55,14 @@ def test_a_run_says_on_what_machine_and_with_which_versions_it_was_made(drive: D
 
 def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
-    store.begin_matrix(run_of())
+    store.matrix.begin(run_of())
     ends = [
         *((Outcome.GREEN, 1.0), (Outcome.RED, 3.0), (Outcome.GREEN, 10.0)),
         *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
     ]
     for number, (outcome, seconds) in enumerate(ends, 1):
-        store.attempts("m-1", [("a", Attempt(number, outcome, "", "then", seconds))])
-    assert store.seconds_by_identity() == {"a": 3.0}
+        store.matrix.attempts("m-1", [("a", Attempt(number, outcome, "", "then", seconds))])
+    assert store.matrix.seconds_by_identity() == {"a": 3.0}
 
 
 def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
@@ -73,17 +74,17 @@ def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
             for n in range(8)
         )
     )
-    keep = Store.attempts
+    keep = Matrices.attempts
     written = []
 
-    def full(store: Store, run: str, ended: Any) -> None:
+    def full(table: Matrices, run: str, ended: Any) -> None:
         written.append(len(list(ended)))
         if sum(written) > 2:
-            pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-            store._db.execute(f"PRAGMA max_page_count = {pages}")
-        keep(store, run, ended)
+            pages = table.store.db.execute("PRAGMA page_count").fetchone()[0]
+            table.store.db.execute(f"PRAGMA max_page_count = {pages}")
+        keep(table, run, ended)
 
-    monkeypatch.setattr(Store, "attempts", full)
+    monkeypatch.setattr(Matrices, "attempts", full)
     with pytest.raises(NotReady, match="full"):
         drive.run()
     monkeypatch.undo()
@@ -107,8 +108,8 @@ def test_an_older_store_is_made_to_hold_matrices(tmp_path: Path) -> None:
     old.execute("PRAGMA user_version = 3")
     old.close()
     store = Store(file)
-    store.begin_matrix(run_of())
-    assert [run.id for run in store.matrices()] == ["m-1"]
+    store.matrix.begin(run_of())
+    assert [run.id for run in store.matrix.all()] == ["m-1"]
 
 
 def test_nothing_that_is_not_wholly_green_is_green() -> None:

@@ -206,7 +206,7 @@ def test_a_cluster_that_is_not_there_ends_with_3_and_words(drive: Drive) -> None
     drive.write(cell("one", "true"))
     with pytest.raises(NotReady, match=rf"no Ray cluster answers at {address}: .*ray start"):
         drive.run("--on", "ray", "--address", address)
-    assert drive.store.matrices() == []
+    assert drive.store.matrix.all() == []
 
 
 def test_a_kind_of_gpu_is_an_accelerator_type_or_a_resource_by_its_name() -> None:

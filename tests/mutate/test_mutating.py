@@ -207,7 +207,7 @@ def wait_for_fates(mutate: Mutate, many: int) -> None:
     while time.monotonic() < ends:
         if file.exists() and file.stat().st_size:
             store = Store(file)
-            newest = store.newest_mutation()
+            newest = store.mutate.newest()
             store.close()
             if newest is not None and len(newest.fates) >= many:
                 return
@@ -251,7 +251,7 @@ def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
     os.kill(worker_of(running.pid), signal.SIGKILL)
     running.communicate(timeout=200)
     store = Store(mutate.root / ".unfix" / "runs.sqlite")
-    newest = store.newest_mutation()
+    newest = store.mutate.newest()
     assert newest is not None
     assert {fated.fault.id: fated.how for fated in newest.fates}[hangs.id] == "hang"
     assert any("another took its place" in problem for problem in newest.problems)

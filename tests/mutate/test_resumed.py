@@ -33,7 +33,7 @@ def begin(mutate: Mutate, *words: str) -> Mutation:
     running.communicate()
     assert all_gone(mutate)
     store = Store(mutate.root / ".unfix" / "runs.sqlite")
-    newest = store.newest_mutation()
+    newest = store.mutate.newest()
     assert newest is not None
     assert len(newest.ids) == newest.planned == 3
     return newest
@@ -44,10 +44,7 @@ def test_changed_sources_are_noticed(mutate: Mutate) -> None:
     mutate.file.write_text(CODE.replace("ROOM = 7", "ROOM = 8"))
     done = mutate.call("--resume")
     assert done.returncode == 2
-    assert (
-        f"the sources of SGLang 0.5.99 have changed since run {run.id} was stopped: start anew"
-        in done.stderr
-    )
+    assert f"the sources of SGLang 0.5.99 have changed since {run.id} was stopped" in done.stderr
 
 
 def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
@@ -74,4 +71,4 @@ def test_what_is_not_looked_at_is_counted_by_its_id(done: str, told: list[str]) 
     run = Mutation("r", "t", "0.5.23", "finished", made=2, planned=2, ids=["a", "b"])
     for name in done:
         run.fates.append(Fated(msgspec.structs.replace(fault, id=name), Fate.KILLED))
-    assert run.all_problems == told
+    assert run.problems == told

@@ -61,7 +61,7 @@ class Prove(Caller):
             file = self.root / ".unfix" / "runs.sqlite"
             if file.exists() and file.stat().st_size:
                 store = Store(file)
-                runs = [store.load(run.id) for run in store.runs()]
+                runs = [store.prove.get(run.id) for run in store.prove.all()]
                 store.close()
                 for run in runs:
                     if run.cells and sum(c.verdict is not None for c in run.cells) >= verdicts:

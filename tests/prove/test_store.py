@@ -35,9 +35,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def fill(store: Store, some: Run, *cells: Cell) -> None:
-    store.begin(some)
-    store.met(some.id, OnRelease("0.5.18", "cpu", {"torch": "2.13.0"}))
-    store.plan(some.id, cells)
+    store.prove.begin(some)
+    store.prove.met(some.id, OnRelease("0.5.18", "cpu", {"torch": "2.13.0"}))
+    store.prove.plan(some.id, cells)
 
 
 def test_what_is_written_is_read_again(file: Path) -> None:
@@ -49,11 +49,11 @@ def test_what_is_written_is_read_again(file: Path) -> None:
         "buggy": Side("buggy", Outcome.FAILED, headline="x", example=["a", "</script>"]),
     }
     for side in done.sides.values():
-        store.side(run().id, done, side)
+        store.prove.side(run().id, done, side)
     done.verdict, done.why = Verdict.PROVEN, "x"
-    store.judged(run().id, done)
-    store.end(run().id, "finished", 7.0)
-    read = Store(file).load("2026")
+    store.prove.judged(run().id, done)
+    store.prove.end(run().id, "finished", 7.0)
+    read = Store(file).prove.get("2026")
     assert read.cells == [done, cell("t.py::test_b")]
     assert (read.status, read.seconds, read.counts) == (
         "finished",
@@ -66,24 +66,24 @@ def test_what_is_written_is_read_again(file: Path) -> None:
 
 def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
     store = Store(file)
-    store.begin(run())
+    store.prove.begin(run())
     # A cell that cannot be written, behind one that can.
     with pytest.raises(NotReady):
-        store.plan(run().id, [cell(), cell(object())])  # type: ignore[arg-type]
-    assert store.load(run().id).cells == []
+        store.prove.plan(run().id, [cell(), cell(object())])  # type: ignore[arg-type]
+    assert store.prove.get(run().id).cells == []
 
 
 def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
     store = Store(file)
     fill(store, run(), cell())
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    pages = store.db.execute("PRAGMA page_count").fetchone()[0]
+    store.db.execute(f"PRAGMA max_page_count = {pages}")
     big = Side("fixed", Outcome.FAILED, detail="x" * 100_000)
     with pytest.raises(NotReady, match="full"):
-        store.side(run().id, cell(), big)
-    store._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
-    assert store.load(run().id).cells == [cell()]
-    store.side(run().id, cell(), big)
+        store.prove.side(run().id, cell(), big)
+    store.db.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    assert store.prove.get(run().id).cells == [cell()]
+    store.prove.side(run().id, cell(), big)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 6000])
@@ -93,10 +93,10 @@ def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
     store.close()
     os.truncate(file, length)
     if length == 0:  # as if it had never been
-        assert Store(file).runs() == []
+        assert Store(file).prove.all() == []
         return
     with pytest.raises(NotReady, match=r"runs\.sqlite"):
-        Store(file).load("2026")
+        Store(file).prove.get("2026")
     assert file.stat().st_size == length, "what is left of it stays for whoever can mend it"
 
 
@@ -113,9 +113,9 @@ def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(NotReady, match="locked"):
-        store.begin(run())
+        store.prove.begin(run())
     other.execute("COMMIT")
-    store.begin(run())
+    store.prove.begin(run())
 
 
 def test_a_store_that_may_only_be_read_is_said() -> None:
@@ -133,8 +133,8 @@ def test_a_store_that_may_only_be_read_is_said() -> None:
                     os.setgid(65534)
                     os.setuid(65534)
                 store = Store(file)
-                assert store.runs() == []
-                store.begin(run())
+                assert store.prove.all() == []
+                store.prove.begin(run())
             except NotReady as error:
                 code = 0 if "readonly" in str(error) else 2
             finally:
@@ -156,27 +156,27 @@ def test_several_write_at_once(file: Path) -> None:
                 fill(store, mine)
                 for index in range(40):
                     each = cell(f"t.py::test_{index}", Verdict.PROVEN)
-                    store.plan(mine.id, [each])
-                    store.judged(mine.id, each)
+                    store.prove.plan(mine.id, [each])
+                    store.prove.judged(mine.id, each)
                 code = 0
             finally:
                 os._exit(code)
         pids.append(pid)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 8
     store = Store(file)
-    assert [len(store.load(f"run-{number}").cells) for number in range(8)] == [40] * 8
+    assert [len(store.prove.get(f"run-{number}").cells) for number in range(8)] == [40] * 8
 
 
 def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
     pid = os.fork()
     if not pid:
-        Store(file).begin(run())
+        Store(file).prove.begin(run())
         os._exit(0)
     os.waitpid(pid, 0)
     store = Store(file)
-    assert store.newest().status == "stopped"
-    store.begin(run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
-    assert store.newest().status == "running"
+    assert store.prove.latest().status == "stopped"
+    store.prove.begin(run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
+    assert store.prove.latest().status == "running"
 
 
 def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
@@ -184,14 +184,14 @@ def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
     for store, mine in ((here, None), (there, Verdict.PROVEN)):
         fill(store, run(), cell())
         if mine:
-            store.judged(run().id, cell(verdict=mine))
-            store.end(run().id, "finished", 1.0)
+            store.prove.judged(run().id, cell(verdict=mine))
+            store.prove.end(run().id, "finished", 1.0)
     fill(there, run("other"), cell("t.py::test_b"))
     assert set(here.merge(tmp_path / "b")) == {run().id, "other"}
-    assert [c.verdict for c in here.load(run().id).cells] == [Verdict.PROVEN]
-    assert here.load(run().id).status == "finished"
+    assert [c.verdict for c in here.prove.get(run().id).cells] == [Verdict.PROVEN]
+    assert here.prove.get(run().id).status == "finished"
     there.merge(tmp_path / "a")
-    assert [c.verdict for c in there.load(run().id).cells] == [Verdict.PROVEN]
+    assert [c.verdict for c in there.prove.get(run().id).cells] == [Verdict.PROVEN]
     with pytest.raises(UnfixError, match="no store"):
         here.merge(tmp_path / "c")
 
@@ -205,7 +205,7 @@ def test_runs_together_keep_the_later_verdict() -> None:
 
 
 def test_a_newer_format_is_left_alone(file: Path) -> None:
-    Store(file)._db.execute("PRAGMA user_version = 99")
+    Store(file).db.execute("PRAGMA user_version = 99")
     with pytest.raises(NotReady, match="another version"):
         Store(file)
 

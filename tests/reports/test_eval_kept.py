@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from evaluated import LONG, awful, fine
 
-from harness.cli.eval import shown
+from harness.cli.kinds import EVAL
 from harness.cli.report import command
 from harness.errors import UnfixError
 from harness.store.database import Store
@@ -23,50 +23,50 @@ from harness.store.file import EVALUATIONS
 def test_what_is_kept_is_what_was_saved(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.sqlite")
     made = awful()
-    store.save_evaluation(made)
+    store.eval.save(made)
     made.seconds = 80.0
-    store.save_evaluation(made)  # again, as it grows
-    (listed,) = store.evaluations()
-    assert (listed.identity, listed.state, listed.green) == (made.identity, "done", False)
+    store.eval.save(made)  # again, as it grows
+    (listed,) = store.eval.all()
+    assert (listed.id, listed.status, listed.green) == (made.id, "done", False)
     assert (listed.counts["same"], listed.faults, listed.caught) == (4, 5, 1)
-    for name in (made.identity, "eval-2026"):
-        assert repr(store.evaluation(name)) == repr(made)  # a NaN is not itself
-    assert store.find_evaluation("nobody") is None
+    for name in (made.id, "eval-2026"):
+        assert repr(store.eval.get(name)) == repr(made)  # a NaN is not itself
+    assert store.eval.find("nobody") is None
     with pytest.raises(UnfixError, match="holds no evaluation nobody"):
-        store.evaluation("nobody")
-    made.identity += "-b"
-    store.save_evaluation(made)
+        store.eval.get("nobody")
+    made.id += "-b"
+    store.eval.save(made)
     with pytest.raises(UnfixError, match="more than one"):
-        store.evaluation("eval-2026")
+        store.eval.get("eval-2026")
 
 
 def test_one_whose_process_is_gone_was_stopped(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
     made = fine()
-    made.state = "running"
+    made.status = "running"
     pid = os.fork()
     if not pid:
-        Store(file).save_evaluation(made)
+        Store(file).eval.save(made)
         os._exit(0)
     os.waitpid(pid, 0)
     store = Store(file)
-    assert store.evaluations()[0].state == "stopped"
-    assert store.evaluation(made.identity).state == "stopped"
-    store.save_evaluation(made)
-    assert store.evaluation(made.identity).state == "running"
+    assert store.eval.all()[0].status == "stopped"
+    assert store.eval.get(made.id).status == "stopped"
+    store.eval.save(made)
+    assert store.eval.get(made.id).status == "running"
 
 
 def test_stores_merge_and_a_whole_one_stays(tmp_path: Path) -> None:
     here, there = Store(tmp_path / "a"), Store(tmp_path / "b")
     half, whole = fine(), fine()
-    half.state, half.compared = "stopped", []
-    here.save_evaluation(half)
-    there.save_evaluation(whole)
+    half.status, half.compared = "stopped", []
+    here.eval.save(half)
+    there.eval.save(whole)
     here.merge(tmp_path / "b")
-    assert here.evaluation(whole.identity) == whole
-    there.save_evaluation(half)
+    assert here.eval.get(whole.id) == whole
+    there.eval.save(half)
     here.merge(tmp_path / "b")
-    assert here.evaluation(whole.identity) == whole
+    assert here.eval.get(whole.id) == whole
 
 
 def test_a_store_from_before_there_were_evaluations_is_taken_on(tmp_path: Path) -> None:
@@ -76,15 +76,15 @@ def test_a_store_from_before_there_were_evaluations_is_taken_on(tmp_path: Path) 
         old.execute("DROP TABLE evaluations")
         old.execute("PRAGMA user_version = 2")
     store = Store(file)
-    store.save_evaluation(fine())
-    assert len(Store(file).evaluations()) == 1
+    store.eval.save(fine())
+    assert len(Store(file).eval.all()) == 1
     assert EVALUATIONS.strip().rstrip(";") in "".join(
-        sql for (sql,) in store._db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")
+        sql for (sql,) in store.db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")
     )
 
 
 def test_json_is_whole_and_strict() -> None:
-    data = shown.to_json(awful())
+    data = EVAL.data(awful())
     text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
     back = json.loads(text)
     assert back["green"] is False
@@ -110,9 +110,9 @@ def test_report_lists_and_shows_it(
     file = tmp_path / "a.sqlite"
     store = Store(file)
     red = awful()
-    red.identity, red.name = "eval-bad", "bad"
+    red.id, red.name = "eval-bad", "bad"
     for one in (fine(), red):
-        store.save_evaluation(one)
+        store.eval.save(one)
     assert report(file, list=True) == 0
     listed = capsys.readouterr().out
     assert re.search(r"eval-20261121-000000-abcd +eval +2026-11-21\S+ +done +green +cpu: ", listed)

@@ -39,8 +39,8 @@ def problems_with(**changes: Any) -> list[str]:
 def test_only_what_was_compared_and_has_nothing_open_is_green() -> None:
     made = fine()
     assert made.problems == []
-    assert problems_with(state="running") == ["it is not done"]
-    assert problems_with(state="stopped") == ["it was stopped before it was done"]
+    assert problems_with(status="running") == ["it is not done"]
+    assert problems_with(status="stopped") == ["it was stopped before it was done"]
     assert problems_with(compared=[]) == ["nothing was compared"]
     assert problems_with(compared=made.compared[-1:]) == ["nothing was compared"]  # n/a
     assert "nothing was answered" in problems_with(served=[])

@@ -19,8 +19,8 @@ from harness.bisect.commands import Commands
 from harness.bisect.hunt import Hunt, Log
 from harness.bisect.judging import Rules
 from harness.bisect.runners import Choices, Job, Place, Runner
-from harness.cli import options
-from harness.cli.bisect import shown
+from harness.cli import kinds, options, pages, resuming
+from harness.cli.bisect import planned
 from harness.cli.bisect.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
@@ -86,18 +86,17 @@ def run(arguments: argparse.Namespace) -> int:
     if replayed:
         log: Log = _Unkept()
     else:
-        store.begin_search(search)
-        log = store
+        store.bisect.begin(search)
+        log = store.bisect
     stopped = _go(arguments, search, known, runner, log)
     if replayed and earlier is not None:
         _same(search, earlier)
         options.say("replayed from the log: nothing was run")
-    shown.write(search, arguments)
-    shown.show(search, arguments)
+    code = pages.finish(kinds.BISECT, search, arguments)
     if stopped:
         options.say(f"stopped; `unfix bisect {search.kind} --resume` goes on")
         return 130
-    return 0 if search.found else 1
+    return code
 
 
 class _Unkept:
@@ -105,7 +104,7 @@ class _Unkept:
 
     def trial(self, search: str, number: int, trial: Trial) -> None: ...
 
-    def end_search(self, search: Search) -> None: ...
+    def end(self, search: Search) -> None: ...
 
 
 def _earlier(arguments: argparse.Namespace, store: Store) -> Search | None:
@@ -113,25 +112,16 @@ def _earlier(arguments: argparse.Namespace, store: Store) -> Search | None:
         return _logged(arguments.replay, store)
     if arguments.resume is None:
         return None
-    name = arguments.resume
-    if not name:
-        all_of_kind = [search for search in store.searches() if search.kind == arguments.over]
-        kind = [search for search in all_of_kind if search.status == "stopped"]
-        if not kind:
-            last = f": {all_of_kind[-1].id} is {all_of_kind[-1].status}" if all_of_kind else ""
-            raise UnfixError(f"there is no search over {arguments.over} to go on with{last}")
-        name = kind[-1].id
-    found = store.search(name)
-    if found.status in ("finished", "refused"):
-        raise UnfixError(f"search {found.id} is {found.status}: there is nothing to go on with")
-    return found
+    over, name = arguments.over, arguments.resume
+    runs = [search for search in store.bisect.all() if name or search.kind == over]
+    return store.bisect.whole(resuming.stopped(runs, name, f"search over {over}"))
 
 
 def _logged(name: str, store: Store) -> Search:
     """A search to be shown again: of the store, or as it was recorded."""
     file = Path(name)
     if not file.is_file():
-        found = store.search(name)
+        found = store.bisect.get(name)
     else:
         try:
             found = msgspec.json.decode(file.read_bytes(), type=Search)
@@ -156,11 +146,9 @@ def _as_before(arguments: argparse.Namespace, earlier: Search) -> None:
     arguments.words = earlier.words
     if arguments.resume is None:
         return
-    if earlier.settings.get("code") != _code(arguments):
-        raise UnfixError(
-            f"the command, guards or toggles have changed since search {earlier.id} was stopped, "
-            "and half of it would be about the old ones: start anew"
-        )
+    before = earlier.settings.get("code")
+    what = "the command, guards or toggles"
+    resuming.refuse_if_changed(before, _code(arguments), earlier.id, what)
     if earlier.settings.get("folder") != str(Path.cwd()):
         raise UnfixError(f"search {earlier.id} began in {earlier.settings.get('folder')}")
 
@@ -285,7 +273,7 @@ def _go(
         raise
     finally:
         search.seconds += (datetime.datetime.now() - clock).total_seconds()
-        log.end_search(search)
+        log.end(search)
 
 
 def _toggles(arguments: argparse.Namespace, search: Search, known: Catalogue, going: Hunt) -> None:
@@ -383,7 +371,7 @@ def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> in
         raise UnfixError(f"there is no command '{search.words[0]}'")
     if arguments.over == "releases":
         names = _between(arguments)
-        shown.show_history_plan(names, arguments)
+        planned.show_history_plan(names, arguments)
         return 0
     tree = having.tree(arguments.release, options.say)
     place = Place(arguments.release or str(tree.version), tree, Path(), Path())
@@ -391,7 +379,7 @@ def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> in
     jobs = arguments.jobs or 1
     base = 1 if is_guard else 3
     most, usual = hunt.expected(chosen, jobs, arguments.all, base)
-    shown.show_plan(chosen.part("toggles", place.name), most, usual, jobs, arguments)
+    planned.show_plan(chosen.part("toggles", place.name), most, usual, jobs, arguments)
     return 0
 
 

@@ -15,7 +15,7 @@ from types import FrameType
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options, pages
+from harness.cli import kinds, options, pages
 from harness.errors import NotReady, UnfixError
 from harness.eval import matrix as matrices
 from harness.eval import models, paired, scorer
@@ -33,10 +33,9 @@ CUDA_SERVE = "--mem-fraction-static 0.2"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.eval import shown
     from harness.store.database import Store
 
-    shown.check(arguments)
+    pages.check(kinds.EVAL, arguments)
     _numbers(arguments)
     matrix = _matrix(arguments)
     if arguments.judge_again is not None:
@@ -53,11 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
         f"{where.release}, {matrix.items} items a task"
         + (f", {_many(len(matrix.faults), 'fault')}" if matrix.faults else "")
     )
-    store.save_evaluation(new)
+    store.eval.save(new)
 
     def saw(evaluation: Evaluation, what: str) -> None:
         options.say(what)
-        store.save_evaluation(evaluation)
+        store.eval.save(evaluation)
 
     jobs = arguments.jobs or max(1, min(4, (os.cpu_count() or 2)))
     # As all whom a scheduler ends: the servers go first.
@@ -70,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         options.say_notes(stop)
         done, stopped = new, True
     finally:
-        store.save_evaluation(new)
+        store.eval.save(new)
     return _show(done, arguments, stopped)
 
 
@@ -86,14 +85,12 @@ def _judge_again(arguments: argparse.Namespace, matrix: Matrix) -> int:
 
 
 def _show(done: Evaluation, arguments: argparse.Namespace, stopped: bool) -> int:
-    from harness.cli.eval import shown
 
-    shown.write(done, arguments)
-    shown.show(done, arguments)
+    code = pages.finish(kinds.EVAL, done, arguments)
     if stopped:
         options.say("stopped")
         return 130
-    return 0 if done.green else 1
+    return code
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

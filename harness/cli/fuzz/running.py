@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options
-from harness.cli.fuzz import shown
+from harness.cli import kinds, options
+from harness.cli.fuzz.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
 from harness.errors import UnfixError
@@ -142,9 +142,9 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
     stored, store = _stored(asked), Store()
 
     def keep() -> None:
-        store.save_fuzzing(_so_far(stored, going.run))
+        store.fuzz.save(_so_far(stored, going.run))
 
-    with shown.Progress(asked, keep) as progress:
+    with Progress(asked, keep) as progress:
         going = Fuzzing(asked, progress)
         keep()
         try:
@@ -158,7 +158,7 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(going.run))
     else:
-        shown.show(going.run)
+        kinds.report("fuzz", "terminal").show(going.run, options.console())
     if stopped:
         options.say("stopped; what was found is kept")
         return 130
@@ -228,7 +228,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(done))
     else:
-        shown.show_replays(done)
+        kinds.report("fuzz", "terminal").show_replays(done, options.console())
     return 1 if any(one.fails for one in done) else 0
 
 

@@ -70,7 +70,7 @@ def _seconds(file: Path | None) -> dict[str, float]:
 
     if file is None and not default_file().is_file():
         return {}
-    return Store(file, make=False).seconds_by_identity()
+    return Store(file, make=False).matrix.seconds_by_identity()
 
 
 def _show(found: Plan, wide: bool) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options, pages
+from harness.cli import kinds, options, pages
 from harness.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -66,23 +66,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.matrix import shown
     from harness.matrix import planning
     from harness.store.database import Store
 
-    shown.check(arguments)
+    pages.check(kinds.MATRIX, arguments)
     _numbers(arguments)
     store = Store()
-    plan: Plan = planning.plan(arguments.file, store.seconds_by_identity())
+    plan: Plan = planning.plan(arguments.file, store.matrix.seconds_by_identity())
     cells, number, of = _chosen(plan, arguments)
     going = _begun(store, arguments, plan, cells, number, of)
     options.say(_what(going, cells, arguments))
     stopped = _go(store, going, cells, arguments)
-    done = store.find_matrix(going.id)
+    done = store.matrix.find(going.id)
     assert done is not None
-    shown.write(done, arguments)
-    shown.show(done, arguments)
-    return 130 if stopped else done.exit_code
+    code = pages.finish(kinds.MATRIX, done, arguments)
+    return 130 if stopped else code
 
 
 def _numbers(arguments: argparse.Namespace) -> None:
@@ -116,7 +114,7 @@ def _chosen(plan: Plan, arguments: argparse.Namespace) -> tuple[list[Cell], int,
     costs: dict[str, float] = {}
     if arguments.costs:
         measured = Store(arguments.costs, make=False)
-        costs = measured.seconds_by_identity()
+        costs = measured.matrix.seconds_by_identity()
         measured.close()
     mine = set(shards.shard_of(plan, costs, number, of).cells)
     return [cell for cell in plan.cells if cell.identity in mine], number, of
@@ -151,8 +149,8 @@ def _begun(
     from harness.store.matrix.values import MatrixRun
 
     if arguments.resume:
-        found = resuming.find(store.matrices(), plan, number, of)
-        going = store.with_cells(found)
+        found = resuming.find(store.matrix.all(), plan, number, of)
+        going = store.matrix.whole(found)
         resuming.check(going, cells)
         going = msgspec.structs.replace(going, where=arguments.on, notes=[])
     else:
@@ -201,13 +199,13 @@ def _go(store: Store, going: MatrixRun, cells: list[Cell], arguments: argparse.N
     whole = False
     signal.signal(signal.SIGTERM, _stop)
     try:
-        store.begin_matrix(going)
+        store.matrix.begin(going)
         left = {cell.identity: cell.attempts for cell in going.cells if not cell.done}
         place = Place(going.id, paths.state() / "matrix" / going.id, Path.cwd())
         with Progress(len(cells), len(cells) - len(left), cells) as progress:
 
             def keep(ended: list[tuple[str, Attempt]]) -> None:
-                store.attempts(going.id, ended)
+                store.matrix.attempts(going.id, ended)
                 progress.ended(ended)
 
             wanted = [cell for cell in cells if cell.identity in left]
@@ -221,7 +219,7 @@ def _go(store: Store, going: MatrixRun, cells: list[Cell], arguments: argparse.N
         going.seconds = before + time.monotonic() - begun
         going.status = "finished" if whole else "stopped"
         try:
-            store.end_matrix(going)
+            store.matrix.end(going)
         finally:
             executor.close()
     return False

@@ -8,21 +8,21 @@ import datetime
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options
+from harness.cli import kinds, options, pages, resuming
 from harness.cli.fuzz import running as fuzzing
-from harness.cli.mutate import making, shown
+from harness.cli.mutate import making
+from harness.cli.mutate.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
 from harness.errors import UnfixError
 from harness.mutate import equal, fates, keeping, reach
-from harness.mutate.faults import Made
 from harness.mutate.looks import Asked
 from harness.mutate.reach import Reaches
 from harness.mutate.run import Mutating
@@ -30,7 +30,9 @@ from harness.prove.plan import Target
 from harness.registry.catalogue import Catalogue
 from harness.releases import managed
 from harness.store.database import Store
+from harness.store.mutate.faults import Fault, Made
 from harness.store.mutate.values import Mutation
+from harness.syntax.scopes import Sources
 
 SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),
@@ -61,15 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _keep(arguments, made, target, catalogue)
     if arguments.list:
         chosen = making.chosen(arguments, made)
-        shown.show_list(chosen, made, target.tree, arguments.json)
+        _list(chosen, made, target.tree, arguments.json)
         return 0 if chosen else 1
     mutation = earlier or _new(arguments, target)
     if changed is not None:
         mutation.settings["between"] = changed.between
     mutation.at_least, mutation.left_out = arguments.at_least, []
-    mutation.problems = making.stale(arguments, made)
+    mutation.noted = making.stale(arguments, made)
     if changed is not None:
-        mutation.problems += changed.problems
+        mutation.noted += changed.problems
     asked = _asked(arguments, target)
 
     def planned(made: Made) -> Asked:
@@ -92,12 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
         stopped = _go(asked, mutation, store, made_later)
     else:
         stopped = _go(planned(made), mutation, store)
-    shown.write(mutation, arguments)
-    shown.show(mutation, arguments)
+    code = pages.finish(kinds.MUTATE, mutation, arguments)
     if stopped:
         options.say("stopped; what is done is kept: `unfix mutate --resume` goes on")
         return 130
-    return 0 if mutation.green else 1
+    return code
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -122,14 +123,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _earlier(arguments: argparse.Namespace, store: Store) -> Mutation:
     """The run that this one goes on with, asked as it was."""
-    name = arguments.resume
-    found = store.find_mutation(name) if name else store.newest_mutation()
-    if found is None:
-        raise UnfixError(f"{store.file} holds no mutation run {name}: `unfix report --list`")
-    if found.status == "running":
-        raise UnfixError(f"run {found.id} is still going on")
-    if found.status == "finished":
-        raise UnfixError(f"run {found.id} is finished: there is nothing to resume")
+    run = resuming.stopped(store.mutate.all(), arguments.resume, "mutation run")
+    found = store.mutate.whole(run)
     for setting in SETTINGS:
         setattr(arguments, setting, found.settings[setting])
     # A branch may stand elsewhere by now: what it was then is what the run is about.
@@ -139,12 +134,15 @@ def _earlier(arguments: argparse.Namespace, store: Store) -> Mutation:
 
 
 def _check_unchanged(earlier: Mutation, arguments: argparse.Namespace, target: Target) -> None:
-    """Half of a run is of what was there before: the other half has to be of the same."""
-    asked = f"since run {earlier.id} was stopped: start anew"
-    if earlier.settings["code"] != _code(arguments):
-        raise UnfixError(f"guards or toggles have changed {asked}")
-    if earlier.settings.get("sources") != reach.release_of(target.tree):
-        raise UnfixError(f"the sources of SGLang {target.name} have changed {asked}")
+    for before, now, what in (
+        (earlier.settings["code"], _code(arguments), "guards or toggles"),
+        (
+            earlier.settings.get("sources"),
+            reach.release_of(target.tree),
+            f"the sources of SGLang {target.name}",
+        ),
+    ):
+        resuming.refuse_if_changed(before, now, earlier.id, what)
 
 
 def _release(arguments: argparse.Namespace) -> Target:
@@ -222,14 +220,33 @@ def _go(
 ) -> bool:
     """Run it; gives whether somebody stopped it."""
     try:
-        with owning(), shown.Progress(mutation) as progress:
-            Mutating(asked, mutation, store, progress, later).go()
+        with owning(), Progress(mutation) as progress:
+            Mutating(asked, mutation, store.mutate, progress, later).go()
     except KeyboardInterrupt:
         return True
     return False
 
 
-# Keeping
+# Listing and keeping
+
+
+def _list(faults: Sequence[Fault], made: Made, sources: Sources, as_json: bool) -> None:
+    """The faults with their diffs, and nothing run."""
+    if as_json:
+        listed = msgspec.to_builtins(faults)
+        options.print_json({"faults": listed, "dropped": msgspec.to_builtins(made.dropped)})
+        return
+    terminal = kinds.MUTATE.report("terminal")
+
+    console = options.console()
+    for fault in faults:
+        source = sources.read(fault.module)
+        assert source is not None
+        terminal.fault(fault, fates.diff_of(fault, source.text), console)
+    console.print(
+        f"{len(faults)} of {len(made.faults)} faults; {len(made.dropped)} more were dropped: "
+        "they do not compile, or are the same code"
+    )
 
 
 def _keep(arguments: argparse.Namespace, made: Made, target: Target, catalogue: Catalogue) -> int:

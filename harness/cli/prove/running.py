@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import machine, paths
-from harness.cli import options, pages
+from harness.cli import kinds, options, pages, resuming
 from harness.cli.parsing import Parser
 from harness.errors import NotReady, UnfixError, UnknownToggle, WrongCall
 
@@ -74,19 +74,15 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
     earlier = _earlier(arguments, kind, store)
     if earlier is not None:
         _as_before(arguments, earlier)
-    asked = _asked(arguments, kind, earlier, store.took())
+    asked = _asked(arguments, kind, earlier, store.prove.took())
     if arguments.resume is not None and earlier is not None:
         new = earlier
         new.releases = []
     else:
         new = _new_run(arguments, kind, asked)
     stopped = _go(asked, new, store)
-    done = store.load(new.id)
-    pages.write([done], arguments)
-    if arguments.json:
-        options.print_json(pages.as_data(done))
-    else:
-        pages.show([done])
+    done = store.prove.get(new.id)
+    code = pages.finish(kinds.PROVE, [done], arguments)
     if stopped:
         options.say(f"stopped; what is done is kept: `unfix {kind} --resume` goes on")
         return 130
@@ -96,23 +92,24 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
             return UnfixError.exit_code
         if said and not all("collects no guard" in problem for problem in said):
             return NotReady.exit_code
-    return 0 if done.green else 1
+    return code
 
 
 def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | None:
     """The run that this one goes on with or repeats in part."""
     if arguments.resume is not None and arguments.failed is not None:
         raise UnfixError("--resume goes on with a run, --failed makes a new one: say one of them")
-    name = arguments.resume if arguments.resume is not None else arguments.failed
-    if name is None:
+    if arguments.resume is not None:
+        runs = store.prove.with_cells(None if arguments.resume else kind)
+        found = store.prove.whole(resuming.stopped(runs, arguments.resume, "run"))
+    elif arguments.failed is not None:
+        found = store.prove.get(arguments.failed or store.prove.latest(kind).id)
+        if found.status == "running":
+            raise UnfixError(f"run {found.id} is still going on")
+    else:
         return None
-    found = store.load(name or store.newest(kind).id)
     if found.kind != kind:
         raise UnfixError(f"run {found.id} is one of `unfix {found.kind}`")
-    if found.status == "running":
-        raise UnfixError(f"run {found.id} is still going on")
-    if arguments.resume is not None and found.status == "finished":
-        raise UnfixError(f"run {found.id} is finished: there is nothing to resume")
     return found
 
 
@@ -128,13 +125,9 @@ def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
         if getattr(arguments, name) == defaults[name]:
             setattr(arguments, name, earlier.settings[name])
     arguments.toggles = arguments.toggles or [Path(p) for p in earlier.settings["toggles"]]
-    if arguments.resume is not None and earlier.settings["code"] != code_of(
-        arguments.toggles, _guards(arguments.words)
-    ):
-        raise UnfixError(
-            f"guards or toggles have changed since run {earlier.id} was stopped, and half of it "
-            "would be about the old ones: start anew, or use --failed"
-        )
+    if arguments.resume is not None:
+        now = code_of(arguments.toggles, _guards(arguments.words))
+        resuming.refuse_if_changed(earlier.settings["code"], now, earlier.id, "guards or toggles")
 
 
 def _guards(words: list[str]) -> list[Path]:
@@ -288,7 +281,7 @@ def _go(asked: Asked, new: Run, store: Store) -> bool:
 
     try:
         with owning(), Progress(asked) as progress:
-            Proving(asked, new, store, progress).go()
+            Proving(asked, new, store.prove, progress).go()
     except KeyboardInterrupt:
         return True
     return False

@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options, pages
+from harness.cli import kinds, options, pages
 from harness.errors import NotReady, UnfixError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, store: Store) -> int:
     if arguments.json:
         options.print_json(to_json(history, prices) | {"issues": [str(file) for file in issues]})
     else:
-        pages.find_reports()
+        kinds.find_reports()
         from reports.history import terminal
 
         terminal.show(history, prices, options.console())
@@ -77,24 +77,16 @@ def run(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _write(history: History, prices: Prices, arguments: argparse.Namespace) -> None:
-    import json
-
-    from harness import paths
-
-    pages.find_reports()
+    kinds.find_reports()
     from reports.history import markdown, page
 
-    html = arguments.html or paths.workspace() / "reports" / "out" / "history.html"
-    page.write(history, html, prices)
-    options.say(f"the page: {html}")
-    if arguments.markdown:
-        arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
-        with arguments.markdown.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(markdown.text(history, prices))
-    if arguments.record:
-        text = json.dumps(to_json(history, prices), indent=1, ensure_ascii=False)
-        arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        arguments.record.write_text(pages.without_places(text) + "\n")
+    pages.write(
+        arguments,
+        pages.default_page("history"),
+        lambda file: page.write(history, file, prices),
+        lambda: markdown.text(history, prices),
+        to_json(history, prices),
+    )
 
 
 def _issues(history: History, store: Store, folder: Path, budget: float) -> list[Path]:
@@ -104,7 +96,7 @@ def _issues(history: History, store: Store, folder: Path, budget: float) -> list
     from harness.history.evidence import Evidences
     from harness.history.searching import fitting
 
-    pages.find_reports()
+    kinds.find_reports()
     from reports.history import issue
     from reports.history.view import HistoryView
 

@@ -10,7 +10,7 @@ import sys
 import time
 
 from harness import paths, stops
-from harness.cli import options, pages
+from harness.cli import kinds, options
 from harness.history.searching import Fitting
 from harness.store.bisect.values import Search
 from harness.store.database import Store
@@ -46,7 +46,7 @@ class Searches:
 
     def _stored(self, fit: Fitting) -> Search | None:
         """The newest that is about it; one that came to its end before one that did not."""
-        found = [search for search in self.store.searches() if fit.answers(search)]
+        found = [search for search in self.store.bisect.all() if fit.answers(search)]
         done = [search for search in found if search.status == "finished"]
         ordered = [*(search for search in found if search not in done), *done]
         return ordered[-1] if ordered else None
@@ -78,7 +78,7 @@ class Searches:
     def _take_in(self) -> None:
         kept = Store()
         if kept.file.resolve() != self.store.file.resolve():
-            self.store.merge_searches(kept)
+            self.store.bisect.merge(kept.bisect)
         kept.close()
 
 
@@ -97,8 +97,8 @@ def _command(fit: Fitting) -> str:
 
 
 def _quoted(search: Search, fit: Fitting) -> str:
-    pages.find_reports()
-    from reports.prove.markdown import code, escaped
+    kinds.find_reports()
+    from reports.shared.markdown import code, escaped
 
     if search.status == "finished":
         told = search.summary or search.verdict

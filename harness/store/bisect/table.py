@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
-from harness.errors import UnfixError
 from harness.store.bisect.values import Search, Trial
 from harness.store.file import as_text
-from harness.store.rows import RunTables
+from harness.store.table import Table
 from harness.store.writers import me
 
-TABLES = {"searches": "id", "trials": "search"}
 
-
-class Searches(RunTables):
+class Searches(Table[Search, Search]):
     """What `unfix bisect` leaves behind."""
 
-    def begin_search(self, search: Search) -> None:
+    noun = "search"
+    tables: ClassVar = {"searches": "id", "trials": "search"}
+    kind = Search
+
+    def begin(self, search: Search) -> None:
         """A new search, or an old one that goes on; one that somebody else runs is refused."""
-        with self._writing():
-            self._not_running("searches", search.id, "search")
+        with self.store.writing():
+            self._not_running(search.id)
             self._keep(search, "running")
             # What it ran before is written again as it is met.
 
     def trial(self, search: str, number: int, trial: Trial) -> None:
-        with self._writing():
-            self._put("trials", search, number, as_text(trial))
+        with self.store.writing():
+            self.store.put("trials", search, number, as_text(trial))
 
-    def end_search(self, search: Search) -> None:
-        with self._writing():
+    def end(self, search: Search) -> None:
+        with self.store.writing():
             self._keep(search, search.status)
 
     def _keep(self, search: Search, status: str) -> None:
         bare = msgspec.structs.replace(search, trials=[])
-        self._put(
+        self.store.put(
             *("searches", search.id, search.kind, search.started, status, me()), as_text(bare)
         )
 
-    def searches(self) -> list[Search]:
-        """Every search without its runs, the oldest first."""
-        return self._runs_of("searches", Search)
-
-    def find_search(self, name: str) -> Search | None:
-        """A whole search, by its id or by how its id begins; None if there is none."""
-        found = self._named(self.searches(), name, "search")
-        if found is None:
-            return None
-        with self._explained():
-            found.trials = [
-                msgspec.json.decode(data, type=Trial)
-                for (data,) in self._db.execute(
-                    "SELECT data FROM trials WHERE search = ? ORDER BY number", (found.id,)
-                )
-            ]
-        return found
-
-    def search(self, name: str) -> Search:
-        found = self.find_search(name)
-        if found is None:
-            raise UnfixError(f"{self.file} holds no search {name}: `unfix report --list`")
-        return found
-
-    def merge_searches(self, other: Searches) -> None:
-        self._merge(other, TABLES, self.searches(), other.searches())
+    def whole(self, run: Search) -> Search:
+        query = "SELECT data FROM trials WHERE search = ? ORDER BY number"
+        return msgspec.structs.replace(run, trials=self._decoded(Trial, query, [run.id]))

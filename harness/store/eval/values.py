@@ -138,12 +138,12 @@ class Fault(msgspec.Struct):
 class Evaluation(msgspec.Struct):
     """One `unfix eval`, whole."""
 
-    identity: str
+    id: str = msgspec.field(name="identity")
     name: str  # of the matrix, or what was asked
     command: str
     started: float
     seconds: float
-    state: str  # 'running', 'done', 'stopped'
+    status: str = msgspec.field(name="state")  # 'running', 'done', 'stopped'
     device: str
     seed: int
     items: int
@@ -182,7 +182,7 @@ class Evaluation(msgspec.Struct):
     def problems(self) -> list[str]:
         """Why it is not green, in words: all is well only when something was compared and nothing
         is open."""
-        said = [] if self.state == "done" else [_STATES.get(self.state, f"it is {self.state}")]
+        said = [] if self.status == "done" else [_STATES.get(self.status, f"it is {self.status}")]
         if not any(served.answers for served in self.served):
             said.append("nothing was answered")
         elif all(one.verdict is Judged.NA for one in self.compared):

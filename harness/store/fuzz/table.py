@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from harness.store.file import as_text
 from harness.store.fuzz.values import FuzzRun
-from harness.store.rows import RunTables
+from harness.store.table import Table
 from harness.store.writers import me
 
 
-class Fuzzings(RunTables):
+class Fuzzings(Table[FuzzRun, FuzzRun]):
     """What `unfix fuzz` leaves behind, its examples and files apart."""
 
-    def save_fuzzing(self, run: FuzzRun) -> None:
-        with self._writing():
-            self._put("fuzzings", run.id, run.started, run.status, me(), as_text(run))
+    noun = "fuzzing run"
+    tables: ClassVar = {"fuzzings": "id"}
+    kind = FuzzRun
 
-    def fuzzings(self) -> list[FuzzRun]:
-        """Every run, the oldest first."""
-        return self._runs_of("fuzzings", FuzzRun)
+    def save(self, run: FuzzRun) -> None:
+        with self.store.writing():
+            self.store.put("fuzzings", run.id, run.started, run.status, me(), as_text(run))
 
-    def merge_fuzzings(self, other: Fuzzings) -> None:
-        self._merge(other, {"fuzzings": "id"}, self.fuzzings(), other.fuzzings())
+    def whole(self, run: FuzzRun) -> FuzzRun:
+        return run

@@ -121,6 +121,16 @@ class MatrixRun(msgspec.Struct):
         return dict(Counter(cell.word for cell in self.cells))
 
     @property
+    def shard(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @property
+    def summary(self) -> str:
+        told = ", ".join(f"{count} {word}" for word, count in self.counts.items()) or "no cells"
+        share = f" {self.shard}" if self.of > 1 else ""
+        return f"{self.name}{share}: {told}"
+
+    @property
     def device_seconds(self) -> float:
         return sum(cell.device_seconds for cell in self.cells)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from harness.mutate.faults import Dropped, Fault
+from harness.store.mutate.faults import Dropped, Fault
 
 
 class Fate(StrEnum):
@@ -103,7 +103,9 @@ class Mutation(msgspec.Struct):
     guards: list[GuardFacts] = []
     left_out: list[str] = []  # guards that are not asked, and why
     elsewhere: str = ""  # what of a wide diff no guard runs
-    problems: list[str] = []  # what keeps the run from being green whatever its score
+    noted: list[str] = msgspec.field(
+        default_factory=list, name="problems"
+    )  # what keeps the run from being green whatever its score
     seconds_to_start: float = 0.0
     seconds_to_reach: float = 0.0
     fates: list[Fated] = []
@@ -118,9 +120,15 @@ class Mutation(msgspec.Struct):
         return score(self.fates)
 
     @property
-    def all_problems(self) -> list[str]:
+    def summary(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        score = "nothing reached" if self.score is None else f"{self.score:.1f} % killed"
+        return f"{self.release}: {score}; {counts}"
+
+    @property
+    def problems(self) -> list[str]:
         """Everything that keeps the run from being green."""
-        found = list(self.problems)
+        found = list(self.noted)
         for fated in self.fates:
             if fated.untrue:
                 found.append(f"{fated.fault.id} is said to be equal, and {fated.by} kills it")
@@ -141,7 +149,7 @@ class Mutation(msgspec.Struct):
 
     @property
     def green(self) -> bool:
-        return not self.all_problems
+        return not self.problems
 
 
 def score(fates: Iterable[Fated]) -> float | None:

@@ -141,6 +141,10 @@ class Run(msgspec.Struct):
         return found
 
     @property
+    def summary(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self.counts.items())
+
+    @property
     def problems(self) -> list[str]:
         """Everything that keeps a run from being green."""
         found = [f"{on.release}: {problem}" for on in self.releases for problem in on.problems]

@@ -1,50 +1,13 @@
-"""What is shown and written of a search, as it ends and by `report` again."""
+"""What a search would do, shown: `unfix bisect --dry-run`."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from harness import paths
-from harness.cli import options, pages
-from harness.store.bisect.values import Part, Search
-
-
-def default_page(search: Search) -> Path:
-    """One for each search: the next one does not replace what somebody has open."""
-    return paths.workspace() / "reports" / "out" / f"bisect-{search.id}.html"
-
-
-def write(search: Search, arguments: argparse.Namespace) -> None:
-    """The files that were asked for, and the page in any case."""
-    pages.find_reports()
-    from reports.bisect import markdown, page
-
-    pages.write_one(
-        arguments,
-        default_page(search),
-        lambda file: page.write(search, file),
-        lambda: markdown.text(search),
-        lambda: as_data(search),
-    )
-
-
-def show(search: Search, arguments: argparse.Namespace) -> None:
-    if arguments.json:
-        options.print_json(as_data(search))
-        return
-    pages.find_reports()
-    from reports.bisect import terminal
-
-    terminal.show(search, options.console())
-
-
-def as_data(search: Search) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(search)
-    return data
+from harness.cli import options
+from harness.store.bisect.values import Part
 
 
 def show_plan(part: Part, most: int, usual: int, jobs: int, arguments: argparse.Namespace) -> None:

@@ -86,7 +86,7 @@ class FaultGlance(msgspec.Struct):
 
 
 class EvaluationGlance(msgspec.Struct):
-    identity: str
+    id: str = msgspec.field(name="identity")
     name: str
     command: str
     device: str
@@ -96,20 +96,23 @@ class EvaluationGlance(msgspec.Struct):
     machine: dict[str, str] = {}
 
 
-class Glances(StoreFile):
+class Glances:
     """What is asked of every night; logs, tracebacks and answers stay where they are."""
 
-    def glance_cells(self, run: str) -> list[CellGlance]:
+    def __init__(self, store: StoreFile) -> None:
+        self.store = store
+
+    def cells(self, run: str) -> list[CellGlance]:
         decoder = msgspec.json.Decoder(SideGlance)
         found: dict[tuple[str, ...], CellGlance] = {}
-        with self._explained():
-            for release, device, toggle, guard, verdict, why in self._db.execute(
+        with self.store.explained():
+            for release, device, toggle, guard, verdict, why in self.store.db.execute(
                 "SELECT release, device, toggle, guard, verdict, why FROM cells WHERE run = ?",
                 (run,),
             ):
                 cell = CellGlance(release, device, toggle, guard, verdict, why)
                 found[release, device, toggle, guard] = cell
-            for *key, data in self._db.execute(
+            for *key, data in self.store.db.execute(
                 "SELECT release, device, toggle, guard, data FROM sides WHERE run = ?", (run,)
             ):
                 one = found.get(tuple(key))
@@ -120,24 +123,26 @@ class Glances(StoreFile):
                     one.retried = one.retried or side.first
         return list(found.values())
 
-    def glance_releases(self, run: str) -> list[OnGlance]:
-        with self._explained():
-            rows = self._db.execute("SELECT data FROM releases WHERE run = ?", (run,)).fetchall()
+    def releases(self, run: str) -> list[OnGlance]:
+        with self.store.explained():
+            rows = self.store.db.execute(
+                "SELECT data FROM releases WHERE run = ?", (run,)
+            ).fetchall()
             return [msgspec.json.decode(data, type=OnGlance) for (data,) in rows]
 
-    def glance_attempts(self, run: str) -> Iterator[tuple[str, AttemptGlance]]:
+    def attempts(self, run: str) -> Iterator[tuple[str, AttemptGlance]]:
         """Each attempt with its cell's identity, the attempts of a cell one behind the other."""
         decoder = msgspec.json.Decoder(AttemptGlance)
-        with self._explained():
-            for cell, data in self._db.execute(
+        with self.store.explained():
+            for cell, data in self.store.db.execute(
                 "SELECT cell, data FROM matrix_attempts WHERE run = ? ORDER BY cell, number", (run,)
             ):
                 yield cell, decoder.decode(data)
 
     def sides_of(self, run: str, key: tuple[str, str, str, str]) -> list[Side]:
         """The sides of one cell, whole: by release, device, toggle and guard."""
-        with self._explained():
-            rows = self._db.execute(
+        with self.store.explained():
+            rows = self.store.db.execute(
                 "SELECT data FROM sides WHERE run = ? AND release = ? AND device = ? "
                 "AND toggle = ? AND guard = ? ORDER BY rowid",
                 (run, *key),
@@ -146,21 +151,21 @@ class Glances(StoreFile):
 
     def matrix_cell(self, run: str, identity: str) -> RanCell:
         """One cell of a run, with its attempts."""
-        with self._explained():
-            (data,) = self._db.execute(
+        with self.store.explained():
+            (data,) = self.store.db.execute(
                 "SELECT data FROM matrix_cells WHERE run = ? AND cell = ?", (run, identity)
             ).fetchone()
             cell = msgspec.json.decode(data, type=RanCell)
-            rows = self._db.execute(
+            rows = self.store.db.execute(
                 "SELECT data FROM matrix_attempts WHERE run = ? AND cell = ? ORDER BY number",
                 (run, identity),
             )
             cell.attempts = [msgspec.json.decode(row, type=Attempt) for (row,) in rows]
         return cell
 
-    def glance_evaluation(self, identity: str) -> EvaluationGlance:
-        with self._explained():
-            (data,) = self._db.execute(
+    def evaluation(self, identity: str) -> EvaluationGlance:
+        with self.store.explained():
+            (data,) = self.store.db.execute(
                 "SELECT data FROM evaluations WHERE identity = ?", (identity,)
             ).fetchone()
             try:

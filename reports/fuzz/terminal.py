@@ -1,61 +1,16 @@
-"""How a fuzzing run goes, on stderr, and what came of it, on stdout."""
+"""A fuzzing run on a terminal, while it goes and in the end."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli import options
-from harness.cli.watching import Watching, on_stderr
-from harness.fuzz.lanes import Asked
 from harness.fuzz.replaying import Replayed
-from harness.fuzz.run import Teller
 from harness.fuzz.values import Covered, Fuzzed, Kept, Tally
 
-EVERY = 30.0  # seconds between two lines in a log
 ROWS = 12  # tests in the table of a terminal
-
-
-class Progress(Watching, Teller):
-    """A table where somebody looks on, lines in a log."""
-
-    def __init__(self, asked: Asked, keep: Callable[[], None] = lambda: None) -> None:
-        self.asked = asked
-        self.keep = keep
-        console = on_stderr()
-        self.live = Live(console=console, transient=True, auto_refresh=False)
-        self.watched = console.is_terminal
-        super().__init__(console, self.live if self.watched else None)
-        self.told = time.monotonic()
-
-    def started(self, release: str) -> None:
-        self.say(f"SGLang {release}: importing")
-
-    def met(self, release: str, tests: int, left_out: int, seconds: float) -> None:
-        out = f", {left_out} left out" if left_out else ""
-        self.say(f"SGLang {release}: ready in {seconds:.0f} s; {tests} tests{out}")
-
-    def moved(self, run: Fuzzed) -> None:
-        if self.watched:
-            self.live.update(Group(table(run), Text(line(run))), refresh=True)
-        elif time.monotonic() - self.told > EVERY:
-            self.told = time.monotonic()
-            self.say(line(run))
-
-    def failed(self, kept: Kept) -> None:
-        self.keep()
-        self.say(f"failed: {kept.repro.test} on SGLang {kept.repro.release}")
-        self.say(f"    {kept.repro.headline}")
-        self.say(f"    {kept.replay}")
-
-    def problem(self, release: str, text: str) -> None:
-        self.say(f"SGLang {release}: {text}")
 
 
 def line(run: Fuzzed) -> str:
@@ -114,9 +69,8 @@ def coverage(rows: list[Covered]) -> Table:
     return made
 
 
-def show(run: Fuzzed) -> None:
+def show(run: Fuzzed, console: Console) -> None:
     """What a run came to."""
-    console = options.console()
     parts: list[RenderableType] = [table(run, rows=len(run.tests)), ""]
     if run.coverage:
         parts += [coverage(run.coverage), ""]
@@ -143,8 +97,7 @@ def _show_failure(console: Console, kept: Kept) -> None:
             console.print(f"    {escape(text)}", soft_wrap=True)
 
 
-def show_replays(done: list[Replayed]) -> None:
-    console = options.console()
+def show_replays(done: list[Replayed], console: Console) -> None:
     for one in done:
         verdict = "[red]fails[/]" if one.fails else "[green]passes[/]"
         console.print(f"{verdict} on SGLang {one.release}: {escape(one.test)}", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""A fuzzing run, shown."""
