@@ -13,7 +13,14 @@ from harness.registry import catalogue
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side
 
 TOGGLE = next(iter(catalogue.load()))
-SETTINGS = {"device": "cpu", "profile": "smoke", "words": [], "k": None, "shard": "1/1", "jobs": 2}
+SETTINGS: dict[str, Any] = {
+    "device": "cpu",
+    "profile": "smoke",
+    "words": [],
+    "k": None,
+    "shard": "1/1",
+    "jobs": 2,
+}
 
 
 def asked(*releases: str, jobs: int = 2) -> Asked:
