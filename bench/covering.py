@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from harness import machine
 from harness.cli import pages
-from harness.matrix import constraints, covering, planning, schema, starting, tuples
+from harness.matrix import constraints, covering, planning, reading, starting, tuples
 from harness.matrix.space import Row, Rule, Space
 
 ALLOWED = 1.15
@@ -66,7 +66,7 @@ def models() -> list[Model]:
     tcas = Space([2] * 7 + [3] * 2 + [4] + [10] * 2)
     found.append(Model("TCAS' shape", tcas, 2, {"the bound": 100}))
     for name in ("cpu", "h200", "fleet"):
-        matrix = schema.read(planning.find(Path(name)))
+        matrix = reading.read(planning.find(Path(name)))
         found.append(Model(f"{name}.yaml, pairs", constraints.compiled(matrix), 2, {}))
     serving = server()
     found.append(Model("12 axes, 8 rules, pairs", serving, 2, {}))

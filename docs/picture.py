@@ -14,15 +14,15 @@ import msgspec
 
 from harness import paths
 from harness.cli import drift
+from harness.drift import survey
 from harness.registry import catalogue
 from harness.releases import managed
-from harness.releases.drift import survey
 from harness.store.bisect.values import Search
 from harness.store.prove.values import Run
 
 sys.path.append(str(paths.project()))
-from reports import picture
 from reports.bisect import terminal
+from reports.shared import picture
 
 HERE = Path(__file__).parent
 RECORDED = paths.project() / "bench" / "recorded"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from reports import one_file
-from reports.eval.view import line as short
+from reports.shared import one_file
+from reports.shared.texts import line as short
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
 HEAD = 4000  # letters in which a page has its title

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from harness.matching.scopes import ModuleSource
 from harness.patching.plan import Choice, Direction, make
 from harness.registry.schema import Device, Edit, Symptom, Toggle, Variant
+from harness.syntax.scopes import ModuleSource
 
 Pairs = tuple[tuple[str, str], ...]
 

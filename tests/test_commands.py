@@ -128,8 +128,8 @@ def test_a_narrow_terminal_still_tells_the_releases_apart() -> None:
     from rich.console import Console
 
     from harness.cli import drift as drift_command
+    from harness.drift import survey
     from harness.registry import catalogue
-    from harness.releases.drift import survey
 
     trees = [release.sources() for release in managed.all_releases()]
     drift = survey(catalogue.load().select("kv_indices"), trees)

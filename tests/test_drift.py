@@ -21,15 +21,15 @@ import pytest
 import yaml
 
 from harness.cli.main import main
+from harness.drift import Column, Drift, survey
 from harness.errors import NotReady
-from harness.matching.scopes import ModuleSource
 from harness.matching.states import State, find
 from harness.patching.plan import Choice, Direction, make
 from harness.registry import catalogue
 from harness.registry.schema import Toggle
 from harness.releases import managed
-from harness.releases.drift import Column, Drift, survey
 from harness.releases.sources import SourceTree, open_tree
+from harness.syntax.scopes import ModuleSource
 
 HISTORY: dict[str, dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parent / "history.yaml").read_text(encoding="utf-8")

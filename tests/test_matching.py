@@ -9,8 +9,8 @@ import pytest
 from memory import edit, enabled, reverted
 
 from harness.errors import NotApplicable, PatchError
-from harness.matching.patterns import Form, PatternError
-from harness.matching.scopes import ModuleSource
+from harness.syntax.patterns import Form, PatternError
+from harness.syntax.scopes import ModuleSource
 
 
 def found(pattern: str, code: str, qualname: str = "") -> list[str]:

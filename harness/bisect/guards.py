@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import paths
+from harness import paths, processes
 from harness.bisect.commands import LONGEST
 from harness.bisect.judging import Rules
 from harness.bisect.runners import Choices, Job, Place
 from harness.errors import NotReady, UnfixError
-from harness.prove import processes
 from harness.prove.messages import Collected, Ended, Failed, Fit, Key, Setting, Unfit
 from harness.prove.run import TO_START
 from harness.prove.verdicts import TELLING

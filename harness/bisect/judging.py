@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from harness import processes
 from harness.errors import UnfixError
-from harness.prove import processes
 from harness.store.bisect.values import Answer
 
 SKIP = 125  # the exit code that says 'cannot tell', as for `git bisect run`

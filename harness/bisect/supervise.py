@@ -20,7 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from harness.prove import processes
+from harness import processes
 
 LOOK = 0.1
 GRACE = 3.0  # seconds for a server to end by itself

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options
+from harness.drift import Drift, survey
 from harness.errors import NotReady
 from harness.releases import managed, sources
-from harness.releases.drift import Drift, survey
 from harness.releases.sources import SourceTree
 
 if TYPE_CHECKING:

@@ -8,15 +8,30 @@ that is the same for all of them (files, output, lists) is in `pages` and here.
 from __future__ import annotations
 
 import datetime
+import importlib
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import pages
+from harness import paths
 
 if TYPE_CHECKING:
     from harness.store.database import Store
+
+
+def find_reports() -> None:
+    """The package `reports` lies beside the toggles, in a checkout and in a wheel."""
+    place = str(paths.project())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
+def report(word: str, part: str) -> Any:
+    """A module of what shows a kind of run: its page, terminal, markdown."""
+    find_reports()
+    return importlib.import_module(f"reports.{word}.{part}")
 
 
 def _code(run: Any) -> int:
@@ -44,7 +59,7 @@ class Kind:
 
     def report(self, part: str) -> Any:
         """A module of what shows it: page, terminal, markdown."""
-        return pages.report(self.word, part)
+        return report(self.word, part)
 
     def data(self, run: Any) -> dict[str, Any]:
         """All of a run as JSON that any reader takes, with what it comes to."""

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from harness.prove import processes
+from harness import processes
 
 
 @contextlib.contextmanager

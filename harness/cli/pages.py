@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import paths
 from harness.cli import options
+from harness.cli.kinds import Kind
 from harness.errors import UnfixError
-
-if TYPE_CHECKING:
-    from harness.cli.kinds import Kind
 
 
 def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
@@ -26,19 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
     parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
     parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
-
-
-def find_reports() -> None:
-    """The package `reports` lies beside the toggles, in a checkout and in a wheel."""
-    place = str(paths.project())
-    if place not in sys.path:
-        sys.path.append(place)
-
-
-def report(word: str, part: str) -> Any:
-    """A module of what shows a kind of run: its page, terminal, markdown."""
-    find_reports()
-    return importlib.import_module(f"reports.{word}.{part}")
 
 
 def check(kind: Kind, arguments: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ from harness.store.eval.values import Answer
 PIN = "lm-eval[api]==0.4.13"
 MARKER = "unfix-complete.json"  # written last
 OURS = "unfix_"
-FOLDER = paths.project() / "suites" / "accuracy"
+FOLDER = paths.project() / "fixtures" / "tasks"
 TO_START = 180.0
 AFTER_DEATH = 30.0  # seconds to hear what was answered before the server died
 SPARE = 60.0  # and to score what was answered

@@ -8,17 +8,12 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ast_grep_py import SgNode
 
-from harness.matching.patterns import squeeze
-from harness.matching.scopes import ModuleSource
 from harness.registry.schema import Edit, Target
-
-if TYPE_CHECKING:
-    from harness.matching.states import Sources
-
+from harness.syntax.patterns import squeeze
+from harness.syntax.scopes import ModuleSource, Sources
 
 WORD = re.compile(r"\w+")
 

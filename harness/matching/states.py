@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Protocol
-
-from packaging.version import Version
 
 from harness.matching.nearest import nearest_source
-from harness.matching.patterns import Form, Match
-from harness.matching.scopes import ModuleSource
 from harness.registry.schema import Edit, Target, Toggle, Variant
+from harness.syntax.patterns import Form, Match
+from harness.syntax.scopes import ModuleSource, Sources
 
 
 class State(Enum):
@@ -21,17 +17,6 @@ class State(Enum):
     BUGGY = "buggy"
     ABSENT = "absent"
     STALE = "stale"
-
-
-class Sources(Protocol):
-    """A release's sources, wherever they lie."""
-
-    @property
-    def version(self) -> Version | None: ...
-
-    def read(self, module: str) -> ModuleSource | None: ...
-
-    def modules(self) -> Iterator[str]: ...
 
 
 @dataclass(frozen=True, slots=True)

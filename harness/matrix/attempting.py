@@ -20,9 +20,8 @@ from typing import Any
 
 import msgspec
 
-from harness import paths
+from harness import paths, processes
 from harness.matrix import outcomes, preparing
-from harness.prove import processes
 from harness.serving import leftovers
 from harness.store.matrix.values import Attempt, Outcome
 

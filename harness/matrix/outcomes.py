@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from harness.prove import processes
+from harness import processes
 from harness.store.matrix.values import Outcome
 
 BY_CODE = {0: Outcome.GREEN, 1: Outcome.RED, 2: Outcome.ERROR, 3: Outcome.NOT_READY}

@@ -11,10 +11,10 @@ import msgspec
 
 from harness import paths
 from harness.errors import UnfixError
-from harness.matrix import commands, constraints, covering, schema, seeds
+from harness.matrix import commands, constraints, covering, reading, seeds
 from harness.matrix.constraints import Book
 from harness.matrix.document import Document
-from harness.matrix.schema import Matrix
+from harness.matrix.schema import Chosen, Constraint, Matrix, listed
 from harness.matrix.space import Row
 from harness.matrix.tuples import Tuple
 from harness.matrix.values import Cell, Coverage, Dropped, Plan, Seed
@@ -37,7 +37,7 @@ def find(file: Path) -> Path:
 def plan(file: Path, seconds_by_identity: Mapping[str, float] | None = None) -> Plan:
     """A file, planned: the same cells each time and everywhere, whatever is known of their time."""
     file = find(file)
-    return Planning(schema.read(file), Document(file)).plan(seconds_by_identity or {})
+    return Planning(reading.read(file), Document(file)).plan(seconds_by_identity or {})
 
 
 class Planning:
@@ -194,7 +194,7 @@ def _joined(wanted: Sequence[tuple[dict[str, str], str]]) -> list[tuple[dict[str
     return [(dict(key), "; ".join(why)) for key, why in whys.items()]
 
 
-def said(constraint: schema.Constraint) -> str:
+def said(constraint: Constraint) -> str:
     """A constraint in words."""
     when = _chosen(constraint.when)
     if constraint.applies:
@@ -204,8 +204,8 @@ def said(constraint: schema.Constraint) -> str:
     return f"when {when}: {does}" if when else does
 
 
-def _chosen(chosen: schema.Chosen) -> str:
-    return ", ".join(f"{axis} {'/'.join(schema.listed(words))}" for axis, words in chosen.items())
+def _chosen(chosen: Chosen) -> str:
+    return ", ".join(f"{axis} {'/'.join(listed(words))}" for axis, words in chosen.items())
 
 
 def identity_of(values: Mapping[str, str], work: str) -> str:

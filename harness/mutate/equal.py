@@ -16,9 +16,9 @@ from msgspec import Meta
 from harness import paths
 from harness.errors import ToggleFileError
 from harness.mutate import operators
-from harness.mutate.faults import Fault
 from harness.registry.files import LinedDocument
 from harness.registry.schema import ModuleTarget, Text
+from harness.store.mutate.faults import Fault
 
 PLACE = re.compile(r"\[(\d+)\](?:\.(\w+))?")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from harness.matching.nearest import diff
-from harness.mutate.faults import Fault
 from harness.mutate.messages import PASSES, Looked, Ran
+from harness.store.mutate.faults import Fault
 from harness.store.mutate.values import Fate, Fated, How
 from harness.store.prove.values import Outcome, Side
 

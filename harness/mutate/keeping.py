@@ -19,18 +19,18 @@ import yaml
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import UnfixError, UnknownToggle
-from harness.matching.patterns import indent_at, unindent
-from harness.matching.scopes import ModuleSource
-from harness.matching.states import Sources, locate
+from harness.matching.states import locate
 from harness.mutate import operators
 from harness.mutate.code import FUNCTIONS, FunctionCode, ModuleCode
-from harness.mutate.faults import Fault
 from harness.patching.plan import Choice, Direction, make
 from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
 from harness.registry.files import edit_problem, read_toggle
 from harness.registry.schema import Device, Edit, Slug, Target, Toggle, Variant
 from harness.releases import managed
+from harness.store.mutate.faults import Fault
+from harness.syntax.patterns import indent_at, unindent
+from harness.syntax.scopes import ModuleSource, Sources
 
 WIDTH = 96
 NEIGHBOURS = 3

@@ -22,13 +22,13 @@ import pytest
 from harness.errors import UnfixError
 from harness.guards import cells, plugin, profiles
 from harness.matching.states import State
-from harness.mutate.faults import Fault
 from harness.mutate.messages import PASSES, Asked, Look, Looked, Ran, Traced
 from harness.mutate.tracing import Tracer
 from harness.patching import live
 from harness.patching.plan import Choice, Direction, Placed
 from harness.prove import body, keeper
 from harness.registry.schema import Target
+from harness.store.mutate.faults import Fault
 from harness.store.prove.values import Outcome, Side
 from harness.toggles import Toggled
 

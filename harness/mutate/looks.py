@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness import processes
 from harness.errors import NotReady, UnfixError
-from harness.mutate.faults import Fault
 from harness.mutate.messages import Asked as Guard
 from harness.mutate.messages import Collected, Load, Look, Looked, Said, Setting
-from harness.prove import processes
 from harness.prove.messages import Failed
 from harness.prove.plan import Target
 from harness.prove.workers import WorkerProcess
+from harness.store.mutate.faults import Fault
 from harness.store.prove.values import Outcome, Side
 
 TO_START = 900.0  # seconds for an import, before it counts as one that hangs

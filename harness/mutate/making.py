@@ -7,14 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.matching.states import Sources
 from harness.mutate import operators as known
 from harness.mutate.code import Change, FunctionCode
-from harness.mutate.faults import Dropped, Fault, Made, identity
 from harness.mutate.operator import Operator
 from harness.mutate.sameness import Changed, Original, changed
 from harness.mutate.targets import functions_of
 from harness.registry.schema import Target
+from harness.store.mutate.faults import Dropped, Fault, Made, identity
+from harness.syntax.scopes import Sources
 
 A_STATEMENT = 3  # faults of one operator
 ENOUGH = "the statement has enough faults of this kind"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.mutate.faults import Fault
 from harness.prove.messages import AnySetting, Failed
+from harness.store.mutate.faults import Fault
 from harness.store.prove.values import Outcome, Side
 
 PASSES = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.mutate.faults import Fault
 from harness.mutate.reach import Reached
+from harness.store.mutate.faults import Fault
 
 QUICK = 0.2  # seconds below which one guard is as quick as another
 AT_LEAST = 5.0  # seconds that a guard may take in any case, and then

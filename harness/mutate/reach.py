@@ -19,11 +19,11 @@ from pathlib import Path
 import msgspec
 
 from harness import paths
-from harness.mutate.faults import Fault
 from harness.mutate.messages import PASSES
 from harness.patching.instrument import FUNCTIONS, chain_to
 from harness.patching.plan import position_of
 from harness.releases.sources import SourceTree
+from harness.store.mutate.faults import Fault
 from harness.store.prove.values import Outcome
 
 LARGE = 1 << 20  # bytes; of a larger file it is enough that nobody touched it

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.mutate import fates
-from harness.mutate.faults import Fault
 from harness.mutate.looks import Looks, Pending
 from harness.mutate.messages import Looked
+from harness.store.mutate.faults import Fault
 from harness.store.prove.values import Outcome, Side
 
 # What a machine does to a process as well as a fault.

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from harness.errors import UnfixError
-from harness.matching.states import Sources
 from harness.mutate.code import FunctionCode, ModuleCode, dotted
 from harness.mutate.vocabulary import SIZES
 from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Target, Toggle
+from harness.syntax.scopes import Sources
 
 # Their guards are servers that answer questions: minutes a fault, and no code of their own.
 ENGINE = "engine"

@@ -21,7 +21,6 @@ from packaging.version import Version
 
 from harness import paths
 from harness.errors import ConflictError, PatchError
-from harness.matching.scopes import ModuleSource
 from harness.patching import boot, functions, kernels
 from harness.patching.attestation import Recorder
 from harness.patching.importers import importers
@@ -30,6 +29,7 @@ from harness.patching.plan import Change, make
 from harness.patching.units import Unit
 from harness.patching.variants import Builder, Variant
 from harness.releases import sources
+from harness.syntax.scopes import ModuleSource
 
 
 class LivingSources:

@@ -15,10 +15,10 @@ from enum import Enum
 from typing import Any
 
 from harness.errors import ConflictError, NotApplicable, PatchError
-from harness.matching.patterns import Match, same_code
-from harness.matching.scopes import ModuleSource
-from harness.matching.states import Finding, Site, Sources, State, find, form
+from harness.matching.states import Finding, Site, State, find, form
 from harness.registry.schema import Target, Toggle
+from harness.syntax.patterns import Match, same_code
+from harness.syntax.scopes import ModuleSource, Sources
 
 
 class Direction(Enum):

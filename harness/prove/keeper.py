@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from harness import processes
 from harness.patching import attestation, boot, live
-from harness.prove import processes
 from harness.prove.messages import Order
 from harness.store.prove.values import Outcome, Side
 

@@ -10,10 +10,9 @@ import select
 import shutil
 import time
 
-from harness import machine, paths
+from harness import machine, paths, processes
 from harness.matching.states import State, find
 from harness.patching import diffs
-from harness.prove import processes
 from harness.prove.keeper import killed
 from harness.prove.lanes import Lane
 from harness.prove.messages import Collected, Ended, Failed, Key, Said

@@ -19,12 +19,13 @@ from typing import Any, Generic, NoReturn, TypeVar
 import msgspec
 import pytest
 
+from harness import processes
 from harness.errors import NotReady, UnfixError
 from harness.guards import cells, plugin
 from harness.lines import Line
 from harness.patching import live
 from harness.patching.plan import Choice, Direction
-from harness.prove import body, keeper, processes
+from harness.prove import body, keeper
 from harness.prove.messages import AnySetting, Failed, Order
 from harness.store.prove.values import Side
 

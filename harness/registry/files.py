@@ -17,9 +17,9 @@ from yaml.reader import ReaderError
 
 from harness.errors import ToggleFileError
 from harness.lined_yaml import LinedNodes
-from harness.matching.patterns import ANONYMOUS, Form, PatternError, as_code, metavariables, squeeze
-from harness.matching.scopes import ModuleSource
 from harness.registry.schema import Device, Edit, Symptom, Toggle, Variant
+from harness.syntax.patterns import ANONYMOUS, Form, PatternError, as_code, metavariables, squeeze
+from harness.syntax.scopes import ModuleSource
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import NotReady
-from harness.matching.scopes import ModuleSource
+from harness.syntax.scopes import ModuleSource
 
 PACKAGE = "sglang"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from harness.matching.scopes import ModuleSource
 from harness.releases.sources import SourceTree
+from harness.syntax.scopes import ModuleSource
 
 REGISTRY = "sglang.srt.debug_utils.pr_fix_toggle"
 

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness import processes
 from harness.lines import Line
 from harness.patching import boot, live
-from harness.prove import processes
 from harness.serving import adaptations, keeper
 
 REFUSED = 97  # the exit code of a server that was never started

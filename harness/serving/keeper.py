@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.prove import processes
+from harness import processes
 
 LOOK = 0.2
 GRACE = 2.0  # seconds for a server to end by itself

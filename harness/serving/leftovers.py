@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.prove import processes
+from harness import processes
 
 MARK = "UNFIX_SERVER"
 PATIENCE = 10.0  # seconds for the kernel to end what was killed

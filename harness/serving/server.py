@@ -22,10 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from harness import paths
+from harness import paths, processes
 from harness.errors import NotReady, UnfixError
 from harness.patching import attestation, environment
-from harness.prove import processes
 from harness.serving import adaptations, leftovers, ports
 from harness.serving.house import REFUSED
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from harness.store.bisect.values import Search
-from reports import texts
 from reports.bisect import view
 from reports.bisect.view import GLYPHS
+from reports.shared import texts
 
 
 def text(search: Search) -> str:

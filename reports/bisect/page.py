@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.store.bisect.values import Search
-from reports import one_file
 from reports.bisect import view
-from reports.prove.page import cut
+from reports.shared import one_file
+from reports.shared.texts import cut
 
 STYLES = ("shared/page.css", "shared/panel.css", "shared/runs.css")
 MOST = 400  # rows; a flaky search joins its runs anyway

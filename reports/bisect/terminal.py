@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.store.bisect.values import Search
-from reports import texts
 from reports.bisect import view
 from reports.bisect.view import GLYPHS, TONES, PartView, SearchView
-from reports.prove.terminal import STYLES, plain
+from reports.shared import texts
+from reports.shared.terminal import STYLES, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

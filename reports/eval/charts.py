@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from reports.eval import view
 from reports.eval.view import EvalView, FaultRow, Pairing
+from reports.shared import texts
 
 LABELS = 5  # on a scale, at most: they must not touch on a telephone
 
@@ -96,7 +97,7 @@ def divergences(seen: EvalView) -> Divergences:
         task = f" ({pairing.task})" if one.task else ""
         bars.append(
             Bar(
-                view.line(one.candidate),
+                texts.line(one.candidate),
                 "good" if one.verdict.fine else "bug" if pairing.meant else "bad",
                 place(one.divergence or 0.0),
                 f"{view.number(one.divergence)}, {pairing.mark.word}",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.store.eval.values import Answer, Compared, Difference, Evaluation
-from reports import texts
 from reports.eval import view
+from reports.shared import texts
 
 MOST = 20  # of one comparison; the rest is counted
 ROOM = 1_000_000  # letters of all of them on a page
@@ -111,8 +111,8 @@ def _item(difference: Difference, base: Answer | None, candidate: Answer | None)
         facts.append(f"largest difference of a logprob {view.number(difference.divergence)}")
     return Item(
         difference,
-        view.shorten(asked.prompt, PROMPT) if asked else "",
-        view.shorten(asked.target, TARGET) if asked else "",
+        texts.shorten(asked.prompt, PROMPT) if asked else "",
+        texts.shorten(asked.target, TARGET) if asked else "",
         sides[0],
         sides[1],
         facts,
@@ -148,8 +148,8 @@ def _spelled(answer: Answer) -> bool:
 def _whole(answer: Answer | None) -> Told:
     if answer is None:
         return Told("", "", "", "no such answer")
-    error = view.shorten(answer.error, ERROR)
-    return Told(view.shorten(answer.text, 2 * AROUND), "", "", error)
+    error = texts.shorten(answer.error, ERROR)
+    return Told(texts.shorten(answer.text, 2 * AROUND), "", "", error)
 
 
 def _cut(pieces: Sequence[str], at: int, marked: bool) -> Told:
@@ -164,7 +164,7 @@ def _cut(pieces: Sequence[str], at: int, marked: bool) -> Told:
 
 def _sign(token: str) -> str:
     """A token by itself, so that it can be seen: an end and a blank are something as well."""
-    shown = view.shorten(token, 40).replace("\n", "⏎").replace("\t", "⇥")
+    shown = texts.shorten(token, 40).replace("\n", "⏎").replace("\t", "⇥")
     return shown if shown.strip() else "␣" * len(shown) or "∎"
 
 

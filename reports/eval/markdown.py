@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from harness.store.eval.values import Evaluation
-from reports import texts
 from reports.eval import view
 from reports.eval.view import EvalView
-from reports.prove.markdown import code, escaped, table
-from reports.texts import Mark
+from reports.shared import texts
+from reports.shared.markdown import code, escaped, table
+from reports.shared.texts import Mark
 
 LIMIT = 200  # rows of a table; what does not fit is counted
 PROBLEMS = 30
@@ -25,7 +25,7 @@ def text(evaluation: Evaluation) -> str:
 
 def heading(seen: EvalView) -> str:
     sign, word = ("✓", "green") if seen.green else ("✗", "RED")
-    name = escaped(view.line(seen.evaluation.name))
+    name = escaped(texts.line(seen.evaluation.name))
     return f"## {sign} Evaluation {name}: {word}"
 
 
@@ -38,14 +38,14 @@ def facts(seen: EvalView) -> str:
 
 
 def configurations(seen: EvalView) -> str:
-    tasks = [escaped(view.line(task, 30)) for task in seen.tasks]
+    tasks = [escaped(texts.line(task, 30)) for task in seen.tasks]
     heads = ["configuration", "", "model", "release", *tasks]
     rows = [
         [
             code(row.name),
             _mark(row.mark, row.mark.good or row.meant),
-            escaped(view.line(row.served.model)),
-            escaped(view.line(row.served.release)),
+            escaped(texts.line(row.served.model)),
+            escaped(texts.line(row.served.release)),
             *(row.scores[task].told if task in row.scores else "" for task in seen.tasks),
             str(row.errors or ""),
             row.accepted,
@@ -77,11 +77,11 @@ def faults(seen: EvalView) -> str:
     heads = ["fault", "configuration", "", "by", "the user sees", "its code ran"]
     rows = [
         [
-            code(view.line(row.fault.toggle)),
-            escaped(view.line(row.fault.configuration)),
+            code(texts.line(row.fault.toggle)),
+            escaped(texts.line(row.fault.configuration)),
             _mark(row.mark, row.mark.good),
             escaped(row.by),
-            escaped(view.line(row.fault.user_sees)),
+            escaped(texts.line(row.fault.user_sees)),
             row.ran,
         ]
         for row in seen.faults

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.store.eval.values import Evaluation
-from reports import one_file
 from reports.eval import charts, view
 from reports.eval import items as eval_items
+from reports.shared import one_file, texts
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
 PROBLEMS = 12
@@ -34,5 +34,5 @@ def html(evaluation: Evaluation) -> str:
     return one_file.rendered("eval/page.html.j2", values, styles=STYLES, filters={"short": _short})
 
 
-def _short(text: str, most: int = view.NAME) -> str:
-    return view.line(text, most)
+def _short(text: str, most: int = texts.NAME) -> str:
+    return texts.line(text, most)

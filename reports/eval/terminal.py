@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.store.eval.values import Evaluation
-from reports import texts
 from reports.eval import view
 from reports.eval.view import EvalView
-from reports.prove.terminal import STYLES, plain
-from reports.texts import Mark
+from reports.shared import texts
+from reports.shared.terminal import STYLES, plain
+from reports.shared.texts import Mark
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,15 +39,15 @@ def configurations(seen: EvalView) -> Table:
     }
     numbers = {head: cells for head, cells in numbers.items() if any(cells)}
     table = _table("configuration", "", "model", "release")
-    for head in (*(view.line(task, 30) for task in seen.tasks), *numbers):
+    for head in (*(texts.line(task, 30) for task in seen.tasks), *numbers):
         table.add_column(plain(head), justify="right", no_wrap=True)
     table.add_column("to know", overflow="fold")
     for place, row in enumerate(rows):
         table.add_row(
             plain(row.name),
             _mark(row.mark, row.tone),
-            plain(view.line(row.served.model)),
-            plain(view.line(row.served.release)),
+            plain(texts.line(row.served.model)),
+            plain(texts.line(row.served.release)),
             *(row.scores[task].told if task in row.scores else "" for task in seen.tasks),
             *(cells[place] for cells in numbers.values()),
             plain(row.told, "dim"),
@@ -63,7 +63,7 @@ def comparisons(seen: EvalView) -> Table:
         fault = Text(" fault", style="dim") if row.meant else Text()
         table.add_row(
             plain(row.names),
-            plain(view.line(row.compared.kind, 20)),
+            plain(texts.line(row.compared.kind, 20)),
             plain(row.task),
             _mark(row.mark, row.tone) + fault,
             plain(row.measure),
@@ -76,11 +76,11 @@ def faults(seen: EvalView) -> Table:
     table = _table("fault", "configuration", "", "by", "the user sees", "its code ran")
     for row in seen.faults:
         table.add_row(
-            plain(view.line(row.fault.toggle)),
-            plain(view.line(row.fault.configuration)),
+            plain(texts.line(row.fault.toggle)),
+            plain(texts.line(row.fault.configuration)),
             _mark(row.mark, row.mark.tone),
             plain(row.by),
-            plain(view.line(row.fault.user_sees)),
+            plain(texts.line(row.fault.user_sees)),
             row.ran,
         )
     return table
@@ -91,7 +91,7 @@ def summary(seen: EvalView) -> Text:
     said = [f"{number} {mark.word}" for mark, number in seen.counts] or ["no comparisons"]
     said += [seen.noticed] if seen.faults else []
     said += [seen.evaluation.device, f"in {texts.duration(seen.evaluation.seconds)}"]
-    line = plain(view.line(", ".join(said), 400) + ": ")
+    line = plain(texts.line(", ".join(said), 400) + ": ")
     if seen.green:
         return line.append("green", style="bold green")
     line.append("red", style="bold red")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.store.eval.values import Answer, Compared, Evaluation, Fault, Judged, Served
-from reports import texts
-from reports.texts import Mark
+from reports.shared import texts
+from reports.shared.texts import Mark
 
 JUDGED = {
     Judged.SAME: Mark("same", "ok", "✓", "good", "A change of the tolerance is excluded."),
@@ -44,8 +44,6 @@ FAULTS = (CAUGHT, MISSED, UNREACHED, QUIET, ABSENT)
 
 Z = 1.96  # for the intervals of one accuracy: 95 %
 REASON = 300  # letters of a reason; a whole log may be in it
-SPARED = 40  # so few letters are not left out: saying so takes as many
-NAME = 60
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        return line(self.served.name)
+        return texts.line(self.served.name)
 
     @property
     def toggled(self) -> str:
@@ -100,7 +98,7 @@ class Configuration:
     def told(self) -> str:
         """What has to be known of it beside numbers: why it has none, what was not the real one."""
         parts = [self.why, self.toggled, *self.served.stand_ins]
-        return line("; ".join(part for part in parts if part), REASON)
+        return texts.line("; ".join(part for part in parts if part), REASON)
 
     @property
     def accepted(self) -> str:
@@ -125,11 +123,11 @@ class Pairing:
 
     @property
     def names(self) -> str:
-        return f"{line(self.compared.base)} → {line(self.compared.candidate)}"
+        return f"{texts.line(self.compared.base)} → {texts.line(self.compared.candidate)}"
 
     @property
     def task(self) -> str:
-        return line(self.compared.task) or "all"
+        return texts.line(self.compared.task) or "all"
 
     @property
     def measure(self) -> str:
@@ -160,7 +158,7 @@ class Pairing:
 
     @property
     def words(self) -> str:
-        return line(self.compared.words, REASON)
+        return texts.line(self.compared.words, REASON)
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class FaultRow:
     @property
     def by(self) -> str:
         told = "; ".join(self.fault.by) or ("nobody" if not self.fault.absent else "")
-        return line(self.fault.absent or told, REASON)
+        return texts.line(self.fault.absent or told, REASON)
 
     @property
     def ran(self) -> str:
@@ -238,7 +236,7 @@ def make(evaluation: Evaluation) -> EvalView:
     return EvalView(
         evaluation=evaluation,
         green=not problems,
-        problems=[line(problem, REASON) for problem in problems],
+        problems=[texts.line(problem, REASON) for problem in problems],
         tasks=list(dict.fromkeys(task for one in evaluation.served for task in one.tasks)),
         configurations=[_configuration(one, one.name in meant) for one in evaluation.served],
         pairings=pairings,
@@ -293,18 +291,3 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2g}" if math.isfinite(value) else "no number"
-
-
-def line(text: str, most: int = NAME) -> str:
-    """A name or a reason, in one line."""
-    whole = " ".join(text.split())
-    return shorten(whole, most if len(whole) > most + SPARED else most + SPARED)
-
-
-def shorten(text: str, most: int) -> str:
-    """A text as it can be shown, with its middle left out where it is long."""
-    shown = texts.visible(text)
-    if len(shown) <= most:
-        return shown
-    left = len(shown) - most
-    return f"{shown[: most // 2]} … {left} letters … {shown[len(shown) - most // 2 :]}"

@@ -7,11 +7,11 @@ import re
 
 from harness.history.evidence import Evidence
 from harness.history.values import History, Line, State
-from reports import texts
-from reports.eval.view import line as short
 from reports.history import view as history_view
 from reports.history.view import HistoryView
-from reports.prove.markdown import block, code, escaped
+from reports.shared import texts
+from reports.shared.markdown import block, code, escaped
+from reports.shared.texts import line as short
 
 
 def name(line: Line) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from harness.history.costs import Prices
 from harness.history.values import History, Line, State
-from reports import texts
-from reports.eval.view import line as short
 from reports.history import view
 from reports.history.view import MARKS, HistoryView
-from reports.prove.markdown import escaped, table
+from reports.shared import texts
+from reports.shared.markdown import escaped, table
+from reports.shared.texts import line as short
 
 ROWS = 50
 NIGHTS = 14

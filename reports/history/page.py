@@ -6,10 +6,10 @@ from pathlib import Path
 
 from harness.history.costs import Prices
 from harness.history.values import History, State
-from reports import one_file
-from reports.eval.view import line as short
 from reports.history import charts, view
 from reports.history.view import MARKS, SILENT, HistoryView
+from reports.shared import one_file
+from reports.shared.texts import line as short
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page.css")
 

@@ -9,11 +9,11 @@ from rich.text import Text
 
 from harness.history.costs import Prices
 from harness.history.values import History, Line, State
-from reports import texts
-from reports.eval.view import line as short
 from reports.history import view
 from reports.history.view import MARKS, HistoryView
-from reports.prove.terminal import STYLES, plain
+from reports.shared import texts
+from reports.shared.terminal import STYLES, plain
+from reports.shared.texts import line as short
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from harness.history.costs import HOUR, Prices
 from harness.history.lines import turns
 from harness.history.values import History, Line, Outcome, State, Versions
-from reports import texts
-from reports.eval.view import line as short
-from reports.texts import Mark
+from reports.shared import texts
+from reports.shared.texts import Mark
+from reports.shared.texts import line as short
 
 MARKS: dict[State, Mark] = {
     State(mark.word): mark

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from harness.store.matrix.values import MatrixRun, Outcome, RanCell
-from reports import texts
-from reports.eval.view import line
 from reports.matrix import view
 from reports.matrix.view import MARKS, MatrixView
-from reports.prove.markdown import block, code, escaped, table
+from reports.shared import texts
+from reports.shared.markdown import block, code, escaped, table
+from reports.shared.texts import line
 
 FAILURES = 30
 SHARES = 60

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.store.matrix.values import MatrixRun, Outcome, RanCell
-from reports import one_file
-from reports.eval.view import line
 from reports.matrix import view
 from reports.matrix.view import MARKS, MatrixView
-from reports.one_file import data
+from reports.shared import one_file
+from reports.shared.one_file import data
+from reports.shared.texts import line
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")

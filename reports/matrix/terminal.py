@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.store.matrix.values import MatrixRun, Outcome, RanCell
-from reports import texts
-from reports.eval.view import line
 from reports.matrix import view
 from reports.matrix.view import MARKS, MatrixView
-from reports.prove.terminal import STYLES, plain
+from reports.shared import texts
+from reports.shared.terminal import STYLES, plain
+from reports.shared.texts import line
 
 if TYPE_CHECKING:
     from rich.console import Console

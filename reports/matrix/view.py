@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.store.matrix.values import MISSING, MatrixRun, Outcome, RanCell, counted, failures
-from reports import texts
-from reports.eval.view import line, shorten
-from reports.texts import Mark
+from reports.shared import texts
+from reports.shared.texts import Mark, line, shorten
 
 MARKS: dict[str, Mark] = {
     mark.word: mark

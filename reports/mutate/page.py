@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.store.mutate.values import Mutation
-from reports import one_file
 from reports.mutate import view
-from reports.prove.page import cut
+from reports.shared import one_file
+from reports.shared.texts import cut
 
 STYLES = ("shared/page.css", "shared/panel.css", "mutate/page.css")
 FILTERS: dict[str, Callable[..., Any]] = {

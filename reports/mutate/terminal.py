@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from harness.mutate.faults import Fault
+from harness.store.mutate.faults import Fault
 from harness.store.mutate.values import Fated, Mutation
 from reports.mutate import view
 from reports.mutate.view import MARKS, MutationView, Share
-from reports.prove.terminal import STYLES, plain
+from reports.shared.terminal import STYLES, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

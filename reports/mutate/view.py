@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.mutate.faults import Fault
+from harness.store.mutate.faults import Fault
 from harness.store.mutate.values import Code, Fate, Fated, Mutation, score
-from reports import texts
-from reports.texts import Mark
+from reports.shared import texts
+from reports.shared.texts import Mark
 
 MARKS: dict[str, Mark] = {
     mark.word: mark

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.store.prove.values import Cell, Run, Verdict
-from reports import texts
 from reports.prove import view
 from reports.prove.view import Column, View
+from reports.shared import texts
 
 # XML 1.0 has no way to hold these, not even as an escape.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.prove.verdicts import TELLING
 from harness.store.prove.values import Cell, Outcome, Verdict
-from reports.texts import FOUND
+from reports.shared.texts import FOUND
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Sequence
 
 from harness.store.prove.values import Cell, Run
-from reports import texts
 from reports.prove import life, terminal, view
 from reports.prove.view import Box, View
+from reports.shared import texts
+from reports.shared.markdown import block, code, escaped, table
 
 # GitHub cuts a job's summary at 1 MiB; what does not fit is counted.
 LIMIT = 900_000
-LONGEST = 20_000  # of one example
 
 
 def text(runs: Run | Sequence[Run]) -> str:
@@ -76,12 +74,6 @@ def single(seen: View) -> str:
     return table(["toggle", "guards", "verdict", "least reach fixed / buggy", "time"], rows, "---")
 
 
-def table(heads: list[str], rows: list[list[str]], align: str) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + f"{align}|" * (len(heads) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def cell_of(box: Box) -> str:
     mark = texts.MARKS[box.mark]
     return mark.glyph.strip() if mark.good else f"{mark.glyph} **{mark.word}**"
@@ -130,27 +122,3 @@ def folded(cell: Cell) -> str:
         if side.replay:
             parts.append(block(side.replay))
     return "\n\n".join([*parts, "</details>"])
-
-
-def escaped(text: str) -> str:
-    """Text in a line of Markdown or in a table: nothing in it is read as markup."""
-    line = " ".join(texts.visible(text).split())
-    line = html.escape(line, quote=False)
-    return re.sub(r"([\\`*_\[\]|~#])", lambda match: f"&#{ord(match[0])};", line).replace(
-        "@", "@\u2060"
-    )
-
-
-def code(text: str) -> str:
-    """A name in the letters of code, safe in a table."""
-    return f"<code>{escaped(text)}</code>"
-
-
-def block(text: str) -> str:
-    """A fenced block, with a fence longer than any inside."""
-    shown = texts.visible(text)
-    if len(shown) > LONGEST:
-        shown = shown[:LONGEST] + f"\n… {len(shown) - LONGEST} more characters"
-    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{shown}\n{fence}"

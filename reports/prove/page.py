@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.store.prove.values import Cell, Run, Side
-from reports import one_file, texts
-from reports.one_file import data
 from reports.prove import life, terminal, view
 from reports.prove.view import Box, Row, View
+from reports.shared import one_file, texts
+from reports.shared.one_file import data
 
 SCRIPTS = ("shared/dom.js", *(f"prove/{name}.js" for name in ("matrix", "panel", "life", "page")))
 STYLES = ("shared/page.css", "shared/panel.css")
-LONGEST = 60_000  # letters of one traceback or output; a page must open fast
 SLOWEST = 15
 
 
@@ -185,17 +184,9 @@ def one(cell: Cell, side: Side) -> dict[str, Any]:
         "overhead": side.overhead,
         "reach": side.reach,
         "left": side.left,
-        "headline": cut(side.headline),
-        "example": cut("\n".join(side.example)),
-        "detail": cut(side.detail),
-        "output": cut(side.output),
+        "headline": texts.cut(side.headline),
+        "example": texts.cut("\n".join(side.example)),
+        "detail": texts.cut(side.detail),
+        "output": texts.cut(side.output),
         "replay": texts.visible(side.replay),
     }
-
-
-def cut(text: str) -> str:
-    """The end of a text that is too long: there a traceback says what happened."""
-    shown = texts.visible(text)
-    if len(shown) <= LONGEST:
-        return shown
-    return f"… {len(shown) - LONGEST} more characters before this\n{shown[-LONGEST:]}"

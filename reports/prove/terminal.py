@@ -10,25 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.store.prove.values import Cell, Run
-from reports import texts
 from reports.prove import life, view
 from reports.prove.view import Box, Column, Row, View
+from reports.shared import texts
+from reports.shared.terminal import STYLES, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STYLES = {
-    "good": "green",
-    "bug": "yellow",
-    "fix": "green",
-    "quiet": "dim",
-    "toothless": "bold red",
-    "unreached": "bold yellow",
-    "broken": "bold red",
-    "stale": "bold red",
-    "missing": "bold magenta",
-    "death": "bold red",
-}
 EXAMPLE_LINES = 4
 BUG_SPAN = "had bug"
 SHOWN = 20  # of what is not proven; the rest is counted
@@ -52,11 +41,6 @@ def show(runs: Run | Sequence[Run], console: Console) -> None:
 def style(word: str) -> str:
     mark = texts.MARKS.get(word)
     return STYLES[mark.tone] if mark else "bold red"
-
-
-def plain(text: str, style: str = "") -> Text:
-    """Text as it is: no markup is read, nothing is hidden."""
-    return Text(texts.visible(text), style=style)
 
 
 def one_release(seen: View, console: Console) -> None:

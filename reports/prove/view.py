@@ -11,8 +11,8 @@ from packaging.version import InvalidVersion, Version
 from harness.prove.verdicts import TELLING
 from harness.store.prove.together import together
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
-from reports import texts
 from reports.prove.life import Life, life
+from reports.shared import texts
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ time.sleep(600)
 
 
 def answer_of(prompt: str) -> str:
-    """The right answer, as the tasks in suites/accuracy ask: what stands behind the key."""
+    """The right answer, as the tasks in fixtures/tasks ask: what stands behind the key."""
     context, _, key = prompt.rpartition("?")
     return context.rpartition(key)[2].partition(";")[0]
 

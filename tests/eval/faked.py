@@ -34,7 +34,7 @@ def being(**be: Any) -> str:
 
 def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
     """The items of a task as they are drawn, without lm-eval."""
-    place = str(paths.project() / "suites" / "accuracy")
+    place = str(paths.project() / "fixtures" / "tasks")
     if place not in sys.path:
         sys.path.append(place)
     found: list[dict[str, str]] = importlib.import_module("items").items(task, 0, count)

@@ -26,12 +26,11 @@ from faked import (
     with_share,
 )
 
-from harness import paths
+from harness import paths, processes
 from harness.errors import UnfixError, UnknownToggle
 from harness.eval import comparing, paired
 from harness.eval.matrix import FaultIn
 from harness.eval.run import Run
-from harness.prove import processes
 from harness.store.database import Store
 from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from harness.history import lines, window
 from harness.history.values import History, Line
-from harness.mutate.faults import Fault
 from harness.store.database import Store
 from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
 from harness.store.fuzz.values import Failure, FuzzRun, Searched
 from harness.store.matrix.values import Attempt, MatrixRun, RanCell
 from harness.store.matrix.values import Outcome as Ended
+from harness.store.mutate.faults import Fault
 from harness.store.mutate.values import Fate, Fated, Mutation
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, Verdict
 

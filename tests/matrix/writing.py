@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UnfixError
-from harness.matrix import planning, schema
+from harness.matrix import planning, reading
 from harness.matrix.schema import Matrix
 from harness.matrix.values import Plan
 
@@ -41,7 +41,7 @@ def put(folder: Path, content: str) -> Path:
 
 
 def read(folder: Path, content: str) -> Matrix:
-    return schema.read(put(folder, content))
+    return reading.read(put(folder, content))
 
 
 def planned(folder: Path, content: str) -> Plan:

@@ -8,9 +8,9 @@ import textwrap
 from memory import Memory
 
 from harness.mutate import operators
-from harness.mutate.faults import Fault, Made
 from harness.mutate.making import make
 from harness.registry.schema import Target
+from harness.store.mutate.faults import Fault, Made
 
 
 def made(code: str, *names: str, lines: set[int] | None = None) -> Made:

@@ -8,9 +8,7 @@ import pytest
 from memory import Memory
 from small import made, text
 
-from harness.matching.scopes import ModuleSource
 from harness.matching.states import State, find
-from harness.mutate.faults import Fault
 from harness.mutate.keeping import LONGEST, CannotKeep, Changed, as_yaml, holds, toggle_of
 from harness.mutate.making import make
 from harness.mutate.targets import named
@@ -22,6 +20,8 @@ from harness.registry.files import read_toggle
 from harness.registry.schema import Device, Edit, Symptom, Target, Toggle, Variant
 from harness.releases import managed
 from harness.releases.sources import SourceTree
+from harness.store.mutate.faults import Fault
+from harness.syntax.scopes import ModuleSource
 
 NONE = Catalogue([])
 

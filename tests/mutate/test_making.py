@@ -17,7 +17,6 @@ from small import changed, made, put, text
 from harness import paths
 from harness.mutate import operators
 from harness.mutate.code import Change, FunctionCode, ModuleCode
-from harness.mutate.faults import Dropped, Made
 from harness.mutate.making import ENOUGH, make
 from harness.mutate.operator import Operator
 from harness.mutate.targets import named
@@ -25,6 +24,7 @@ from harness.registry import catalogue
 from harness.registry.schema import Symptom, Target
 from harness.releases import managed
 from harness.releases.sources import SourceTree
+from harness.store.mutate.faults import Dropped, Made
 
 NEWEST, OLDER = "0.5.23", "0.5.18"
 

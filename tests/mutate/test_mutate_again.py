@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small import made
 
-from harness.cli import pages
+from harness.cli import kinds
 from harness.cli.mutate import command, running
 from harness.store.mutate.values import Fate, Fated, Mutation
 
@@ -19,7 +19,7 @@ HEAD = "unfix mutate m:f --release"
 
 def given(**settings: Any) -> tuple[str, str]:
     """The two commands of a run with these settings."""
-    pages.find_reports()
+    kinds.find_reports()
     from reports.mutate import view
 
     run = Mutation("r", "t", "0.5.99", settings=settings)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from small import made, text
 
-from harness.matching.scopes import ModuleSource
 from harness.mutate import making, reach, sameness
 from harness.mutate.code import Change, ModuleCode
 from harness.mutate.sameness import Original, changed
 from harness.registry.schema import Target
 from harness.releases import managed
+from harness.syntax.scopes import ModuleSource
 
 CODE = text(
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import paths
-from harness.mutate.faults import Fault, identity
+from harness.store.mutate.faults import Fault, identity
 
 MODULE = "sglang.srt.sizes"
 CODE = '''
@@ -65,7 +65,7 @@ import msgspec
 from harness.cli import main
 from harness.cli.mutate import making
 from harness.mutate import equal
-from harness.mutate.faults import Fault, Made
+from harness.store.mutate.faults import Fault, Made
 faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[Fault, ...])
 if faults:
     making.make = lambda *_: Made(faults, ())

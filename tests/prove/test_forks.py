@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.prove import processes
+from harness import processes
 
 # Seven forks that all go on are 128 processes, if nothing stops them.
 FORKS = """
 import os, sys
-from harness.prove import processes
+from harness import processes
 processes.adopt_orphans()
 processes.allow_forks(10)
 here = os.getpid()

@@ -8,6 +8,7 @@ import sample
 
 from harness.store.prove.values import Verdict
 from reports.prove import markdown
+from reports.shared.markdown import block
 
 
 def table(text: str) -> list[list[str]]:
@@ -61,7 +62,7 @@ def test_nothing_from_a_run_is_read_as_html() -> None:
 
 
 def test_a_fence_is_longer_than_any_in_the_text() -> None:
-    assert markdown.block("a\n````\nb").startswith("`````\n")
+    assert block("a\n````\nb").startswith("`````\n")
 
 
 def test_a_text_too_long_for_a_job_is_cut_and_says_so() -> None:

@@ -11,8 +11,8 @@ import sample
 from rich.console import Console
 
 from harness.store.prove.values import Run, Verdict
-from reports import picture
 from reports.prove import terminal, view
+from reports.shared import picture
 
 
 def shown(run: Run, width: int = 80) -> str:

@@ -7,8 +7,8 @@ import pytest
 import sample
 
 from harness.store.prove.values import Cell, Outcome, Run, Verdict
-from reports import texts
 from reports.prove import life, view
+from reports.shared import texts
 
 
 def row(seen: view.View, toggle: str) -> view.Row:

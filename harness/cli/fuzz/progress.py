@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from harness.cli import pages
+from harness.cli import kinds
 from harness.cli.watching import Watching, on_stderr
 from harness.fuzz.lanes import Asked
 from harness.fuzz.run import Teller
@@ -20,7 +20,7 @@ class Progress(Watching, Teller):
 
     def __init__(self, asked: Asked, keep: Callable[[], None] = lambda: None) -> None:
         self.asked = asked
-        self.shown = pages.report("fuzz", "terminal")
+        self.shown = kinds.report("fuzz", "terminal")
         self.keep = keep
         console = on_stderr()
         self.live = Live(console=console, transient=True, auto_refresh=False)

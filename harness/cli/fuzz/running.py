@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from harness import machine, paths
-from harness.cli import options, pages
+from harness.cli import kinds, options
 from harness.cli.fuzz.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
@@ -164,7 +164,7 @@ def _go(asked: Asked, arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(going.run))
     else:
-        pages.report("fuzz", "terminal").show(going.run, options.console())
+        kinds.report("fuzz", "terminal").show(going.run, options.console())
     if stopped:
         options.say("stopped; what was found is kept")
         return 130
@@ -234,7 +234,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(done))
     else:
-        pages.report("fuzz", "terminal").show_replays(done, options.console())
+        kinds.report("fuzz", "terminal").show_replays(done, options.console())
     return 1 if any(one.fails for one in done) else 0
 
 

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.errors import UnfixError
-from harness.matching.states import Sources
 from harness.mutate import diffs, equal, making, operators, targets
-from harness.mutate.faults import Fault, Made
 from harness.mutate.operator import Operator
 from harness.mutate.reach import Reaches
 from harness.patching import boot
 from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Target
 from harness.releases.sources import SourceTree
+from harness.store.mutate.faults import Fault, Made
 from harness.store.mutate.values import Code
+from harness.syntax.scopes import Sources
 
 WIDE = 300  # changed modules: in so many, faults are made only where a guard runs
 

@@ -22,9 +22,7 @@ from harness.cli.mutate.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
 from harness.errors import UnfixError
-from harness.matching.states import Sources
 from harness.mutate import equal, fates, keeping, reach
-from harness.mutate.faults import Fault, Made
 from harness.mutate.looks import Asked
 from harness.mutate.reach import Reaches
 from harness.mutate.run import Mutating
@@ -32,7 +30,9 @@ from harness.prove.plan import Target
 from harness.registry.catalogue import Catalogue
 from harness.releases import managed
 from harness.store.database import Store
+from harness.store.mutate.faults import Fault, Made
 from harness.store.mutate.values import Mutation
+from harness.syntax.scopes import Sources
 
 SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),

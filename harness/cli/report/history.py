@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options, pages
+from harness.cli import kinds, options, pages
 from harness.errors import NotReady, UnfixError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, store: Store) -> int:
     if arguments.json:
         options.print_json(to_json(history, prices) | {"issues": [str(file) for file in issues]})
     else:
-        pages.find_reports()
+        kinds.find_reports()
         from reports.history import terminal
 
         terminal.show(history, prices, options.console())
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _write(history: History, prices: Prices, arguments: argparse.Namespace) -> None:
-    pages.find_reports()
+    kinds.find_reports()
     from reports.history import markdown, page
 
     pages.write(
@@ -96,7 +96,7 @@ def _issues(history: History, store: Store, folder: Path, budget: float) -> list
     from harness.history.evidence import Evidences
     from harness.history.searching import fitting
 
-    pages.find_reports()
+    kinds.find_reports()
     from reports.history import issue
     from reports.history.view import HistoryView
 

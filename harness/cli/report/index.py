@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cli import options, pages
+from harness.cli import kinds, options
 from harness.errors import UnfixError
 
 
 def run(folder: Path) -> int:
     if not folder.is_dir():
         raise UnfixError(f"there is no folder {folder}")
-    pages.find_reports()
+    kinds.find_reports()
     from reports import index
 
     file = index.write(folder)

@@ -10,7 +10,7 @@ import sys
 import time
 
 from harness import paths, stops
-from harness.cli import options, pages
+from harness.cli import kinds, options
 from harness.history.searching import Fitting
 from harness.store.bisect.values import Search
 from harness.store.database import Store
@@ -97,8 +97,8 @@ def _command(fit: Fitting) -> str:
 
 
 def _quoted(search: Search, fit: Fitting) -> str:
-    pages.find_reports()
-    from reports.prove.markdown import code, escaped
+    kinds.find_reports()
+    from reports.shared.markdown import code, escaped
 
     if search.status == "finished":
         told = search.summary or search.verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from harness.mutate.faults import Dropped, Fault
+from harness.store.mutate.faults import Dropped, Fault
 
 
 class Fate(StrEnum):

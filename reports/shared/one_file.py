@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from reports import texts
+from reports.shared import texts
 
-REPORTS = Path(__file__).parent
+REPORTS = Path(__file__).parent.parent
 FILTERS: dict[str, Callable[..., Any]] = {
     "visible": texts.visible,
     "duration": texts.duration,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from ast_grep_py import SgNode, SgRoot
+from packaging.version import Version
 
 DEFINITIONS = ("function_definition", "class_definition")
 
@@ -67,3 +69,14 @@ def _names(scope: SgNode, prefix: str) -> Iterator[str]:
         qualified = prefix + defined_name(definition)
         yield qualified
         yield from _names(undecorated(definition), qualified + ".")
+
+
+class Sources(Protocol):
+    """A release's sources, wherever they lie."""
+
+    @property
+    def version(self) -> Version | None: ...
+
+    def read(self, module: str) -> ModuleSource | None: ...
+
+    def modules(self) -> Iterator[str]: ...

@@ -181,3 +181,33 @@ def short_guard(guard: str) -> str:
 
 def guard_file(guard: str) -> str:
     return guard.partition("::")[0]
+
+
+NAME = 60
+SPARED = 40  # so few letters are not left out: saying so takes as many
+
+
+def line(text: str, most: int = NAME) -> str:
+    """A name or a reason, in one line."""
+    whole = " ".join(text.split())
+    return shorten(whole, most if len(whole) > most + SPARED else most + SPARED)
+
+
+def shorten(text: str, most: int) -> str:
+    """A text as it can be shown, with its middle left out where it is long."""
+    shown = visible(text)
+    if len(shown) <= most:
+        return shown
+    left = len(shown) - most
+    return f"{shown[: most // 2]} … {left} letters … {shown[len(shown) - most // 2 :]}"
+
+
+LONGEST = 60_000  # letters of one traceback or output; a page must open fast
+
+
+def cut(text: str) -> str:
+    """The end of a text that is too long: there a traceback says what happened."""
+    shown = visible(text)
+    if len(shown) <= LONGEST:
+        return shown
+    return f"… {len(shown) - LONGEST} more characters before this\n{shown[-LONGEST:]}"

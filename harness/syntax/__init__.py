@@ -1,0 +1,1 @@
+"""Python code as structure: patterns, and places by their qualified names."""
