@@ -12,6 +12,21 @@ class LinedNodes:
 
     root: Any = None
 
+    def compose(self, loader: Any) -> Any:
+        """Its nodes, looked at, and the plain values that they stand for."""
+        try:
+            self.root = loader.get_single_node()
+            self.check_nodes(self.root)
+            return loader.construct_document(self.root) if self.root else None
+        finally:
+            loader.dispose()
+
+    def refused(self, error: yaml.YAMLError, safe: str) -> Exception:
+        """The error to raise for text that is not YAML."""
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        said = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+        return self.wrong(mark.line + 1 if mark else 1, f"not {safe}: {said}")
+
     def wrong(self, line: int, problem: str) -> Exception:
         """The error to raise."""
         raise NotImplementedError

@@ -42,18 +42,9 @@ class Document(LinedNodes):
         except UnicodeDecodeError as error:
             raise MatrixFileError(self.path, 1, f"not UTF-8: {error.reason}") from error
         try:
-            loader = Loader(text)
-            try:
-                self.root = loader.get_single_node()
-                self.check_nodes(self.root)
-                self.values = loader.construct_document(self.root) if self.root else None
-            finally:
-                loader.dispose()
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise MatrixFileError(self.path, line, f"not YAML: {error.problem}") from error
+            self.values = self.compose(Loader(text))
         except yaml.YAMLError as error:
-            raise MatrixFileError(self.path, 1, f"not YAML: {error}") from error
+            raise self.refused(error, "YAML") from error
 
     def wrong(self, line: int, problem: str) -> MatrixFileError:
         return MatrixFileError(self.path, line, problem)

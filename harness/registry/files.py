@@ -32,13 +32,8 @@ class LinedDocument(LinedNodes):
         self.path = str(path)
         try:
             text = path.read_text(encoding="utf-8")
-            self._loader = loader = Loader(text)
-            try:
-                self.root = loader.get_single_node()
-                self.check_nodes(self.root)
-                self.values = loader.construct_document(self.root) if self.root else None
-            finally:
-                loader.dispose()
+            self._loader = Loader(text)
+            self.values = self.compose(self._loader)
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise ToggleFileError(self.path, line, f"not UTF-8: {error.reason}") from error
@@ -46,11 +41,8 @@ class LinedDocument(LinedNodes):
             line = text.partition(chr(error.character))[0].count("\n") + 1
             problem = f"not safe YAML: character #x{error.character:04x}: {error.reason}"
             raise ToggleFileError(self.path, line, problem) from error
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise ToggleFileError(self.path, line, f"not safe YAML: {error.problem}") from error
         except yaml.YAMLError as error:
-            raise ToggleFileError(self.path, 1, f"not safe YAML: {error}") from error
+            raise self.refused(error, "safe YAML") from error
 
     def wrong(self, line: int, problem: str) -> ToggleFileError:
         return ToggleFileError(self.path, line, problem)

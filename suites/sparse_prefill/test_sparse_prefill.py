@@ -80,7 +80,7 @@ def test_no_replay_reads_what_the_capture_left(scenario: Scenario) -> None:
 
 
 @pytest.mark.guards("25418-sparse-prefill-switch")
-@given(adapter.chunks(), st.sampled_from((4, 128, 0, 4)), adapter.orders())
+@given(adapter.chunks(), st.sampled_from((4, 128, 0, 4)), adapter.orders(3))
 def test_a_request_reads_the_same_in_any_company(
     chunk: Chunk, ratio: int, order: tuple[tuple[int, ...], int]
 ) -> None:

@@ -106,7 +106,7 @@ def test_attention_reads_the_best_tokens_of_the_row(
     adapter.right_servers(),
     adapter.decoding_or_not(),
     st.integers(1, 30),
-    adapter.orders(),
+    adapter.orders(4),
 )
 def test_a_request_reads_the_same_tokens_in_any_company(
     server: Server, batch: Batch, at_once: int, order: tuple[tuple[int, ...], int]

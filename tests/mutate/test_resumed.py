@@ -44,10 +44,7 @@ def test_changed_sources_are_noticed(mutate: Mutate) -> None:
     mutate.file.write_text(CODE.replace("ROOM = 7", "ROOM = 8"))
     done = mutate.call("--resume")
     assert done.returncode == 2
-    assert (
-        f"the sources of SGLang 0.5.99 have changed since run {run.id} was stopped: start anew"
-        in done.stderr
-    )
+    assert f"the sources of SGLang 0.5.99 have changed since {run.id} was stopped" in done.stderr
 
 
 def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:

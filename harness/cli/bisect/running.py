@@ -19,7 +19,7 @@ from harness.bisect.commands import Commands
 from harness.bisect.hunt import Hunt, Log
 from harness.bisect.judging import Rules
 from harness.bisect.runners import Choices, Job, Place, Runner
-from harness.cli import kinds, options, pages
+from harness.cli import kinds, options, pages, resuming
 from harness.cli.bisect import planned
 from harness.cli.bisect.progress import Progress
 from harness.cli.owning import owning
@@ -112,18 +112,9 @@ def _earlier(arguments: argparse.Namespace, store: Store) -> Search | None:
         return _logged(arguments.replay, store)
     if arguments.resume is None:
         return None
-    name = arguments.resume
-    if not name:
-        all_of_kind = [search for search in store.bisect.all() if search.kind == arguments.over]
-        kind = [search for search in all_of_kind if search.status == "stopped"]
-        if not kind:
-            last = f": {all_of_kind[-1].id} is {all_of_kind[-1].status}" if all_of_kind else ""
-            raise UnfixError(f"there is no search over {arguments.over} to go on with{last}")
-        name = kind[-1].id
-    found = store.bisect.get(name)
-    if found.status in ("finished", "refused"):
-        raise UnfixError(f"search {found.id} is {found.status}: there is nothing to go on with")
-    return found
+    over, name = arguments.over, arguments.resume
+    runs = [search for search in store.bisect.all() if name or search.kind == over]
+    return store.bisect.whole(resuming.stopped(runs, name, f"search over {over}"))
 
 
 def _logged(name: str, store: Store) -> Search:
@@ -155,11 +146,9 @@ def _as_before(arguments: argparse.Namespace, earlier: Search) -> None:
     arguments.words = earlier.words
     if arguments.resume is None:
         return
-    if earlier.settings.get("code") != _code(arguments):
-        raise UnfixError(
-            f"the command, guards or toggles have changed since search {earlier.id} was stopped, "
-            "and half of it would be about the old ones: start anew"
-        )
+    before = earlier.settings.get("code")
+    what = "the command, guards or toggles"
+    resuming.refuse_if_changed(before, _code(arguments), earlier.id, what)
     if earlier.settings.get("folder") != str(Path.cwd()):
         raise UnfixError(f"search {earlier.id} began in {earlier.settings.get('folder')}")
 

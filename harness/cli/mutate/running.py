@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from harness import machine, paths
-from harness.cli import kinds, options, pages
+from harness.cli import kinds, options, pages, resuming
 from harness.cli.fuzz import running as fuzzing
 from harness.cli.mutate import making
 from harness.cli.mutate.progress import Progress
@@ -123,14 +123,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _earlier(arguments: argparse.Namespace, store: Store) -> Mutation:
     """The run that this one goes on with, asked as it was."""
-    name = arguments.resume
-    found = store.mutate.find(name) if name else store.mutate.newest()
-    if found is None:
-        raise UnfixError(f"{store.file} holds no mutation run {name}: `unfix report --list`")
-    if found.status == "running":
-        raise UnfixError(f"run {found.id} is still going on")
-    if found.status == "finished":
-        raise UnfixError(f"run {found.id} is finished: there is nothing to resume")
+    run = resuming.stopped(store.mutate.all(), arguments.resume, "mutation run")
+    found = store.mutate.whole(run)
     for setting in SETTINGS:
         setattr(arguments, setting, found.settings[setting])
     # A branch may stand elsewhere by now: what it was then is what the run is about.
@@ -140,12 +134,15 @@ def _earlier(arguments: argparse.Namespace, store: Store) -> Mutation:
 
 
 def _check_unchanged(earlier: Mutation, arguments: argparse.Namespace, target: Target) -> None:
-    """Half of a run is of what was there before: the other half has to be of the same."""
-    asked = f"since run {earlier.id} was stopped: start anew"
-    if earlier.settings["code"] != _code(arguments):
-        raise UnfixError(f"guards or toggles have changed {asked}")
-    if earlier.settings.get("sources") != reach.release_of(target.tree):
-        raise UnfixError(f"the sources of SGLang {target.name} have changed {asked}")
+    for before, now, what in (
+        (earlier.settings["code"], _code(arguments), "guards or toggles"),
+        (
+            earlier.settings.get("sources"),
+            reach.release_of(target.tree),
+            f"the sources of SGLang {target.name}",
+        ),
+    ):
+        resuming.refuse_if_changed(before, now, earlier.id, what)
 
 
 def _release(arguments: argparse.Namespace) -> Target:

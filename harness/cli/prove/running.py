@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import machine, paths
-from harness.cli import kinds, options, pages
+from harness.cli import kinds, options, pages, resuming
 from harness.errors import NotReady, UnfixError
 
 if TYPE_CHECKING:
@@ -89,16 +89,17 @@ def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | No
     """The run that this one goes on with or repeats in part."""
     if arguments.resume is not None and arguments.failed is not None:
         raise UnfixError("--resume goes on with a run, --failed makes a new one: say one of them")
-    name = arguments.resume if arguments.resume is not None else arguments.failed
-    if name is None:
+    if arguments.resume is not None:
+        runs = store.prove.with_cells(None if arguments.resume else kind)
+        found = store.prove.whole(resuming.stopped(runs, arguments.resume, "run"))
+    elif arguments.failed is not None:
+        found = store.prove.get(arguments.failed or store.prove.latest(kind).id)
+        if found.status == "running":
+            raise UnfixError(f"run {found.id} is still going on")
+    else:
         return None
-    found = store.prove.get(name or store.prove.latest(kind).id)
     if found.kind != kind:
         raise UnfixError(f"run {found.id} is one of `unfix {found.kind}`")
-    if found.status == "running":
-        raise UnfixError(f"run {found.id} is still going on")
-    if arguments.resume is not None and found.status == "finished":
-        raise UnfixError(f"run {found.id} is finished: there is nothing to resume")
     return found
 
 
@@ -114,13 +115,9 @@ def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
         if getattr(arguments, name) == defaults[name]:
             setattr(arguments, name, earlier.settings[name])
     arguments.toggles = arguments.toggles or [Path(p) for p in earlier.settings["toggles"]]
-    if arguments.resume is not None and earlier.settings["code"] != code_of(
-        arguments.toggles, _guards(arguments.words)
-    ):
-        raise UnfixError(
-            f"guards or toggles have changed since run {earlier.id} was stopped, and half of it "
-            "would be about the old ones: start anew, or use --failed"
-        )
+    if arguments.resume is not None:
+        now = code_of(arguments.toggles, _guards(arguments.words))
+        resuming.refuse_if_changed(earlier.settings["code"], now, earlier.id, "guards or toggles")
 
 
 def _guards(words: list[str]) -> list[Path]:
