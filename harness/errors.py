@@ -9,6 +9,14 @@ class UnfixError(Exception):
     exit_code = 2
 
 
+class WrongCall(UnfixError):
+    """Words that no command can be made of: told under the usage of the one that was called."""
+
+    def __init__(self, sentence: str, usage: str) -> None:
+        super().__init__(sentence)
+        self.usage = usage
+
+
 class NotReady(UnfixError):
     """The machine or a release is not ready; the message says what to do about it."""
 

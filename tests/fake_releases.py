@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from harness.cli.main import main
-from harness.releases import install, managed
+from harness.releases import engines, install, managed
 from harness.releases.managed import COMPLETE, Release
 
 VERSION = "0.5.14"
+ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
 ADD = f"unfix releases add {VERSION}"
 
 
@@ -57,7 +58,8 @@ def workspace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
     fake = FakePip()
     monkeypatch.setenv("UNFIX_HOME", str(folder))
     monkeypatch.setattr(install, "_pip", fake)
-    for name in install.VARIABLES:
+    # The engine is this checkout's, as for a person who calls it bare.
+    for name in (*ASKING, engines.VARIABLE, "UNFIX_PLANNER"):
         monkeypatch.delenv(name, raising=False)
     return fake
 

@@ -57,7 +57,7 @@ from importlib.util import find_spec
 print(json.dumps({name: find_spec(name).origin for name in ("torch", "triton", "sglang")}))
 """
     found = answer_in(release, places)
-    base, own = install._site(install.base_folder()), install._site(release.folder)
+    base, own = install._site(managed.BASE.folder), install._site(release.folder)
     assert Path(found["torch"]).parent == base / "torch"
     assert Path(found["triton"]).parent == base / "triton"
     assert Path(found["sglang"]).parent == own / "sglang"
@@ -73,7 +73,7 @@ from importlib.metadata import version
 print(json.dumps({name: version(name) for name in NAMES}))
 """
     own = install.requirements(release.lock)
-    shared = install.requirements(managed.LOCKS / "base.txt")
+    shared = install.requirements(managed.BASE.lock)
     pinned = {r.name: r for r in [*shared, *own]}  # what a release pins stands before the base
     found = answer_in(release, f"NAMES = {list(pinned)}\n{versions}")
     wrong = [f"{r} is {found[r.name]}" for r in pinned.values() if found[r.name] not in r.specifier]

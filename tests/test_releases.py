@@ -49,12 +49,12 @@ SPOILED: dict[str, tuple[str, Callable[[Release], object]]] = {
     "no mark": ("incomplete", lambda r: (r.folder / COMPLETE).unlink()),
     "a mark cut short": ("outdated", lambda r: (r.folder / COMPLETE).write_text('{"lock":')),
     "another lock": ("outdated", lambda r: rewrite_mark(r.folder, lock="0")),
-    "another place": ("outdated", lambda r: rewrite_mark(r.folder, engine="/elsewhere")),
-    "another python": ("outdated", lambda r: rewrite_mark(r.folder, python="3.1")),
-    "another unfix_start": ("outdated", lambda r: rewrite_mark(r.folder, how="0")),
-    "half a base": ("outdated", lambda r: (install.base_folder() / COMPLETE).unlink()),
-    "another base": ("outdated", lambda r: rewrite_mark(install.base_folder(), lock="0")),
-    "no base": ("outdated", lambda r: shutil.rmtree(install.base_folder())),
+    "another python": ("outdated", lambda r: (r.folder / "lib").rename(r.folder / "lib3.1")),
+    "a python that is gone": ("outdated", lambda r: r.python.unlink()),
+    "another unfix_start": ("outdated", lambda r: rewrite_mark(r.folder, start="0")),
+    "half a base": ("outdated", lambda r: (managed.BASE.folder / COMPLETE).unlink()),
+    "another base": ("outdated", lambda r: rewrite_mark(managed.BASE.folder, lock="0")),
+    "no base": ("outdated", lambda r: shutil.rmtree(managed.BASE.folder)),
 }
 
 
@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(
 def test_a_real_package_wins_over_its_stand_in(
     release: Release, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = install.base_folder() if place == "base" else release.folder
+    folder = managed.BASE.folder if place == "base" else release.folder
     real = install._site(folder) / "sgl_kernel"
     words = [str(release.python), "-c", "import sgl_kernel; print(sgl_kernel.__file__)"]
     found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()

@@ -25,7 +25,7 @@ from fake_releases import (
 )
 
 from harness.cli.main import main
-from harness.releases import install
+from harness.releases import install, managed
 from harness.releases.managed import COMPLETE, Release
 
 ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
@@ -93,7 +93,7 @@ def test_a_release_or_base_in_use_is_not_made_anew_under_its_users(
             code, told = refusal_of_add(capsys)
             assert (code, str(pid) in told, "in use" in told) == (3, True, True)
             assert python.exists()
-        rewrite_mark(install.base_folder(), lock="0")
+        rewrite_mark(managed.BASE.folder, lock="0")
 
 
 def test_a_release_no_longer_in_use_is_removed(release: Release) -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from harness import paths
 from harness.cli import main
+from harness.errors import WrongCall
 from harness.releases import managed
 
 FOLDER = paths.project() / ".github" / "workflows"
@@ -53,7 +54,7 @@ def test_each_command_of_the_night_is_there(words: list[str]) -> None:
 
 
 def test_what_is_not_there_would_be_noticed() -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(WrongCall):
         parsed(["drift", "--no-such-option"])
     assert commands("x=$(./unfix list --json)") == [["list", "--json"]]
     assert commands("./unfix prove \\\n  --shard ${{ matrix.shard }}/4") == [

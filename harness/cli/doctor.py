@@ -55,7 +55,7 @@ def machine() -> list[Line]:
             "python",
             version in install.PYTHONS,
             f"{platform.python_version()} at {sys.executable}"
-            + ("" if version in install.PYTHONS else "; managed releases need 3.11 or 3.12"),
+            + ("" if version in install.PYTHONS else "; managed releases need {install.pythons()}"),
         ),
         Line("platform", None, f"{platform.system()} {platform.machine()}"),
         Line("pip", *_pip()),
@@ -93,9 +93,9 @@ def releases() -> list[Line]:
             else "no SGLang in this python",
         )
     ]
-    base = install.base_folder()
+    base = managed.BASE.folder
     if base.exists():
-        whole = managed.is_current(base, managed.facts(managed.LOCKS / "base.txt"))
+        whole = managed.BASE.is_current()
         found.append(
             Line(
                 "base",

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli import options
 from harness.drift import Drift, survey
-from harness.errors import NotReady
-from harness.releases import managed, sources
-from harness.releases.sources import SourceTree
+from harness.releases import having, managed, sources
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     names = arguments.names + [str(p) for p in arguments.places if p not in places]
     toggles = catalogue.select_all(names) if names else list(catalogue)
     trees = [sources.open_tree(place) for place in places]
-    trees += [managed.tree(name) for name in arguments.release]
-    if not trees:
-        trees = all_trees()
+    named = [managed.get(name) for name in arguments.release]
+    if named or not trees:
+        trees += having.read(named or managed.all_releases(), options.say)
     trees.sort(key=lambda tree: (tree.version is None, tree.version or 0))
     drift = survey(toggles, trees, named=bool(names))
     if arguments.json:
@@ -51,18 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show(drift, options.console())
     return 1 if drift.stale else 0
-
-
-def all_trees() -> list[SourceTree]:
-    releases = managed.all_releases()
-    missing = [r.name for r in releases if not r.installed and r.wheel is None]
-    if missing:
-        raise NotReady(
-            f"the sources of SGLang {', '.join(missing)} are not here; "
-            "`unfix releases add --sources all` fetches them (170 MB), or name some by --release "
-            "or --from"
-        )
-    return [release.sources() for release in releases]
 
 
 MARKS = {

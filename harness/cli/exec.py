@@ -17,17 +17,19 @@ from typing import Any
 
 from harness import machine, paths
 from harness.cli import options
-from harness.errors import NotReady, UnfixError
+from harness.cli.parsing import Parser
+from harness.errors import NotReady, UnfixError, WrongCall
 from harness.patching import attestation, boot, planner
 from harness.patching import environment as under
 from harness.patching.plan import Choice, make
-from harness.releases import managed
+from harness.releases import having, managed
 from harness.releases.sources import SourceTree
 
 KEPT_LINES = 60
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
+    parser.behind = "COMMAND"
     parser.usage = "unfix exec [--revert IDS] [--enable IDS] [--release R] [OPTIONS] -- COMMAND …"
     options.add_directions(parser)
     parser.add_argument(
@@ -46,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if not arguments.words:
-        raise UnfixError("exec needs a command: unfix exec --revert ID -- python -m …")
+        raise WrongCall(
+            "exec needs a command: unfix exec --revert ID -- python -m …", arguments.usage
+        )
     revert, enable = (_split(ids) for ids in (arguments.revert, arguments.enable))
     for option, ids in (("revert", revert), ("enable", enable)):
         if getattr(arguments, option) and not ids:
@@ -100,7 +104,8 @@ def _release(name: str | None) -> tuple[managed.Release | None, SourceTree | Non
         return None, None
     if name == "current":
         return None, managed.tree(name)
-    release = under.ready(name)
+    release = managed.get(name)
+    having.ready([release], options.say)
     return release, release.sources()
 
 

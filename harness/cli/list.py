@@ -8,7 +8,7 @@ from typing import Any
 from harness.cli import options
 from harness.errors import NotReady
 from harness.matching.states import State, find
-from harness.releases import managed, upstream
+from harness.releases import having, managed, upstream
 from harness.releases.sources import SourceTree
 
 
@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     catalogue = options.catalogue(arguments)
     toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
-    tree = tree_or_none(arguments.release)
+    # At once, and without a network: only a release that is named is fetched.
+    tree = tree_or_none(arguments.release, fetch=arguments.release is not None)
     states = {t.id: find(t, tree).state if tree else None for t in toggles}
     own = upstream.registered(tree) if tree else []
     data: dict[str, Any] = {
@@ -48,10 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if State.STALE in states.values() else 0
 
 
-def tree_or_none(name: str | None) -> SourceTree | None:
-    """Without a release at hand the registry can still be read; one asked for must be there."""
+def tree_or_none(name: str | None, fetch: bool) -> SourceTree | None:
+    """Without a release the registry can still be read; one that was asked for must be there."""
     try:
-        return managed.tree(name)
+        return having.tree(name, options.say) if fetch else managed.tree(name)
     except NotReady as error:
         if name is not None:
             raise

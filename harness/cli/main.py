@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 
-from harness import __version__
+from harness import __version__, paths
 from harness.cli import options
-from harness.errors import NotReady, UnfixError
+from harness.cli.parsing import Parser
+from harness.errors import NotReady, UnfixError, WrongCall
+from harness.releases import engines
 
 # What a command is, and where it lives if not in the module of its name.
 COMMANDS = {
@@ -42,8 +43,8 @@ def _module(command: str) -> str:
     return f"harness.cli.{FOLDERS.get(command, command)}"
 
 
-def build_parser(name: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser(name: str | None) -> Parser:
+    parser = Parser(
         prog="unfix",
         description="Take a fix back out of a real SGLang and see which tests notice.",
         epilog="Exit codes: 0 all is well, 1 a verdict says no, 2 the call is wrong, "
@@ -71,9 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own, command = words[: words.index("test") + 1], words[words.index("test") + 1 :]
         parsed = build_parser(name).parse_args(own)
         parsed.words = [word for word in command if word != "--"] if name == "test" else command
+        # Whatever is started uses this checkout's engine, and none that another one left there.
+        os.environ |= {engines.VARIABLE: str(paths.PACKAGE), "UNFIX_PLANNER": sys.executable}
         module = importlib.import_module(_module(parsed.command))
         code: int = module.run(parsed)
         return code
+    except WrongCall as error:
+        print(f"{error.usage}\nunfix: {error}", file=sys.stderr)
+        return error.exit_code
     except UnfixError as error:
         print(f"unfix: {error}", file=sys.stderr)
         options.say_notes(error)

@@ -6,10 +6,12 @@ import argparse
 import math
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UnfixError
+from harness.cli.parsing import nearest
+from harness.errors import UnfixError, WrongCall
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +54,30 @@ def catalogue(arguments: argparse.Namespace) -> Catalogue:
     from harness.registry import catalogue as module
 
     return module.load(arguments.toggles)
+
+
+def paths_among(
+    words: Sequence[str], usage: str, known: Catalogue | None = None
+) -> tuple[list[str], list[str]]:
+    """Words apart: names, and paths of what is there, with a node if one is said.
+
+    A bare word is a path only where names are known and it is none of them.
+    """
+    names, places = [], []
+    for word in words:
+        file = Path(word.partition("::")[0])
+        if "/" in word or "::" in word or word.endswith(".py"):
+            if not file.exists():
+                beside = [entry.name for entry in file.parent.glob("*")]
+                near = nearest(file.name, beside)
+                hint = f"; near it: {file.with_name(near)}" if near else ""
+                raise WrongCall(f"there is no file or folder {file}{hint}", usage)
+            places.append(word)
+        elif known is not None and file.exists() and not known.knows(word):
+            places.append(word)
+        else:
+            names.append(word)
+    return names, places
 
 
 def console() -> Console:

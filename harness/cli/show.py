@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    tree = tree_or_none(arguments.release)
     toggles = options.catalogue(arguments).select_all(arguments.names)
+    tree = tree_or_none(arguments.release, fetch=True)
     shown = [describe(toggle, tree) for toggle in toggles]
     if arguments.json:
         options.print_json(shown)

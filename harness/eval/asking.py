@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.eval import lm_side, models
 from harness.eval.matrix import REFERENCE, Configuration
 from harness.eval.scorer import Scorer
-from harness.patching import environment
+from harness.releases import managed
 from harness.serving import adaptations, server
 from harness.serving.server import Server, ServerFailed, Setup
 from harness.serving.warm import House
@@ -41,7 +41,7 @@ class Where:
     def python(self, release: str) -> Path:
         if release == "current":
             return Path(sys.executable)
-        return environment.ready(release).python
+        return managed.get(release).python
 
 
 @dataclass

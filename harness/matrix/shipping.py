@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import paths
+from harness.releases import engines
 
 HOME = "UNFIX_HOME"  # on the node: where the code and the releases are kept
 ABROAD = "UNFIX_SHIPPED"
@@ -69,6 +70,7 @@ def settled() -> Iterator[None]:
         kept = [one for one in others if one and Path(one).resolve() not in gone]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(home / "checkout"), *kept])
         os.environ["UNFIX_PLANNER"] = sys.executable
+        os.environ.pop(engines.VARIABLE, None)  # the driver's; each command here names its own
         yield
 
 

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from harness import paths
-from harness.errors import NotReady
 from harness.patching import boot
-from harness.releases import managed
+from harness.releases import engines
 
 SITE = paths.PACKAGE / "patching" / "site"
-
-
-def ready(name: str) -> managed.Release:
-    """A managed release whose environment can be used."""
-    release = managed.get(name)
-    if not release.ready:
-        how = "outdated or cut short" if release.folder.exists() else "not installed"
-        raise NotReady(
-            f"SGLang {release.name} is {how}; `unfix releases add {release.name}` makes it ready"
-        )
-    return release
 
 
 def find_first(environment: dict[str, str], python: Path, folder: Path) -> None:
@@ -48,9 +35,8 @@ def put_in(
     if folders:
         environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
     environment[boot.ATTESTATIONS] = str(attestations.resolve())
-    environment[boot.PLANNER] = sys.executable
+    engines.tell(environment)
     environment[boot.PLANNER_PATH] = os.environ.get("PYTHONPATH", "")
-    environment["UNFIX_HOME"] = str(paths.workspace())
     rest = environment.get("PYTHONPATH")
     if str(SITE) not in (rest or "").split(os.pathsep):
         environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{rest}" if rest else str(SITE)

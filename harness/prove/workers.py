@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from harness import paths
 from harness.lines import Child
 from harness.patching import attestation, boot
 from harness.prove.messages import AnySetting, Key, Order, Said, Setting, Task
+from harness.releases import engines
 
 Heard = TypeVar("Heard")
 
@@ -144,10 +144,9 @@ def _environment(setting: AnySetting, folders: list[Path]) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "UNFIX_RELEASE": setting.release,
         "UNFIX_WORKER": msgspec.json.encode(setting).decode(),
-        "UNFIX_HOME": str(paths.workspace()),
         boot.ATTESTATIONS: str(Path(setting.folder) / "attestations"),
-        boot.PLANNER: sys.executable,
     }
+    engines.tell(environment)
     if setting.device != "auto":
         environment["TRITON_INTERPRET"] = "1" if setting.device == "cpu" else "0"
     if folders:

@@ -25,23 +25,33 @@ class Catalogue:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def knows(self, name: str) -> bool:
+        return bool(self._chosen(name))
+
     def select(self, name: str) -> list[Toggle]:
         """The toggles a word stands for: an id, a PR made of several parts, a family, a glob."""
-        if name in self._by_id:
-            return [self._by_id[name]]
-        parts = [t for t in self if t.id.startswith(f"{name}-")] if name.isdigit() else []
-        chosen = parts or [t for t in self if t.family == name or fnmatchcase(t.id, name)]
+        chosen = self._chosen(name)
         if not chosen:
             raise UnknownToggle(self._unknown(name))
         return chosen
+
+    def _chosen(self, name: str) -> list[Toggle]:
+        if name in self._by_id:
+            return [self._by_id[name]]
+        parts = [t for t in self if t.id.startswith(f"{name}-")] if name.isdigit() else []
+        return parts or [t for t in self if t.family == name or fnmatchcase(t.id, name)]
 
     def select_all(self, names: Iterable[str]) -> list[Toggle]:
         return list(dict.fromkeys(toggle for name in names for toggle in self.select(name)))
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._by_id, n=3, cutoff=0.5)
+        known = dict.fromkeys([*self._by_id, *(toggle.family for toggle in self)])
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"; near it: {', '.join(near)}" if near else ""
-        return f"no toggle is called '{name}'{hint}; `unfix list` names all {len(self)}"
+        return (
+            f"no toggle is called '{name}'{hint}; one is named by its id, its PR, its family or a "
+            f"glob, and `unfix list` shows all {len(self)}"
+        )
 
 
 def load(folders: Iterable[Path] = ()) -> Catalogue:

@@ -21,45 +21,46 @@ from packaging.requirements import Requirement
 
 from harness import paths
 from harness.errors import NotReady
-from harness.releases.managed import COMPLETE, LOCKS, Release, facts, is_current
+from harness.releases import engines, managed
+from harness.releases.managed import BASE, COMPLETE, Release
 
 Say = Callable[[str], None]
-PYTHONS = ((3, 11), (3, 12))
-BASE = "base"
+PYTHONS = ((3, 11), (3, 12), (3, 13))
 STANDINS = paths.PACKAGE / "releases" / "standins"
 STANDINS_NPU = paths.PACKAGE / "releases" / "standins_npu"
-START = "unfix_start"
-VARIABLES = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
 GIBIBYTE = 2**30
-
-
-def base_folder() -> Path:
-    return paths.releases() / BASE
+# What pip says without a network; the last is all that is left of it with PIP_RETRIES=0.
+UNREACHABLE = ("NewConnectionError", "Temporary failure in name", "Max retries", "ConnectTimeout",
+               "ProxyError", "(from versions: none)")  # fmt: skip
 
 
 def base_python() -> Path:
-    return base_folder() / "bin" / "python"
+    return BASE.python
 
 
 def add(release: Release, say: Say) -> None:
     """Install a release and, before the first one, the base it shares with the others."""
+    engines.register()
+    if release.ready:
+        return
     with _one_at_a_time():
         _make_base(say)
-        if release.ready:
-            return
-        wheel = _fetch(release, say)
-        _refuse_if_used(release.folder, f"SGLang {release.name}", "end it first: it is made anew")
-        say(f"installing SGLang {release.name}")
-        _discard(release.folder)
-        _venv(release.folder, with_pip=False)
-        own = [r for r in requirements(release.lock) if r.name != "sglang"]
-        _pip_install(release.python, [str(wheel), *map(str, own)])
-        site = _site(release.folder)
-        (site / "unfix.pth").write_text(pth(_site(base_folder())))
-        shutil.copy(paths.PACKAGE / "releases" / f"{START}.py", site)
-        # For `from harness import toggles`; nothing else of the checkout is on the path.
-        (site / "harness").symlink_to(paths.PACKAGE)
-        _complete(release.folder, release.facts())
+        if not release.is_current():
+            _make(release, say)
+        if not release.start_is_current():
+            _lay_start(release)
+
+
+def _make(release: Release, say: Say) -> None:
+    wheel = _fetch(release, say, BASE.python)
+    _refuse_if_used(release.folder, f"SGLang {release.name}", "end it first: it is made anew")
+    say(f"installing SGLang {release.name}")
+    _discard(release.folder)
+    # The base's Python, which need not be this one: checkouts that share a home may differ in it.
+    _venv(BASE.python, release.folder)
+    own = [r for r in requirements(release.lock) if r.name != "sglang"]
+    _pip_install(release.python, [str(wheel), *map(str, own)])
+    _lay_start(release)
 
 
 def add_sources(release: Release, say: Say) -> None:
@@ -75,8 +76,10 @@ def remove(release: Release, force: bool = False) -> None:
             hint = "end it first, or add --force"
             _refuse_if_used(release.folder, f"SGLang {release.name}", hint)
         _discard(release.folder)
-        if release.wheel is not None:
-            release.wheel.unlink()
+        for wheel in release.wheels():
+            wheel.unlink()
+        if not any(other.folder.exists() for other in managed.all_releases()):
+            _discard(BASE.folder)
 
 
 def requirements(lock: Path) -> list[Requirement]:
@@ -84,23 +87,32 @@ def requirements(lock: Path) -> list[Requirement]:
     return [Requirement(line) for line in lines if line]
 
 
-def _complete(folder: Path, made_from: dict[str, str]) -> None:
-    temporary = folder / f"{COMPLETE}.tmp"
-    # Where a process of the release finds the planner, and where it leaves its attestation.
-    places = {"planner": sys.executable, "home": str(paths.workspace())}
-    temporary.write_text(json.dumps({**made_from, **places}, indent=1))
-    os.replace(temporary, folder / COMPLETE)
+def _lay_start(release: Release) -> None:
+    """What finds an engine, then the mark: an environment without it was cut short."""
+    site = _site(release.folder)
+    for left_over in (site / "harness", site / "unfix_standins.pth"):  # by earlier versions
+        left_over.unlink(missing_ok=True)
+    behind = None if release == BASE else _site(BASE.folder)
+    for name, text in engines.start_files(behind).items():
+        _write(site / name, text)
+    _write(release.folder / COMPLETE, json.dumps(release.facts(), indent=1))
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
 
 
 def _make_base(say: Say) -> None:
-    lock = LOCKS / f"{BASE}.txt"
-    if is_current(base_folder(), facts(lock)):
+    if BASE.is_current():
+        if not BASE.start_is_current():
+            _lay_start(BASE)
         return
     if sys.version_info[:2] not in PYTHONS:
-        wanted = " or ".join(".".join(map(str, version)) for version in PYTHONS)
         raise NotReady(
-            f"SGLang's wheels are for Python {wanted}, this is {sys.version.split()[0]}: "
-            "make unfix's .venv with one of those (UNFIX_PYTHON=python3.12 ./unfix …)"
+            f"SGLang's wheels are for Python {pythons()}, this is {sys.version.split()[0]}: "
+            "make unfix's .venv with one of those (UNFIX_PYTHON=python3.13 ./unfix …)"
         )
     free = shutil.disk_usage(paths.releases()).free
     if free < 5 * GIBIBYTE:
@@ -108,21 +120,26 @@ def _make_base(say: Say) -> None:
             f"{free / GIBIBYTE:.1f} GiB are free under {paths.releases()}; "
             "the shared base of the releases needs 5"
         )
-    _refuse_if_used(base_folder(), "what the releases share", "end it first: it is made anew")
+    _refuse_if_used(BASE.folder, "what the releases share", "end it first: it is made anew")
     say("installing what the releases share: torch, Triton and plain dependencies (minutes)")
-    _discard(base_folder())
-    _venv(base_folder(), with_pip=False)
+    _discard(BASE.folder)
+    _venv(Path(sys.executable), BASE.folder)
     # torch alone with what it asks for: its plain build needs nothing more than the lock holds,
     # the CUDA build that some indexes give does.
-    torch = next(str(r) for r in requirements(lock) if r.name == "torch")
+    torch = next(str(r) for r in requirements(BASE.lock) if r.name == "torch")
     constrained = "install --no-compile --only-binary :all: -c".split()
-    _pip(["--python", str(base_python()), *constrained, str(lock), torch])
-    _pip_install(base_python(), [str(r) for r in requirements(lock)])
-    done = subprocess.run([base_python(), "-c", "import torch"], capture_output=True, text=True)
+    _pip(["--python", str(BASE.python), *constrained, str(BASE.lock), torch])
+    _pip_install(BASE.python, [str(r) for r in requirements(BASE.lock)])
+    done = subprocess.run([BASE.python, "-c", "import torch"], capture_output=True, text=True)
     if done.returncode:
         raise NotReady(f"torch was installed and does not import: {_last_line(done)}")
-    _register_operators(_site(base_folder()))
-    _complete(base_folder(), facts(lock))
+    _register_operators(_site(BASE.folder))
+    _lay_start(BASE)
+
+
+def pythons() -> str:
+    *others, newest = (".".join(map(str, version)) for version in PYTHONS)
+    return f"{', '.join(others)} or {newest}"
 
 
 def _register_operators(site: Path) -> None:
@@ -133,40 +150,34 @@ def _register_operators(site: Path) -> None:
     (info / "entry_points.txt").write_text(
         "[torch.backends]\nunfix_operators = torchvision_operators:define\n"
     )
-    (site / "unfix_standins.pth").write_text(f"{STANDINS}\n")
 
 
-def pth(base_site: Path) -> str:
-    """The path file of a release: base behind it, stand-ins last, and toggles when asked for.
-
-    Python goes on after an error in a path file, and a process that was asked for a fault must
-    not go on without it: any error here ends it.
-    """
-    asked = " or ".join(f"os.environ.get({name!r})" for name in VARIABLES)
-    start = (
-        f"try:\n import {START}\nexcept BaseException as error:\n import sys\n"
-        " sys.stderr.write('unfix: toggles cannot be applied: %r\\n' % error)\n"
-        " sys.stderr.flush()\n os._exit(3)"
-    )
-    return f"{base_site}\n{STANDINS}\nimport os; ({asked}) and exec({start!r})\n"
-
-
-def _fetch(release: Release, say: Say) -> Path:
-    wheels = paths.releases() / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    have = release.wheel
-    if have is not None:
+def _fetch(release: Release, say: Say, python: Path | None = None) -> Path:
+    """A whole wheel of a release: for a Python, or any, which is enough to read."""
+    folder = paths.releases() / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    for have in _fitting(release, python):
         if wheel_is_whole(have):
             return have
         say(f"{have.name} is cut short; fetching it again")
         have.unlink()
     say(f"fetching the wheel of SGLang {release.name}")
     words = "download --no-deps --only-binary :all: -d".split()
-    _pip([*words, str(wheels), f"sglang=={release.name}"])
-    wheel = release.wheel
-    if wheel is None or not wheel_is_whole(wheel):
-        raise NotReady(f"pip fetched no whole wheel of SGLang {release.name}")
-    return wheel
+    into = ["--python", str(python)] if python else []
+    _pip([*into, *words, str(folder), f"sglang=={release.name}"])
+    for got in _fitting(release, python):
+        if wheel_is_whole(got):
+            return got
+    raise NotReady(f"pip fetched no whole wheel of SGLang {release.name}")
+
+
+def _fitting(release: Release, python: Path | None) -> list[Path]:
+    if python is None:
+        return release.wheels()
+    version = _site(python.parent.parent).parent.name.removeprefix("python").replace(".", "")
+    return [
+        wheel for wheel in release.wheels() if wheel.name.split("-")[2] in ("py3", f"cp{version}")
+    ]
 
 
 def wheel_is_whole(wheel: Path) -> bool:
@@ -177,8 +188,8 @@ def wheel_is_whole(wheel: Path) -> bool:
         return False
 
 
-def _venv(folder: Path, with_pip: bool) -> None:
-    words = [sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(folder)]
+def _venv(python: Path, folder: Path) -> None:
+    words = [str(python), "-m", "venv", "--without-pip", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise NotReady(f"no environment can be made at {folder}: {_last_line(done)}")
@@ -198,6 +209,11 @@ def _pip(words: list[str]) -> None:
         return
     if "No space left" in done.stderr:
         raise NotReady(f"the disk is full: pip could not go on under {paths.releases()}")
+    if any(word in done.stderr for word in UNREACHABLE):
+        raise NotReady(
+            "the package index cannot be reached: connect, or set PIP_INDEX_URL "
+            f"({_last_line(done)})"
+        )
     if "No module named pip" in done.stderr:
         raise NotReady(f"{sys.executable} has no pip: python -m ensurepip")
     raise NotReady(f"pip did not get what is needed: {_last_line(done)}")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from packaging.version import Version
 
 from harness import paths
 from harness.errors import NotReady, UnfixError
-from harness.releases import sources
+from harness.releases import engines, sources
 from harness.releases.sources import FolderTree, SourceTree, WheelTree
 
 LOCKS = paths.PACKAGE / "releases" / "locks"
@@ -41,28 +39,55 @@ class Release:
 
     @property
     def ready(self) -> bool:
-        """Finished, from today's locks, and for this place; as is the base that it stands on."""
-        base = is_current(paths.releases() / "base", facts(LOCKS / "base.txt"))
-        return base and is_current(self.folder, self.facts())
+        """Finished, and from today's locks; as is the base that it stands on."""
+        return BASE.is_current() and self.is_current() and self.start_is_current()
+
+    def is_current(self) -> bool:
+        """Whether its environment was finished, from today's lock, for a Python that is there."""
+        made_from = self._mark().get("lock") == _digest(self.lock)
+        return made_from and self.python.exists() and (self == BASE or self.like(BASE))
+
+    def start_is_current(self) -> bool:
+        """Whether the files that find an engine are today's; they are laid down in no time."""
+        return self._mark().get("start") == engines.digest()
 
     def facts(self) -> dict[str, str]:
-        """What the environment was made from, the files that start toggles in it included."""
-        here = paths.PACKAGE / "releases"
-        how = b"".join((here / name).read_bytes() for name in ("install.py", "unfix_start.py"))
-        return {**facts(self.lock), "how": hashlib.sha256(how).hexdigest()}
+        """What an environment that is made now is made from."""
+        return {"lock": _digest(self.lock), "start": engines.digest()}
+
+    def like(self, other: Release) -> bool:
+        """Whether both are for one Python."""
+        if self.site is None or other.site is None:
+            return False
+        return self.site.parent.name == other.site.parent.name
+
+    def _mark(self) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads((self.folder / COMPLETE).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
 
     @property
     def lock(self) -> Path:
         return LOCKS / f"{self.name}.txt"
 
-    @cached_property
+    @property
     def site(self) -> Path | None:
         return next(self.folder.glob("lib/python*/site-packages"), None)
 
+    def wheels(self) -> list[Path]:
+        """Its wheels that are here: one a Python, unless it is for any."""
+        return sorted((paths.releases() / "wheels").glob(f"sglang-{self.name}-*.whl"))
+
     @property
     def wheel(self) -> Path | None:
-        """The release's own wheel, kept for reading its sources without an environment."""
-        return next((paths.releases() / "wheels").glob(f"sglang-{self.name}-*.whl"), None)
+        """A wheel to read its sources from, without an environment."""
+        return next(iter(self.wheels()), None)
+
+    @property
+    def has_sources(self) -> bool:
+        return self.installed or self.wheel is not None
 
     def sources(self) -> SourceTree:
         if self.installed and self.site is not None:
@@ -75,22 +100,12 @@ class Release:
         )
 
 
-def is_current(folder: Path, wanted: dict[str, str]) -> bool:
-    """Whether an environment was finished, and from these facts."""
-    try:
-        data = json.loads((folder / COMPLETE).read_text())
-    except (OSError, ValueError):
-        return False
-    return {key: data.get(key) for key in wanted} == wanted
+# What every release stands in front of: torch, Triton and what the releases agree on.
+BASE = Release("base")
 
 
-def facts(lock: Path) -> dict[str, str]:
-    """What an environment was made from; another lock, place or Python asks for another one."""
-    return {
-        "lock": hashlib.sha256(lock.read_bytes()).hexdigest(),
-        "engine": str(paths.PACKAGE),
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-    }
+def _digest(lock: Path) -> str:
+    return hashlib.sha256(lock.read_bytes()).hexdigest()
 
 
 def all_releases() -> list[Release]:
@@ -111,6 +126,13 @@ def get(name: str) -> Release:
     raise UnfixError(f"'{name}' is no managed release; there are {known}, and 'current'")
 
 
+def named(word: str | None) -> Release | None:
+    """The managed release that a `--release` word names; none is named by a path or 'current'."""
+    if word is None or word == "current" or "/" in word or word.endswith(".whl"):
+        return None
+    return get(word)
+
+
 def default() -> Release | None:
     """The newest release that is on this machine, with an environment if one has any."""
     here = [r for r in all_releases() if r.ready] or [r for r in all_releases() if r.wheel]
@@ -121,14 +143,15 @@ def tree(name: str | None) -> SourceTree:
     """The sources a `--release` word stands for: 'current', a managed version, or a path."""
     if name is None:
         return default_tree()
-    if name == "current":
-        found = sources.current()
-        if found is None:
-            raise NotReady("no SGLang is installed in this interpreter: pip install sglang")
-        return found
-    if "/" in name or name.endswith(".whl"):
+    release = named(name)
+    if release is not None:
+        return release.sources()
+    if name != "current":
         return sources.open_tree(Path(name))
-    return get(name).sources()
+    found = sources.current()
+    if found is None:
+        raise NotReady("no SGLang is installed in this interpreter: pip install sglang")
+    return found
 
 
 def default_tree() -> SourceTree:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import paths
+from harness.releases import engines
 from harness.serving.server import Server, ServerFailed, Setup
 from harness.serving.talking import Gone, Silent, Talking
 
@@ -25,9 +25,8 @@ class House:
             "PYTHONPATH": os.pathsep.join(dict.fromkeys([*found_by, *rest])),
             "PYTHONUNBUFFERED": "1",
             "UNFIX_RELEASE": setup.release,
-            "UNFIX_HOME": str(paths.workspace()),
-            "UNFIX_PLANNER": sys.executable,
         }
+        engines.tell(given)
         for name in ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT"):
             given.pop(name, None)
         command = [str(setup.python), "-m", "harness.serving.house"]

@@ -179,13 +179,11 @@ with open(paths.workspace() / "added", "a") as file:
     file.write("x")
 if (paths.workspace() / "broken").exists():
     sys.exit("no disk for it")
-from harness.releases.managed import LOCKS, facts
-for folder, wanted in (
-    (paths.releases() / "base", facts(LOCKS / "base.txt")),
-    (managed.get(sys.argv[1]).folder, managed.get(sys.argv[1]).facts()),
-):
-    folder.mkdir(parents=True)
-    (folder / managed.COMPLETE).write_text(json.dumps(wanted))
+for release in (managed.BASE, managed.get(sys.argv[1])):
+    (release.folder / "lib" / "python3" / "site-packages").mkdir(parents=True)
+    release.python.parent.mkdir()
+    release.python.touch()
+    (release.folder / managed.COMPLETE).write_text(json.dumps(release.facts()))
 """
 
 

@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 
 from harness.cli import options
-from harness.errors import UnfixError
+from harness.cli.parsing import Parser
+from harness.errors import UnfixError, WrongCall
 
 ABOUT = {
     "toggles": "the fixes whose absence has this symptom, or with --enable those that mend it",
@@ -21,10 +22,11 @@ EPILOG = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     kinds = parser.add_subparsers(dest="over", metavar="toggles|releases|commits", required=True)
     for kind, about in ABOUT.items():
         sub = kinds.add_parser(kind, help=about, description=about, epilog=EPILOG)
+        sub.behind = "COMMAND"
         names = " [TOGGLE …]" if kind == "toggles" else ""
         sub.usage = f"unfix bisect {kind}{names} [OPTIONS] -- COMMAND …"
         if kind == "toggles":
@@ -117,6 +119,10 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from harness.cli.bisect import running
 
+    if arguments.over == "toggles" and not arguments.words:
+        # A node is a guard, wherever it stands, and no toggle.
+        arguments.words = [name for name in arguments.names if "::" in name]
+        arguments.names = [name for name in arguments.names if "::" not in name]
     _check(arguments)
     return running.run(arguments)
 
@@ -126,15 +132,18 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UnfixError("--resume runs what is missing, --replay runs nothing: say one of them")
     again = arguments.resume is not None or arguments.replay is not None
     if not arguments.words and not again:
-        raise UnfixError(
-            f"it needs a command, behind `--`: unfix bisect {arguments.over} … -- COMMAND"
+        raise WrongCall(
+            f"it needs a command, behind `--`: unfix bisect {arguments.over} … -- COMMAND",
+            arguments.usage,
         )
     if arguments.words and again:
         raise UnfixError("a search that goes on, or is replayed, has its command already")
     if arguments.over != "toggles" and not again and not (arguments.good and arguments.bad):
-        raise UnfixError("it needs --good, where the command passes, and --bad, where it fails")
+        raise WrongCall(
+            "it needs --good, where the command passes, and --bad, where it fails", arguments.usage
+        )
     if arguments.over == "commits" and not again and not arguments.repo:
-        raise UnfixError("it needs --repo, a checkout of SGLang")
+        raise WrongCall("it needs --repo, a checkout of SGLang", arguments.usage)
     positive = [arguments.limit, getattr(arguments, "jobs", None), getattr(arguments, "memory", 1)]
     if any(value is not None and not 0 < value < math.inf for value in positive):
         raise UnfixError("-j, --limit and --memory are positive numbers")

@@ -28,7 +28,7 @@ from harness.errors import UnfixError
 from harness.patching import boot
 from harness.patching.plan import Direction
 from harness.registry.catalogue import Catalogue
-from harness.releases import managed
+from harness.releases import having, managed
 from harness.store.bisect.values import Search, Trial
 from harness.store.database import Store
 
@@ -373,7 +373,7 @@ def _plan(arguments: argparse.Namespace, search: Search, known: Catalogue) -> in
         names = _between(arguments)
         planned.show_history_plan(names, arguments)
         return 0
-    tree = managed.tree(arguments.release)
+    tree = having.tree(arguments.release, options.say)
     place = Place(arguments.release or str(tree.version), tree, Path(), Path())
     chosen = _candidates(arguments, search, known, place)
     jobs = arguments.jobs or 1

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 from harness.cli import options, pages
+from harness.cli.parsing import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
+    parser.behind = "SGLang"
     parser.usage = (
         "unfix eval [MATRIX] [--release R] [--revert IDS] [--against WHAT] [OPTIONS] "
         "[-- SGLANG ARGUMENTS]"

@@ -22,7 +22,7 @@ from harness.eval import models, paired, scorer
 from harness.eval.asking import Where
 from harness.eval.matrix import REFERENCE, Configuration, Matrix
 from harness.eval.run import Run, begin, folder_of
-from harness.releases import managed
+from harness.releases import having, managed
 from harness.store.eval.values import Evaluation
 
 CPU_SERVE = (
@@ -241,11 +241,7 @@ def _where(arguments: argparse.Namespace, matrix: Matrix) -> Where:
         raise NotReady("this machine has no CUDA device: --device cpu")
     release = matrix.release or _release()
     wanted = {release} | {one.release for one in matrix.configurations if one.release}
-    for name in wanted - {"current"}:
-        if not managed.get(name).ready:
-            raise NotReady(
-                f"SGLang {name} is not installed; `unfix releases add {name}` makes it ready"
-            )
+    having.ready([managed.get(name) for name in sorted(wanted - {"current"})], options.say)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     identity = f"eval-{now}-{secrets.token_hex(2)}"
     folder = folder_of(identity, paths.state())
@@ -259,11 +255,7 @@ def _release() -> str:
 
     if sources.current() is not None:
         return "current"
-    ready = [release.name for release in managed.all_releases() if release.ready]
-    if not ready:
-        newest = managed.newest().name
-        raise NotReady(f"no SGLang is here; `unfix releases add {newest}` installs one")
-    return ready[-1]
+    return (managed.default() or managed.newest()).name
 
 
 def _models_are_there(matrix: Matrix) -> None:

@@ -20,7 +20,7 @@ from harness.cli import kinds, options
 from harness.cli.fuzz.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
-from harness.errors import NotReady, UnfixError
+from harness.errors import UnfixError
 from harness.fuzz import failures
 from harness.fuzz.lanes import Asked
 from harness.fuzz.run import Fuzzing
@@ -106,19 +106,13 @@ def _place(name: str) -> Path:
 
 
 def releases(words: list[str]) -> list[Target]:
-    """Those that are asked for; a night of fuzzing is no time to install one."""
+    """Those that are asked for, installed if need be; 'all' are those that are here."""
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if "all" in names:
         names = [release.name for release in managed.all_releases() if release.ready]
     if not names:
-        newest = managed.default()
-        names = ["current" if sources.current() or newest is None else newest.name]
-    missing = [name for name in names if name != "current" and not managed.get(name).ready]
-    if missing:
-        raise NotReady(
-            f"SGLang {', '.join(missing)} is not installed here: "
-            f"`unfix releases add {' '.join(missing)}` does it"
-        )
+        newest = managed.default() or managed.newest()
+        names = ["current" if sources.current() else newest.name]
     return running.targets(names)
 
 

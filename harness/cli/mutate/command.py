@@ -76,4 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from harness.cli.mutate import running
 
+    # What is asked, wherever it stands: faults are made in modules, guards lie in files.
+    arguments.targets, guards = options.paths_among(arguments.targets, arguments.usage)
+    arguments.suite += guards
     return running.run(arguments)

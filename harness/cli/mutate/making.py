@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from harness.cli import options
 from harness.errors import UnfixError
 from harness.mutate import diffs, equal, making, operators, targets
 from harness.mutate.operator import Operator
@@ -16,6 +17,7 @@ from harness.mutate.reach import Reaches
 from harness.patching import boot
 from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Target
+from harness.releases import having, managed
 from harness.releases.sources import SourceTree
 from harness.store.mutate.faults import Fault, Made
 from harness.store.mutate.values import Code
@@ -47,6 +49,8 @@ def diff(arguments: argparse.Namespace, tree: SourceTree, catalogue: Catalogue) 
         wanted = frozenset(targets.named(arguments.targets, tree, catalogue))
     modules = None if wanted is None else {target.module for target in wanted}
     ends = diffs.resolved(*diffs.parse(arguments.diff))
+    known = {release.name: release for release in managed.all_releases()}
+    having.read([known[end] for end in ends if end in known], options.say)
     newer, lines, label = diffs.changed(*ends, modules=modules)
     other = [name for name in lines if diffs.text_of(tree, name) != diffs.text_of(newer, name)]
     if other and len(other) == len(lines):

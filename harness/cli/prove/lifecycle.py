@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from harness.cli.parsing import Parser
 from harness.cli.prove import running
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     running.add_arguments(parser)
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine, paths
 from harness.cli import kinds, options, pages, resuming
-from harness.errors import NotReady, UnfixError
+from harness.cli.parsing import Parser
+from harness.errors import NotReady, UnfixError, UnknownToggle, WrongCall
 
 if TYPE_CHECKING:
     from harness.prove.plan import Asked, Target
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
 RESERVE = 4 << 30  # of the machine's memory, for all but the tests
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="TOGGLE", help="ids, families or globs")
+def add_arguments(parser: Parser) -> None:
+    parser.behind = "pytest"
+    parser.usage = f"{parser.prog} [TOGGLE or PATH …] [OPTIONS] [-- PYTEST ARGUMENTS]"
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="TOGGLE or PATH",
+        help="toggles as ids, families or globs; guards as files, folders or file.py::test",
+    )
     parser.add_argument(
         "--release",
         action="append",
@@ -52,14 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_toggle_folders(parser)
     pages.add_arguments(parser)
     options.add_json(parser)
-    parser.epilog = "Arguments behind `--` are pytest's: paths of guards, -m, -p, …"
+    parser.epilog = "Arguments behind `--` are pytest's: -m, -p, …"
 
 
 def run(arguments: argparse.Namespace, kind: str) -> int:
     from harness.store.database import Store
 
     store = Store()
-    arguments.words = _places(arguments.words)
+    catalogue = options.catalogue(arguments)
+    arguments.names, guards = options.paths_among(arguments.names, arguments.usage, catalogue)
+    arguments.words = _places([*guards, *arguments.words])
     arguments.device = _device(arguments.device)
     earlier = _earlier(arguments, kind, store)
     if earlier is not None:
@@ -108,7 +118,7 @@ SETTINGS = ("names", "release", "device", "profile", "k", "shard", "words", "lim
 
 def _as_before(arguments: argparse.Namespace, earlier: Run) -> None:
     """What was asked for then is asked for again, unless this call says something else."""
-    unsaid = argparse.ArgumentParser()
+    unsaid = Parser()
     add_arguments(unsaid)
     defaults = vars(unsaid.parse_args([])) | {"words": []}
     for name in SETTINGS:
@@ -146,7 +156,10 @@ def _asked(
     from harness.prove import plan
 
     catalogue = options.catalogue(arguments)
-    toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
+    try:
+        toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
+    except UnknownToggle as error:
+        raise WrongCall(f"{error}; nor is it a file or folder", arguments.usage) from error
     usual = 1 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
     jobs = usual if arguments.jobs is None else arguments.jobs
     memory = share_of_memory(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
@@ -205,13 +218,14 @@ def _device(wanted: str) -> str:
 
 def targets(words: list[str]) -> list[Target]:
     from harness.prove.plan import Target
-    from harness.releases import install, managed, sources
+    from harness.releases import having, managed, sources
 
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if "all" in names:
         names = [release.name for release in managed.all_releases()]
     if not names:
         names = ["current"] if sources.current() is not None else [managed.newest().name]
+    having.ready([managed.get(name) for name in names if name != "current"], options.say)
     found = []
     for name in names:
         if name == "current":
@@ -219,8 +233,6 @@ def targets(words: list[str]) -> list[Target]:
             found.append(Target(str(tree.version or name), Path(sys.executable), tree, name))
             continue
         release = managed.get(name)
-        if not release.ready:
-            install.add(release, options.say)
         found.append(Target(name, release.python, release.sources(), name))
     twice = next((t.name for t in found if [o.name for o in found].count(t.name) > 1), None)
     if twice:

@@ -1,0 +1,140 @@
+"""Calls that cannot be read: each is told in a sentence, under the usage of what was called."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.cli import options
+from harness.cli.main import COMMANDS, build_parser, main
+from harness.cli.parsing import Parser
+from harness.errors import WrongCall
+
+HANDS_ALL_TO_PYTEST = "test"
+
+
+def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The commands under a parser, each by the words that call it."""
+    if parser._subparsers is None:
+        yield words
+        return
+    [choices] = (action.choices for action in parser._subparsers._group_actions)
+    assert isinstance(choices, dict)
+    for name, sub in choices.items():
+        if len(words) == 0 or words[0] in COMMANDS:
+            yield from leaves(sub, (*words, name))
+
+
+def every_command() -> list[tuple[str, ...]]:
+    found = []
+    for command in COMMANDS:
+        found += [words for words in leaves(build_parser(command), ()) if words[0] == command]
+    return found
+
+
+EVERY = [words for words in every_command() if words[0] != HANDS_ALL_TO_PYTEST]
+
+
+def refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """The usage and the sentence of a call that cannot be read."""
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    *usage, sentence = told.err.splitlines()
+    assert 1 <= len(usage) <= 4
+    assert sentence.startswith("unfix: ")
+    return "\n".join(usage), sentence.removeprefix("unfix: ")
+
+
+def test_every_command_is_in_the_table() -> None:
+    assert {words[0] for words in EVERY} == set(COMMANDS) - {HANDS_ALL_TO_PYTEST}
+    subs = {words for words in EVERY if len(words) > 1}
+    assert {words[0] for words in subs} == {"bisect", "matrix", "releases"}
+    assert len(subs) == 9
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+@pytest.mark.parametrize("wrong", ["--no-such-option", "--json=5", "--no-such-option=5"])
+def test_what_cannot_be_read_shows_the_usage_of_the_command_that_was_called(
+    words: tuple[str, ...], wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage, _ = refused((*words, wrong), capsys)
+    assert usage.startswith(f"usage: unfix {' '.join(words)}")
+    others = {f"unfix {' '.join(other)} " for other in EVERY} - {f"unfix {' '.join(words)} "}
+    own = [line for line in usage.splitlines() if any(other in f"{line} " for other in others)]
+    assert own == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("prove 35571 suites -x", "-x is no word of `unfix prove`; what is for pytest goes behind "
+         "`--`: unfix prove 35571 suites -- -x"),
+        ("prove -m slow 35571", "unfix prove 35571 -- -m slow"),
+        ("lifecycle --maxfail=2", "unfix lifecycle -- --maxfail=2"),
+        ("prove -p no:randomly -s -k ring", "unfix prove -k ring -- -p no:randomly -s"),
+        ("prove --relese 0.5.9", "there is no option --relese; near it: --release"),
+        ("prove kv_indicse", "no toggle is called 'kv_indicse'; near it: kv_indices"),
+        ("prove kv_indicse", "by its id, its PR, its family or a glob"),
+        ("prove kv_indicse", "nor is it a file or folder"),
+        ("prove suits/kv_indices", "there is no file or folder suits/kv_indices"),
+        ("prove suites/kv_indicse", "near it: suites/kv_indices"),
+        ("prove suites/kv_indices/test_none.py::test_it", "no file or folder suites/kv_indices/te"),
+        ("exec --revert 27460 python -c 1", "unfix exec --revert 27460 -- python -c 1"),
+        ("exec --revert 27460", "exec needs a command"),
+        ("eval --release 0.5.18 --tp 2", "for SGLang goes behind `--`: unfix eval --release 0.5.18"
+         " -- --tp 2"),
+        ("bisect toggles python check.py", "it needs a command, behind `--`"),
+        ("bisect releases --good 0.5.9 -- true", "it needs --good"),
+        ("bisect commit", "did you mean commits?"),
+        ("lisst", "invalid choice: 'lisst'; did you mean list?"),
+        ("doctor now", "'now' is one word more than `unfix doctor` takes"),
+        ("releases remove", "the following arguments are required: VERSION"),
+        ("mutate suites/nowhere.py", "there is no file or folder suites/nowhere.py"),
+    ],
+)  # fmt: skip
+def test_the_sentence_says_what_would_have_been_understood(
+    words: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    own, _, behind = words.partition(" -- ")
+    _, sentence = refused((*own.split(), *(["--", *behind.split()] if behind else [])), capsys)
+    assert says in sentence
+
+
+def test_paths_and_nodes_are_guards_and_what_is_no_path_is_a_toggle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_suites").mkdir()
+    (tmp_path / "test_it.py").touch()
+    (tmp_path / "27460").touch()  # a toggle's name all the same
+    parsed = build_parser("prove").parse_args(
+        [
+            "prove",
+            "27460",
+            "kv_*",
+            "--profile",
+            "smoke",
+            "my_suites",
+            "test_it.py::test_a[1]",
+            "./27460",
+        ]
+    )
+    names = options.paths_among(parsed.names, parsed.usage, options.catalogue(parsed))
+    assert names == (["27460", "kv_*"], ["my_suites", "test_it.py::test_a[1]", "./27460"])
+
+
+def test_words_on_both_sides_of_an_option_are_all_taken() -> None:
+    parsed = build_parser("list").parse_args(
+        ["list", "27460", "--json", "27338", "--release", "x", "kv*"]
+    )
+    assert parsed.names == ["27460", "27338", "kv*"]
+
+
+def test_an_error_that_is_told_is_an_error_of_unfix() -> None:
+    with pytest.raises(WrongCall, match="no option --nope"):
+        Parser(prog="unfix").parse_args(["--nope"])

@@ -1,0 +1,91 @@
+"""Imports run one way: up the table of docs/architecture.md, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from harness import paths
+
+ROOT = paths.PACKAGE.parent
+PACKAGES = ("harness", "fixtures", "suites", "reports")
+ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
+
+
+def layers() -> list[str]:
+    """The folders and modules of the table, from the top."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    return [name for row in ROW.findall(text) for name in re.findall(r"`([^`]+)`", row)]
+
+
+def modules() -> dict[str, Path]:
+    files = (file for name in PACKAGES for file in (ROOT / name).rglob("*.py"))
+    return {name_of(file.relative_to(ROOT)): file for file in files}
+
+
+def name_of(file: Path) -> str:
+    return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(file: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of ours that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inside = f"{node.module}.{alias.name}"
+                yield from (name for name in (inside, node.module)[:1] if name in known)
+                if inside not in known and node.module in known:
+                    yield node.module
+
+
+def graph() -> dict[str, set[str]]:
+    known = modules()
+    return {name: set(imports(file, known)) - {name} for name, file in known.items()}
+
+
+def layer_of(module: str, table: list[str]) -> str:
+    """The longest row that a module lies in."""
+    path = module.replace(".", "/")
+    held = [row for row in table if f"{path}/".startswith(f"{row.removesuffix('.py')}/")]
+    return max(held, key=len, default="")
+
+
+def test_no_module_is_imported_in_a_circle() -> None:
+    try:
+        TopologicalSorter(graph()).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a circle: {' -> '.join(error.args[1])}") from None
+
+
+def test_every_module_lies_in_a_row_of_the_table() -> None:
+    table = layers()
+    assert [name for name in modules() if not layer_of(name, table)] == []
+
+
+def test_a_folder_imports_only_what_stands_above_it() -> None:
+    table = layers()
+    down = [
+        f"{name} imports {other}"
+        for name, others in graph().items()
+        for other in others
+        if table.index(layer_of(other, table)) > table.index(layer_of(name, table))
+    ]
+    assert down == []
+
+
+def test_a_folder_of_a_layer_is_called_as_its_command() -> None:
+    """One word a capability: what is not a command's word is shared, or a history of nights."""
+    from harness.cli.main import COMMANDS
+
+    folders = [
+        folder.name
+        for layer in ("harness/cli", "harness/store", "reports")
+        for folder in (ROOT / layer).iterdir()
+        if (folder / "__init__.py").is_file()
+    ]
+    assert set(folders) - set(COMMANDS) == {"history", "shared"}

@@ -1,0 +1,243 @@
+"""Checkouts that share one home: none installs what another one has, none runs another's engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fake_releases import ASKING, VERSION, added, workspace
+
+from harness import paths
+from harness.releases import engines, managed
+from harness.releases.managed import COMPLETE, Release
+
+REAL = "0.5.18"
+SHOWS = """
+import json, sys
+import harness, sgl_kernel
+print(json.dumps([harness.__file__, sgl_kernel.__file__]))
+"""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A copy of this one, with its name in its engine."""
+
+    root: Path
+    home: Path
+
+    @property
+    def engine(self) -> Path:
+        return self.root / "harness"
+
+    def variables(self, **more: str) -> dict[str, str]:
+        ours = ("UNFIX_", "PYTHON", "SGLANG_", "PIP_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        # A pip that is asked for anything fails.
+        offline = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
+        closed = {**offline, "PIP_CONFIG_FILE": os.devnull, "UNFIX_HOME": str(self.home)}
+        return {**kept, **closed, "PYTHONPATH": str(self.root), **more}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "harness", *words],
+            env=self.variables(),
+            cwd="/",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words)
+        said, told = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(words, process.returncode, said, told)
+
+
+def checkout(folder: Path, home: Path) -> Checkout:
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("harness", "toggles", "fixtures", "reports"):
+        shutil.copytree(paths.project() / name, folder / name, ignore=ignored)
+    shutil.copy(paths.project() / "conftest.py", folder)
+    (folder / "harness" / "whose.py").write_text(f"NAME = {folder.name!r}\n")
+    return Checkout(folder, home)
+
+
+def bare(release: Release, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program under a release's python, started by nobody's command."""
+    ours = ("UNFIX_", "PYTHON", "SGLANG_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return subprocess.run(
+        [str(release.python), "-c", SHOWS],
+        env={**kept, **variables},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+
+
+def ran(done: subprocess.CompletedProcess[str]) -> Path:
+    """The engine that a program had, its stand-ins being of the same one."""
+    assert done.returncode == 0, done.stderr
+    harness, kernel = (Path(place).resolve() for place in json.loads(done.stdout))
+    assert kernel.is_relative_to(harness.parent / "releases" / "standins")
+    return harness.parent
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
+    """A release of a few bytes that this checkout installed."""
+    workspace(tmp_path / "home", monkeypatch)
+    return added()
+
+
+@pytest.fixture
+def other(tmp_path: Path, release: Release) -> Checkout:
+    made = checkout(tmp_path / "other", tmp_path / "home")
+    done = made.call("releases", "add", VERSION)
+    assert (done.returncode, done.stderr) == (0, "")
+    return made
+
+
+def marks(home: Path) -> list[int]:
+    return [path.stat().st_mtime_ns for path in sorted(home.glob(f".releases/*/{COMPLETE}"))]
+
+
+def test_what_one_checkout_installed_another_uses_as_it_is(
+    tmp_path: Path, release: Release
+) -> None:
+    before = marks(tmp_path / "home")
+    made = checkout(tmp_path / "other", tmp_path / "home")
+    done = made.call("releases", "add", VERSION)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{VERSION}: here\n", "")
+    assert (marks(tmp_path / "home"), release.ready) == (before, True)
+
+
+def test_a_bare_process_has_the_engine_that_was_registered_last(
+    release: Release, other: Checkout
+) -> None:
+    asked = {ASKING[0]: "27460"}
+    assert ran(bare(release)) == ran(bare(release, **asked)) == other.engine
+    engines.register()  # it is known: used again, not registered again
+    assert ran(bare(release)) == other.engine
+    engines.register(last=True)
+    assert ran(bare(release)) == ran(bare(release, **asked)) == paths.PACKAGE
+
+
+def test_an_engine_that_is_gone_is_not_used_and_none_is_refused(
+    release: Release, other: Checkout
+) -> None:
+    shutil.rmtree(other.root)
+    assert ran(bare(release, **{ASKING[0]: "27460"})) == paths.PACKAGE
+    shutil.rmtree(engines.folder())
+    done = bare(release, **{ASKING[0]: "27460"})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("unfix: toggles cannot be applied: no engine is left of those")
+    assert "unfix releases add" in done.stderr
+
+
+def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
+    release: Release, other: Checkout
+) -> None:
+    for engine in (paths.PACKAGE, other.engine):
+        for asked in ({}, {ASKING[0]: "27460"}):
+            assert ran(bare(release, **asked, **{engines.VARIABLE: str(engine)})) == engine
+    shutil.rmtree(other.root)
+    done = bare(release, **{ASKING[0]: "27460", engines.VARIABLE: str(other.engine)})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{other.engine} is no engine that is known" in done.stderr
+
+
+def test_a_checkouts_commands_use_its_own_engine_inside_anothers(
+    release: Release, other: Checkout
+) -> None:
+    words = [str(release.python), "-c", SHOWS]
+    engines.register(last=True)
+    assert ran(other.call("exec", "--release", VERSION, "--", *words)) == other.engine
+    inside = [sys.executable, "-P", "-m", "harness", "exec", "--release", VERSION, "--", *words]
+    program = f"import os, subprocess; os.environ['PYTHONPATH'] = {str(paths.project())!r}; "
+    program += f"raise SystemExit(subprocess.call({inside}))"
+    done = other.call("exec", "--release", VERSION, "--", sys.executable, "-c", program)
+    assert ran(done) == paths.PACKAGE
+
+
+def test_a_home_may_be_moved(tmp_path: Path, release: Release) -> None:
+    (tmp_path / "home").rename(tmp_path / "moved")
+    there = tmp_path / "moved" / ".releases" / VERSION
+    done = subprocess.run(
+        [str(there / "bin" / "python"), "-c", "import torch; print(torch.__file__)"],
+        capture_output=True,
+        text=True,
+    )
+    assert Path(done.stdout.strip()).is_relative_to(there.parent / "base"), done.stderr
+
+
+TOGGLE = """
+id: eviction
+title: the engine of {name}
+family: eviction
+symptom: accuracy
+upstream: []
+devices: [cpu]
+variants:
+  - releases: ">=0.5.9"
+    target: sglang.srt.mem_cache.evict_policy:LRUStrategy.get_priority
+    edits:
+      - fixed: return node.last_access_time
+        buggy: return -node.last_access_time
+"""
+GUARD = """
+import os, subprocess, sys
+import pytest, sgl_kernel
+from sglang.srt.mem_cache.evict_policy import LRUStrategy
+from harness import whose
+
+BELOW = "import sglang.srt.mem_cache.evict_policy; from harness import whose; print(whose.NAME)"
+
+class Node:
+    last_access_time = 1
+
+@pytest.mark.guards("eviction")
+def test_it_is_evicted_by_time():
+    if whose.NAME != {name!r} or not sgl_kernel.__file__.startswith({root!r} + os.sep):
+        raise RuntimeError(f"{{whose.__file__}}, {{sgl_kernel.__file__}}")
+    variables = {{**os.environ, "SGLANG_DEBUG_REVERT_PR": "eviction", "PYTHONPATH": ""}}
+    done = subprocess.run(
+        [sys.executable, "-c", BELOW], env=variables, capture_output=True, text=True, cwd="/"
+    )
+    told = "REVERTED eviction: the engine of {name}" in done.stderr
+    if not told or done.stdout != {name!r} + "\\n":
+        raise RuntimeError(done.stdout + done.stderr)
+    assert LRUStrategy().get_priority(Node) == 1
+"""
+
+
+def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(tmp_path: Path) -> None:
+    """Over a real release: worker, planner, toggles, stand-ins and what a test starts in turn."""
+    home = tmp_path / "home"
+    (home / ".releases").mkdir(parents=True)
+    for one in (managed.BASE, managed.get(REAL)):
+        assert one.is_current(), f"unfix releases add {REAL}"
+        (home / ".releases" / one.name).symlink_to(one.folder)
+    before = marks(home)
+    running = []
+    for name in ("first", "second"):
+        made = checkout(tmp_path / name, home)
+        guard, root = tmp_path / f"test_{name}.py", str(made.root)
+        guard.write_text(GUARD.format(name=name, root=root))
+        (made.root / "toggles" / "eviction.yaml").write_text(TOGGLE.format(name=name))
+        running.append(
+            made.start("prove", "eviction", "--release", REAL, "--json", "--", str(guard))
+        )
+    for process in running:
+        said, told = process.communicate(timeout=300)
+        assert process.returncode == 0, said + told
+        assert [cell["verdict"] for cell in json.loads(said)["cells"]] == ["proven"]
+        assert "install" not in told
+    assert marks(home) == before
