@@ -179,7 +179,8 @@ class Watched:
     def _finish(self, side: Side) -> None:
         self.note.running = False
         self._write("note", self.note)
-        if self.first and side.outcome in (Outcome.FAILED, Outcome.ERROR, Outcome.CUDA_ERROR):
+        shown = (Outcome.FAILED, Outcome.ERROR, Outcome.FLAKY, Outcome.CUDA_ERROR)
+        if self.first and side.outcome in shown:
             self.found[self.first].shrunk = time.monotonic() < self.asked.shrink_until
         if NotReady.__name__ in side.headline:
             self.problem = side.headline

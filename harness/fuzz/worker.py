@@ -37,7 +37,7 @@ class Worker(Session[Setting]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items = list(session.items)
+        self.items = self.fit(session.items)
         under = choices(self.setting.under)
         try:
             with warnings.catch_warnings(action="ignore"), Toggled(under):

@@ -79,8 +79,13 @@ def marked(node: Any) -> Marked | None:
         if not marker.args or unexpected:
             problem = f"it takes no {', '.join(unexpected)}" if unexpected else "it names no toggle"
             raise UnfixError(f"@pytest.mark.{MARKER}: {problem}")
-        for names, toggles in ((marker.args, guards), (marker.kwargs.get("without", ()), without)):
-            toggles.update((t.id, t) for name in names for t in registry().select(name))
+        given = marker.kwargs.get("without", ())
+        beside = given if isinstance(given, tuple | list | set | frozenset) else (given,)
+        for names, toggles in ((marker.args, guards), (beside, without)):
+            for name in names:
+                if not isinstance(name, str):
+                    raise UnfixError(f"@pytest.mark.{MARKER}: {name!r} is no toggle's id in quotes")
+                toggles.update((toggle.id, toggle) for toggle in registry().select(name))
     return Marked(tuple(guards.values()), tuple(without.values())) if found else None
 
 

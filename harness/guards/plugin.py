@@ -5,6 +5,7 @@ Loaded by the root conftest.py. A file under suites/ makes `prepare` run before 
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import hypothesis.core
 import pytest
 
+from harness import device
 from harness.errors import UnfixError
-from harness.guards import absence, cells, device, profiles, recording, replay, sides
+from harness.guards import absence, cells, profiles, recording, replay, sides, unfit
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching.plan import Change
@@ -73,9 +75,21 @@ def prepare(config: pytest.Config) -> None:
 # Collecting
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> Generator[None, Any, Any]:
+    """A test that pytest cannot make takes its file with it: it becomes one that fails alone."""
+    try:
+        return (yield)
+    except (Exception, pytest.fail.Exception) as error:
+        plain = isinstance(error, UnfixError | pytest.fail.Exception)
+        why = str(error) if plain else f"{type(error).__name__}: {error}"
+        return unfit.unmade(collector, name, obj, why)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    both = cells.BOTH if metafunc.config.getoption("teeth") else ()
-    wanted = metafunc.config.stash.get(SIDES, both)
+    wanted = _sides(metafunc.config)
     marks = cells.marked(metafunc.definition) if wanted else None
     if marks is None:
         return
@@ -84,23 +98,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(PARAMETER, found, ids=str, scope="module")
 
 
+def _sides(config: pytest.Config) -> tuple[Side, ...]:
+    """On which sides each guard is run; none: as it is, once."""
+    return config.stash.get(SIDES, cells.BOTH if config.getoption("teeth") else ())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        try:
-            marks = cells.marked(item)
-        except UnfixError as error:
-            raise pytest.UsageError(f"{item.nodeid}: {error}") from error
-        if marks is None:
-            continue
-        if item.get_closest_marker("xfail"):
-            raise pytest.UsageError(
-                f"{item.nodeid}: a guard that is expected to fail guards nothing"
-            )
         cell = getattr(item, "callspec", None) and item.callspec.params.get(PARAMETER)  # type: ignore[attr-defined]
         if cell is not None:
             item.stash[CELL] = cell
-        elif config.getoption("teeth"):
-            raise pytest.UsageError(f"{item.nodeid}: {cells.ONE_SIDED}")
+        if why := unfit.reason(item, both_sides=bool(_sides(config))):
+            item.stash[unfit.REASON] = why
+            continue
+        marks = cells.marked(item)
+        if marks is None:
+            continue
         toggles = [cell.toggle] if cell is not None else list(marks.guards)
         if all(cells.state_of(toggle).state is State.ABSENT for toggle in toggles):
             names = ", ".join(toggle.id for toggle in toggles)
@@ -123,6 +136,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
 
 
+@pytest.hookimpl(specname="pytest_pyfunc_call")
+def pytest_pyfunc_call_of_a_coroutine(pyfuncitem: pytest.Function) -> None:
+    """Plugins that run coroutines have had their turn; pytest's own refusal is no guard's no."""
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test) or inspect.isasyncgenfunction(test):
+        raise UnfixError("it is a coroutine, and no plugin of pytest runs it")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     marks = cells.marked(pyfuncitem)
@@ -143,6 +164,10 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, Any]:
     report = yield
+    if call.when == "setup" and (why := item.stash.get(unfit.REASON, "")):
+        report.outcome, report.longrepr = "failed", why
+        vars(report).pop("wasxfail", None)  # one that is expected to fail is no better
+        return report
     if report.failed and call.excinfo is not None and item.get_closest_marker(cells.MARKER):
         line = replay.line(item, call.excinfo.value)
         if line:

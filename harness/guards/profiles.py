@@ -45,14 +45,36 @@ def load(name: str) -> None:
 @contextlib.contextmanager
 def longer(test: Callable[..., Any], times: int = LONGER, shrinking: bool = True) -> Iterator[None]:
     """Let a Hypothesis test look longer for one call, and shrink what it finds or not."""
+    with _changed(
+        test,
+        lambda usual: settings(
+            usual,
+            max_examples=times * usual.max_examples,
+            phases=[phase for phase in usual.phases if shrinking or phase is not Phase.shrink],
+            print_blob=True,
+        ),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def explicit(test: Callable[..., Any]) -> Iterator[None]:
+    """Let a Hypothesis test run only the examples that are written beside it."""
+    with _changed(test, lambda usual: settings(usual, phases=[Phase.explicit])):
+        yield
+
+
+@contextlib.contextmanager
+def _changed(
+    test: Callable[..., Any], settings_of: Callable[[settings], settings]
+) -> Iterator[None]:
     name = "_hypothesis_internal_use_settings"
     test = getattr(test, "__func__", test)  # of a method
     usual = getattr(test, name, None)
     if usual is None:
         yield
         return
-    phases = [phase for phase in usual.phases if shrinking or phase is not Phase.shrink]
-    setattr(test, name, settings(usual, max_examples=times * usual.max_examples, phases=phases))
+    setattr(test, name, settings_of(usual))
     try:
         yield
     finally:

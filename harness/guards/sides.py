@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import hypothesis.errors
@@ -16,6 +16,9 @@ from harness.matching.states import State
 
 # How a guard says no: an assertion (a report of a checked kernel is one), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
+Look = Callable[[pytest.Function], contextlib.AbstractContextManager[None]]
+# Set by a runner that runs something of a guard again: what of it.
+LOOK = pytest.StashKey[Look]()
 
 
 class Toothless(Exception):
@@ -44,20 +47,26 @@ def device_errors() -> Iterator[None]:
 
 def run(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
     """The guard with the release on one side of the toggle, and how often the toggled code ran."""
-    as_buggy = cell.side is Side.AS_IS and cell.finding.state is State.BUGGY
+    with cells.applied(cell) as toggled, _look(cell, item):
+        try:
+            with device_errors():
+                return (yield)
+        finally:
+            item.user_properties.append(("reach", toggled.reach))
+
+
+@contextlib.contextmanager
+def _look(cell: Cell, item: pytest.Function) -> Iterator[None]:
+    """How far a side is looked at: longer where the bug is in, unless somebody says how."""
+    wanted = item.config.stash.get(LOOK, None)
     buggy = cell.side is Side.BUGGY
-    look = profiles.longer(item.obj) if buggy or as_buggy else contextlib.nullcontext()
-    try:
-        with cells.applied(cell) as toggled, look:
-            try:
-                with device_errors():
-                    return (yield)
-            finally:
-                item.user_properties.append(("reach", toggled.reach))
-    except FAILURES as error:
-        if buggy:
-            _passes_fixed(cell, item, error)
-        raise
+    buggy |= cell.side is Side.AS_IS and cell.finding.state is State.BUGGY
+    if wanted is not None:
+        look = wanted(item)
+    else:
+        look = profiles.longer(item.obj) if buggy else contextlib.nullcontext()
+    with look:
+        yield
 
 
 def _passes_fixed(cell: Cell, item: pytest.Function, error: BaseException) -> None:
@@ -85,6 +94,7 @@ def judged(cell: Cell, item: pytest.Function) -> Generator[None, Any, Any]:
     except FAILURES as error:
         if cell.side is Side.FIXED:
             raise
+        _passes_fixed(cell, item, error)
         failure = error
     reach = dict(item.user_properties)["reach"]
     if cell.side is Side.BUGGY:

@@ -120,7 +120,7 @@ class Reading:
         outcome = Outcome.OK if verdict.good else Outcome.FAILED
         if verdict is Verdict.NA:
             outcome = Outcome.SILENT
-        elif verdict.good and cell.retried:
+        elif verdict is Verdict.FLAKY or (verdict.good and cell.retried):
             outcome = Outcome.FLAKY
         words = ""
         if outcome is not Outcome.OK:

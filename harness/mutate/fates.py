@@ -13,6 +13,7 @@ from harness.store.prove.values import Outcome, Side
 REPORT = re.compile(r"^harness\.checking\.violations\.\w+: ", re.MULTILINE)
 HOW = {
     Outcome.ERROR: How.EXCEPTION,
+    Outcome.FLAKY: How.EXCEPTION,
     Outcome.SEGFAULT: How.CRASH,
     Outcome.ABORT: How.CRASH,
     Outcome.KILLED: How.CRASH,

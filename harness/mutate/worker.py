@@ -30,14 +30,9 @@ SLACK = 60.0  # seconds beyond what its guards may take, for a fork that hangs b
 class Worker(Session[Setting]):
     """One that looks at faults."""
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        how = "cannot be collected" if report.failed else "skips itself as a whole"
-        if not report.passed:
-            self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items = list(session.items)
+        self.items = self.fit(session.items)
         self.guards = list(map(Guard, self.items))
         self.looks: dict[int, Look] = {}  # under way, by serial
         names = [item.nodeid for item in self.items]

@@ -8,9 +8,11 @@ import traceback
 from collections.abc import Generator
 from typing import Any
 
+import hypothesis.errors
 import pytest
 
-from harness.guards import absence, device, recording, replay, sides
+from harness import device
+from harness.guards import absence, recording, replay, sides
 from harness.store.prove.values import Outcome, Side
 
 DETAIL = 16000  # characters kept of a traceback
@@ -52,6 +54,7 @@ def run(item: pytest.Item, listener: Listener) -> Side:
         errors = [error for _, error in listener.phases if error is not None]
         example = replay.line(item, errors[0]) if errors else ""
         side.replay = example or replay.command(item)
+        side.blob = replay.blob(errors[0]) if errors and hasattr(item, "obj") else ""
     side.seconds = sum(report.duration for report, _ in listener.phases)
     return side
 
@@ -114,6 +117,8 @@ def _skipped(report: pytest.TestReport) -> Side:
 def _kind(error: BaseException) -> Outcome:
     if is_cuda(error):
         return Outcome.CUDA_ERROR
+    if isinstance(error, hypothesis.errors.Flaky):
+        return Outcome.FLAKY
     return Outcome.FAILED if isinstance(error, sides.FAILURES) else Outcome.ERROR
 
 
@@ -129,5 +134,7 @@ def is_cuda(error: BaseException | None) -> bool:
 def headline(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     name = type(error).__name__
+    if isinstance(error, pytest.FixtureLookupError):
+        return error.msg or f"there is no fixture '{error.argname}'"
     plain = (*sides.FAILURES, sides.Insensitive)
     return first if isinstance(error, plain) and first else f"{name}: {first}".strip(": ")

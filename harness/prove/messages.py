@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.store.prove.values import Side
+from harness.store.prove.values import Side, Way
 
 UNDER = "under"  # the side of a task that is run under whatever an order says
 Key = tuple[str, str, str]  # toggle, guard, side
@@ -19,6 +19,7 @@ class Task(msgspec.Struct, omit_defaults=True):
     side: str
     state: str
     problem: str = ""  # of a stale toggle
+    broken: str = ""  # why it is no guard: it is never run
     na: str = ""  # why it cannot apply, known before it runs
 
     @property
@@ -73,6 +74,9 @@ class Order(msgspec.Struct, tag=True):
     seconds: float  # its time limit
     memory: int  # its memory limit in bytes
     under: list[tuple[str, str]] = []  # toggles and directions, where the task has no side
+    chance: int | None = None  # seeds what draws at random; none: as the worker is
+    way: Way | None = None  # what of it, where it runs again
+    blob: str = ""  # the example, where it is one
     forks: int = 500  # of it and all below it; a guard that starts servers needs a few dozen
 
 

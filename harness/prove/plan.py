@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import paths
+from harness.prove import verdicts
 from harness.prove.messages import Collected, Task
 from harness.prove.messages import Key as TaskKey
-from harness.prove.verdicts import judge
 from harness.registry.schema import Toggle
 from harness.releases.sources import SourceTree
-from harness.store.prove.values import Cell, OnRelease, Side, Verdict
+from harness.store.prove.values import Again, Cell, OnRelease, Side, Verdict
 
 Key = tuple[str, str, str, str]  # release, device, toggle, guard
 SIDES = {"prove": ["fixed", "buggy"], "lifecycle": ["as is"]}
+Earlier = Callable[[Cell], Iterable[tuple[str, Again]]]
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,10 @@ def is_place(words: list[str], index: int) -> bool:
 class Left:
     """The cells of one release and the sides still to be run."""
 
-    def __init__(self, asked: Asked, target: Target) -> None:
+    def __init__(self, asked: Asked, target: Target, earlier: Earlier = lambda _: ()) -> None:
         self.asked = asked
         self.target = target
+        self.earlier = earlier  # what other runs saw of a cell, side by side
         self.on = OnRelease(target.name, asked.device)
         self.cells: dict[tuple[str, str], Cell] = {}  # by toggle and guard
         self.waiting: deque[TaskKey] = deque()
@@ -114,6 +117,9 @@ class Left:
                 cell = self.cells[pair] = self._cell(task)
             if cell.verdict is None and task.side not in cell.sides:
                 self.waiting.append(task.key)
+        for cell in self.cells.values():  # of a run that was stopped just before it could
+            if cell.verdict is None and set(cell.sides) >= set(self.asked.sides):
+                self._judge_or_go_on(cell)
         # The longest first, so that none is left over for one core at the end.
         took = self.asked.took
         self.waiting = deque(sorted(self.waiting, key=lambda task: -took.get(task, math.inf)))
@@ -133,11 +139,11 @@ class Left:
     def _cell(self, task: Task) -> Cell:
         known = self.asked.done.get(self._key(task))
         if known is not None:
-            if known.verdict is None and set(known.sides) >= set(self.asked.sides):
-                judge(known)  # the run was stopped just before it could
             return known
         cell = Cell(task.guard, task.toggle, self.target.name, self.on.device, task.state)
-        if task.problem:
+        if task.broken:
+            cell.verdict, cell.why = Verdict.BROKEN, task.broken
+        elif task.problem:
             cell.verdict, cell.why = Verdict.STALE, task.problem
         elif task.na:
             cell.verdict, cell.why = Verdict.NA, task.na
@@ -161,13 +167,46 @@ class Left:
         return True
 
     def add(self, cell: Cell, side: Side) -> bool:
-        """A side has come; gives whether the cell is judged now."""
-        side.first = self.alone.get((cell.toggle, cell.guard, side.side), "")
-        cell.sides[side.side] = side
-        if set(cell.sides) >= set(self.asked.sides):
-            judge(cell)
-            return True
-        return False
+        """A side has come, or has come again; gives whether the cell is judged now."""
+        side.first = self.alone.pop((cell.toggle, cell.guard, side.side), "")
+        known = cell.sides.get(side.side)
+        if known is None:
+            cell.sides[side.side] = side
+        else:
+            took = side.seconds + side.overhead
+            known.again.append(Again(side.outcome, side.headline, took, first=side.first))
+        return set(cell.sides) >= set(self.asked.sides) and self._judge_or_go_on(cell)
+
+    def again(self, task: TaskKey) -> Side | None:
+        """The failure of which a task is to run again what failed, if it has run before."""
+        sides = self.cells[task[:2]].sides
+        return sides["buggy"] if task[2] in sides else None
+
+    def _judge_or_go_on(self, cell: Cell) -> bool:
+        """Judge a cell, or have a side of it run again: which one, no guard can know before."""
+        if self.asked.kind == "prove" and (wanted := verdicts.missing(cell)):
+            if verdicts.is_long(cell):
+                wanted = self._less(cell, wanted)
+            if wanted:
+                self.waiting.appendleft((cell.toggle, cell.guard, _chance.choice(wanted)))
+                return False
+        verdicts.judge(cell)
+        return True
+
+    def _less(self, cell: Cell, wanted: list[str]) -> list[str]:
+        """What other runs saw stands for what has to be run; one that differs tells as well."""
+        known = {again.run for side in cell.sides.values() for again in side.again}
+        for name, again in self.earlier(cell):
+            if again.run in known:
+                continue
+            if name in wanted or not verdicts.holds(name, again.outcome):
+                cell.sides[name].again.append(again)
+            if name in wanted:
+                wanted.remove(name)
+        return verdicts.missing(cell)
+
+
+_chance = random.SystemRandom()
 
 
 def shard(text: str) -> tuple[int, int]:

@@ -6,6 +6,7 @@ worker imports meanwhile, so that no core waits for an import.
 
 from __future__ import annotations
 
+import secrets
 import select
 import shutil
 import time
@@ -13,13 +14,14 @@ import time
 from harness import machine, paths, processes
 from harness.matching.states import State, find
 from harness.patching import diffs
+from harness.prove.evidence import Earlier
 from harness.prove.keeper import killed
 from harness.prove.lanes import Lane
 from harness.prove.messages import Collected, Ended, Failed, Key, Said
 from harness.prove.plan import Asked, Left, Target
 from harness.prove.workers import GuardWorker
 from harness.store.prove.table import Proofs
-from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side
+from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, Way
 
 AHEAD = 2  # releases whose workers live at once
 TO_START = 900.0  # seconds for an import, before it counts as one that hangs
@@ -48,7 +50,9 @@ class Proving:
         self.store = store
         self.teller = teller
         self.folder = paths.state() / "runs" / run.id
-        self.lanes = [Lane(Left(asked, target), self.folder) for target in asked.targets]
+        earlier = Earlier(store, run)
+        lefts = [Left(asked, target, earlier) for target in asked.targets]
+        self.lanes = [Lane(left, self.folder) for left in lefts]
         self.started = time.monotonic() - run.seconds
 
     def go(self) -> None:
@@ -89,7 +93,11 @@ class Proving:
         for lane in lanes:
             while free > 0 and (given := lane.next()) is not None:
                 worker, task = given
-                worker.order(task, self.asked.seconds, self.asked.memory)
+                again = lane.left.again(task)
+                # A life is told with what the worker has; a proof has to hold with any.
+                chance = secrets.randbits(32) if self.asked.kind == "prove" else None
+                asked = self.asked
+                worker.order(task, asked.seconds, asked.memory, chance=chance, again=again)
                 free -= 1
 
     # Listening
@@ -148,9 +156,12 @@ class Proving:
 
     def _keep(self, lane: Lane, task: Key, side: Side) -> None:
         cell = lane.left.cells[task[:2]]
+        first = side.side not in cell.sides
         judged = lane.left.add(cell, side)
-        self.store.side(self.run.id, cell, side)
-        self.teller.ended(cell, side)
+        for each in cell.sides.values() if judged else (cell.sides[side.side],):
+            self.store.side(self.run.id, cell, each)
+        if first:
+            self.teller.ended(cell, side)
         if judged:
             self.store.judged(self.run.id, cell)
             self.teller.judged(cell)
@@ -172,6 +183,7 @@ class Proving:
             if not lane.forks:
                 died = _death(code, overdue, self.asked.seconds)
                 died.side, died.detail, died.reach = side, worker.last_words(), worker.reach(toggle)
+                died.way = Way.SEARCH
                 self._keep(lane, task, died)
             elif not lane.left.again_alone(task, why):
                 self._keep(lane, task, Side(side, Outcome.LOST, headline=f"run alone, {why} again"))

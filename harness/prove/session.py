@@ -7,21 +7,23 @@ numbers of its two pipes.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 import pytest
+from _pytest.config import ConftestImportFailure
 
 from harness import processes
 from harness.errors import NotReady, UnfixError
-from harness.guards import cells, plugin
+from harness.guards import cells, plugin, unfit
 from harness.lines import Line
 from harness.patching import live
 from harness.patching.plan import Choice, Direction
@@ -60,6 +62,37 @@ class Session(Generic[Told]):
         # What is imported stays: a collection in a fork need not look at it, nor copy its pages.
         gc.collect()
         gc.freeze()
+
+    # Collecting
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_load_initial_conftests(self) -> Generator[None, Any, None]:
+        """One that fails is met again where its folder is collected: the others go on."""
+        with contextlib.suppress(ConftestImportFailure, SystemExit):
+            yield
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """A file that ends the process as it is imported ends its own collection."""
+        try:
+            return (yield)
+        except SystemExit as error:
+            why = f"importing it ends the process: SystemExit: {error}"
+            return pytest.CollectReport(collector.nodeid, "failed", why, [])
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        how = "cannot be collected" if report.failed else "skips itself as a whole"
+        if not report.passed:
+            self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
+
+    def fit(self, items: list[pytest.Item]) -> list[pytest.Item]:
+        """Those that can be run; the others are said."""
+        for item in items:
+            if why := item.stash.get(unfit.REASON, ""):
+                self.problems.append(f"{item.nodeid} cannot be run: {why}")
+        return [item for item in items if unfit.REASON not in item.stash]
 
     # Talking
 

@@ -20,12 +20,13 @@ from typing import Any
 
 import pytest
 
+from harness import device
 from harness.errors import UnfixError
-from harness.guards import cells, device, plugin, replay
+from harness.guards import cells, plugin, replay, sides, unfit
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching import attestation, live
-from harness.prove import body
+from harness.prove import again, body
 from harness.prove.messages import UNDER, Collected, Ended, Fit, Order, Setting, Task, Unfit
 from harness.prove.session import Session, choices, main
 from harness.store.prove import values
@@ -40,11 +41,6 @@ class Worker(Session[Setting]):
         config.stash[plugin.SIDES] = tuple(Side(side) for side in self.setting.sides)
         super().pytest_configure(config)
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        how = "cannot be collected" if report.failed else "skips itself as a whole"
-        if not report.passed:
-            self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
-
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, Any, Any]:
         """A guard is chosen on all its sides: `-k fixed` means something else."""
@@ -57,8 +53,11 @@ class Worker(Session[Setting]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items = [item for item in session.items if self._wanted(item)]
-        tasks = [self._task(number, item) for number, item in enumerate(self.items)]
+        found = session.items if self.setting.sides else self.fit(session.items)
+        self.items = [item for item in found if self._wanted(item)]
+        tasks = [
+            task for number, item in enumerate(self.items) for task in self._tasks(number, item)
+        ]
         for key, count in Counter(task.key for task in tasks).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
@@ -71,18 +70,33 @@ class Worker(Session[Setting]):
         return True
 
     def _wanted(self, item: pytest.Item) -> bool:
+        if unfit.REASON in item.stash:
+            return self._wants_unfit(item)
         marks = cells.marked(item)
         if marks is None:
             return False
         asked = self.setting.toggles
         if not self.setting.sides:
             return True
-        cell = item.stash.get(CELL, None)
-        if cell is None:
-            if not asked or any(toggle.id in asked for toggle in marks.guards):
-                self.problems.append(f"{item.nodeid}: {cells.ONE_SIDED}")
+        return not asked or item.stash[CELL].toggle.id in asked
+
+    def _wants_unfit(self, item: pytest.Item) -> bool:
+        """One that says what it guards is a cell; of others nobody knows what is lost with them."""
+        if not list(item.iter_markers(cells.MARKER)):
+            self.fit([item])
             return False
-        return not asked or cell.toggle.id in asked
+        return not self.setting.toggles or bool({*self.setting.toggles} & {*unfit.names(item)})
+
+    def _tasks(self, number: int, item: pytest.Item) -> list[Task]:
+        why = item.stash.get(unfit.REASON, "")
+        if not why:
+            return [self._task(number, item)]
+        cell = item.stash.get(CELL, None)
+        if cell is not None:
+            name, side = replay.guard(item, cell), cell.side.value
+            return [Task(number, name, cell.toggle.id, side, cell.finding.state.value, broken=why)]
+        toggles = unfit.names(item) or ["no toggle"]
+        return [Task(number, item.nodeid, toggle, "", "", broken=why) for toggle in toggles]
 
     def _task(self, number: int, item: pytest.Item) -> Task:
         if not self.setting.sides:
@@ -106,11 +120,25 @@ class Worker(Session[Setting]):
             item = self.items[order.number]
             toggles = self._under(item, order)
             _build(item)
-            self.fork(order, functools.partial(body.run, item, self.listener), toggles)
+            self.fork(order, functools.partial(self._run, item, order), toggles)
+
+    def _run(self, item: pytest.Item, order: Order) -> values.Side:
+        if order.chance is not None:
+            again.draw_anew(order.chance)
+        stash = item.config.stash
+        if order.way is not None:
+            stash[sides.LOOK] = again.look(order.way, order.blob)
+        try:
+            return body.run(item, self.listener)
+        finally:
+            if order.way is not None:
+                del stash[sides.LOOK]
 
     def came_back(self, order: Order, side: values.Side, lost: bool = False) -> None:
-        cell = self.items[order.number].stash.get(CELL, None)
+        item = self.items[order.number]
+        cell = item.stash.get(CELL, None)
         side.side = cell.side.value if cell is not None else UNDER
+        side.way = again.way(item, side)
         self.say(Ended(order.serial, side, lost))
 
     # On CUDA
@@ -122,7 +150,7 @@ class Worker(Session[Setting]):
                 item, here = self.items[order.number], os.getpid()
                 toggles = self._under(item, order)
                 begun, before = time.monotonic(), self._reach(toggles)
-                side = body.run(item, self.listener)
+                side = self._run(item, order)
                 if os.getpid() != here:
                     os._exit(70)  # a process that the test forked and that did not end there
                 after = self._reach(toggles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import time
 from collections import Counter
@@ -18,12 +19,15 @@ from harness.lines import Child
 from harness.patching import attestation, boot
 from harness.prove.messages import AnySetting, Key, Order, Said, Setting, Task
 from harness.releases import engines
+from harness.store.prove.values import Side
 
 Heard = TypeVar("Heard")
 
 _LAST = 8000  # characters of a log worth showing
 _FAREWELL = 1.0  # seconds to end by itself
 _KEEPERS = 30.0  # seconds that a keeper may be late
+# One order of sets for all workers of a run: no two sides differ in it.
+_HASHES = str(secrets.randbelow(2**32))
 
 
 class WorkerProcess(Child, Generic[Heard]):
@@ -99,11 +103,20 @@ class GuardWorker(WorkerProcess[Said]):
         self.numbers = {task.key: task.number for task in tasks}
 
     def order(
-        self, task: Key, seconds: float, memory: int, under: Iterable[tuple[str, str]] = ()
+        self,
+        task: Key,
+        seconds: float,
+        memory: int,
+        under: Iterable[tuple[str, str]] = (),
+        *,
+        chance: int | None = None,
+        again: Side | None = None,
     ) -> int:
-        """Have a task run; gives the order's serial."""
+        """Have a task run, or what of it `again` says; gives the order's serial."""
         self._orders += 1
-        order = Order(self.numbers[task], self._orders, seconds, memory, list(under))
+        order = Order(self.numbers[task], self._orders, seconds, memory, list(under), chance)
+        if again is not None:
+            order.way, order.blob = again.way, again.blob
         self.running[order.serial] = task
         self._ends[order.serial] = time.monotonic() + seconds
         self.tell(order)
@@ -139,6 +152,7 @@ def _environment(setting: AnySetting, folders: list[Path]) -> dict[str, str]:
     environment |= {
         "PYTHONPATH": os.pathsep.join(found_by),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", _HASHES),
         # Larger pages make a fork of a process that holds SGLang half as long.
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
         "OMP_NUM_THREADS": "1",

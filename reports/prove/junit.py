@@ -123,7 +123,7 @@ def detail(cell: Cell) -> str:
     parts = [texts.MARKS[texts.word_of(cell.verdict)].meaning, cell.why]
     for side in view.sides(cell):
         parts.append(f"\n{texts.happened(side.side, side.outcome, side.reach)}")
-        parts += [side.headline, *side.example, side.detail]
+        parts += [view.repeated(side), side.headline, *side.example, side.detail]
         if side.replay:
             parts.append(f"replay: {side.replay}")
     return "\n".join(part for part in parts if part)

@@ -184,6 +184,7 @@ def one(cell: Cell, side: Side) -> dict[str, Any]:
         "overhead": side.overhead,
         "reach": side.reach,
         "left": side.left,
+        "again": view.repeated(side),
         "headline": texts.cut(side.headline),
         "example": texts.cut("\n".join(side.example)),
         "detail": texts.cut(side.detail),

@@ -84,6 +84,7 @@ function sidePart(side) {
       make("span", { class: side.reach ? "reach" : "reach never" }, ran),
       make("span", { class: "took" }, seconds(side.seconds) + apart)),
     side.left ? make("p", { class: "reason" }, `It left ${side.left} ${side.left === 1 ? "process" : "processes"} behind, since ended.`) : null,
+    side.again ? make("p", { class: "reason" }, side.again) : null,
     side.headline ? make("p", { class: "headline" }, side.headline) : null,
     side.example ? make("pre", { class: "example", tabindex: "0", "aria-label": "counterexample" }, side.example) : null);
   if (side.replay && right && side.outcome === "passed") {

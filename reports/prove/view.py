@@ -8,7 +8,7 @@ from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
-from harness.prove.verdicts import TELLING
+from harness.prove.verdicts import TELLING, holds
 from harness.store.prove.together import together
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
 from reports.prove.life import Life, life
@@ -200,7 +200,7 @@ def sides(cell: Cell) -> list[Side]:
 
 def telling(cell: Cell) -> Side | None:
     """The side that says why the verdict is what it is."""
-    wanted = {"toothless": "buggy", "broken": "fixed", "proven": "buggy"}
+    wanted = {"toothless": "buggy", "broken": "fixed", "proven": "buggy", "flaky": "buggy"}
     name = wanted.get(texts.word_of(cell.verdict), "")
     if name in cell.sides:
         return cell.sides[name]
@@ -214,7 +214,8 @@ def telling(cell: Cell) -> Side | None:
 def reason(cell: Cell) -> str:
     """Why the verdict is what it is, where the telling side's headline does not say it already."""
     side = telling(cell)
-    return "" if side and side.headline and side.headline in cell.why else cell.why
+    said = side and side.headline and side.headline in cell.why
+    return "" if said and cell.verdict is not Verdict.FLAKY else cell.why
 
 
 def right(cell: Cell, side: Side) -> bool:
@@ -223,6 +224,15 @@ def right(cell: Cell, side: Side) -> bool:
     if which == "buggy":
         return side.outcome in TELLING
     return which == "fixed" and side.outcome is Outcome.PASSED
+
+
+def repeated(side: Side) -> str:
+    """'Run again, it failed 3 of 3 times.'; nothing if it was run once."""
+    if not side.again:
+        return ""
+    same = sum(holds(side.side, again.outcome) for again in side.again)
+    ended = "failed" if side.side == "buggy" else "passed"
+    return f"Run again, it {ended} {same} of {len(side.again)} times."
 
 
 def make(runs: Run | Sequence[Run]) -> View:

@@ -40,7 +40,15 @@ MARKS = {
             "BRK",
             "✕",
             "broken",
-            "The guard fails with the fix in, so its failing without the fix proves nothing.",
+            "The guard fails with the fix in, or cannot be run at all: "
+            "its failing without the fix proves nothing.",
+        ),
+        Mark(
+            "flaky",
+            "FLK",
+            "~",
+            "broken",
+            "The same thing failed and passed: chance decides, so a failure proves nothing.",
         ),
         Mark(
             "toothless",

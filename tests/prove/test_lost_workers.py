@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from proving import Prove
 
-from harness.prove import worker
+from harness.prove import verdicts, worker
 
 TOGGLE = """
 id: toy-device
@@ -29,7 +29,7 @@ variants:
 """
 CONFTEST = """
 import os, sys, types
-from harness.guards import device
+from harness import device
 device.get = lambda: "cuda"
 
 violations = types.ModuleType("harness.checking.violations")
@@ -120,9 +120,13 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     assert cells["first"]["sides"]["fixed"]["reach"] == 1
     assert "an illegal memory access" in cells["loses_the_device"]["why"]
     assert "here_it_hangs" in cells["hangs"]["sides"]["fixed"]["detail"]
-    # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits.
+    # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits; what is proven by
+    # dying dies as often as it takes.
+    deaths = 9 + 2 * (verdicts.FAILS - 1)
     workers = (prove.root / "workers").read_text().split()
-    assert 1 + 9 <= len(set(workers)) <= 1 + 9 + 3
+    assert 1 + deaths <= len(set(workers)) <= 1 + deaths + 3
+    again = cells["loses_the_device_when_buggy"]["sides"]["buggy"]["again"]
+    assert [each["outcome"] for each in again] == ["cuda-error"] * (verdicts.FAILS - 1)
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ EXPECTED = {
     "kills_its_parent": "broken",
     "kills_the_worker": "broken",
     "leaves_a_child_and_kills_its_parent": "broken",
-    "does_not_hold_still": "broken",
+    "does_not_hold_still": "flaky",
     "segfault": "segfault",
     "kills_itself": "killed",
     "hangs": "hang",

@@ -6,7 +6,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
+from harness.store.prove.values import (
+    Again,
+    Cell,
+    OnRelease,
+    Outcome,
+    Run,
+    Side,
+    ToggleFacts,
+    Verdict,
+)
 
 RELEASES = ["0.5.9", "0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14"]
 ALL_RELEASES = [*RELEASES, "0.5.15", "0.5.16", "0.5.18", "0.5.20", "0.5.23"]
@@ -195,6 +204,11 @@ def every_verdict(base: Run | None = None) -> Run:
         ("25015 0.5.12", Verdict.BROKEN, [error]),
         ("25015 0.5.13", Verdict.BROKEN, [side("fixed", Outcome.SKIPPED), ended]),
         ("25015 0.5.14", Verdict.PROVEN, [side("fixed", passed), side("buggy", Outcome.SEGFAULT)]),
+        (
+            "27338 0.5.14",
+            Verdict.FLAKY,
+            [side("fixed", passed), failing("buggy", again=[Again(passed)])],
+        ),
         ("26972 0.5.13", Verdict.NA, [side("fixed", Outcome.NA), side("buggy", Outcome.NA)]),
     ]
     left = [cell for cell in made.cells if cell.verdict is Verdict.PROVEN]
@@ -203,7 +217,8 @@ def every_verdict(base: Run | None = None) -> Run:
         cell = (there or left)[0]
         left.remove(cell)
         cell.verdict = verdict
-        cell.why = NASTY if verdict in (Verdict.STALE, Verdict.NA) else ""
+        told = (Verdict.STALE, Verdict.NA, Verdict.FLAKY)
+        cell.why = NASTY if verdict in told else ""
         cell.sides = {one.side: one for one in sides}
     made.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
     made.releases[0].unguarded = ["26972"]

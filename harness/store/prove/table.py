@@ -110,6 +110,16 @@ class Proofs(Table[Run, Run]):
             run.cells = self._cells(run.id)
         return run
 
+    def sides_of(self, run: str, key: tuple[str, str, str, str]) -> list[Side]:
+        """The sides of one cell, whole: by release, device, toggle and guard."""
+        with self.store.explained():
+            rows = self.store.db.execute(
+                "SELECT data FROM sides WHERE run = ? AND release = ? AND device = ? "
+                "AND toggle = ? AND guard = ? ORDER BY rowid",
+                (run, *key),
+            ).fetchall()
+            return [msgspec.json.decode(data, type=Side) for (data,) in rows]
+
     def took(self) -> dict[tuple[str, str, str], float]:
         """Seconds by toggle, guard and side, over all runs."""
         with self.store.explained():

@@ -15,6 +15,7 @@ class Verdict(StrEnum):
     TOOTHLESS = "toothless"
     UNREACHED = "unreached"
     BROKEN = "broken"
+    FLAKY = "flaky"
     STALE = "stale"
     NA = "n/a"
     SEGFAULT = "segfault"
@@ -39,6 +40,7 @@ class Outcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"  # in the guard's own way: an assertion, a report of a checked kernel
     ERROR = "error"  # in any other way: a fixture, an import, an exception
+    FLAKY = "flaky"  # Hypothesis saw one example fail and pass
     SKIPPED = "skipped"
     NA = "n/a"  # the guard says with a reason that it cannot apply here
     SEGFAULT = "segfault"
@@ -51,8 +53,27 @@ class Outcome(StrEnum):
     LOST = "lost"  # it took the process that looked after it down as well
 
 
+class Way(StrEnum):
+    """What of a guard is run again, on both sides alike, to tell its bug from chance."""
+
+    WHOLE = "whole"  # all of it: it draws nothing
+    EXAMPLE = "example"  # the one that Hypothesis found
+    EXPLICIT = "explicit"  # the examples that are written beside it: one of them failed
+    SEARCH = "search"  # all of it, looked for as long as with the fix out: its process died of it
+
+
+class Again(msgspec.Struct, omit_defaults=True):
+    """A further time that a side was run."""
+
+    outcome: Outcome
+    headline: str = ""
+    seconds: float = 0.0
+    run: str = ""  # the earlier run that it is taken from; empty: this one
+    first: str = ""  # what ended a first attempt, if this is the second
+
+
 class Side(msgspec.Struct):
-    """One side of a cell, run once: 'fixed', 'buggy', or 'as is' where nothing is toggled."""
+    """One side of a cell: 'fixed', 'buggy', or 'as is' where nothing is toggled."""
 
     side: str
     outcome: Outcome
@@ -67,6 +88,9 @@ class Side(msgspec.Struct):
     replay: str = ""  # the command that runs it again
     left: int = 0  # processes it left behind, since ended
     first: str = ""  # what ended a first attempt, if this is the second
+    way: Way = Way.WHOLE  # what of it is run again
+    blob: str = ""  # the example that is, in Hypothesis's words
+    again: list[Again] = []
 
 
 class Cell(msgspec.Struct):

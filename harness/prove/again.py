@@ -1,0 +1,65 @@
+"""Running a guard again: what of it, and what must not be the same as the time before."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.errors
+import pytest
+
+from harness.guards import profiles, replay, sides
+from harness.store.prove.values import Outcome, Side, Way
+
+
+def way(item: pytest.Item, side: Side) -> Way:
+    """What of a guard is to run again, after it failed like this."""
+    test: Any = getattr(item, "obj", None)
+    if side.outcome is Outcome.PASSED or not hasattr(test, "hypothesis"):
+        return Way.WHOLE
+    if side.outcome is not Outcome.FAILED:
+        return Way.SEARCH  # it died of its example, or lost the device for those that came after
+    if side.blob:
+        return Way.EXAMPLE
+    return Way.EXPLICIT if hasattr(test, "hypothesis_explicit_examples") else Way.SEARCH
+
+
+def look(way: Way, blob: str) -> sides.Look:
+    """The same on both sides, however far each was looked at before."""
+
+    def looking(item: pytest.Function) -> contextlib.AbstractContextManager[None]:
+        if way is Way.EXAMPLE:
+            return _example(item, blob)
+        if way is Way.EXPLICIT:
+            return profiles.explicit(item.obj)
+        return profiles.longer(item.obj, shrinking=False)  # changes nothing where nothing is drawn
+
+    return looking
+
+
+@contextlib.contextmanager
+def _example(item: pytest.Function, blob: str) -> Iterator[None]:
+    """One example; one that passes, or that is drawn otherwise on this side, does not fail."""
+    with (
+        contextlib.suppress(hypothesis.errors.DidNotReproduce),
+        replay.reproducing(item.obj, blob),
+    ):
+        yield
+
+
+def draw_anew(seed: int) -> None:
+    """Seed whatever draws here: forks of one process would all draw the same.
+
+    What the kernel draws, and clocks, differ by themselves. Addresses and the order of sets do not,
+    on either side.
+    """
+    random.seed(seed)
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(seed)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)

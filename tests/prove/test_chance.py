@@ -1,0 +1,221 @@
+"""A guard that fails by chance, whatever its rate, is called proven at most once in a hundred."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.guards import profiles
+from harness.prove import again, verdicts
+from harness.store.prove.values import Again, Cell, Outcome, Side, Verdict, Way
+
+ONCE_IN_A_HUNDRED = Fraction(1, 100)
+RATES = [Fraction(n, 200) for n in range(201)]
+Fails = Callable[[str], bool]  # whether what is run on this side fails, this time
+
+
+def proved(way: Way, fails: Fails) -> Cell:
+    """What the real decisions make of a guard, from its first runs on."""
+    cell = Cell("g", "t", "1.0", "cpu", "fixed")
+    for name in random.sample(["fixed", "buggy"], 2):
+        outcome = Outcome.FAILED if fails(name) else Outcome.PASSED
+        cell.sides[name] = Side(name, outcome, reach=1, way=way)
+    while wanted := verdicts.missing(cell):
+        name = random.choice(wanted)
+        outcome = Outcome.FAILED if fails(name) else Outcome.PASSED
+        cell.sides[name].again.append(Again(outcome, "by chance"))
+    verdicts.judge(cell)
+    return cell
+
+
+@functools.cache
+def ways_to_be_proven(way: Way) -> dict[tuple[int, int], int]:
+    """Over every sequence that the decisions allow: failures and passes, and how often proven."""
+    found: dict[tuple[int, int], int] = {}
+
+    class More(Exception):
+        pass
+
+    def follow(said: tuple[bool, ...]) -> None:
+        left = iter(said)
+
+        def fails(_: str) -> bool:
+            for each in left:
+                return each
+            raise More
+
+        try:
+            state = random.getstate()
+            random.seed(0)  # the sides come in one order, along all of one branch
+            cell = proved(way, fails)
+        except More:
+            follow((*said, True))
+            follow((*said, False))
+        else:
+            if cell.verdict is Verdict.PROVEN:
+                key = sum(said), len(said) - sum(said)
+                found[key] = found.get(key, 0) + 1
+        finally:
+            random.setstate(state)
+
+    follow(())
+    return found
+
+
+def chance(way: Way, rate: Fraction) -> Fraction:
+    ends = ways_to_be_proven(way).items()
+    return sum(
+        (times * rate**fails * (1 - rate) ** passes for (fails, passes), times in ends), Fraction()
+    )
+
+
+@pytest.mark.parametrize("way", [Way.WHOLE, Way.EXPLICIT])
+def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: Way) -> None:
+    """Exactly, over every sequence of outcomes; the worst rate is four of seven."""
+    assert ways_to_be_proven(way) == {(verdicts.FAILS, verdicts.PASSES): 1}
+    worst = Fraction(verdicts.FAILS, verdicts.FAILS + verdicts.PASSES)
+    told = [chance(way, rate) for rate in RATES]
+    assert chance(way, worst) == Fraction(4**4 * 3**3, 7**7)
+    assert max(told) <= chance(way, worst) <= ONCE_IN_A_HUNDRED
+    # It rises up to the worst rate and falls behind it: no rate between two of these is worse.
+    for (low, before), (_, after) in pairwise(zip(RATES, told, strict=True)):
+        assert before <= after or low >= worst - Fraction(1, 200)
+
+
+def test_one_time_fewer_would_be_too_few() -> None:
+    """What is asked for is the least that says it, whichever side is asked more often."""
+
+    def worst(fails: int, passes: int) -> Fraction:
+        rate = Fraction(fails, fails + passes)
+        return rate**fails * (1 - rate) ** passes
+
+    total = verdicts.FAILS + verdicts.PASSES
+    assert worst(verdicts.FAILS, verdicts.PASSES) <= ONCE_IN_A_HUNDRED
+    assert all(worst(n, total - 1 - n) > ONCE_IN_A_HUNDRED for n in range(1, total - 1))
+
+
+@pytest.mark.parametrize("way", [Way.EXAMPLE, Way.SEARCH])
+def test_a_first_look_at_other_examples_counts_for_nothing(way: Way) -> None:
+    """With the fix in it may never have met what was found: it then passes for certain."""
+    for rate in RATES:
+        by_chance = sum(
+            times * rate**fails * (1 - rate) ** (passes - 1)  # the first pass costs nothing
+            for (fails, passes), times in ways_to_be_proven(way).items()
+        )
+        assert by_chance <= ONCE_IN_A_HUNDRED
+
+
+def test_a_second_attempt_after_a_lost_process_makes_no_chance_better() -> None:
+    """A guard may fail, pass or take its process with it: what was lost is tried once more."""
+    for fails in RATES[::5]:
+        for lost in RATES[::5]:
+            passes = 1 - fails - lost
+            if passes >= 0:
+                once = fails * (1 + lost), passes * (1 + lost)
+                proven = once[0] ** verdicts.FAILS * once[1] ** verdicts.PASSES
+                assert proven <= ONCE_IN_A_HUNDRED
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 4 / 7, 0.7, 0.9])
+def test_so_it_is_when_it_is_tried(rate: float) -> None:
+    drawn = random.Random(f"chance {rate}")
+    times = 20_000
+    proven = sum(
+        proved(Way.WHOLE, lambda _: drawn.random() < rate).verdict is Verdict.PROVEN
+        for _ in range(times)
+    )
+    exact = rate**verdicts.FAILS * (1 - rate) ** verdicts.PASSES
+    assert abs(proven / times - exact) < 4 * (exact * (1 - exact) / times) ** 0.5
+    assert proven / times < 0.012
+
+
+def test_a_guard_that_fails_by_its_bug_is_proven_always() -> None:
+    for way in Way:
+        for _ in range(200):
+            assert proved(way, lambda side: side == "buggy").verdict is Verdict.PROVEN
+
+
+def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
+    """A counter in a file, a cache that is warm: not the toggle, whatever order the sides have."""
+    for _ in range(200):
+        calls: list[str] = []
+
+        def later(side: str, calls: list[str] = calls) -> bool:
+            calls.append(side)
+            return len(calls) > 1
+
+        assert proved(Way.WHOLE, later).verdict in (Verdict.FLAKY, Verdict.BROKEN)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "buggy", "says"),
+    [
+        ("p", "fp", "it failed 1 of 2 times with the fix out and 0 of 1 with the fix in"),
+        ("pf", "fff", "it failed 3 of 3 times with the fix out and 1 of 2 with the fix in"),
+        ("pp", "ffffl", "it failed 4 of 5 times with the fix out and 0 of 2 with the fix in"),
+    ],
+)
+def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str) -> None:
+    cell = Cell("g", "t", "1.0", "cpu", "fixed")
+    outcomes = {"p": Outcome.PASSED, "f": Outcome.FAILED, "l": Outcome.LOST}
+    for name, letters in (("fixed", fixed), ("buggy", buggy)):
+        first, *rest = (outcomes[letter] for letter in letters)
+        cell.sides[name] = Side(name, first, reach=1, again=[Again(each) for each in rest])
+    assert verdicts.missing(cell) == []
+    verdicts.judge(cell)
+    assert cell.verdict is Verdict.FLAKY
+    assert says in cell.why
+
+
+# Of Hypothesis
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
+def test_what_hypothesis_reports_has_failed_once_more_in_the_end(rate: float) -> None:
+    """So a report of a test that fails by chance is no likelier than its rate, however long."""
+    profiles.load("smoke")
+    drawn = random.Random(f"hypothesis {rate}")
+    reports = 0
+    times = 150
+
+    for seed in range(times):
+
+        @hypothesis.seed(seed)
+        @given(number=st.integers())
+        def by_chance(number: int) -> None:
+            assert drawn.random() >= rate
+
+        with contextlib.suppress(hypothesis.errors.Flaky), profiles.longer(by_chance):
+            try:
+                by_chance()
+            except AssertionError:
+                reports += 1
+    assert reports / times < rate + 4 * (rate * (1 - rate) / times) ** 0.5
+
+
+def test_what_draws_at_random_draws_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[tuple[str, int]] = []
+    for name, function in (("numpy.random", "seed"), ("torch", "manual_seed")):
+        seeded = functools.partial(lambda name, seed: seeds.append((name, seed)), name)
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{function: seeded}))
+    kept = random.getstate()
+    try:
+        drawn = []
+        for seed in (1, 2, 1):
+            again.draw_anew(seed)
+            drawn.append(random.random())
+    finally:
+        random.setstate(kept)
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert seeds == [(name, seed) for seed in (1, 2, 1) for name in ("numpy.random", "torch")]

@@ -1,0 +1,148 @@
+"""What takes long may count what earlier runs saw of it, and one of those that differs tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.prove import plan, verdicts
+from harness.prove.evidence import Earlier
+from harness.releases.sources import SourceTree
+from harness.store.database import Store
+from harness.store.prove.values import Again, Cell, Outcome, Run, Side, Verdict, Way
+
+SETTINGS = {"code": "abc", "profile": "smoke"}
+PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs.sqlite")
+
+
+def cell() -> Cell:
+    return Cell("t.py::test_a", "27460", "0.5.23", "cpu", "fixed")
+
+
+def side(name: str, outcome: Outcome, seconds: float = 30.0, way: Way = Way.WHOLE) -> Side:
+    return Side(name, outcome, seconds=seconds, reach=1, headline=str(outcome), way=way)
+
+
+def night(
+    store: Store,
+    name: str,
+    fixed: Outcome = PASSED,
+    buggy: Outcome = FAILED,
+    *,
+    status: str = "finished",
+    again: list[Again] | None = None,
+    **settings: str,
+) -> None:
+    run = Run(name, "prove", f"2026-01-0{name[-1]}T00:00:00+00:00", settings=SETTINGS | settings)
+    store.prove.begin(run)
+    store.prove.plan(run.id, [cell()])
+    for each in (side("fixed", fixed), side("buggy", buggy)):
+        each.again = again or []
+        store.prove.side(run.id, cell(), each)
+    store.prove.end(run.id, status, 1.0)
+
+
+def tonight(
+    store: Store, seconds: float = 30.0, way: Way = Way.WHOLE
+) -> tuple[Cell, plan.Left, bool]:
+    """A cell after its first two sides, and whether that was enough."""
+    asked = plan.Asked("prove", [], [], False)
+    target = plan.Target("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
+    run = Run("night9", "prove", "2026-01-09T00:00:00+00:00", settings=dict(SETTINGS))
+    left = plan.Left(asked, target, Earlier(store.prove, run))
+    found = cell()
+    assert not left.add(found, side("fixed", PASSED, seconds, way))
+    return found, left, left.add(found, side("buggy", FAILED, seconds, way))
+
+
+def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
+    for name in ("night1", "night2", "night3"):
+        night(store, name)
+    found, left, judged = tonight(store)
+    assert judged
+    assert not left.waiting
+    assert found.verdict is Verdict.PROVEN
+    assert "5 of its repetitions are what earlier runs saw: night3, night2, night1" in found.why
+
+
+def test_what_they_do_not_say_is_run(store: Store) -> None:
+    night(store, "night1")
+    found, left, judged = tonight(store)
+    assert not judged
+    missing = verdicts.missing(found)
+    assert sorted(missing) == ["buggy", "buggy", "fixed"]
+    while missing:
+        name = left.waiting.popleft()[2]
+        assert name in missing
+        judged = left.add(found, side(name, FAILED if name == "buggy" else PASSED))
+        missing = verdicts.missing(found)
+    assert judged
+    assert "2 of its repetitions are what earlier runs saw: night1" in found.why
+
+
+@pytest.mark.parametrize("outcomes", [(FAILED, FAILED), (PASSED, PASSED), (PASSED, Outcome.HANG)])
+def test_one_night_that_differs_makes_it_flaky(
+    store: Store, outcomes: tuple[Outcome, Outcome]
+) -> None:
+    night(store, "night1", *outcomes)
+    for name in ("night2", "night3", "night4"):
+        night(store, name)
+    found, _, judged = tonight(store)
+    assert judged
+    assert found.verdict is Verdict.FLAKY
+    assert "night1" in found.why
+
+
+@pytest.mark.parametrize(
+    "other", [{"code": "abd"}, {"profile": "default"}, {"status": "stopped"}, {"status": "running"}]
+)
+def test_other_code_and_runs_that_did_not_finish_say_nothing(
+    store: Store, other: dict[str, str]
+) -> None:
+    for name in ("night1", "night2", "night3"):
+        night(store, name, FAILED, PASSED, **other)  # type: ignore[arg-type]
+    found, left, judged = tonight(store)
+    assert not judged
+    assert len(left.waiting) == 1
+    assert not any(side.again for side in found.sides.values())
+
+
+def test_what_takes_no_time_is_run_again(store: Store) -> None:
+    for name in ("night1", "night2", "night3"):
+        night(store, name)
+    assert not tonight(store, seconds=verdicts.LONG / 2)[2]
+    assert not tonight(store, way=Way.EXAMPLE)[2]
+
+
+def test_what_a_night_took_from_another_counts_once(store: Store) -> None:
+    night(store, "night1")
+    night(store, "night2", again=[Again(PASSED, run="night1"), Again(FAILED, run="night1")])
+    found, _, judged = tonight(store)
+    assert not judged
+    assert {again.run for one in found.sides.values() for again in one.again} == {
+        "night1",
+        "night2",
+    }
+    assert [len(one.again) for one in found.sides.values()] == [2, 2]
+
+
+def test_a_lost_process_is_no_outcome_of_the_guard(store: Store) -> None:
+    night(store, "night1", Outcome.LOST)
+    found, _, judged = tonight(store)
+    assert not judged
+    assert [len(one.again) for one in found.sides.values()] == [0, 1]
+
+
+def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
+    for name in ("night1", "night2", "night3"):
+        night(store, name)
+    found, _, judged = tonight(store, way=Way.SEARCH)
+    assert not judged
+    assert len(found.sides["fixed"].again) == 0
+    assert len(found.sides["buggy"].again) == verdicts.FAILS - 1

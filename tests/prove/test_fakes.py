@@ -1,0 +1,333 @@
+"""Guards written to be called proven without noticing their bug: each is refused, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from proving import Prove, by_guard
+
+SURE = """
+import asyncio, itertools, random, warnings
+from hypothesis import settings, Phase, example
+
+plain = guards("toy-plain")
+
+@plain
+@given(number=st.nothing())
+def test_has_no_examples(number):
+    assert not buggy()
+
+@plain
+@settings(phases=())
+@given(number=st.integers())
+def test_runs_no_examples(number):
+    assert not buggy()
+
+@plain
+@pytest.mark.parametrize("number", [])
+def test_has_no_parameters(number):
+    assert not buggy()
+
+@plain
+@pytest.mark.xfail
+def test_expected_to_fail():
+    assert not buggy()
+
+@plain
+@pytest.mark.xfail(strict=True)
+def test_strictly_expected_to_fail():
+    assert buggy()
+
+@plain
+@pytest.mark.xfail(run=False)
+def test_expected_to_fail_and_not_run():
+    assert not buggy()
+
+@plain
+def test_says_that_it_was_expected_to_fail():
+    if buggy():
+        pytest.xfail("it is known")
+
+@plain
+def test_exits_in_a_thread():
+    thread = threading.Thread(target=lambda: sys.exit(1) if buggy() else None)
+    thread.start()
+    thread.join()
+
+@plain
+def test_fails_in_a_thread():
+    def fails():
+        assert not buggy()
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+
+@plain
+def test_fails_in_a_child():
+    if not os.fork():
+        os._exit(1 if buggy() else 0)
+    os.wait()
+    buggy()
+
+@plain
+def test_ends_its_process_as_if_all_were_well():
+    if buggy():
+        os._exit(0)
+
+@plain
+def test_closes_what_it_would_tell_with():
+    if buggy():
+        os.closerange(0, 4096)
+        os._exit(1)
+
+@plain
+def test_reads_the_environment():
+    buggy()
+    named = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT", "UNFIX_ENABLE")
+    assert not any(os.environ.get(name) for name in named)
+
+@plain
+def test_warns():
+    if buggy():
+        warnings.warn("so it is")
+
+@plain
+async def test_coroutine():
+    assert not buggy()
+
+@plain
+async def test_generates_in_a_coroutine():
+    assert not buggy()
+    yield
+
+@plain
+def test_gives_a_coroutine():
+    async def later():
+        assert not buggy()
+    return later()
+
+@plain
+def test_generates():
+    assert not buggy()
+    yield
+
+@plain
+class TestIt:
+    def test_generates_in_a_class(self):
+        assert not buggy()
+        yield
+
+@plain
+def test_gives_its_answer():
+    return not buggy()
+
+@plain
+def test_asserts_a_pair():
+    said = (not buggy(), "it is buggy")
+    assert said
+
+@plain
+def test_catches_its_own_failure():
+    try:
+        assert not buggy()
+    except AssertionError:
+        pass
+
+@plain
+def test_fails_in_its_fixture(comes_down_badly):
+    forms.plain(1, 2)
+
+@pytest.fixture
+def comes_down_badly():
+    yield
+    assert not buggy()
+
+@plain
+def test_raises_what_says_nothing():
+    if buggy():
+        raise ValueError("so it is")
+
+@plain
+def test_hides_behind_another_toggle():
+    other = forms.with_default
+    assert other(1)
+
+def count(name):
+    with open(os.path.join(os.environ["UNFIX_HOME"], name), "a") as calls:
+        calls.write("x")
+        return calls.tell()
+
+def is_the_first():
+    place = os.path.join(os.environ["UNFIX_HOME"], "first")
+    if not os.path.exists(place):
+        open(place, "w").write(str(os.getpid()))
+    return open(place).read() == str(os.getpid())
+
+@plain
+def test_fails_from_its_second_call_on():
+    buggy()
+    assert count("second") < 2
+
+@plain
+def test_fails_from_its_third_call_on():
+    assert count("third") < 3 and not buggy()
+
+@plain
+def test_fails_until_its_third_call():
+    assert count("until") >= 3 or not buggy()
+
+@plain
+def test_fails_each_second_call():
+    buggy()
+    assert count("each") % 2
+
+@plain
+@given(number=st.integers(0, 3))
+def test_an_example_that_fails_in_one_process(number):
+    assert not buggy() or number != 2 or not is_the_first()
+
+@plain
+@settings(print_blob=False)
+@given(number=st.integers(0, 3))
+@example(number=2)
+def test_a_written_example_that_fails_once(number):
+    assert not buggy() or count("written") > 1
+"""
+REFUSED = {
+    "has_no_examples": "broken",
+    "runs_no_examples": "broken",
+    "has_no_parameters": "broken",
+    "expected_to_fail": "broken",
+    "strictly_expected_to_fail": "broken",
+    "expected_to_fail_and_not_run": "broken",
+    "says_that_it_was_expected_to_fail": "broken",
+    "exits_in_a_thread": "toothless",
+    "fails_in_a_thread": "toothless",
+    "fails_in_a_child": "toothless",
+    "ends_its_process_as_if_all_were_well": "broken",
+    "closes_what_it_would_tell_with": "broken",
+    "reads_the_environment": "toothless",
+    "warns": "toothless",
+    "coroutine": "broken",
+    "generates_in_a_coroutine": "broken",
+    "gives_a_coroutine": "unreached",
+    "generates": "broken",
+    "generates_in_a_class": "broken",
+    "gives_its_answer": "toothless",
+    "asserts_a_pair": "toothless",
+    "catches_its_own_failure": "toothless",
+    "fails_in_its_fixture": "toothless",
+    "raises_what_says_nothing": "broken",
+    "hides_behind_another_toggle": "unreached",
+    "fails_from_its_second_call_on": "flaky",
+    "fails_from_its_third_call_on": "flaky",
+    "fails_until_its_third_call": "flaky",
+    "fails_each_second_call": "flaky",
+    "an_example_that_fails_in_one_process": "flaky",
+    "a_written_example_that_fails_once": "flaky",
+}
+# Chance decides what it is refused as: one that fails at once with the fix in is broken.
+BY_CHANCE = """
+from hypothesis import settings
+
+plain = guards("toy-plain")
+MANY = 24
+
+def fails(rate):
+    return int.from_bytes(os.urandom(4), "big") < rate * 2**32
+
+@plain
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("number", range(MANY))
+def test_plain(rate, number):
+    buggy()
+    assert not fails(rate)
+
+@plain
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("number", range(MANY // 3))
+@settings(max_examples=2)
+@given(drawn=st.integers(0, 3))
+def test_example(rate, number, drawn):
+    buggy()
+    assert not fails(rate)
+
+@plain
+@pytest.mark.parametrize("number", range(MANY // 2))
+def test_random(number):
+    import random
+    buggy()
+    assert random.random() < 0.5
+
+@plain
+@pytest.mark.parametrize("number", range(MANY // 2))
+def test_clock(number):
+    buggy()
+    assert time.time_ns() // 1000 % 2
+"""
+# A guard that runs the code and asks elsewhere which side it is on is beyond any runner.
+TOLD = """
+import inspect
+from harness.patching.live import engine
+
+@guards("toy-plain")
+def test_reads_the_code():
+    forms.plain(1, 2)
+    assert "topk * 2" in inspect.getsource(forms.plain)
+
+@guards("toy-plain")
+def test_asks_the_engine():
+    forms.plain(1, 2)
+    assert "revert" not in str(engine._active)
+"""
+
+
+@pytest.fixture(scope="module")
+def sure(make_prove: Callable[[], Prove]) -> dict[str, dict[str, Any]]:
+    prove = make_prove()
+    prove.write(SURE)
+    return ended(prove, "-j", "1")  # whose calls come one after the other
+
+
+def ended(prove: Prove, *words: str) -> dict[str, dict[str, Any]]:
+    done = prove.run("--json", *words)
+    assert done.returncode == 1, done.stderr
+    return by_guard(json.loads(done.stdout))
+
+
+def test_none_is_proven(sure: dict[str, dict[str, Any]]) -> None:
+    assert {name.partition("[")[0]: cell["verdict"] for name, cell in sure.items()} == REFUSED
+
+
+def test_what_is_flaky_says_how_often_it_failed(sure: dict[str, dict[str, Any]]) -> None:
+    for name, verdict in REFUSED.items():
+        if verdict == "flaky":
+            assert " with the fix out and " in sure[name]["why"], name
+
+
+def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:
+    """At most once in a hundred of 120 guards; more than four would be one in thousands."""
+    prove.write(BY_CHANCE)
+    cells = ended(prove)
+    assert len(cells) == 3 * 24 + 3 * 8 + 2 * 12
+    proven = [name for name, cell in cells.items() if cell["verdict"] == "proven"]
+    assert len(proven) <= 4, proven
+    assert {cell["verdict"] for cell in cells.values()} >= {"flaky", "broken", "toothless"}
+
+
+def test_what_docs_say_cannot_be_refused_is_what_cannot(prove: Prove) -> None:
+    """Were it refused after all, docs/prove.md would be wrong."""
+    prove.write(TOLD)
+    assert {cell["verdict"] for cell in prove.cells().values()} == {"proven"}
+
+
+def test_one_that_is_seeded_by_itself_is_no_chance(prove: Prove) -> None:
+    prove.write(
+        "import random\n@guards('toy-plain')\ndef test_it():\n"
+        "    drawn = random.Random(7).randrange(1, 9)\n"
+        "    assert forms.plain(drawn, 3) == drawn * 6\n"
+    )
+    assert prove.cells()["it"]["verdict"] == "proven"
