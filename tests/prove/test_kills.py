@@ -51,9 +51,9 @@ OF_THE_RUN = f"""{STEPS}
 import sys
 from harness.cli import main
 from harness.prove import run, lanes
-from harness.store.database import Store
+from harness.store.prove.table import Proofs
 for name in ("begin", "met", "plan", "side", "judged", "end"):
-    stepped(Store, name)
+    stepped(Proofs, name)
 for owner, name in ((run.Proving, "_take"), (lanes.GuardWorker, "__init__")):
     stepped(owner, name)
 sys.exit(main.main(sys.argv[1:]))
