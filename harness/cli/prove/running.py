@@ -114,7 +114,7 @@ def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | No
     if arguments.resume is not None and arguments.failed is not None:
         raise UnfixError("--resume goes on with a run, --failed makes a new one: say one of them")
     if arguments.resume is not None:
-        runs = store.prove.with_cells(None if arguments.resume else kind)
+        runs = [run for run in store.prove.all() if arguments.resume or run.kind == kind]
         found = store.prove.whole(resuming.stopped(runs, arguments.resume, "run"))
     elif arguments.failed is not None:
         found = store.prove.get(arguments.failed or store.prove.latest(kind).id)
