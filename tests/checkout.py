@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def copy_of_the_tree(to: Path) -> Path:
         elif entry.is_file() and (entry.name == ".gitignore" or not entry.name.startswith(".")):
             shutil.copy2(entry, to / entry.name)
     return to
+
+
+def without_tools(tree: Path) -> Path:
+    """With no extra to install: the developers' tools are most of what a real set-up takes."""
+    file = tree / "pyproject.toml"
+    text, count = re.subn(r"^dev = \[.*\]$", "dev = []", file.read_text(), flags=re.MULTILINE)
+    assert count == 1
+    file.write_text(text)
+    return tree
 
 
 @dataclass(frozen=True)

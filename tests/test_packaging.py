@@ -114,7 +114,7 @@ def test_the_wheel_holds_the_whole_engine_and_nothing_that_was_made(
         "releases/standins/sgl_kernel/__init__.py",
         "releases/standins/_refusing.py",
         "releases/standins_npu/torch_npu/__init__.py",
-        "releases/unfix_start.py",
+        "patching/site/unfix_start.py",
         "patching/site/sitecustomize.py",
     ):
         assert f"harness/{needed}" in files

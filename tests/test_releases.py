@@ -30,7 +30,7 @@ from fake_releases import (
 
 from harness.cli.main import main
 from harness.errors import NotReady
-from harness.releases import install, managed
+from harness.releases import install, managed, sources
 from harness.releases.managed import COMPLETE, Release
 
 
@@ -69,24 +69,22 @@ def test_a_release_is_added_whole(
 
 
 @pytest.mark.parametrize("spoiled", SPOILED)
-def test_a_spoiled_release_is_not_used_is_named_with_its_remedy_and_is_made_anew(
+def test_a_spoiled_release_is_named_with_its_remedy_and_is_made_anew_before_it_is_used(
     release: Release, spoiled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state, spoil = SPOILED[spoiled]
     (release.folder / "left-over").touch()
     spoil(release)
     assert state_of(release, capsys) == state
-    code, told = refusal(["exec", "--release", VERSION, "--", "true"], capsys)
-    assert (code, ADD in told) == (3, True)
     assert main(["doctor", "--json"]) == 3
     found = {line["name"]: line for line in json.loads(capsys.readouterr().out)}
     assert found[f"release {VERSION}"] == {
         "name": f"release {VERSION}", "ok": False, "found": f"{state}: {ADD}"
     }  # fmt: skip
-    assert main(["releases", "add", VERSION]) == 0
+    assert main(["exec", "--release", VERSION, "--", "true"]) == 0
     assert state_of(release, capsys) == "yes"
-    assert (release.folder / "left-over").exists() == (spoiled in ("half a base", "another base",
-                                                                  "no base"))  # fmt: skip
+    kept = ("another unfix_start", "half a base", "another base", "no base")
+    assert (release.folder / "left-over").exists() == (spoiled in kept)
 
 
 def test_an_installation_that_fails_leaves_nothing_that_counts(
@@ -119,15 +117,74 @@ def test_an_unknown_version_names_the_known_ones(
     assert pip.calls == []
 
 
-def test_a_release_that_is_not_installed_is_named_with_the_command_that_adds_it(
-    pip: FakePip, capsys: pytest.CaptureFixture[str]
+TRUE = ["--", "true"]
+
+
+@pytest.fixture
+def nothing_here(pip: FakePip, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    """As on a fresh clone: the toy release that these tests have on their path is none."""
+    monkeypatch.setattr(sources, "current", lambda: None)
+    return pip
+
+
+FETCHING: dict[str, tuple[list[str], str]] = {
+    "exec": (["exec", "--release", VERSION, *TRUE],
+             f"installing SGLang {VERSION} (2.6 GB, with torch)"),
+    "show": (["show", "27460", "--release", VERSION],
+             f"fetching the sources of SGLang {VERSION} (15 MB)"),
+    "show of the newest": (["show", "27460"],
+                           f"fetching the sources of SGLang {managed.newest().name} (15 MB)"),
+    "list of one": (["list", "27460", "--release", VERSION],
+                    f"fetching the sources of SGLang {VERSION} (15 MB)"),
+    "drift": (["drift", "27460"], "fetching the sources of 11 releases (165 MB)"),
+    "drift of one": (["drift", "27460", "--release", VERSION],
+                     f"fetching the sources of SGLang {VERSION} (15 MB)"),
+    "bisect": (["bisect", "toggles", "27460", "--release", VERSION, "--dry-run", *TRUE],
+               f"fetching the sources of SGLang {VERSION} (15 MB)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", FETCHING)
+def test_a_command_fetches_what_it_lacks_and_says_how_much_before(
+    nothing_here: FakePip, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words in (
-        ["exec", "--release", VERSION, "--", "true"],
-        ["show", "27460", "--release", VERSION],
-    ):
-        code, told = refusal(words, capsys)
-        assert (code, ADD in told) == (3, True)
+    words, says = FETCHING[command]
+    main(words)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == f"unfix: {says}"
+    assert nothing_here.downloads == (11 if command == "drift" else 1)
+    main(words)
+    assert "SGLang" not in capsys.readouterr().err.partition("unfix: fetching")[2]
+    assert nothing_here.downloads == (11 if command == "drift" else 1)
+
+
+@pytest.mark.parametrize("command", FETCHING)
+def test_without_a_network_a_command_ends_in_one_sentence(
+    nothing_here: FakePip,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def no_network(words: list[str]) -> None:
+        raise NotReady("the package index cannot be reached")
+
+    monkeypatch.setattr(install, "_pip", no_network)
+    words, _ = FETCHING[command]
+    code = main(words)
+    told = capsys.readouterr()
+    if command == "show of the newest":  # its story is told without a release, too
+        assert (code, "states are left out" in told.err) == (0, True)
+        return
+    assert (code, told.out) == (3, "")
+    assert told.err.splitlines()[-1] == "unfix: the package index cannot be reached"
+
+
+def test_the_list_of_toggles_fetches_nothing(
+    nothing_here: FakePip, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list"]) == 0
+    assert "states are left out" in capsys.readouterr().err
+    assert nothing_here.calls == []
 
 
 def test_too_little_room_for_the_base_is_said_before_anything_is_made(

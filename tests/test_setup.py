@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from checkout import BASE_PYTHON, Checkout, copy_of_the_tree, fake_tools
+from checkout import BASE_PYTHON, Checkout, copy_of_the_tree, fake_tools, without_tools
 
 from harness import __version__
 
@@ -65,7 +65,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def made(trees: Path) -> tuple[Checkout, subprocess.CompletedProcess[str]]:
     """A checkout that was set up by the machine's own pip, and what its first call said."""
-    checkout = Checkout(copy_of_the_tree(trees / "made"))
+    checkout = Checkout(without_tools(copy_of_the_tree(trees / "made")))
     return checkout, checkout.call()
 
 
@@ -84,13 +84,20 @@ def test_the_first_call_sets_up_and_answers(made: Made) -> None:
     assert checkout.ready.is_file()
 
 
-@pytest.mark.alone
 def test_the_second_call_starts_at_once_and_runs_no_pip(made: Made, faked: Checkout) -> None:
+    """Against the environment's own Python, in the same seconds: machines and minutes differ."""
     spied = Checkout(made[0].tree, faked.fakes)
     mark = spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns
-    before = time.monotonic()
-    done = spied.call(FAKE_PIP_SAYS="pip was called", **NO_NETWORK)
-    assert time.monotonic() - before < 1.5
+    python = [str(spied.tree / ".venv" / "bin" / "python"), "-P", "-m", "harness", "--version"]
+    least, most = [], []
+    for _ in range(5):
+        before = time.monotonic()
+        subprocess.run(python, env=spied.variables(), cwd="/", capture_output=True, check=True)
+        between = time.monotonic()
+        done = spied.call(FAKE_PIP_SAYS="pip was called", **NO_NETWORK)
+        least.append(between - before)
+        most.append(time.monotonic() - between)
+    assert min(most) < min(least) + 0.5
     assert (done.returncode, done.stdout, done.stderr, spied.pips) == (0, ANSWER, "", [])
     assert (spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns) == mark
 
@@ -113,7 +120,7 @@ def test_it_is_itself_wherever_it_is_called_from(made: Made, tmp_path: Path) -> 
 
 
 def test_a_set_up_killed_during_pip_is_repaired_by_the_next_call(trees: Path) -> None:
-    checkout = Checkout(copy_of_the_tree(trees / "killed"))
+    checkout = Checkout(without_tools(copy_of_the_tree(trees / "killed")))
     with checkout.start() as process:
         until(lambda: runs_pip(process))
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Kernels under check: every access of a launch held against the tensors the launch was given."""
 
-from harness.checking.session import Check, checked
+from harness.checking.check import Check
+from harness.checking.session import checked
 from harness.checking.violations import (
     CannotFollow,
     CudaError,

@@ -16,9 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.checking import modes
+from harness.checking.check import Check
 from harness.checking.launches import Launch, whole_grid
 from harness.checking.memory import POISON, Index
-from harness.checking.session import Check
 from harness.checking.violations import CannotFollow, LostDevice, Violation
 from harness.checking.zones import Guarded, moved
 

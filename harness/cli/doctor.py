@@ -48,6 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def machine() -> list[Line]:
     version = sys.version_info[:2]
+    lacking = install.lacking(version)
+    if version not in install.PYTHONS:
+        lacking = f"managed releases need {install.pythons()}"
     place = next(p for p in (paths.workspace(), *paths.workspace().parents) if p.exists())
     free = shutil.disk_usage(place).free / 2**30
     return [
@@ -55,7 +58,7 @@ def machine() -> list[Line]:
             "python",
             version in install.PYTHONS,
             f"{platform.python_version()} at {sys.executable}"
-            + ("" if version in install.PYTHONS else "; managed releases need {install.pythons()}"),
+            + (f"; {lacking}" if lacking else ""),
         ),
         Line("platform", None, f"{platform.system()} {platform.machine()}"),
         Line("pip", *_pip()),

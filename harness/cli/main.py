@@ -35,7 +35,7 @@ COMMANDS = {
 
 FOLDERS = {"lifecycle": "prove.lifecycle"} | {
     name: f"{name}.command"
-    for name in ("prove", "bisect", "fuzz", "mutate", "eval", "matrix", "report")
+    for name in ("prove", "bisect", "fuzz", "mutate", "eval", "matrix", "report", "test")
 }
 
 

@@ -118,4 +118,4 @@ def say_notes(error: BaseException) -> None:
 
 def say(message: str) -> None:
     """What a command is doing, for the person who waits for it."""
-    print(f"unfix: {message}", file=sys.stderr)
+    sys.stderr.write(f"unfix: {message}\n")  # in one piece, whoever else writes

@@ -12,9 +12,13 @@ from harness import processes
 
 
 @contextlib.contextmanager
-def owning() -> Iterator[None]:
-    """A SIGTERM stops the block as a Ctrl-C does; what was started in it is ended with it."""
-    processes.adopt_orphans()  # of a worker that was ended
+def owning(orphans: bool = True) -> Iterator[None]:
+    """A SIGTERM stops the block as a Ctrl-C does; what was started in it is ended with it.
+
+    So are `orphans` of a worker that was ended; until the end of the block they may be zombies.
+    """
+    if orphans:
+        processes.adopt_orphans()
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield

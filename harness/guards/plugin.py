@@ -14,8 +14,9 @@ from typing import Any
 import hypothesis.core
 import pytest
 
+from harness import device
 from harness.errors import UnfixError
-from harness.guards import absence, cells, device, profiles, recording, replay, sides, unfit
+from harness.guards import absence, cells, profiles, recording, replay, sides, unfit
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching.plan import Change

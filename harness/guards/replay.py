@@ -15,9 +15,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from harness import paths
+from harness import device, paths
 from harness.errors import UnfixError
-from harness.guards import device
 from harness.guards.cells import CELL, Cell, Side
 from harness.patching import boot
 from harness.patching.live import engine

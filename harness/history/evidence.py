@@ -53,7 +53,7 @@ class Evidences:
 
     def _cell(self, line: Line, about: dict[str, str], last: Seen) -> Evidence:
         key = line.thing.release, about["on"], about["toggle"], about["guard"]
-        sides = self.store.history.sides_of(last.run, key)
+        sides = self.store.prove.sides_of(last.run, key)
         telling = next((side for side in sides if side.headline or side.detail), None)
         found = telling or (sides[0] if sides else None)
         if found is None:

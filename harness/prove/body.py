@@ -11,7 +11,8 @@ from typing import Any
 import hypothesis.errors
 import pytest
 
-from harness.guards import absence, device, recording, replay, sides
+from harness import device
+from harness.guards import absence, recording, replay, sides
 from harness.store.prove.values import Outcome, Side
 
 DETAIL = 16000  # characters kept of a traceback

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.store.history import Glances
 from harness.store.prove.table import Proofs
 from harness.store.prove.values import Again, Cell, Outcome, Run, Side, Way
 
@@ -14,19 +13,18 @@ SAME = ("code", "profile")  # settings that decide what a guard does
 class Earlier:
     """Finished runs of the very same guards and toggles, and what their sides came to."""
 
-    def __init__(self, proofs: Proofs, run: Run) -> None:
-        self._proofs = proofs
-        self._sides_of = Glances(proofs.store).sides_of
+    def __init__(self, store: Proofs, run: Run) -> None:
+        self._store = store
         self._run = run
 
     def __call__(self, cell: Cell) -> Iterator[tuple[str, Again]]:
         """Each time that a side of this cell was run, the newest run first."""
-        for run in reversed(self._proofs.all()):
+        for run in reversed(self._store.all()):
             if run.id == self._run.id or run.kind != self._run.kind or run.status != "finished":
                 continue
             if any(run.settings.get(name) != self._run.settings.get(name) for name in SAME):
                 continue
-            for side in self._sides_of(run.id, cell.key):
+            for side in self._store.sides_of(run.id, cell.key):
                 yield from _times(side, cell.sides["buggy"].way, run.id)
 
 

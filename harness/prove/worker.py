@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
+from harness import device
 from harness.errors import UnfixError
-from harness.guards import cells, device, plugin, replay, sides, unfit
+from harness.guards import cells, plugin, replay, sides, unfit
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching import attestation, live

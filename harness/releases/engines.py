@@ -19,7 +19,7 @@ from harness import paths
 
 VARIABLE = "UNFIX_HARNESS"
 START = "unfix_start.py"
-_HERE = paths.PACKAGE / "releases"
+_HERE = paths.PACKAGE / "patching" / "site"
 
 
 def tell(environment: MutableMapping[str, str]) -> None:

@@ -28,6 +28,8 @@ Say = Callable[[str], None]
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 STANDINS = paths.PACKAGE / "releases" / "standins"
 STANDINS_NPU = paths.PACKAGE / "releases" / "standins_npu"
+# Pins that have no wheel for a Python, and what does not work without them.
+LACKS = {(3, 13): {"outlines-core": "SGLang's grammar backend outlines"}}
 GIBIBYTE = 2**30
 # What pip says without a network; the last is all that is left of it with PIP_RETRIES=0.
 UNREACHABLE = ("NewConnectionError", "Temporary failure in name", "Max retries", "ConnectTimeout",
@@ -129,7 +131,8 @@ def _make_base(say: Say) -> None:
     torch = next(str(r) for r in requirements(BASE.lock) if r.name == "torch")
     constrained = "install --no-compile --only-binary :all: -c".split()
     _pip(["--python", str(BASE.python), *constrained, str(BASE.lock), torch])
-    _pip_install(BASE.python, [str(r) for r in requirements(BASE.lock)])
+    lacks = LACKS.get(sys.version_info[:2], {})
+    _pip_install(BASE.python, [str(r) for r in requirements(BASE.lock) if r.name not in lacks])
     done = subprocess.run([BASE.python, "-c", "import torch"], capture_output=True, text=True)
     if done.returncode:
         raise NotReady(f"torch was installed and does not import: {_last_line(done)}")
@@ -140,6 +143,12 @@ def _make_base(say: Say) -> None:
 def pythons() -> str:
     *others, newest = (".".join(map(str, version)) for version in PYTHONS)
     return f"{', '.join(others)} or {newest}"
+
+
+def lacking(python: tuple[int, int]) -> str:
+    """What of SGLang there is not under a Python, in a sentence; '' if there is all."""
+    found = [f"no {what}: {name} has no wheel" for name, what in LACKS.get(python, {}).items()]
+    return f"Python {python[0]}.{python[1]} has {', '.join(found)} for it" if found else ""
 
 
 def _register_operators(site: Path) -> None:

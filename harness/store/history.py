@@ -11,7 +11,6 @@ import msgspec
 from harness.store.eval.values import Judged
 from harness.store.file import StoreFile
 from harness.store.matrix.values import Attempt, Outcome, RanCell
-from harness.store.prove.values import Side
 
 
 class SideGlance(msgspec.Struct, gc=False):
@@ -138,16 +137,6 @@ class Glances:
                 "SELECT cell, data FROM matrix_attempts WHERE run = ? ORDER BY cell, number", (run,)
             ):
                 yield cell, decoder.decode(data)
-
-    def sides_of(self, run: str, key: tuple[str, str, str, str]) -> list[Side]:
-        """The sides of one cell, whole: by release, device, toggle and guard."""
-        with self.store.explained():
-            rows = self.store.db.execute(
-                "SELECT data FROM sides WHERE run = ? AND release = ? AND device = ? "
-                "AND toggle = ? AND guard = ? ORDER BY rowid",
-                (run, *key),
-            ).fetchall()
-            return [msgspec.json.decode(data, type=Side) for (data,) in rows]
 
     def matrix_cell(self, run: str, identity: str) -> RanCell:
         """One cell of a run, with its attempts."""

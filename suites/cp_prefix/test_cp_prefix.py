@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 
 from fixtures import cp_prefix as adapter
 from fixtures import cp_ranks
-from harness import checking
-from harness.guards import device, not_here
+from harness import checking, device
+from harness.guards import not_here
 
 OPERATORS = ("indexer", "attention")
 

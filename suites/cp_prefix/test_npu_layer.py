@@ -24,8 +24,8 @@ from hypothesis import example, given
 
 from fixtures import npu_layer as adapter
 from fixtures.npu_layer import Tokens, Way
-from harness import checking
-from harness.guards import device, not_here
+from harness import checking, device
+from harness.guards import not_here
 
 TOGETHER = (Tokens((3, 8, 1)), Tokens((5, 6)))
 

@@ -20,8 +20,8 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from fixtures import flash_attention as flash
 from fixtures.draft_batches import Batch, padded
-from harness import checking
-from harness.guards import device, not_here
+from harness import checking, device
+from harness.guards import not_here
 
 SPARE = 4
 """Columns that a row of the pool has beyond the longest context, on a server without drafts."""

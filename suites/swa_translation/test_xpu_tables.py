@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fixtures import swa_translation as adapter
 from fixtures import swa_world
-from harness import checking
-from harness.guards import device, not_here
+from harness import checking, device
+from harness.guards import not_here
 
 
 @pytest.mark.xfail(

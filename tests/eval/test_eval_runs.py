@@ -307,10 +307,11 @@ def test_a_fault_that_nobody_knows_is_refused_before_anything_is_served(fakes: F
 
 DRIVER = """
 import functools, sys
-from harness.cli import evaluating, main
+from harness.cli import main
+from harness.cli.eval import running
 from harness.eval import scorer
 module, python = sys.argv[1:3]
-evaluating.Where = functools.partial(evaluating.Where, module=module)
+running.Where = functools.partial(running.Where, module=module)
 if python:
     scorer.python = lambda: python
 sys.exit(main.main(["eval", *sys.argv[3:]]))

@@ -16,6 +16,7 @@ from harness.errors import NotReady, UnfixError
 from harness.fuzz import corpus, failures
 from harness.fuzz.corpus import Corpus
 from harness.fuzz.values import Found
+from harness.releases import install
 
 PASSING = """
 @given(number=st.integers(0, 10**9))
@@ -64,13 +65,18 @@ def test_numbers_are_positive(words: list[str], capsys: pytest.CaptureFixture[st
     assert f"{words[0]} is a positive number, and not {words[1]}" in says
 
 
-def test_a_release_that_is_not_installed_is_named_with_the_way_to_have_it(
+def test_a_release_that_can_be_had_from_nowhere_is_named_and_nothing_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def pip(words: list[str]) -> None:
+        raise NotReady("the package index cannot be reached")
+
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    code, says = refusal(["--release", "0.5.18"], capsys)
-    assert code == 3
-    assert "SGLang 0.5.18 is not installed here: `unfix releases add 0.5.18` does it" in says
+    monkeypatch.setattr(install, "_pip", pip)
+    assert main(["fuzz", "--release", "0.5.18"]) == 3
+    says = capsys.readouterr().err
+    assert says.startswith("unfix: installing SGLang 0.5.18 (2.6 GB, with torch)\n")
+    assert says.splitlines()[-1] == "unfix: the package index cannot be reached"
 
 
 def test_a_release_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ variants:
 """
 CONFTEST = """
 import os, sys, types
-from harness.guards import device
+from harness import device
 device.get = lambda: "cuda"
 
 violations = types.ModuleType("harness.checking.violations")

@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
         new.releases = []
     else:
         new = _new_run(arguments, kind, asked)
+    _say_how_long(asked, new, store)
     stopped = _go(asked, new, store)
     done = store.prove.get(new.id)
     code = pages.finish(kinds.PROVE, [done], arguments)
@@ -95,12 +96,25 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
     return code
 
 
+def _say_how_long(asked: Asked, new: Run, store: Store) -> None:
+    from harness.prove import expecting
+    from reports.shared import texts
+
+    earlier = [run for run in store.prove.all() if run.kind == new.kind and run.id != new.id]
+    whole = (store.prove.whole(run) for run in reversed(earlier[-expecting.RUNS :]))
+    seconds = expecting.seconds(asked, new, whole)
+    if seconds is None:
+        options.say("no earlier run like this one is here to tell how long it takes")
+    else:
+        options.say(f"about {texts.duration(seconds)}, from what earlier runs here took")
+
+
 def _earlier(arguments: argparse.Namespace, kind: str, store: Store) -> Run | None:
     """The run that this one goes on with or repeats in part."""
     if arguments.resume is not None and arguments.failed is not None:
         raise UnfixError("--resume goes on with a run, --failed makes a new one: say one of them")
     if arguments.resume is not None:
-        runs = store.prove.with_cells(None if arguments.resume else kind)
+        runs = [run for run in store.prove.all() if arguments.resume or run.kind == kind]
         found = store.prove.whole(resuming.stopped(runs, arguments.resume, "run"))
     elif arguments.failed is not None:
         found = store.prove.get(arguments.failed or store.prove.latest(kind).id)
@@ -249,6 +263,7 @@ def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
     settings = {name: getattr(arguments, name) for name in SETTINGS}
     settings["code"] = code_of(arguments.toggles, _guards(arguments.words))
     settings["commit"] = machine.commit()
+    settings["jobs"] = asked.jobs
     settings["toggles"] = [str(folder.resolve()) for folder in arguments.toggles]
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

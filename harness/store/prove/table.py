@@ -86,15 +86,12 @@ class Proofs(Table[Run, Run]):
             ).fetchall()
         return [_run(row) for row in rows]
 
-    def with_cells(self, kind: str | None = None) -> list[Run]:
-        """The runs of a kind that met any cells, without them: a wrong call met none."""
+    def latest(self, kind: str | None = None) -> Run:
+        """The newest run of a kind that met any cells, without them: a wrong call met none."""
         with self.store.explained():
             some = {name for (name,) in self.store.db.execute("SELECT DISTINCT run FROM cells")}
-        return [run for run in self.all() if kind in (None, run.kind) and run.id in some]
-
-    def latest(self, kind: str | None = None) -> Run:
-        runs = [run for run in self.all() if kind in (None, run.kind)]
-        for run in reversed(runs[-1:] + self.with_cells(kind)):
+        runs = [run for run in reversed(self.all()) if kind in (None, run.kind)]
+        for run in [run for run in runs if run.id in some] + runs[:1]:
             return run
         what = f"`unfix {kind}`" if kind else "anything"
         raise UnfixError(f"{self.store.file} holds no run of {what} yet")
@@ -109,6 +106,16 @@ class Proofs(Table[Run, Run]):
         with self.store.explained():
             run.cells = self._cells(run.id)
         return run
+
+    def sides_of(self, run: str, key: tuple[str, str, str, str]) -> list[Side]:
+        """The sides of one cell, whole: by release, device, toggle and guard."""
+        with self.store.explained():
+            rows = self.store.db.execute(
+                "SELECT data FROM sides WHERE run = ? AND release = ? AND device = ? "
+                "AND toggle = ? AND guard = ? ORDER BY rowid",
+                (run, *key),
+            ).fetchall()
+            return [msgspec.json.decode(data, type=Side) for (data,) in rows]
 
     def took(self) -> dict[tuple[str, str, str], float]:
         """Seconds by toggle, guard and side, over all runs."""

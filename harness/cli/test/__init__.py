@@ -1,0 +1,1 @@
+"""`unfix test`: the parts that this project's own tests run in, side by side."""

@@ -1,0 +1,69 @@
+"""Which tests run together: one process each, so that a release is imported once a process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.releases import install, managed
+
+# Those that take longest begin first, so that none is left for the end; the others follow.
+LONGEST = ("mutate", "prove", "eval", "*.py", "fuzz")
+# Of these, the Python says what they can test.
+ELSEWHERE = ("kernels", "releases")
+NOT_ALONE = ("-m", "not alone")
+# What must hold of every release; the guards, which need a fix in or out, are `unfix prove`'s.
+PROPERTIES = ("suites", "-m", "not guards", "--profile", "smoke")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One pytest process: which tests, under which Python, Triton compiled or interpreted."""
+
+    name: str
+    python: str
+    words: tuple[str, ...]
+    interpret: bool = False
+
+
+def side_by_side(tests: Path, releases: Sequence[managed.Release]) -> list[Part]:
+    """All but those that measure their own time."""
+    folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
+    ours = sorted({"*.py", *folders} - set(ELSEWHERE), key=_turn)
+    base = str(install.base_python())
+    return [
+        *(
+            Part(f"tests/{name}", sys.executable, (*_words(tests, name), *NOT_ALONE))
+            for name in ours
+        ),
+        *(_suites(release) for release in releases),
+        *(_of_a_release(release) for release in releases),
+        Part("tests/kernels/interpreted", base, ("tests/kernels/interpreted",), interpret=True),
+        Part("tests/kernels/compiled", base, ("tests/kernels/compiled",)),
+        Part("tests/kernels/gpu", base, ("tests/kernels/gpu",)),
+    ]
+
+
+def alone(tests: Path) -> Part:
+    apart = tuple(f"--ignore={tests.name}/{name}" for name in ELSEWHERE)
+    return Part("tests that measure time", sys.executable, (tests.name, *apart, "-m", "alone"))
+
+
+def _turn(name: str) -> tuple[int, str]:
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST), name
+
+
+def _words(tests: Path, name: str) -> list[str]:
+    if name != "*.py":
+        return [f"{tests.name}/{name}"]
+    return [f"{tests.name}/{file.name}" for file in sorted(tests.glob("test_*.py"))]
+
+
+def _suites(release: managed.Release) -> Part:
+    return Part(f"suites on {release.name}", str(release.python), PROPERTIES, interpret=True)
+
+
+def _of_a_release(release: managed.Release) -> Part:
+    return Part(f"tests/releases on {release.name}", str(release.python), ("tests/releases",))

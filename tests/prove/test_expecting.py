@@ -1,0 +1,69 @@
+"""How long a run is said to take, from runs that were stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.prove import expecting
+from harness.prove.plan import Asked, Target
+from harness.registry import catalogue
+from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side
+
+TOGGLE = next(iter(catalogue.load()))
+SETTINGS: dict[str, Any] = {
+    "device": "cpu",
+    "profile": "smoke",
+    "words": [],
+    "k": None,
+    "shard": "1/1",
+    "jobs": 2,
+}
+
+
+def asked(*releases: str, jobs: int = 2) -> Asked:
+    tree: Any = None
+    targets = [Target(name, Path("python"), tree) for name in releases]
+    return Asked("prove", targets, [TOGGLE], named=False, jobs=jobs)
+
+
+def earlier(*releases: str, seconds: float, **settings: object) -> Run:
+    """A run whose imports took 20 s each, and whose four tests on each release 10 s each."""
+    cells = []
+    for name in releases:
+        for guard in ("one", "two"):
+            cell = Cell(guard, TOGGLE.id, name, "cpu", "fixed")
+            for side in ("fixed", "buggy"):
+                cell.sides[side] = Side(side, Outcome.PASSED, seconds=10)
+            cells.append(cell)
+    met = [OnRelease(name, "cpu", seconds_to_start=20) for name in releases]
+    return Run(
+        "run", "prove", "", "finished", seconds, [], {**SETTINGS, **settings}, met, [], cells
+    )
+
+
+NEW = Run("new", "prove", "", settings=SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("releases", "jobs", "expected"),
+    [(["0.5.9"], 2, 40), (["0.5.9"], 1, 60), (["0.5.9", "0.5.18"], 2, 60), (["0.5.23"], 2, None)],
+)
+def test_imports_run_one_ahead_and_tests_side_by_side(
+    releases: list[str], jobs: int, expected: float | None
+) -> None:
+    runs = [earlier("0.5.9", "0.5.18", seconds=60)]
+    assert expecting.seconds(asked(*releases, jobs=jobs), NEW, runs) == expected
+
+
+def test_a_slow_machine_is_known_by_its_last_run() -> None:
+    assert expecting.seconds(asked("0.5.9"), NEW, [earlier("0.5.9", seconds=60)]) == 60
+
+
+def test_runs_of_another_kind_tell_nothing() -> None:
+    for other in ({"profile": "nightly"}, {"device": "cuda"}, {"words": ["my_suites"]}):
+        assert (
+            expecting.seconds(asked("0.5.9"), NEW, [earlier("0.5.9", seconds=9, **other)]) is None
+        )

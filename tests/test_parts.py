@@ -1,0 +1,146 @@
+"""`unfix test`: every test is in one part, parts run side by side, one line sums them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.cli import main
+from harness.cli.test import command, parts, running
+from harness.cli.test.parts import Part
+from harness.releases import managed
+
+TESTS = paths.project() / "tests"
+GREEN = "def test_one(): pass\ndef test_two(): pass\n"
+SKIPPED = "import pytest\n@pytest.mark.skip(reason='n/a: no such thing')\ndef test_here(): pass\n"
+NONE = "def nothing(): pass\n"
+RED = "def test_red(): assert 'left' == 'right'\n"
+DEAD = "import os, signal\ndef test_dead(): os.kill(os.getpid(), signal.SIGKILL)\n"
+
+Runs = Callable[..., int]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """All parts of a project that has these files, each of them a part."""
+
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # none is needed, and they take long
+
+    def run(*texts: str, alone: str = GREEN, words: tuple[str, ...] = ()) -> int:
+        made = []
+        for number, text in enumerate((*texts, alone)):
+            file = tmp_path / f"test_{number}.py"
+            file.write_text(text)
+            made.append(Part(f"part-{number}", sys.executable, (str(file),)))
+        monkeypatch.setattr(parts, "side_by_side", lambda tests, releases: made[:-1])
+        monkeypatch.setattr(parts, "alone", lambda tests: made[-1])
+        return command.all_parts([], list(words), paths.project())
+
+    return run
+
+
+def test_every_test_file_is_of_one_part() -> None:
+    releases = [managed.get(name) for name in command.INSTALLED]
+    planned = parts.side_by_side(TESTS, releases)
+    words = [word for part in planned for word in part.words if word.startswith("tests")]
+    once = list(dict.fromkeys(words))
+    assert sorted(words) == sorted([*once, *["tests/releases"] * (len(releases) - 1)])
+    for file in TESTS.rglob("test_*.py"):
+        name = str(file.relative_to(paths.project()))
+        if name.startswith("tests/toy/"):
+            continue
+        assert [w for w in once if name == w or name.startswith(f"{w}/")], f"nobody runs {name}"
+    assert {part.python for part in planned if part.name.startswith("suites")} == {
+        str(release.python) for release in releases
+    }
+
+
+def test_one_line_sums_all_parts(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert runs(GREEN, SKIPPED) == 0
+    said = capfd.readouterr()
+    assert said.out.splitlines()[-1].startswith("=== 4 passed, 1 skipped in ")
+    assert said.out.splitlines()[-1].endswith("s ===")
+    assert "1 not run: n/a: no such thing" in said.out
+    assert "test_1.py" in said.out.split("no such thing\n")[1]
+    for number in (1, 2, 3):
+        assert f"unfix: part {number} of 3: part-{number - 1}\n" in said.err
+    assert "unfix: part 1 of 3: part-0: 2 passed in " in said.err
+
+
+def test_a_red_part_is_shown_whole_and_named(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert runs(RED, GREEN) == 1
+    said = capfd.readouterr().out
+    assert "AssertionError: assert 'left' == 'right'" in said
+    assert "RED part-0 (exit code 1), again: " in said
+    assert said.splitlines()[-1].startswith("=== 1 failed, 4 passed in ")
+
+
+def test_a_part_that_dies_is_red(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert runs(GREEN, DEAD) == 1
+    assert "RED part-1 (exit code -9)" in capfd.readouterr().out
+
+
+def test_what_is_alone_can_be_red(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert runs(GREEN, alone=RED) == 1
+    assert "RED part-1" in capfd.readouterr().out
+
+
+def test_a_part_without_tests_is_red_unless_the_caller_chose_others(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert runs(NONE, GREEN) == 1
+    assert "RED part-0 (exit code 5)" in capfd.readouterr().out
+    assert runs(RED, GREEN, words=("-k", "test_one")) == 0
+    assert runs(RED, GREEN, words=("-k", "nobody")) == 1
+    assert capfd.readouterr().out.splitlines()[-1].startswith("=== no tests ran in ")
+
+
+def test_what_cannot_be_called_is_red(runs: Runs) -> None:
+    assert runs(GREEN, words=("--no-such-option",)) == 1
+
+
+TOGETHER = """
+import os, pathlib, time
+def test_it():
+    here = pathlib.Path({folder!r}, str(os.getpid()))
+    here.touch()
+    time.sleep(0.5)
+    most = len(list(here.parent.iterdir()))
+    pathlib.Path({folder!r} + ".most").open("a").write(f"{{most}}\\n")
+    here.unlink()
+"""
+
+
+def test_no_more_run_at_once_than_asked_and_no_fewer(tmp_path: Path) -> None:
+    folder = tmp_path / "going"
+    folder.mkdir()
+    made = []
+    for number in range(5):
+        file = tmp_path / f"test_{number}.py"
+        file.write_text(TOGETHER.format(folder=str(folder)))
+        made.append(Part(str(number), sys.executable, (str(file),)))
+    begun: list[Part] = []
+    ended = list(running.run(made, [], paths.project(), 2, begun.append))
+    assert [one.code for one in ended] == [0] * 5
+    assert begun == made
+    most = [int(line) for line in (tmp_path / "going.most").read_text().split()]
+    assert (len(most), max(most)) == (5, 2)
+
+
+def test_what_is_compiled_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    part = Part("", sys.executable, (), interpret=True)
+    given = running.environment(part, paths.project())
+    assert "PYTHONDONTWRITEBYTECODE" not in given
+    assert given["TRITON_INTERPRET"] == "1"
+    assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
+
+
+def test_a_path_that_is_not_there_is_a_wrong_call(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["test", "tests/test_nothing.py"]) == 2
+    assert "there is no tests/test_nothing.py" in capfd.readouterr().err
