@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 

@@ -93,11 +93,11 @@ class Check:
         self.launches.refused.clear()
 
     def opened(self, stack: contextlib.ExitStack) -> None:
-        from harness.checking.interpreter import Interpreter
+        from harness.checking.launching import Session
 
         stack.enter_context(modes.HereOnly(self._memory))
         stack.enter_context(modes.Writes(self._memory))
-        stack.enter_context(Interpreter(self._memory, self.launches))
+        stack.enter_context(Session(self._memory, self.launches))
 
 
 @contextlib.contextmanager

@@ -26,11 +26,10 @@ PROPERTIES = ("suites", "-m", "not guards", "--profile", "smoke", "-n", "2")
 
 @dataclass(frozen=True)
 class Session:
-    """One pytest run: which tests, under which Python, Triton compiled or interpreted."""
+    """One pytest run: which tests, and under which Python."""
 
     python: str
     words: tuple[str, ...]
-    interpret: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,20 +70,16 @@ def sessions(releases: list[managed.Release]) -> list[Session]:
         Session(sys.executable, ("tests", *elsewhere, "-m", "not alone", *BY_FILE)),
         Session(sys.executable, ("tests", *elsewhere, "-m", "alone")),
         Session(sys.executable, ("tests/searches", "-n", "2")),
-        Session(base, ("tests/kernels/interpreted",), interpret=True),
+        Session(base, ("tests/kernels/checked",)),
         Session(base, ("tests/kernels/compiled",)),
         Session(base, ("tests/kernels/gpu",)),
         *(Session(str(release.python), ("tests/releases",)) for release in releases),
-        *(Session(str(release.python), PROPERTIES, interpret=True) for release in releases),
+        *(Session(str(release.python), PROPERTIES) for release in releases),
     ]
 
 
 def session_code(session: Session, words: list[str], root: Path) -> int:
     command = [session.python, "-m", "pytest", *session.words, *words]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(root),
-        "TRITON_INTERPRET": "1" if session.interpret else "0",
-    }
+    environment = {**os.environ, "PYTHONPATH": str(root)}
     options.say(f"{' '.join(session.words or words)} under {session.python}")
     return subprocess.run(command, cwd=root, env=environment).returncode
