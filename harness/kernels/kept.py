@@ -17,13 +17,21 @@ Made = TypeVar("Made")
 
 def kept(what: str, key: str, make: Callable[[], Made]) -> Made:
     """From disk, or made and put there; a file that cannot be read is made again."""
-    place = paths.state() / "kernels" / what / key[:2] / key
+    place = _place(what, key)
     with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError):
         return pickle.loads(place.read_bytes())  # type: ignore[no-any-return]
     made = make()
     with contextlib.suppress(OSError):  # a disk that is full or not ours costs time and no answer
         _put(place, pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL))
     return made
+
+
+def is_kept(what: str, key: str) -> bool:
+    return _place(what, key).exists()
+
+
+def _place(what: str, key: str) -> Path:
+    return paths.state() / "kernels" / what / key[:2] / key
 
 
 def _put(place: Path, content: bytes) -> None:

@@ -9,9 +9,10 @@ An integer that is on its way into an address has a twin: 0, or the number of a 
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from harness.kernels import flow
@@ -52,9 +53,6 @@ class Lowered:
     writes: dict[int, tuple[int, ...]]
     roams: bool  # some pointers have no known origin
     talks: bool  # programs tell each other something by atomics
-
-    def without_text(self) -> Lowered:
-        return replace(self, text="")
 
 
 class Lowering:
@@ -288,27 +286,41 @@ class Lowering:
                 self.code.start(labels[block.label])
                 for argument in block.arguments:
                     self._arrive(argument)
-            self._block(block)
-            last = block.operations[-1]
-            if last.name == "tt.return":
-                self.code.do("ret i32 0")
-            elif last.name == "cf.br":
-                self._leave_for(last, 0)
-                self.code.jump(labels[last.successors[0]])
-            elif last.name == "cf.cond_br":
-                condition = self.scalars[last.operands[0]]
-                true, false = self.code.name("true"), self.code.name("false")
-                self.code.do(f"br i1 {condition}, label %{true}, label %{false}")
-                for place, label in enumerate((true, false)):
-                    self.code.start(label)
-                    self._leave_for(last, place)
-                    self.code.jump(labels[last.successors[place]])
-            else:
-                raise Refused(last.name)
+            with self._scope():
+                self._block(block)
+                self._leave(block.operations[-1], labels)
+
+    def _leave(self, last: Operation, labels: dict[str, str]) -> None:
+        """From one block of a function to the next."""
+        if last.name == "tt.return":
+            self.code.do("ret i32 0")
+        elif last.name == "cf.br":
+            self._leave_for(last, 0)
+            self.code.jump(labels[last.successors[0]])
+        elif last.name == "cf.cond_br":
+            condition = self.scalars[last.operands[0]]
+            true, false = self.code.name("true"), self.code.name("false")
+            self.code.do(f"br i1 {condition}, label %{true}, label %{false}")
+            for place, label in enumerate((true, false)):
+                self.code.start(label)
+                self._leave_for(last, place)
+                self.code.jump(labels[last.successors[place]])
+        else:
+            raise Refused(last.name)
 
     def _leave_for(self, branch: Operation, place: int) -> None:
         label, values = flow.successors(branch)[place]
-        self._pass(self._arguments[label], values)
+        with self._scope():
+            self._pass(self._arguments[label], values)
+
+    @contextlib.contextmanager
+    def _scope(self) -> Iterator[None]:
+        """What may not run, or not be there any more: a view held inside is held inside alone."""
+        before = self.buffers.keys() & self.views.keys()
+        yield
+        for value in (self.buffers.keys() & self.views.keys()) - before:
+            del self.buffers[value]
+            self.wraps.buffers.pop(value, None)
 
     def _block(self, block: Block) -> None:
         for operation in block.operations:
@@ -428,7 +440,7 @@ class Lowering:
         for value in carried:
             self._carry(value)
         self._pass(tuple(carried), operation.operands[3:])
-        with code.loop(turns) as index:
+        with code.loop(turns) as index, self._scope():
             offset = code.let(f"mul i64 {index}, {by}")
             at = code.let(f"add i64 {low}, {offset}")
             self.scalars[induction] = (
@@ -451,8 +463,9 @@ class Lowering:
         for label, region in zip(labels, operation.regions, strict=True):
             code.start(label)
             if region.blocks:
-                self._block(region.block)
-                self._pass(operation.results, flow.terminator(region).operands)
+                with self._scope():
+                    self._block(region.block)
+                    self._pass(operation.results, flow.terminator(region).operands)
             code.jump(end)
         code.start(end)
         for result in operation.results:
@@ -475,15 +488,17 @@ class Lowering:
             self.report(Fault.WAITS, site)
         for value in before.block.arguments:
             self._arrive(value)
-        self._block(before.block)
         condition = flow.terminator(before)
-        self._pass(after.block.arguments, condition.operands[1:])
+        with self._scope():
+            self._block(before.block)
+            self._pass(after.block.arguments, condition.operands[1:])
         code.do(f"br i1 {self.scalars[condition.operands[0]]}, label %{body}, label %{end}")
         code.start(body)
         for value in after.block.arguments:
             self._arrive(value)
-        self._block(after.block)
-        self._pass(before.block.arguments, flow.terminator(after).operands)
+        with self._scope():
+            self._block(after.block)
+            self._pass(before.block.arguments, flow.terminator(after).operands)
         code.jump(head)
         code.start(end)
         self._alias(operation.results, after.block.arguments)
