@@ -1,6 +1,6 @@
 """Kernels under check: every access of a launch held against the tensors the launch was given."""
 
-from harness.checking.session import Check, checked
+from harness.checking.session import Check, checked, unwatched
 from harness.checking.violations import (
     CannotFollow,
     CudaError,
@@ -28,5 +28,6 @@ __all__ = [
     "Violation",
     "Wrapped",
     "checked",
+    "unwatched",
     "virtual",
 ]

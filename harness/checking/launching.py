@@ -74,8 +74,12 @@ _process: _Process | None = None
 class Session:
     """Launches under check, from `__enter__` to `__exit__`."""
 
-    def __init__(self, memory: Memory, launches: Launches) -> None:
+    def __init__(
+        self, memory: Memory, launches: Launches, exact: bool, trusting: bool = False
+    ) -> None:
         self._memory = memory
+        self._exact = exact  # products of float32, where a GPU would take tf32
+        self._trusting = trusting  # addresses that kernels load, whatever they are
         self._launches = launches
         self._running: Launch | None = None
         self._undo: list[Any] = []
@@ -132,17 +136,20 @@ class Session:
             self._launches.ends(launch)
 
     def _program(self, name: str, kernel: Any, binder: Any, bound: Any) -> native.Program:
-        found = binder.programs.get(bound.key)
+        key = (bound.key, self._exact)
+        found = binder.programs.get(key)
         if found is None:
             try:
                 found = native.program_of(
-                    frontend.key_of(kernel, bound), lambda: kernels.graph_of(kernel, bound)
+                    frontend.key_of(kernel, bound),
+                    lambda: kernels.graph_of(kernel, bound),
+                    self._exact,
                 )
             except Exception as error:
                 raise CannotFollow(
                     f"{name}: the checker cannot follow it: {_words(error)}"
                 ) from error
-            binder.programs[bound.key] = found
+            binder.programs[key] = found
         return found
 
     def _run(self, launch: Launch, kernel: Any, binder: Any, bound: Any) -> None:
@@ -157,7 +164,7 @@ class Session:
         tables = Tables(
             lowered,
             spans,
-            list(self._memory.living()) if lowered.roams else (),
+            None if self._trusting else list(self._memory.living()),
             programs,
             process.shadows,
             lambda number: _coordinates(number, launch.grid),
@@ -176,7 +183,7 @@ class Session:
             _address(arguments),
             _address(regions),
             _address(storages),
-            len(tables.known),
+            len(tables.everything) // len(Region),
             process.next,
             0,
             process.wraps.ctypes.data,

@@ -19,6 +19,7 @@ from harness.native.lowering import Lowered
 
 _SHARED = 1 << 30  # bytes of address space; memory is what is touched
 _NOTHING = (0,) * len(Region)
+_ANYWHERE = (0, (1 << 63) - 1, 0, (1 << 63) - 1, *_NOTHING[4:])  # no shadows beside it
 
 
 class Shadow:
@@ -73,7 +74,7 @@ class Tables:
         self,
         lowered: Lowered,
         spans: Sequence[Span | None],
-        known: Sequence[Storage],
+        known: Sequence[Storage] | None,
         programs: Sequence[Program] | range,
         shadows: Shadows,
         coordinates: Any,
@@ -87,8 +88,10 @@ class Tables:
         self.parameters: list[int] = []
         for span in spans:
             self.parameters += _NOTHING if span is None else self._region(span)
-        self.known = sorted(known, key=lambda storage: storage.start) if lowered.roams else []
+        self.known = list(known or ()) if lowered.roams else []
         self.everything: list[int] = []
+        if known is None:
+            self.everything += _ANYWHERE
         for storage in self.known:
             self.everything += [storage.start, storage.end, *self._of(storage)]
 

@@ -29,8 +29,9 @@ class Check:
 
     device = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool = False) -> None:
         self.launches = Launches()
+        self._exact = exact
         self._memory = Memory()
 
     def fence(
@@ -97,16 +98,20 @@ class Check:
 
         stack.enter_context(modes.HereOnly(self._memory))
         stack.enter_context(modes.Writes(self._memory))
-        stack.enter_context(Session(self._memory, self.launches))
+        stack.enter_context(Session(self._memory, self.launches, self._exact))
 
 
 @contextlib.contextmanager
-def checked(device: str | None = None) -> Any:
-    """A session on this device, or on the one that the run was asked for."""
+def checked(device: str | None = None, exact: bool = False) -> Any:
+    """A session on this device, or on the one that the run was asked for.
+
+    `exact`: on a CPU, products of float32 are exact where a GPU would take tf32. Else they are
+    refused, since nothing says what they come to.
+    """
     from harness.guards import device as chosen
 
     where = device or chosen.get()
-    check = Check() if where == "cpu" else _compiled()
+    check = Check(exact) if where == "cpu" else _compiled()
     if not _ACTIVE.acquire(blocking=False):
         raise RuntimeError("a checked session is open already: they do not nest")
     try:
@@ -117,6 +122,19 @@ def checked(device: str | None = None) -> Any:
             raise check.launches.refused[0]
     finally:
         _ACTIVE.release()
+
+
+@contextlib.contextmanager
+def unwatched() -> Any:
+    """Triton's kernels run on this CPU, their accesses held against their tensors.
+
+    Nothing of torch is watched, and products of float32 are exact: for code that is to be run
+    rather than checked, on a machine where nothing else runs its kernels.
+    """
+    from harness.checking.launching import Session
+
+    with Session(Memory(), Launches(), exact=True, trusting=True):
+        yield
 
 
 def _compiled() -> Check:

@@ -197,6 +197,8 @@ def scan(own: Lowering, operation: Operation) -> None:
 
 # Products
 
+_IEEE = 2  # of Triton's input precisions
+
 
 def dot(own: Lowering, operation: Operation) -> None:
     """In float32, products exact, summed in the order of the inner axis."""
@@ -204,7 +206,7 @@ def dot(own: Lowering, operation: Operation) -> None:
     a, b, c = operation.operands
     kinds = {a.kind.element, b.kind.element}
     whole = kinds == {"i8"}
-    if "f32" in kinds and operation.number("inputPrecision") != 2:
+    if "f32" in kinds and operation.number("inputPrecision") != _IEEE and not own.exact:
         raise Refused("tl.dot of float32 in tf32: only input_precision='ieee' is exact")
     known = {"f16", "bf16", "f32", *EIGHTS}
     if not whole and (kinds - known or c.kind.element not in ("f32", "f16")):

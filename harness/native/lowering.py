@@ -56,8 +56,9 @@ class Lowered:
 
 
 class Lowering:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, exact: bool = False) -> None:
         self.graph = graph
+        self.exact = exact  # products of float32, where a GPU would take tf32
         self.code = Function("define internal i32 @program(ptr %context, i32 %x, i32 %y, i32 %z)")
         self.origins = flow.origins(graph)
         self.addressing = flow.addressing(graph)

@@ -82,13 +82,13 @@ def ready() -> Machine:
     return machine
 
 
-def program_of(key: str, graph: Callable[[], Graph]) -> Program:
+def program_of(key: str, graph: Callable[[], Graph], exact: bool) -> Program:
     """The program of this key; the graph is asked for only where it has to be made."""
-    key = hashlib.sha256((key + _host()).encode()).hexdigest()
+    key = hashlib.sha256(f"{key} {_host()} {exact}".encode()).hexdigest()
     thorough = is_kept(_FOLDERS[True], key)
 
     def made() -> _Stored:
-        lowered = Lowering(graph()).lowered()
+        lowered = Lowering(graph(), exact).lowered()
         return _Stored(lowered, ready().compiled(lowered.text, thorough=False))
 
     return Program(key, kept(_FOLDERS[thorough], key, made), thorough)
