@@ -9,6 +9,7 @@ What has no entry, and what an entry does not know to be right, is refused by na
 from __future__ import annotations
 
 import functools
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -84,7 +85,24 @@ def _bits(value: float, element: str) -> int:
         return int(struct.unpack("<H", struct.pack("<e", value))[0])
     if element == "bf16":
         return int(struct.unpack("<I", struct.pack("<f", value))[0]) >> 16
-    raise Refused(f"a constant of {element}: {value}")
+    codes = [code for code in range(256) if _eight(code, element) == value]
+    if not codes:
+        raise Refused(f"a constant of {name_of(element)}: {value}")
+    return codes[-1] if math.copysign(1.0, value) < 0 else codes[0]
+
+
+def _eight(code: int, element: str) -> float:
+    """The value of a finite number's code in one of the 8-bit formats."""
+    if element not in EIGHTS:
+        raise Refused(f"a constant of {element}")
+    _, mantissa_bits, bias, largest = EIGHTS[element]
+    size = code & 0x7F
+    if size > largest:
+        return math.nan
+    exponent, mantissa = size >> mantissa_bits, size & ((1 << mantissa_bits) - 1)
+    whole = mantissa + (1 << mantissa_bits if exponent else 0)
+    value = math.ldexp(whole, max(exponent, 1) - bias - mantissa_bits)
+    return -value if code & 0x80 else value
 
 
 def _of_bits(bits: int, element: str) -> str:
