@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
-
 
 import pytest
 

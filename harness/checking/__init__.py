@@ -1,6 +1,6 @@
 """Kernels under check: every access of a launch held against the tensors the launch was given."""
 
-from harness.checking.session import Check, checked, unwatched
+from harness.checking.session import Check, checked, make_ready, unwatched
 from harness.checking.violations import (
     CannotFollow,
     CudaError,
@@ -28,6 +28,7 @@ __all__ = [
     "Violation",
     "Wrapped",
     "checked",
+    "make_ready",
     "unwatched",
     "virtual",
 ]

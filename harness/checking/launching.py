@@ -71,6 +71,14 @@ class _Process:
 _process: _Process | None = None
 
 
+def make_ready() -> _Process:
+    global _process
+    native.ready()
+    if _process is None:
+        _process = _Process()
+    return _process
+
+
 class Session:
     """Launches under check, from `__enter__` to `__exit__`."""
 
@@ -85,9 +93,7 @@ class Session:
         self._undo: list[Any] = []
 
     def __enter__(self) -> Session:
-        global _process
-        if _process is None:
-            _process = _Process()
+        self._process = make_ready()
         session = self
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -137,7 +143,7 @@ class Session:
 
     def _program(self, name: str, kernel: Any, binder: Any, bound: Any) -> native.Program:
         key = (bound.key, self._exact)
-        found = binder.programs.get(key)
+        found: native.Program | None = binder.programs.get(key)
         if found is None:
             try:
                 found = native.program_of(
@@ -153,8 +159,7 @@ class Session:
         return found
 
     def _run(self, launch: Launch, kernel: Any, binder: Any, bound: Any) -> None:
-        assert _process is not None
-        process = _process
+        process = self._process
         program = self._program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
         values, spans = self._arguments(launch, bound, lowered)
@@ -172,9 +177,13 @@ class Session:
         arguments = struct.pack(f"<{len(values)}Q", *values)
         regions = struct.pack(f"<{len(tables.parameters)}q", *tables.parameters)
         storages = struct.pack(f"<{len(tables.everything)}q", *tables.everything)
-        named = struct.pack(f"<{3 * len(chosen)}q", *(side for one in chosen for side in one)) if chosen else b""
+        named = (
+            struct.pack(f"<{3 * len(chosen)}q", *(side for one in chosen for side in one))
+            if chosen
+            else b""
+        )
         context = process.context
-        context[:] = (
+        context[:] = [
             *launch.grid,
             _address(named) if chosen else 0,
             len(programs),
@@ -189,7 +198,7 @@ class Session:
             process.wraps.ctypes.data,
             0,
             0,
-        )
+        ]
         process.next += len(programs) + 1
         wrong = program.launch(ctypes.addressof(context))
         if wrong:
@@ -202,16 +211,16 @@ class Session:
     def _told(
         self, launch: Launch, lowered: Any, spans: Any, tables: Tables, programs: Any, regions: int
     ) -> Told:
-        assert _process is not None
-        first = int(_process.context[Context.FIRST])
-        numbers = tuple(_process.report)
-        wraps = _process.wraps
+        context = self._process.context
+        first = int(context[Context.FIRST])
+        numbers = tuple(self._process.report)
+        wraps = self._process.wraps
 
         def program_of(number: int) -> Program:
             found = programs[number - first]
             return _coordinates(found, launch.grid) if isinstance(found, int) else found
 
-        table, size = int(_process.context[Context.STORAGES]), len(Region) * 8
+        table, size = int(context[Context.STORAGES]), len(Region) * 8
         place = (numbers[Report.REGION] - table) // size
         inside = numbers[Report.REGION] >= table and place < len(tables.known)
         return Told(
@@ -276,7 +285,7 @@ class Session:
 
 def _address(packed: bytes) -> int:
     """Where the bytes lie: they must outlive the call that is given this."""
-    return ctypes.cast(packed, ctypes.c_void_p).value or 0
+    return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
 
 
 def _coordinates(number: int, grid: Program) -> Program:
@@ -301,5 +310,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, native.Refused):
         return text
     return f"Triton refuses it: {type(error).__name__}: {text}"
-
-

@@ -1,4 +1,4 @@
-"""The tables that a compiled kernel is given: what each pointer may reach, and the shadows beside it.
+"""The tables a compiled kernel is given: what each pointer may reach, and the shadows beside it.
 
 Shadows of who wrote and who read an element mean something for one launch only. So they share one
 mapping, used again by each launch: numbers of earlier launches are too small to count.
@@ -27,7 +27,7 @@ class Shadow:
 
     def __init__(self) -> None:
         self._room = untouched(_SHARED)
-        self._start = self._room.data_ptr()
+        self._start = int(self._room.data_ptr())
         self._used = 0
         self._own: list[Any] = []
 
@@ -157,7 +157,9 @@ class Tables:
         return self._programs
 
     def _mask(self, fences: list[Fence], kind: str, program: Program, storage: Storage) -> int:
-        masks = [mask for fence in fences if (mask := fence.allowed(kind, program, storage)) is not None]
+        masks = [
+            mask for fence in fences if (mask := fence.allowed(kind, program, storage)) is not None
+        ]
         if not masks:
             return 0
         mask = masks[0]

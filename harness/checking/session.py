@@ -124,6 +124,16 @@ def checked(device: str | None = None, exact: bool = False) -> Any:
         _ACTIVE.release()
 
 
+def make_ready() -> None:
+    """What a session on this device needs to be loaded, so that forks find it there."""
+    from harness.guards import device as chosen
+
+    if chosen.get() == "cpu":
+        from harness.checking import launching
+
+        launching.make_ready()
+
+
 @contextlib.contextmanager
 def unwatched() -> Any:
     """Triton's kernels run on this CPU, their accesses held against their tensors.

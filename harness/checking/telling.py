@@ -22,7 +22,7 @@ from harness.checking.violations import (
     Wrapped,
 )
 from harness.kernels import Source
-from harness.native.elements import size_of
+from harness.native.formats import size_of
 from harness.native.layout import Fault, Report
 from harness.native.lowering import Site
 from harness.native.wraps import integer_name
@@ -170,8 +170,12 @@ class Told:
         if "{other}" in how or "programs" in how:
             other = self.program_of(self.numbers[Report.OTHER])
             how = how.format(other=other, program=self.program)
-            return Race(f"{self.place.kernel}: {how} {name}, index {index}, without an order", self.place)
-        return Race(f"{self.place.kernel}: {who} {how} {name}, index {index}, without an order", self.place)
+            return Race(
+                f"{self.place.kernel}: {how} {name}, index {index}, without an order", self.place
+            )
+        return Race(
+            f"{self.place.kernel}: {who} {how} {name}, index {index}, without an order", self.place
+        )
 
     def wrapped(self) -> Exception:
         number, left, right, result = self.wrap_of(self.numbers[Report.OTHER])
@@ -188,7 +192,10 @@ class Told:
         return Wrapped(
             f"{wrapped.kernel}: an integer wraps on its way into an address",
             wrapped,
-            (words, f"{self.site.what} through that address at {here.file}:{here.line}  {here.text}"),
+            (
+                words,
+                f"{self.site.what} through that address at {here.file}:{here.line}  {here.text}",
+            ),
         )
 
     def assertion(self) -> Exception:

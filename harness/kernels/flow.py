@@ -1,4 +1,4 @@
-"""Where values come from: through loops and branches, pointers to arguments, numbers to addresses."""
+"""Where values come from: pointers from arguments, numbers on their way into addresses."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def origins(graph: Graph) -> dict[Value, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """The integers that addresses are made of: which, with what sign, and which may have wrapped."""
+    """The integers that addresses are made of: with what sign, and which may have wrapped."""
 
     signed: dict[Value, bool]
     suspects: frozenset[Value]
@@ -158,9 +158,7 @@ def _signs(
         maker = makers.get(value)
         if maker is None or maker.name not in _ARITHMETIC:
             continue
-        below = (
-            True if maker.name in _SIGNED else False if maker.name in _UNSIGNED else sign
-        )
+        below = True if maker.name in _SIGNED else False if maker.name in _UNSIGNED else sign
         operands = maker.operands
         if maker.name == "arith.select":
             operands = operands[1:]

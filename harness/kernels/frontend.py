@@ -21,7 +21,9 @@ from triton.runtime.jit import JITCallable, create_function_from_signature
 
 CAPABILITY = 89
 TARGET = GPUTarget("cuda", CAPABILITY, 32)
-_KEPT = "read by unfix"  # beside the compiled kernels, so that whoever sets those aside takes it along
+_KEPT = (
+    "read by unfix"  # beside the compiled kernels, so that whoever sets those aside takes it along
+)
 _CODE = "".join(file.read_text() for file in sorted(Path(__file__).parent.glob("*.py")))
 
 

@@ -179,7 +179,8 @@ class _Parser:
         self._expect("{")
         blocks: list[Block] = []
         while not self._accept("}"):
-            label, arguments = "bb0", ()
+            label = "bb0"
+            arguments: tuple[Value, ...] = ()
             if self._peek("^"):
                 label = self._match(_LABEL)[0][1:]
                 arguments = self._arguments() if self._peek("(") else ()

@@ -237,9 +237,7 @@ class _Access:
             self._refuse(fault)
 
     def _offset(self, address: str) -> str:
-        return self._code.let(
-            f"sub i64 {address}, {self._code.field('%region', Region.STORAGE)}"
-        )
+        return self._code.let(f"sub i64 {address}, {self._code.field('%region', Region.STORAGE)}")
 
     def _note_writing(self) -> None:
         code = self._code
@@ -260,9 +258,7 @@ class _Access:
 
     def _me(self) -> str:
         ordinal = self._code.field("%context", Context.ORDINAL)
-        return self._code.let(
-            f"add i64 {self._code.field('%context', Context.FIRST)}, {ordinal}"
-        )
+        return self._code.let(f"add i64 {self._code.field('%context', Context.FIRST)}, {ordinal}")
 
     @contextmanager
     def _each_granule(self, shadow: str) -> Iterator[tuple[str, str, str]]:

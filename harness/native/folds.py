@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from harness.kernels.flow import terminator
 from harness.kernels.graph import Kind, Operation, Region, Value
-from harness.native import elements
-from harness.native.elements import EIGHTS, Refused, llvm_type, name_of, stored_type
+from harness.native import formats
+from harness.native.formats import EIGHTS, Refused, llvm_type, name_of, stored_type
 from harness.native.text import Function
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _lanes_of(own: Lowering, operation: Operation, wide: bool) -> list[tuple[str
     own.held(*operation.operands)
     for operand in operation.operands:
         element = "i64" if wide else operand.kind.element
-        room = own.room(operand.kind.lanes * elements.size_of(element))
+        room = own.room(operand.kind.lanes * formats.size_of(element))
         base = own.address(room)
         with own.code.loop(operand.kind.lanes) as index:
             value, _ = own.lane(operand, index, {})
@@ -244,7 +244,7 @@ def dot(own: Lowering, operation: Operation) -> None:
     base = own.address(room)
     with code.loop(result.kind.lanes) as index:
         value = own.load_lane(total, element, index)
-        narrow = elements.narrowed(code, value, kind, result.kind.element)
+        narrow = formats.narrowed(code, value, kind, result.kind.element)
         own.store_lane(narrow, base, result.kind.element, index)
     own.made(result, room)
 
@@ -255,8 +255,8 @@ def _widened(own: Lowering, value: Value, element: str) -> str:
     with code.loop(value.kind.lanes) as index:
         lane, _ = own.lane(value, index, {})
         if element == "f32":
-            lane, kind = elements.widened(code, lane, value.kind.element)
-            lane = elements.narrowed(code, lane, kind, "f32")
+            lane, kind = formats.widened(code, lane, value.kind.element)
+            lane = formats.narrowed(code, lane, kind, "f32")
         elif value.kind.element != element:
             lane = code.let(f"sext {llvm_type(value.kind.element)} {lane} to i32")
         own.store_lane(lane, base, element, index)
@@ -310,7 +310,7 @@ def _exchanged(code: Function, element: str, before: str, expected: str, given: 
     if kind[0] == "i":
         same = code.let(f"icmp eq {kind} {before}, {expected}")
     else:
-        bits = f"i{8 * elements.size_of(element)}"
+        bits = f"i{8 * formats.size_of(element)}"
         pair = [code.let(f"bitcast {kind} {one} to {bits}") for one in (before, expected)]
         same = code.let(f"icmp eq {bits} {pair[0]}, {pair[1]}")
     return code.let(f"select i1 {same}, {kind} {given}, {kind} {before}")
@@ -324,10 +324,10 @@ def _updated(code: Function, operation: Operation, element: str, before: str, gi
     if rule == "exchange":
         return given
     if rule == "fadd":
-        pair = [elements.widened(code, one, element) for one in (before, given)]
+        pair = [formats.widened(code, one, element) for one in (before, given)]
         wide = pair[0][1]
         total = code.let(f"fadd {wide} {pair[0][0]}, {pair[1][0]}")
-        return elements.narrowed(code, total, wide, element)
+        return formats.narrowed(code, total, wide, element)
     if rule in ("and", "or", "xor", "add"):
         return code.let(f"{rule} {kind} {before}, {given}")
     return code.let(f"call {kind} @llvm.{rule}.{kind}({kind} {before}, {kind} {given})")

@@ -1,4 +1,4 @@
-"""A kernel's graph as LLVM's assembly: a loop over programs, each tensor operation a loop over lanes.
+"""A kernel's graph as LLVM's assembly: programs one by one, a tensor operation a loop over lanes.
 
 Programs run one after the other, so branches, loops of any length, atomics and what one program
 leaves for another need no masks and no care. Scalars are registers. Element-wise operations wait
@@ -17,8 +17,8 @@ from functools import partial
 
 from harness.kernels import flow
 from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
-from harness.native import accesses, elements, folds, views
-from harness.native.elements import Refused, llvm_type, size_of, stored_type
+from harness.native import accesses, elements, folds, formats, views
+from harness.native.formats import Refused, llvm_type, size_of, stored_type
 from harness.native.layout import Context, Fault, Report
 from harness.native.layout import Region as Region_
 from harness.native.text import Function
@@ -109,7 +109,7 @@ class Lowering:
 
     def _module(self) -> str:
         text = "\n".join([*self.globals, str(self.code), _launch()])
-        needed = [elements.prelude(text), elements.declarations(text), accesses.declarations(text)]
+        needed = [formats.prelude(text), elements.declarations(text), accesses.declarations(text)]
         return "\n".join([*needed, text])
 
     def _argument(self, table: str, place: int, kind: Kind) -> str:
@@ -126,7 +126,9 @@ class Lowering:
 
     # Sites, memory of its own
 
-    def site(self, what: str, operation: Operation, element: str, argument: int | None = None) -> int:
+    def site(
+        self, what: str, operation: Operation, element: str, argument: int | None = None
+    ) -> int:
         self.sites.append(Site(what, element, operation.source, argument))
         return len(self.sites) - 1
 
@@ -160,7 +162,9 @@ class Lowering:
 
     def copy(self, target: str, source: str, size: int) -> None:
         to, start = self.address(target), self.address(source)
-        self.code.do(f"call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {start}, i64 {size}, i1 false)")
+        self.code.do(
+            f"call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {start}, i64 {size}, i1 false)"
+        )
 
     # Lanes
 
@@ -211,9 +215,7 @@ class Lowering:
                 targets.append(value)
         targets = [value for value in targets if value not in self.buffers]
         rooms = [(value, self.room_for(value.kind)) for value in targets]
-        twins = [
-            (value, self.room(4 * lanes)) for value in targets if value in self.addressing
-        ]
+        twins = [(value, self.room(4 * lanes)) for value in targets if value in self.addressing]
         bases = {room: self.address(room) for _, room in (*rooms, *twins)}
         written = []
         with self.code.loop(lanes) as index:
@@ -444,9 +446,7 @@ class Lowering:
         with code.loop(turns) as index, self._scope():
             offset = code.let(f"mul i64 {index}, {by}")
             at = code.let(f"add i64 {low}, {offset}")
-            self.scalars[induction] = (
-                at if kind == "i64" else code.let(f"trunc i64 {at} to {kind}")
-            )
+            self.scalars[induction] = at if kind == "i64" else code.let(f"trunc i64 {at} to {kind}")
             for value in carried:
                 self._arrive(value)
             self._block(body.block)
@@ -520,10 +520,14 @@ class Lowering:
 
     def _constant(self, operation: Operation) -> None:
         result, text = operation.result, operation.attributes["value"]
-        self.scalars[result] = elements.literal(text.split(":")[0], result.kind.element)
+        self.scalars[result] = formats.literal(text.split(":")[0], result.kind.element)
 
     def _poison(self, operation: Operation) -> None:
-        zero = "0.0" if llvm_type(operation.result.kind.element) in ("half", "float", "double") else "0"
+        zero = (
+            "0.0"
+            if llvm_type(operation.result.kind.element) in ("half", "float", "double")
+            else "0"
+        )
         self.scalars[operation.result] = zero
 
     def _program_id(self, operation: Operation) -> None:
@@ -678,4 +682,3 @@ def _launch() -> str:
             code.do("ret i32 1")
     code.do("ret i32 0")
     return str(code)
-

@@ -7,10 +7,8 @@ Nothing here runs threads, and what is loaded is still there after a fork.
 from __future__ import annotations
 
 import contextlib
-import functools
 import platform
 from typing import Any
-
 
 
 class Machine:
@@ -24,7 +22,6 @@ class Machine:
         llvm.initialize_native_asmprinter()
         self._loaded: list[Any] = []
 
-    @functools.cache
     def _target(self, level: int) -> Any:
         llvm = self._llvm
         return llvm.Target.from_default_triple().create_target_machine(

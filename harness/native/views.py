@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from harness.kernels.graph import Operation, Value
-from harness.native.elements import Refused, literal, llvm_type, stored_type
+from harness.native.formats import Refused, literal, llvm_type, stored_type
 
 if TYPE_CHECKING:
     from harness.native.lowering import Lane, Lowering
@@ -92,7 +92,9 @@ def _transposed(
     return own.lane(source, _index(own, parts), known)
 
 
-def _either(own: Lowering, operation: Operation, second: str, places: list[str], known: Known) -> Lane:
+def _either(
+    own: Lowering, operation: Operation, second: str, places: list[str], known: Known
+) -> Lane:
     pairs = [
         own.lane(operand, place, known)
         for operand, place in zip(operation.operands, places, strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.kernels.graph import Operation, Value
-from harness.native.elements import llvm_type, name_of
+from harness.native.formats import llvm_type, name_of
 
 if TYPE_CHECKING:
     from harness.native.lowering import Lane, Lowering
@@ -60,9 +60,7 @@ class Wraps:
         (condition, _), (_, true), (_, false) = given
         if true is None and false is None:
             return None
-        return self._own.code.let(
-            f"select i1 {condition}, i32 {true or '0'}, i32 {false or '0'}"
-        )
+        return self._own.code.let(f"select i1 {condition}, i32 {true or '0'}, i32 {false or '0'}")
 
     def _confined(self, operation: Operation, given: list[Lane], united: str) -> str:
         """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
@@ -77,7 +75,6 @@ class Wraps:
     def _own_wrap(
         self, operation: Operation, value: str, given: list[Lane], united: str | None
     ) -> str:
-        code = self._own.code
         signed = self._own.addressing.signed[operation.result]
         kind = llvm_type(operation.result.kind.element)
         wrapped = self._does_not_fit(operation, value, [one for one, _ in given], signed)
@@ -126,7 +123,9 @@ class Wraps:
             back = code.let(f"{'sext' if signed else 'zext'} {kind} {value} to {wide}")
             return code.let(f"icmp ne {wide} {back}, {given[0]}")
         if operation.name == "arith.shli":
-            amount = code.let(f"call {kind} @llvm.umin.{kind}({kind} {given[1]}, {kind} {int(kind[1:]) - 1})")
+            amount = code.let(
+                f"call {kind} @llvm.umin.{kind}({kind} {given[1]}, {kind} {int(kind[1:]) - 1})"
+            )
             back = code.let(f"{'ashr' if signed else 'lshr'} {kind} {value}, {amount}")
             return code.let(f"icmp ne {kind} {back}, {given[0]}")
         if not signed and kind == "i64" and operation.name != "arith.muli":

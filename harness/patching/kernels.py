@@ -142,7 +142,7 @@ def _counting(cls: Any) -> Callable[..., Any]:
 
 
 def running(cls: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Launch this class's kernels so from now on, counted where they are counted; what did before."""
+    """Launch a class's kernels so from now on, counted as they are counted; what did before."""
     with _lock:
         if cls in _original_runs:
             before, _original_runs[cls] = _original_runs[cls], run

@@ -166,7 +166,7 @@ def test_what_the_code_under_test_swallows_is_raised_at_the_end() -> None:
 
 
 def test_a_mask_of_numbers_is_refused() -> None:
-    with pytest.raises(CannotFollow, match="masked_by_number: .* Triton refuses"), check():
+    with pytest.raises(CannotFollow, match=r"masked_by_number: .* Triton refuses"), check():
         masked_by_number[(1,)](numbers(8), numbers(8), N=8)
 
 
