@@ -15,7 +15,6 @@ import argparse
 import functools
 import json
 import math
-import os
 import random
 import statistics
 import sys
@@ -23,8 +22,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 

@@ -1,58 +1,108 @@
-"""What checking costs: the launches of the suites, checked, beside Triton's own interpreter.
+"""What checking costs: the launches of the suites, under check, beside Triton's own interpreter.
 
-    .releases/0.5.18/bin/python bench/kernels.py [--record FILE] [--viz FOLDER]   (PYTHONPATH=.)
+    .releases/0.5.23/bin/python bench/kernels.py [--record FILE] [--viz FOLDER]   (PYTHONPATH=.)
 
 The suites run once in the smoke profile and their launches are kept, with copies of their tensors;
 launches over virtual tensors cannot be copied and are counted. Then the median launch of each
-kernel runs both ways in turn, the best of several. With `--viz`, a folder where triton-viz is
-installed, its sanitizer gets the same launches, each in a process of its own.
+kernel runs in two processes of its own: in Triton's plain interpreter, which checks nothing, and
+compiled for this machine with every check; the best of several, and what a new specialisation costs
+when it is made and when it is on disk. With `--viz`, a folder where triton-viz is installed, its
+sanitizer gets the same launches.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import importlib
+import io
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import pytest
 import torch
-from triton.runtime.interpreter import InterpretedFunction
 
 from harness import checking, machine
 
 LARGEST = 1 << 26
 ROUNDS = 7
 KEPT = 40  # launches of a kernel; more of them say nothing new
+MANY = 64  # programs of a large launch
+
+
+@dataclass(frozen=True)
+class Named:
+    """A kernel by where it is found: each process has its own."""
+
+    module: str
+    name: str
+
+    @property
+    def kernel(self) -> Any:
+        found: Any = importlib.import_module(self.module)
+        for part in self.name.split("."):
+            found = getattr(found, part)
+        while type(found).__name__ not in ("JITFunction", "InterpretedFunction"):
+            found = found.fn
+        return found
+
+
+@dataclass(frozen=True)
+class Launch:
+    named: Named
+    sides: tuple[int, ...]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def programs(self) -> int:
+        return math.prod(self.sides)
+
+    def run(self) -> None:
+        kernel = self.named.kernel
+        args = [found(value) for value in self.args]
+        options = {name: found(value) for name, value in self.options.items()}
+        kernel[self.sides](*args, **options)
+
+
+def found(value: Any) -> Any:
+    return value.kernel if isinstance(value, Named) else value
+
+
+def named(value: Any) -> Any:
+    function = getattr(value, "fn", None)
+    if function is None or isinstance(value, torch.Tensor):
+        return value
+    return Named(function.__module__, function.__qualname__)
 
 
 class Launches:
     """A pytest plugin that keeps what was launched."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, list[Launch]] = defaultdict(list)
+        self.kept: dict[str, list[bytes]] = defaultdict(list)
         self.too_large: Counter[str] = Counter()
 
     def pytest_configure(self) -> None:
-        run = InterpretedFunction.run
+        from harness.checking.launching import Session
 
-        def keeping(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        launch = Session.launch
+
+        def keeping(session: Any, kernel: Any, args: Any, grid: Any, options: Any) -> None:
             self.keep(kernel, args, grid, options)
-            return run(kernel, *args, grid=grid, warmup=warmup, **options)
+            launch(session, kernel, args, grid, options)
 
-        InterpretedFunction.run = keeping
+        Session.launch = keeping  # type: ignore[method-assign]
 
     def keep(self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]) -> None:
         name = kernel.__name__
@@ -60,29 +110,25 @@ class Launches:
         if any(tensor.untyped_storage().nbytes() > LARGEST for tensor in tensors):
             self.too_large[name] += 1
         elif len(self.kept[name]) < KEPT:
-            self.kept[name].append(Launch(kernel, copied(args), grid, copied(options)))
+            known = kernel.signature.parameters
+            given = {each: value for each, value in options.items() if each in known}
+            bound = kernel.signature.bind(*args, **given)
+            bound.apply_defaults()
+            sides = tuple(grid(dict(bound.arguments)) if callable(grid) else grid)
+            launch = Launch(
+                named(kernel),
+                sides,
+                tuple(map(named, args)),
+                {each: named(value) for each, value in given.items()},
+            )
+            with torch.utils._python_dispatch._disable_current_modes():
+                file = io.BytesIO()
+                torch.save(launch, file)
+            self.kept[name].append(file.getvalue())
 
 
-class Launch:
-    def __init__(self, kernel: Any, args: Any, grid: Any, options: Any) -> None:
-        self.kernel, self.args, self.grid, self.options = kernel, args, grid, options
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return tuple(self.grid(self.options) if callable(self.grid) else self.grid)
-
-    @property
-    def programs(self) -> int:
-        return math.prod(self.sides)
-
-    def run(self) -> None:
-        self.kernel[self.grid](*self.args, **self.options)
-
-
-def copied(value: Any) -> Any:
-    """Tensors of their own, with the strides they had."""
-    with torch.utils._python_dispatch._disable_current_modes():
-        return copy.deepcopy(value)
+def read(content: bytes) -> Launch:
+    return torch.load(io.BytesIO(content), weights_only=False)  # type: ignore[no-any-return]
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -91,45 +137,95 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def checked(launch: Launch) -> float:
-    with checking.checked("cpu"):
-        return seconds(launch.run)
+def below(what: str, folder: Path, **variables: str) -> dict[str, Any]:
+    """One way to run the launches, in a process of its own."""
+    words = [sys.executable, __file__, f"--{what}", str(folder)]
+    done = subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{what} ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def measured(launch: Launch) -> dict[str, Any]:
-    told: dict[str, Any] = {"programs": launch.programs}
-    try:
-        launch.run()
-    except Exception as error:
-        return {**told, "interpreter": f"fails: {error}"[:160], "checked": checked(launch)}
-    pairs = [(seconds(launch.run), checked(launch)) for _ in range(ROUNDS)]
-    stock, ours = (min(times) for times in zip(*pairs, strict=True))
-    return {**told, "interpreter": stock, "checked": ours, "ratio": round(ours / stock, 2)}
+def each(folder: Path) -> Iterator[tuple[str, Launch]]:
+    for file in sorted(folder.iterdir()):
+        yield file.name, read(file.read_bytes())
 
 
-def sanitized(launch: Launch, folder: str) -> dict[str, Any]:
-    """triton-viz's sanitizer on the same launch. It wants Triton compiling, and may die."""
-    function = launch.kernel.fn
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "launch"
-        where = (function.__module__, function.__name__, launch.sides)
-        torch.save((*where, launch.args, launch.options), file)
-        environment = {**os.environ, "TRITON_INTERPRET": "0"}
-        words = [sys.executable, __file__, "--sanitize", str(file), "--viz", folder]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+def plain(folder: Path) -> dict[str, Any]:
+    """Triton's own interpreter, which checks nothing."""
+    told: dict[str, Any] = {}
+    for name, launch in each(folder):
+        try:
+            launch.run()
+            told[name] = min(seconds(launch.run) for _ in range(ROUNDS))
+        except Exception as error:
+            told[name] = f"fails: {error}"[:160]
+    return told
+
+
+def under_check(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    checking.make_ready()
+    for name, launch in each(folder):
+        times = []
+        for _ in range(ROUNDS + 1):
+            with checking.checked("cpu"):
+                times.append(seconds(launch.run))
+        told[name] = {"first": times[0] - min(times), "best": min(times)}
+    return told
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """Each launch both ways; a first time with nothing on disk, a second with everything."""
+    interpreter = below("plain", folder, TRITON_INTERPRET="1")
+    with tempfile.TemporaryDirectory() as home:
+        made = below("checked", folder, UNFIX_HOME=home)
+        kept = below("checked", folder, UNFIX_HOME=home)
+    told = {}
+    for name, launch in each(folder):
+        stock, ours = interpreter[name], min(made[name]["best"], kept[name]["best"])
+        told[name] = {
+            "programs": launch.programs,
+            "interpreter": stock,
+            "checked": ours,
+            "made": made[name]["first"],
+            "from disk": kept[name]["first"],
+        }
+        if isinstance(stock, float):
+            told[name]["times faster"] = round(stock / ours, 1)
+    return told
+
+
+def summary(told: dict[str, Any]) -> dict[str, Any]:
+    rates = {name: one["times faster"] for name, one in told.items() if "times faster" in one}
+    large = [rate for name, rate in rates.items() if told[name]["programs"] >= MANY]
+    return {
+        "geometric mean": round(statistics.geometric_mean(rates.values()), 1),
+        f"of {MANY} programs or more, at least": min(large, default=None),
+        "slowest": min(rates.values()),
+        "made, median ms": round(1e3 * statistics.median(o["made"] for o in told.values()), 1),
+        "from disk, median ms": round(
+            1e3 * statistics.median(o["from disk"] for o in told.values()), 2
+        ),
+    }
+
+
+def sanitized(launch: Path, folder: str) -> dict[str, Any]:
+    """triton-viz's sanitizer on the same launch. It may die."""
+    words = [sys.executable, __file__, "--sanitize", str(launch), "--viz", folder]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     last = done.stdout.splitlines()[-1:] or [f"died, exit code {done.returncode}"]
     return {"outcome": last[0]}
 
 
 def sanitize(file: Path, folder: str) -> None:
     sys.path.append(folder)
-    module, name, grid, args, options = torch.load(file, weights_only=False)
-    kernel = getattr(importlib.import_module(module), name)
+    launch = read(file.read_bytes())
     import triton_viz
 
-    traced = triton_viz.trace(client="sanitizer")(kernel)
+    traced = triton_viz.trace(client="sanitizer")(launch.named.kernel)
     try:
-        took = seconds(lambda: traced[grid](*args, **options))
+        took = seconds(lambda: traced[launch.sides](*launch.args, **launch.options))
         print(f"runs in {took:.3f} s")
     except BaseException as error:
         print(f"{type(error).__name__}: {error}"[:160].replace("\n", " "))
@@ -140,33 +236,45 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--viz")
     parser.add_argument("--suites", default="suites")
-    parser.add_argument("--sanitize", type=Path, help=argparse.SUPPRESS)
+    for hidden in ("plain", "checked", "sanitize"):
+        parser.add_argument(f"--{hidden}", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     if options.sanitize:
         sanitize(options.sanitize, options.viz)
         return 0
-    torch.set_num_threads(1)
+    for folder, way in ((options.plain, plain), (options.checked, under_check)):
+        if folder:
+            print(json.dumps(way(folder)))
+            return 0
     launches = Launches()
     code = pytest.main([options.suites, "--profile", "smoke", "--device", "cpu"], [launches])
     print(f"pytest ended with {int(code)}", file=sys.stderr)
-    told = {}
-    for name, kept in sorted(launches.kept.items()):
-        kept.sort(key=lambda launch: launch.programs)
-        median = kept[len(kept) // 2]
-        told[name] = measured(median)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, kept in launches.kept.items():
+            kept.sort(key=lambda content: read(content).programs)
+            (folder / name).write_bytes(kept[len(kept) // 2])
+        told = measured(folder)
         if options.viz:
-            told[name]["triton-viz"] = sanitized(median, options.viz)
-        print(name, told[name])
+            for name in told:
+                told[name]["triton-viz"] = sanitized(folder / name, options.viz)
+    for name, one in told.items():
+        print(name, one)
     result = {
         "machine": machine.facts(),
         "command": sys.argv,
+        "summary": summary(told),
         "kernels": told,
         "virtual": dict(launches.too_large),
     }
+    print(result["summary"])
     if options.record:
         options.record.write_text(json.dumps(result, indent=1) + "\n")
-    slow = {name: each["ratio"] for name, each in told.items() if each.get("ratio", 0) > 1.5}
-    print(f"above 1.5: {slow}" if slow else "none above 1.5 times the interpreter")
+    slow = {
+        name: one["times faster"] for name, one in told.items() if one.get("times faster", 1) < 1
+    }
+    print(f"slower than the interpreter: {slow}" if slow else "none slower than the interpreter")
     return bool(slow) or int(code)
 
 

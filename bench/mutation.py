@@ -131,7 +131,7 @@ class Ray:
         path = os.pathsep.join((str(self.tools), os.environ["PATH"]))
         found_by = os.pathsep.join((str(self.copy), str(paths.project())))
         environment = {**os.environ, "PATH": path, "PYTHONPATH": found_by}
-        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        environment |= {"OMP_NUM_THREADS": "1"}
         environment["GIVEN_FAULTS"] = str(self.root / "given.json")
         command = [str(self.tools / words[0]), *words[1:]]
         return called(command, cwd=self.root, env=environment)[0]

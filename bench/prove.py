@@ -42,7 +42,7 @@ def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]
 
 def plainly(cell: dict[str, Any], side: str, profile: str, python: Path) -> tuple[float, bool]:
     """One side of a cell in a process of its own: how long, and whether the guard passed."""
-    environment = {**os.environ, "PYTHONPATH": str(paths.project()), "TRITON_INTERPRET": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(paths.project())}
     environment |= {"OMP_NUM_THREADS": "1"}
     if side != cell["state"]:
         name = "REVERT" if side == "buggy" else "ENABLE"

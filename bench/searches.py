@@ -122,7 +122,7 @@ def timed(words: list[str]) -> tuple[float, dict[str, Any]]:
         cwd=paths.project(),
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )
     if not done.stdout:

@@ -1,10 +1,9 @@
-"""The device that suites run on: "cpu" through Triton's interpreter, or "cuda" compiled."""
+"""The device that suites run on: "cpu", kernels compiled for it under check, or "cuda"."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 
 from harness.errors import UnfixError
 
@@ -16,20 +15,12 @@ def get() -> str:
 
 
 def choose(wanted: str) -> str:
-    """Settle the device for this process and those below it, before Triton is imported."""
+    """Settle the device for this process and those below it."""
     if wanted != "cpu":
         there = _has_cuda()
         if wanted == "cuda" and not there:
             raise UnfixError("this machine has no CUDA device: the suites run with --device cpu")
         wanted = "cuda" if there else "cpu"
-    interpreted = wanted == "cpu"
-    set_before = os.environ.get("TRITON_INTERPRET", "0") == "1"
-    if "triton" in sys.modules and set_before != interpreted:
-        raise UnfixError(
-            f"Triton is imported already, {'interpreting' if set_before else 'compiling'}: "
-            f"set TRITON_INTERPRET={int(interpreted)} before anything imports it"
-        )
-    os.environ["TRITON_INTERPRET"] = str(int(interpreted))
     os.environ[_VARIABLE] = wanted
     return wanted
 

@@ -134,10 +134,9 @@ def test_no_more_run_at_once_than_asked_and_no_fewer(tmp_path: Path) -> None:
 
 def test_what_is_compiled_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    part = Part("", sys.executable, (), interpret=True)
+    part = Part("", sys.executable, ())
     given = running.environment(part, paths.project())
     assert "PYTHONDONTWRITEBYTECODE" not in given
-    assert given["TRITON_INTERPRET"] == "1"
     assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
 
 

@@ -1,7 +1,7 @@
 """Kernels under check: every access of a launch held against the tensors the launch was given."""
 
 from harness.checking.check import Check
-from harness.checking.session import checked
+from harness.checking.session import checked, make_ready, unwatched
 from harness.checking.violations import (
     CannotFollow,
     CudaError,
@@ -29,5 +29,7 @@ __all__ = [
     "Violation",
     "Wrapped",
     "checked",
+    "make_ready",
+    "unwatched",
     "virtual",
 ]

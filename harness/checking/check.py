@@ -21,8 +21,9 @@ class Check:
 
     device = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool = False) -> None:
         self.launches = Launches()
+        self._exact = exact
         self._memory = Memory()
 
     def fence(
@@ -85,11 +86,11 @@ class Check:
         self.launches.refused.clear()
 
     def opened(self, stack: contextlib.ExitStack) -> None:
-        from harness.checking.interpreter import Interpreter
+        from harness.checking.launching import Session
 
         stack.enter_context(modes.HereOnly(self._memory))
         stack.enter_context(modes.Writes(self._memory))
-        stack.enter_context(Interpreter(self._memory, self.launches))
+        stack.enter_context(Session(self._memory, self.launches, self._exact))
 
 
 def _by_program(rule: Rule | None) -> Any:

@@ -11,6 +11,8 @@ import torch
 
 from harness.checking.memory import Fence, Index, Memory, Program
 
+_REMEMBERED = 2000
+
 ArgumentRule = Callable[["Launch", int, int, int], Index]
 
 
@@ -66,6 +68,8 @@ class Launches(list[Launch]):
         return itertools.product(*(range(side) for side in launch.grid))  # type: ignore[return-value]
 
     def starts(self, launch: Launch, memory: Memory) -> None:
+        if len(self) >= _REMEMBERED:  # a server's session lasts, and each holds its tensors
+            del self[: _REMEMBERED // 2]
         self.append(launch)
         for name, value in launch.arguments.items():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu":

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -98,7 +97,6 @@ class Storage:
         self.fences: list[Fence] = []
         self.unwritten: torch.Tensor | None = None  # one byte a byte: 1 where nobody wrote
         self._unwritten_array: Array | None = None
-        self._writers: dict[int, Array] = {}
         self._alive = StorageWeakRef(storage)
 
     @property
@@ -122,13 +120,6 @@ class Storage:
     @property
     def unwritten_bytes(self) -> Array | None:
         return self._unwritten_array
-
-    def writers(self, itemsize: int) -> Array:
-        """Who wrote each element last; only this launch's numbers mean something."""
-        if itemsize not in self._writers:
-            count = self.size // itemsize + 1
-            self._writers[itemsize] = untouched(count * 8).numpy().view(np.int64)
-        return self._writers[itemsize]
 
 
 class Memory:

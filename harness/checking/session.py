@@ -13,15 +13,21 @@ from typing import Any
 
 from harness import device as chosen
 from harness.checking.check import Check
+from harness.checking.launches import Launches
+from harness.checking.memory import Memory
 
 _ACTIVE = threading.Lock()
 
 
 @contextlib.contextmanager
-def checked(device: str | None = None) -> Any:
-    """A session on this device, or on the one that the run was asked for."""
+def checked(device: str | None = None, exact: bool = False) -> Any:
+    """A session on this device, or on the one that the run was asked for.
+
+    `exact`: on a CPU, products of float32 are exact where a GPU would take tf32. Else they are
+    refused, since nothing says what they come to.
+    """
     where = device or chosen.get()
-    check = Check() if where == "cpu" else _compiled()
+    check = Check(exact) if where == "cpu" else _compiled()
     if not _ACTIVE.acquire(blocking=False):
         raise RuntimeError("a checked session is open already: they do not nest")
     try:
@@ -32,6 +38,27 @@ def checked(device: str | None = None) -> Any:
             raise check.launches.refused[0]
     finally:
         _ACTIVE.release()
+
+
+def make_ready() -> None:
+    """What a session on this device needs to be loaded, so that forks find it there."""
+    if chosen.get() == "cpu":
+        from harness.checking import launching
+
+        launching.make_ready()
+
+
+@contextlib.contextmanager
+def unwatched() -> Any:
+    """Triton's kernels run on this CPU, their accesses held against their tensors.
+
+    Nothing of torch is watched, and products of float32 are exact: for code that is to be run
+    rather than checked, on a machine where nothing else runs its kernels.
+    """
+    from harness.checking.launching import Session
+
+    with Session(Memory(), Launches(), exact=True, trusting=True):
+        yield
 
 
 def _compiled() -> Check:

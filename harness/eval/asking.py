@@ -21,7 +21,7 @@ from harness.serving.server import Server, ServerFailed, Setup
 from harness.serving.warm import House
 from harness.store.eval.values import Answer, Served
 
-CPU = {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1", "TRITON_INTERPRET": "1"}
+CPU = {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
 Samples = dict[str, list[int]]
 
 

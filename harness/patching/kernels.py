@@ -117,7 +117,7 @@ def watch(kernel: Any, slots: list[int], ran: Ran) -> None:
         for cls in kernel_classes():
             if cls not in _original_runs:
                 _original_runs[cls] = cls.__dict__["run"]
-                cls.run = _counting(cls.__dict__["run"])
+                cls.run = _counting(cls)
 
 
 def unwatch(kernel: Any) -> None:
@@ -130,15 +130,25 @@ def unwatch(kernel: Any) -> None:
             _original_runs.clear()
 
 
-def _counting(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
+def _counting(cls: Any) -> Callable[..., Any]:
+    @functools.wraps(_original_runs[cls])
     def counted(self: Any, *arguments: Any, **options: Any) -> Any:
         if not options.get("warmup"):
             for slot, ran in _slots_reached_by(self):
                 ran(slot)
-        return run(self, *arguments, **options)
+        return _original_runs[cls](self, *arguments, **options)
 
     return counted
+
+
+def running(cls: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Launch a class's kernels so from now on, counted as they are counted; what did before."""
+    with _lock:
+        if cls in _original_runs:
+            before, _original_runs[cls] = _original_runs[cls], run
+        else:
+            before, cls.run = cls.__dict__["run"], run
+        return before  # type: ignore[no-any-return]
 
 
 def _slots_reached_by(kernel: Any) -> list[tuple[int, Ran]]:

@@ -161,8 +161,6 @@ def _environment(setting: AnySetting, folders: list[Path]) -> dict[str, str]:
         boot.ATTESTATIONS: str(Path(setting.folder) / "attestations"),
     }
     engines.tell(environment)
-    if setting.device != "auto":
-        environment["TRITON_INTERPRET"] = "1" if setting.device == "cpu" else "0"
     if folders:
         environment[boot.FOLDERS] = os.pathsep.join(str(folder.resolve()) for folder in folders)
     return environment

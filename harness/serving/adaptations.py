@@ -7,6 +7,7 @@ CUDA ones are a binary. What was told is said once, in the server's log, and kep
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import zlib
@@ -40,8 +41,10 @@ _XPU = ("sgl_build_tree_kernel_triton", "assign_extend_cache_locs_uniform_func")
 
 def apply(names: list[str]) -> None:
     """Make these adaptations in this process; what is forked from it has them, too."""
+    _compile_here(checked=CHECKED in names)
     for name in names:
-        {TREE_KERNELS: _take_triton_trees, CHECKED: _watch, DRAWN: _draw}[name]()
+        if name != CHECKED:
+            {TREE_KERNELS: _take_triton_trees, DRAWN: _draw}[name]()
 
 
 def asked_for() -> list[str]:
@@ -66,22 +69,37 @@ def _take_triton_trees() -> None:
         )
 
 
-def _watch() -> None:
-    """Open a checked session around the scheduler's loop, which launches all kernels."""
+def _compile_here(checked: bool) -> None:
+    """Have the scheduler's kernels run on this machine's CPU, which nothing else does.
+
+    Its loop, which launches what answers, is under check if that was asked for.
+    """
     from sglang.srt.managers.scheduler import Scheduler
 
     from harness import checking
 
-    loop = Scheduler.event_loop_normal
-    if getattr(loop, "watched", False):
-        return
+    def within(method: Any, session: Any) -> Any:
+        plain = getattr(method, "plain", method)
 
-    def event_loop_normal(self: Any) -> None:
-        with checking.checked("cpu"):
-            loop(self)
+        def run(self: Any, *args: Any, **options: Any) -> Any:
+            if _has_cuda():
+                return plain(self, *args, **options)
+            with session():
+                return plain(self, *args, **options)
 
-    event_loop_normal.watched = True  # type: ignore[attr-defined]
-    Scheduler.event_loop_normal = event_loop_normal
+        run.plain = plain  # type: ignore[attr-defined]
+        return functools.wraps(plain)(run)
+
+    loop = (lambda: checking.checked("cpu")) if checked else checking.unwatched
+    Scheduler.__init__ = within(Scheduler.__init__, checking.unwatched)
+    Scheduler.event_loop_normal = within(Scheduler.event_loop_normal, loop)
+
+
+def _has_cuda() -> bool:
+    """Asked in the scheduler's own process: one that asked before a fork could not use it after."""
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def _draw() -> None:

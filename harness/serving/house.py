@@ -39,6 +39,9 @@ def prepare() -> None:
     import sglang.srt.managers.scheduler
     import sglang.srt.models.registry  # noqa: F401  all model classes
 
+    from harness import checking
+
+    checking.make_ready()
     gc.collect()
     gc.freeze()
 

@@ -79,8 +79,7 @@ def all_parts(releases: list[managed.Release], words: list[str], root: Path) -> 
     red = [one for one in ended if not one.is_green(bool(words))]
     for one in red:
         again = shlex.join(running.command(one.part, words))
-        interpret = "TRITON_INTERPRET=1 " if one.part.interpret else ""
-        print(f"RED {one.part.name} (exit code {one.code}), again: {interpret}{again}")
+        print(f"RED {one.part.name} (exit code {one.code}), again: {again}")
     counts = sum((one.counts for one in ended), Counter[str]())
     print(f"=== {sentence(counts, time.monotonic() - began)} ===")
     return 1 if red or not any(one.tests for one in ended) else 0

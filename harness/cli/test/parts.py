@@ -20,12 +20,11 @@ PROPERTIES = ("suites", "-m", "not guards", "--profile", "smoke")
 
 @dataclass(frozen=True)
 class Part:
-    """One pytest process: which tests, under which Python, Triton compiled or interpreted."""
+    """One pytest process: which tests, under which Python."""
 
     name: str
     python: str
     words: tuple[str, ...]
-    interpret: bool = False
 
 
 def side_by_side(tests: Path, releases: Sequence[managed.Release]) -> list[Part]:
@@ -40,7 +39,7 @@ def side_by_side(tests: Path, releases: Sequence[managed.Release]) -> list[Part]
         ),
         *(_suites(release) for release in releases),
         *(_of_a_release(release) for release in releases),
-        Part("tests/kernels/interpreted", base, ("tests/kernels/interpreted",), interpret=True),
+        Part("tests/kernels/checked", base, ("tests/kernels/checked",)),
         Part("tests/kernels/compiled", base, ("tests/kernels/compiled",)),
         Part("tests/kernels/gpu", base, ("tests/kernels/gpu",)),
     ]
@@ -62,7 +61,7 @@ def _words(tests: Path, name: str) -> list[str]:
 
 
 def _suites(release: managed.Release) -> Part:
-    return Part(f"suites on {release.name}", str(release.python), PROPERTIES, interpret=True)
+    return Part(f"suites on {release.name}", str(release.python), PROPERTIES)
 
 
 def _of_a_release(release: managed.Release) -> Part:

@@ -45,7 +45,7 @@ class Ended:
 def environment(part: Part, root: Path) -> dict[str, str]:
     # A release that each process compiles anew takes twice as long to import.
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**ours, "PYTHONPATH": str(root), "TRITON_INTERPRET": "1" if part.interpret else "0"}
+    return {**ours, "PYTHONPATH": str(root)}
 
 
 def command(part: Part, words: Sequence[str]) -> list[str]:

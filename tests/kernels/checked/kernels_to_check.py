@@ -83,8 +83,9 @@ def lanes(target, shared, N: tl.constexpr):
 
 @triton.jit
 def described(target, rows, BLOCK: tl.constexpr):
-    make = tl.make_tensor_descriptor
-    blocks = make(target, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[1, BLOCK])
+    blocks = tl.make_tensor_descriptor(
+        target, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[1, BLOCK]
+    )
     blocks.store([1, 0], tl.full((1, BLOCK), 7, tl.int32))
 
 
@@ -146,8 +147,9 @@ def outer(source, target, at):
 
 @triton.jit
 def by_block(source, target, rows, BLOCK: tl.constexpr):
-    make = tl.make_tensor_descriptor
-    blocks = make(source, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[2, BLOCK])
+    blocks = tl.make_tensor_descriptor(
+        source, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[2, BLOCK]
+    )
     values = tl.sum(blocks.load([0, 0]), 0)
     tl.store(target + tl.arange(0, BLOCK), values)
 

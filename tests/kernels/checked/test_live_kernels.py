@@ -1,4 +1,4 @@
-"""Live toggles on interpreted kernels: the patched source runs, and is gone afterwards."""
+"""Live toggles on kernels that run here: the patched source runs, and is gone afterwards."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 from sglang import kernels
-from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpretedFunction
-from triton.runtime.jit import KernelInterface
+from triton.runtime.jit import JITFunction, KernelInterface
 
 from harness import checking, paths, toggles
+from harness.kernels import frontend
 from harness.patching import attestation, live, variants
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
@@ -24,7 +23,8 @@ FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 def launch(kernel: Any, **options: Any) -> int:
     x = torch.arange(20, dtype=torch.int32)
     out = torch.zeros_like(x)
-    kernel[(2,)](out, x, 20, **options)
+    with checking.checked("cpu"):
+        kernel[(2,)](out, x, 20, **options)
     return int(out[3])
 
 
@@ -38,7 +38,7 @@ CASES = [
 
 
 def snapshot() -> dict[str, Any]:
-    found: dict[str, Any] = {"run": InterpretedFunction.__dict__["run"]}
+    found: dict[str, Any] = {"run": JITFunction.__dict__["run"]}
     for name, value in vars(kernels).items():
         if isinstance(value, KernelInterface):
             found[name] = (id(value), {k: id(v) for k, v in vars(value).items()})
@@ -48,16 +48,14 @@ def snapshot() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=[c[0] for c in CASES])
 def test_a_kernel_changes_and_comes_back(name: str, call: Any, fixed: int, buggy: int) -> None:
-    assert call() == fixed  # rewritten and cached by the interpreter before
+    assert call() == fixed  # compiled before
     before = snapshot()
-    rewritten = dict(InterpretedFunction.rewritten_fn)
     for _ in range(2):
         with toggles.reverted(name, folders=FOLDER) as toggled:
             assert call() == buggy
             assert call() == buggy
         assert toggled.reach >= 2
         assert snapshot() == before
-        assert dict(InterpretedFunction.rewritten_fn) == rewritten
         assert call() == fixed
 
 
@@ -72,12 +70,14 @@ def test_launches_are_counted_through_callers_and_not_while_out() -> None:
 
 AT_IMPORT = """
 import torch
+from harness import checking
 from sglang import kernels
 x = torch.arange(20, dtype=torch.int32)
 out = torch.zeros_like(x)
-for kernel in (kernels.calling_kernel, kernels.add_kernel, kernels.calling_kernel):
-    kernel[(2,)](out, x, 20, BLOCK=16)
-    print(int(out[3]))
+with checking.checked("cpu"):
+    for kernel in (kernels.calling_kernel, kernels.add_kernel, kernels.calling_kernel):
+        kernel[(2,)](out, x, 20, BLOCK=16)
+        print(int(out[3]))
 """
 
 
@@ -105,30 +105,38 @@ def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_pa
 
 
 @pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=[c[0] for c in CASES])
-def test_under_check_too_though_what_was_read_is_kept(
+def test_what_was_compiled_is_kept(
     name: str, call: Any, fixed: int, buggy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def checked() -> int:
-        with checking.checked("cpu"):
-            return int(call())
-
+    call()
     read: list[str] = []
-    rewrite = interpreter.FunctionRewriter.rewrite_ast
+    keyed = frontend.key_of
     monkeypatch.setattr(
-        interpreter.FunctionRewriter,
-        "rewrite_ast",
-        lambda self: read.append(self.fn.__name__) or rewrite(self),
+        frontend,
+        "key_of",
+        lambda kernel, bound: read.append(kernel.__name__) or keyed(kernel, bound),
     )
-    assert checked() == fixed
-    read.clear()
-    assert checked() == fixed
-    assert read == []  # a session of its own, and nothing is read again
+    assert call() == fixed
+    assert read == []  # a session of its own, and nothing is looked up again
     for _ in range(2):
         with toggles.reverted(name, folders=FOLDER):
-            assert checked() == buggy
-            assert checked() == buggy
-        assert checked() == fixed
-    assert len(read) == len(set(read)) <= 1
+            assert call() == buggy
+            assert call() == buggy
+        assert call() == fixed
+    assert len(set(read)) <= 1  # what calls or reads what changed, and nothing else
+
+
+def test_launches_are_counted_whichever_comes_first() -> None:
+    x = torch.arange(20, dtype=torch.int32)
+    out = torch.zeros_like(x)
+    with toggles.observed("toy-helper", folders=FOLDER) as seen, checking.checked("cpu"):
+        kernels.calling_kernel[(2,)](out, x, 20, BLOCK=16)
+    assert seen.reach == 1
+    with checking.checked("cpu"):
+        with toggles.observed("toy-helper", folders=FOLDER) as seen:
+            kernels.calling_kernel[(2,)](out, x, 20, BLOCK=16)
+        kernels.calling_kernel[(2,)](out, x, 20, BLOCK=16)
+    assert seen.reach == 1
 
 
 def test_what_was_read_before_is_not_read_as_a_toggle_is_put_in(

@@ -1,0 +1,43 @@
+"""What is costly to make of a kernel and the same in every process, kept on disk by its key."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from harness import paths
+
+Made = TypeVar("Made")
+
+
+def kept(what: str, key: str, make: Callable[[], Made]) -> Made:
+    """From disk, or made and put there; a file that cannot be read is made again."""
+    place = _place(what, key)
+    with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError):
+        return pickle.loads(place.read_bytes())  # type: ignore[no-any-return]
+    made = make()
+    with contextlib.suppress(OSError):  # a disk that is full or not ours costs time and no answer
+        _put(place, pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL))
+    return made
+
+
+def is_kept(what: str, key: str) -> bool:
+    return _place(what, key).exists()
+
+
+def _place(what: str, key: str) -> Path:
+    return paths.state() / "kernels" / what / key[:2] / key
+
+
+def _put(place: Path, content: bytes) -> None:
+    """Whole or not at all: others read meanwhile."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=place.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(name, place)

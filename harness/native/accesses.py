@@ -1,0 +1,424 @@
+"""The checks of an access, in machine code: one function for each verb and size, compiled once.
+
+A kernel hands over a block of addresses, the lanes that are on, and the memory that its pointers
+may reach. What is refused is put down in the report and the kernel returns; words are Python's.
+Every check of the checker on a CPU is here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.native.layout import (
+    ATOMIC,
+    CHANGED,
+    MOST_WRAPS,
+    READER_BITS,
+    SHIFT,
+    Context,
+    Fault,
+    Region,
+    Report,
+    Wrap,
+)
+from harness.native.text import Function
+
+SIZES = (1, 2, 4, 8)
+_PARAMETERS = (
+    "ptr %context, i64 %site, ptr %region, i64 %lanes, ptr %addresses, ptr %mask, ptr %wraps,"
+    " ptr %values, ptr %other"
+)
+_TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
+_READER = (1 << READER_BITS) - 1
+
+
+def declarations(text: str) -> str:
+    """What a kernel's module says of those of these functions that it calls."""
+    types = {"unfix_wrap": "ptr, i64, i64, i64, i64"}
+    lines = [
+        f"declare i32 @{name}({types.get(name, _TYPES)})" for name in names() if f"@{name}(" in text
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def module() -> str:
+    parts = [str(_find()), str(_wrap())]
+    for verb in ("read", "write", "update"):
+        parts += [str(_Access(verb, size).function) for size in SIZES]
+    return "\n".join(parts)
+
+
+def names() -> list[str]:
+    verbs = ("read", "write", "update")
+    return [*(f"unfix_{verb}{size}" for verb in verbs for size in SIZES), "unfix_wrap"]
+
+
+def _find() -> Function:
+    """The known memory that an address lies in, or null."""
+    code = Function("define internal ptr @find(ptr %context, i64 %address)")
+    table = code.pointer(code.field("%context", Context.STORAGES))
+    with code.loop(code.field("%context", Context.STORAGE_COUNT)) as index:
+        region = code.at(table, f"[{len(Region)} x i64]", index)
+        after = code.let(f"icmp uge i64 %address, {code.field(region, Region.START)}")
+        before = code.let(f"icmp ult i64 %address, {code.field(region, Region.END)}")
+        with code.when(code.let(f"and i1 {after}, {before}"), leaves=True):
+            code.do(f"ret ptr {region}")
+    code.do("ret ptr null")
+    return code
+
+
+def _wrap() -> Function:
+    """Remember an operation whose true value did not fit; the number that stands for it."""
+    code = Function(
+        "define i32 @unfix_wrap(ptr %context, i64 %site, i64 %left, i64 %right, i64 %result)"
+    )
+    count = code.field("%context", Context.WRAP_COUNT)
+    full = code.let(f"icmp uge i64 {count}, {MOST_WRAPS - 2}")
+    number = code.let(f"select i1 {full}, i64 {count}, i64 {code.let(f'add i64 {count}, 1')}")
+    code.store("i64", number, code.at("%context", "i64", Context.WRAP_COUNT))
+    table = code.pointer(code.field("%context", Context.WRAPS))
+    entry = code.at(table, f"[{len(Wrap)} x i64]", number)
+    for place, value in (
+        (Wrap.SITE, "%site"),
+        (Wrap.LEFT, "%left"),
+        (Wrap.RIGHT, "%right"),
+        (Wrap.RESULT, "%result"),
+    ):
+        code.store("i64", value, code.at(entry, "i64", place))
+    code.do(f"ret i32 {code.let(f'trunc i64 {number} to i32')}")
+    return code
+
+
+class _Access:
+    """Reads, stores or atomic updates of elements of one size."""
+
+    def __init__(self, verb: str, size: int) -> None:
+        self.verb, self.size, self.kind = verb, size, f"i{8 * size}"
+        self.name = f"unfix_{verb}{size}"
+        self.function = self._code = Function(f"define i32 @{self.name}({_PARAMETERS})")
+        self._many = self._code.slot("i64", "0")
+        self._on = self._code.slot("i64", "0")
+        self._first = self._code.slot("i64", "0")
+        self._other = self._code.slot("i64", "0")
+        self._write()
+
+    def _write(self) -> None:
+        code = self._code
+        self._no_wraps()
+        self._lanes_of_unknown_origin()
+        self._within()
+        if self.verb != "write":
+            self._inside_fences(Region.READ_FENCES, Fault.FENCE_READ)
+        if self.verb != "read":
+            self._inside_fences(Region.WRITE_FENCES, Fault.FENCE_WRITE)
+        self._note_writing()
+        {"read": self._watch_reads, "write": self._watch_stores, "update": self._watch_atomics}[
+            self.verb
+        ]()
+        if self.verb == "read":
+            self._read()
+        elif self.verb == "write":
+            self._store()
+        code.do("ret i32 0")
+
+    # Lanes
+
+    @contextmanager
+    def _each_on(self) -> Iterator[tuple[str, str]]:
+        """The body for each lane that is on: its index, its address."""
+        code = self._code
+        with code.loop("%lanes") as index:
+            masked = code.let("icmp ne ptr %mask, null")
+            test, on, off = code.name("test"), code.name("on"), code.name("off")
+            code.do(f"br i1 {masked}, label %{test}, label %{on}")
+            code.start(test)
+            bit = code.load("i8", code.at("%mask", "i8", index))
+            code.do(f"br i1 {code.let(f'icmp ne i8 {bit}, 0')}, label %{on}, label %{off}")
+            code.start(on)
+            yield index, code.load("i64", code.at("%addresses", "i64", index))
+            code.jump(off)
+            code.start(off)
+
+    def _count(self, wrong: str, address: str, other: str = "0") -> None:
+        """One more lane on which something is wrong; the first one's address is kept."""
+        code = self._code
+        with code.when(wrong):
+            many = code.load("i64", self._many)
+            with code.when(code.let(f"icmp eq i64 {many}, 0")):
+                code.store("i64", address, self._first)
+                code.store("i64", other, self._other)
+            code.add_to(self._many, "1")
+
+    def _refuse(self, fault: Fault) -> None:
+        """Return with a report if any lane was counted."""
+        code = self._code
+        many = code.load("i64", self._many)
+        with code.when(code.let(f"icmp ne i64 {many}, 0"), leaves=True):
+            self._told(fault, code.load("i64", self._first), many, code.load("i64", self._other))
+
+    def _told(self, fault: Fault, address: str, many: str, other: str) -> None:
+        code = self._code
+        report = code.pointer(code.field("%context", Context.REPORT))
+        region = code.let("ptrtoint ptr %region to i64")
+        for place, value in (
+            (Report.KIND, str(int(fault))),
+            (Report.SITE, "%site"),
+            (Report.ADDRESS, address),
+            (Report.MANY, many),
+            (Report.LANES, code.load("i64", self._on)),
+            (Report.OTHER, other),
+            (Report.REGION, region),
+        ):
+            code.store("i64", value, code.at(report, "i64", place))
+        code.do("ret i32 1")
+
+    # The checks
+
+    def _no_wraps(self) -> None:
+        code = self._code
+        with code.when(code.let("icmp ne ptr %wraps, null")), self._each_on() as (index, address):
+            wrap = code.load("i32", code.at("%wraps", "i32", index))
+            with code.when(code.let(f"icmp ne i32 {wrap}, 0"), leaves=True):
+                self._told(Fault.WRAPPED, address, "1", code.let(f"zext i32 {wrap} to i64"))
+
+    def _lanes_of_unknown_origin(self) -> None:
+        """Pointers loaded from memory, or of several tensors: each lane where it points."""
+        code = self._code
+        with code.when(code.let("icmp eq ptr %region, null"), leaves=True):
+            with self._each_on() as (index, address):
+                found = code.let(f"call ptr @find(ptr %context, i64 {address})")
+                with code.when(code.let(f"icmp eq ptr {found}, null"), leaves=True):
+                    self._told(Fault.OUTSIDE, address, "1", "0")
+                value = code.at("%values", self.kind, index)
+                place = code.at("%addresses", "i64", index)
+                wrong = code.let(
+                    f"call i32 @{self.name}(ptr %context, i64 %site, ptr {found}, i64 1,"
+                    f" ptr {place}, ptr null, ptr null, ptr {value}, ptr null)"
+                )
+                with code.when(code.let(f"icmp ne i32 {wrong}, 0"), leaves=True):
+                    code.do("ret i32 1")
+            if self.verb == "read":
+                self._fill_what_is_off()
+            elif self.verb == "write":
+                self._no_lane_against_lane()
+            code.do("ret i32 0")
+
+    def _within(self) -> None:
+        code = self._code
+        start, end = (code.field("%region", place) for place in (Region.START, Region.END))
+        room = code.let(f"sub i64 {code.let(f'sub i64 {end}, {start}')}, {self.size}")
+        small = code.let(f"icmp slt i64 {room}, 0")
+        with self._each_on() as (_, address):
+            far = code.let(f"icmp ugt i64 {code.let(f'sub i64 {address}, {start}')}, {room}")
+            self._count(code.let(f"or i1 {far}, {small}"), address)
+            code.add_to(self._on, "1")
+        self._refuse(Fault.OUTSIDE)
+
+    def _inside_fences(self, place: Region, fault: Fault) -> None:
+        code = self._code
+        table = code.field("%region", place)
+        with code.when(code.let(f"icmp ne i64 {table}, 0")):
+            masks = code.pointer(table)
+            mask = code.field(masks, code.field("%context", Context.ORDINAL))  # type: ignore[arg-type]
+            allowed = code.pointer(mask)
+            last = code.let(f"sub i64 {code.field('%region', Region.STORAGE_SIZE)}, 1")
+            with (
+                code.when(code.let(f"icmp ne i64 {mask}, 0")),
+                self._each_on() as (_, address),
+            ):
+                offset = self._offset(address)
+                end = code.let(f"add i64 {offset}, {self.size - 1}")
+                end = code.let(f"call i64 @llvm.umin.i64(i64 {end}, i64 {last})")
+                at_start = code.load("i8", code.at(allowed, "i8", offset))
+                at_end = code.load("i8", code.at(allowed, "i8", end))
+                both = code.let(f"and i8 {at_start}, {at_end}")
+                self._count(code.let(f"icmp eq i8 {both}, 0"), address)
+            self._refuse(fault)
+
+    def _offset(self, address: str) -> str:
+        return self._code.let(f"sub i64 {address}, {self._code.field('%region', Region.STORAGE)}")
+
+    def _note_writing(self) -> None:
+        code = self._code
+        shadow = code.field("%region", Region.UNWRITTEN)
+        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+            unwritten = code.pointer(shadow)
+            if self.verb != "write":
+                with self._each_on() as (_, address):
+                    empty = code.load("i8", code.at(unwritten, "i8", self._offset(address)))
+                    self._count(code.let(f"icmp ne i8 {empty}, 0"), address)
+                self._refuse(Fault.UNWRITTEN)
+            if self.verb != "read":
+                with self._each_on() as (_, address):
+                    place = code.at(unwritten, "i8", self._offset(address))
+                    code.do(f"store {self.kind} 0, ptr {place}, align 1")
+
+    # Programs against each other
+
+    def _me(self) -> str:
+        ordinal = self._code.field("%context", Context.ORDINAL)
+        return self._code.let(f"add i64 {self._code.field('%context', Context.FIRST)}, {ordinal}")
+
+    @contextmanager
+    def _each_granule(self, shadow: str) -> Iterator[tuple[str, str, str]]:
+        """Each lane's places in a shadow: its index, its address, a place."""
+        code = self._code
+        base = code.pointer(shadow)
+        shift = code.field("%region", Region.GRANULE)
+        with self._each_on() as (index, address):
+            first = code.let(f"lshr i64 {self._offset(address)}, {shift}")
+            count = code.let(f"lshr i64 {self.size}, {shift}")
+            count = code.let(f"call i64 @llvm.umax.i64(i64 {count}, i64 1)")
+            with code.loop(count) as step:
+                yield index, address, code.at(base, "i64", code.let(f"add i64 {first}, {step}"))
+
+    def _is_now(self, number: str) -> str:
+        """Of this launch, whatever was written there in earlier ones."""
+        first = self._code.field("%context", Context.FIRST)
+        return self._code.let(f"icmp uge i64 {number}, {first}")
+
+    def _both(self, *conditions: str) -> str:
+        met = conditions[0]
+        for condition in conditions[1:]:
+            met = self._code.let(f"and i1 {met}, {condition}")
+        return met
+
+    def _written_by_another(self, seen: str, me: str) -> tuple[str, str]:
+        code = self._code
+        writer = code.let(f"lshr i64 {seen}, {SHIFT}")
+        another = code.let(f"icmp ne i64 {writer}, {me}")
+        return writer, self._both(self._is_now(writer), another)
+
+    def _has(self, seen: str, flag: int) -> str:
+        return self._code.let(f"icmp ne i64 {self._code.let(f'and i64 {seen}, {flag}')}, 0")
+
+    def _watch_reads(self) -> None:
+        code = self._code
+        shadow = code.field("%region", Region.READERS)
+        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+            me = self._me()
+            writers = code.field("%region", Region.WRITERS)
+            with self._each_granule(writers) as (_, address, place):
+                seen = code.load("i64", place)
+                writer, another = self._written_by_another(seen, me)
+                self._count(self._both(another, self._has(seen, CHANGED)), address, writer)
+            self._refuse(Fault.READ_AFTER_WRITE)
+            with self._each_granule(shadow) as (_, _, place):
+                seen = code.load("i64", place)
+                reader = code.let(f"and i64 {seen}, {_READER}")
+                new = code.let(f"xor i1 {self._is_now(reader)}, true")
+                with code.when(new):
+                    code.store("i64", me, place)
+                second = code.let(f"lshr i64 {seen}, {READER_BITS}")
+                alone = code.let(f"icmp eq i64 {second}, 0")
+                apart = code.let(f"sub i64 {me}, {reader}")
+                other = code.let(f"icmp ne i64 {apart}, 0")
+                with code.when(self._both(code.let(f"xor i1 {new}, true"), alone, other)):
+                    far = code.let(
+                        f"call i64 @llvm.umin.i64(i64 {apart}, i64 {(1 << (64 - READER_BITS)) - 1})"
+                    )
+                    high = code.let(f"shl i64 {far}, {READER_BITS}")
+                    code.store("i64", code.let(f"or i64 {high}, {reader}"), place)
+
+    def _changes(self, index: str, address: str) -> str:
+        code = self._code
+        held = code.load(self.kind, code.pointer(address) + ", align 1")
+        new = code.load(self.kind, code.at("%values", self.kind, index))
+        return code.let(f"icmp ne {self.kind} {held}, {new}")
+
+    def _watch_stores(self) -> None:
+        code, me = self._code, self._me()
+        writers = code.field("%region", Region.WRITERS)
+        with code.when(code.let(f"icmp ne i64 {writers}, 0")):
+            with self._each_granule(writers) as (_, address, place):
+                seen = code.load("i64", place)
+                writer, another = self._written_by_another(seen, me)
+                self._count(self._both(another, self._has(seen, ATOMIC)), address, writer)
+            self._refuse(Fault.ATOMIC_BESIDE_STORE)
+            with self._each_granule(writers) as (index, address, place):
+                writer, another = self._written_by_another(code.load("i64", place), me)
+                self._count(self._both(another, self._changes(index, address)), address, writer)
+            self._refuse(Fault.STORES)
+            readers = code.field("%region", Region.READERS)
+            with code.when(code.let(f"icmp ne i64 {readers}, 0")):
+                with self._each_granule(readers) as (index, address, place):
+                    seen = code.load("i64", place)
+                    reader = code.let(f"and i64 {seen}, {_READER}")
+                    second = code.let(f"lshr i64 {seen}, {READER_BITS}")
+                    mine = code.let(f"icmp eq i64 {reader}, {me}")
+                    later = code.let(f"add i64 {reader}, {second}")
+                    who = code.let(f"select i1 {mine}, i64 {later}, i64 {reader}")
+                    another = code.let(f"icmp ne i64 {who}, {me}")
+                    changes = self._changes(index, address)
+                    self._count(self._both(self._is_now(reader), another, changes), address, who)
+                self._refuse(Fault.WRITE_AFTER_READ)
+            with self._each_granule(writers) as (index, address, place):
+                seen = code.load("i64", place)
+                changes = code.let(f"zext i1 {self._changes(index, address)} to i64")
+                mark = code.let(f"shl i64 {changes}, {CHANGED.bit_length() - 1}")
+                before = code.let(f"lshr i64 {seen}, {SHIFT}")
+                again = code.let(f"icmp eq i64 {before}, {me}")
+                kept = code.let(f"select i1 {again}, i64 {seen}, i64 0")
+                kept = code.let(f"and i64 {kept}, {CHANGED}")
+                mark = code.let(f"or i64 {mark}, {kept}")
+                number = code.let(f"or i64 {code.let(f'shl i64 {me}, {SHIFT}')}, {mark}")
+                # What others have changed in this launch stays theirs: this store leaves it so.
+                theirs = self._both(
+                    self._is_now(before),
+                    code.let(f"xor i1 {again}, true"),
+                    self._has(seen, CHANGED),
+                )
+                code.store("i64", code.let(f"select i1 {theirs}, i64 {seen}, i64 {number}"), place)
+
+    def _watch_atomics(self) -> None:
+        """Atomics agree among themselves; beside another program's store they do not."""
+        code, me = self._code, self._me()
+        writers = code.field("%region", Region.WRITERS)
+        with code.when(code.let(f"icmp ne i64 {writers}, 0")):
+            with self._each_granule(writers) as (_, address, place):
+                seen = code.load("i64", place)
+                writer, another = self._written_by_another(seen, me)
+                store = code.let(f"xor i1 {self._has(seen, ATOMIC)}, true")
+                self._count(self._both(another, store), address, writer)
+            self._refuse(Fault.ATOMIC_BESIDE_STORE)
+            with self._each_granule(writers) as (_, _, place):
+                number = code.let(f"or i64 {code.let(f'shl i64 {me}, {SHIFT}')}, {ATOMIC}")
+                code.store("i64", number, place)
+
+    # The access itself
+
+    def _read(self) -> None:
+        code = self._code
+        with self._each_on() as (index, address):
+            value = code.load(self.kind, code.pointer(address) + ", align 1")
+            code.store(self.kind, value, code.at("%values", self.kind, index))
+        self._fill_what_is_off()
+
+    def _fill_what_is_off(self) -> None:
+        code = self._code
+        with code.when(code.let("icmp ne ptr %mask, null")), code.loop("%lanes") as index:
+            bit = code.load("i8", code.at("%mask", "i8", index))
+            with code.when(code.let(f"icmp eq i8 {bit}, 0")):
+                filler = code.slot(self.kind)
+                code.store(self.kind, "0", filler)
+                with code.when(code.let("icmp ne ptr %other, null")):
+                    given = code.load(self.kind, code.at("%other", self.kind, index))
+                    code.store(self.kind, given, filler)
+                place = code.at("%values", self.kind, index)
+                code.store(self.kind, code.load(self.kind, filler), place)
+
+    def _store(self) -> None:
+        code = self._code
+        with self._each_on() as (index, address):
+            value = code.load(self.kind, code.at("%values", self.kind, index))
+            code.do(f"store {self.kind} {value}, ptr {code.pointer(address)}, align 1")
+        self._no_lane_against_lane()
+
+    def _no_lane_against_lane(self) -> None:
+        """Two lanes of one store with one address: which of them stays is nobody's to say."""
+        code = self._code
+        with code.when(code.let("icmp ugt i64 %lanes, 1")):
+            with self._each_on() as (index, address):
+                self._count(self._changes(index, address), address)
+            self._refuse(Fault.LANES)
