@@ -316,6 +316,8 @@ def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:
     proven = [name for name, cell in cells.items() if cell["verdict"] == "proven"]
     assert len(proven) <= 4, proven
     assert {cell["verdict"] for cell in cells.values()} >= {"flaky", "broken", "toothless"}
+    drawn = {cell["verdict"] for name, cell in cells.items() if name.startswith("random[")}
+    assert len(drawn) > 1, "forks that draw the same would all come to the same"
 
 
 def test_what_docs_say_cannot_be_refused_is_what_cannot(prove: Prove) -> None:
