@@ -19,8 +19,8 @@ from harness.cli.test import parts, running
 from harness.cli.test.counting import OUTCOMES
 from harness.cli.test.parts import Part
 from harness.cli.test.running import Ended
-from harness.errors import UnfixError
-from harness.releases import install, managed
+from harness.errors import UnfixError, WrongCall
+from harness.releases import having, managed
 
 # With an environment: the oldest, the one that serves in the tests, and the newest.
 INSTALLED = ("0.5.9", "0.5.18", "0.5.23")
@@ -48,11 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     for word in words:
         path = word.partition("::")[0]
         if path.startswith("tests") and not (root / path).exists():
-            raise UnfixError(f"there is no {path} under {root}")
-    for release in managed.all_releases():
-        install.add_sources(release, options.say)
-    for release in chosen:
-        install.add(release, options.say)
+            raise WrongCall(f"there is no {path} under {root}", arguments.usage)
+    having.read(managed.all_releases(), options.say)
+    having.ready(chosen, options.say)
     if any((root / word.partition("::")[0]).exists() for word in words):
         here = Part("", sys.executable, ())
         done = subprocess.run(
