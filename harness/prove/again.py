@@ -53,7 +53,7 @@ def _example(item: pytest.Function, blob: str) -> Iterator[None]:
 def draw_anew(seed: int) -> None:
     """Seed whatever draws here: forks of one process would all draw the same.
 
-    What the kernel draws, and clocks, differ by themselves, and so does `random` in a fork (there is
+    What the kernel draws, and clocks, differ by themselves; so does `random` in a fork (there is
     none on CUDA). Addresses and the order of sets do not, on either side.
     """
     random.seed(seed)
