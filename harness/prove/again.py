@@ -53,8 +53,8 @@ def _example(item: pytest.Function, blob: str) -> Iterator[None]:
 def draw_anew(seed: int) -> None:
     """Seed whatever draws here: forks of one process would all draw the same.
 
-    What the kernel draws, and clocks, differ by themselves. Addresses and the order of sets do not,
-    on either side.
+    What the kernel draws, and clocks, differ by themselves; so does `random` in a fork (there is
+    none on CUDA). Addresses and the order of sets do not, on either side.
     """
     random.seed(seed)
     numpy_random: Any = sys.modules.get("numpy.random")

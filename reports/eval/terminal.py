@@ -12,6 +12,7 @@ from reports.eval import view
 from reports.eval.view import EvalView
 from reports.shared import texts
 from reports.shared.terminal import STYLES, plain
+from reports.shared.terminal import table as columns
 from reports.shared.texts import Mark
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def configurations(seen: EvalView) -> Table:
         "ready": [row.ready for row in rows],
     }
     numbers = {head: cells for head, cells in numbers.items() if any(cells)}
-    table = _table("configuration", "", "model", "release")
+    table = columns("configuration", "", "model", "release")
     for head in (*(texts.line(task, 30) for task in seen.tasks), *numbers):
         table.add_column(plain(head), justify="right", no_wrap=True)
     table.add_column("to know", overflow="fold")
@@ -56,7 +57,7 @@ def configurations(seen: EvalView) -> Table:
 
 
 def comparisons(seen: EvalView) -> Table:
-    table = _table("base → candidate", "of", "task", "verdict")
+    table = columns("base → candidate", "of", "task", "verdict")
     table.add_column("drop, or\ndivergence / noise")
     table.add_column("items")
     for row in seen.pairings:
@@ -73,7 +74,7 @@ def comparisons(seen: EvalView) -> Table:
 
 
 def faults(seen: EvalView) -> Table:
-    table = _table("fault", "configuration", "", "by", "the user sees", "its code ran")
+    table = columns("fault", "configuration", "", "by", "the user sees", "its code ran")
     for row in seen.faults:
         table.add_row(
             plain(texts.line(row.fault.toggle)),
@@ -100,13 +101,6 @@ def summary(seen: EvalView) -> Text:
     if len(seen.problems) > PROBLEMS:
         line.append(f"\n  and {len(seen.problems) - PROBLEMS} more", style="red")
     return line
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:
-        table.add_column(head, overflow="fold", min_width=min(len(head), 9))
-    return table
 
 
 def _mark(mark: Mark, tone: str) -> Text:

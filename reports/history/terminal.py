@@ -13,6 +13,7 @@ from reports.history import view
 from reports.history.view import MARKS, HistoryView
 from reports.shared import texts
 from reports.shared.terminal import STYLES, plain
+from reports.shared.terminal import table as columns
 from reports.shared.texts import line as short
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def show(history: History, prices: Prices, console: Console) -> None:
 
 def failing(seen: HistoryView) -> Table:
     mended = seen.history.of(State.MENDED)
-    table = _table("", "kind", "what", "nights", "since", "what it said")
+    table = columns("", "kind", "what", "nights", "since", "what it said")
     for rows in (seen.failing, mended):
         for line in rows[:SHOWN]:
             table.add_row(
@@ -61,7 +62,7 @@ def row(line: Line, seen: HistoryView) -> Text:
 
 
 def flaky(seen: HistoryView) -> Table:
-    table = _table("flaky", "kind", "what", "nights", "repeats")
+    table = columns("flaky", "kind", "what", "nights", "repeats")
     for line in seen.flaky[:SHOWN]:
         table.add_row(
             f"{line.score.share:.0%}",
@@ -74,7 +75,7 @@ def flaky(seen: HistoryView) -> Table:
 
 
 def slower(seen: HistoryView) -> Table:
-    table = _table("slower", "kind", "what", "newest", "median")
+    table = columns("slower", "kind", "what", "newest", "median")
     for line in seen.slower[:SHOWN]:
         table.add_row(
             f"{line.slower:.1f} times",
@@ -87,7 +88,7 @@ def slower(seen: HistoryView) -> Table:
 
 
 def dearest(seen: HistoryView) -> Table:
-    table = _table("dearest", "kind", "what", "newest", "median")
+    table = columns("dearest", "kind", "what", "newest", "median")
     for line in seen.dearest[:5]:
         newest = line.telling[-1].last.seconds if line.telling else 0.0
         table.add_row(
@@ -101,7 +102,7 @@ def dearest(seen: HistoryView) -> Table:
 
 
 def by_kind(seen: HistoryView) -> Table:
-    table = _table("cost", "all nights", "newest night")
+    table = columns("cost", "all nights", "newest night")
     for what, whole, newest in seen.spent:
         table.add_row(plain(short(what, 60)), whole, newest)
     return table
@@ -118,10 +119,3 @@ def summary(seen: HistoryView) -> Text:
 def _mark(state: State) -> Text:
     mark = MARKS[state]
     return Text(f"{mark.glyph} {mark.word}", style=STYLES[mark.tone])
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    return table

@@ -13,6 +13,7 @@ from reports.matrix import view
 from reports.matrix.view import MARKS, MatrixView
 from reports.shared import texts
 from reports.shared.terminal import STYLES, plain
+from reports.shared.terminal import table as columns
 from reports.shared.texts import line
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def failure(run: MatrixRun, cell: RanCell, console: Console) -> None:
 
 def shares(seen: MatrixView) -> Table:
     """Which values the failures go with: the axis that tells most first."""
-    table = _table("axis", "value", "green", "")
+    table = columns("axis", "value", "green", "")
     if not seen.failures:
         return table
     for axis in seen.axes:
@@ -71,7 +72,7 @@ def shares(seen: MatrixView) -> Table:
 
 
 def flaky(seen: MatrixView) -> Table:
-    table = _table("flaky", "attempts", "values")
+    table = columns("flaky", "attempts", "values")
     for cell in view.flaky(seen.run.cells)[:VALUES]:
         how = plain(view.how(cell))
         table.add_row(plain(line(cell.identity)), how, plain(view.values(cell)))
@@ -79,7 +80,7 @@ def flaky(seen: MatrixView) -> Table:
 
 
 def slowest(seen: MatrixView) -> Table:
-    table = _table("slowest", "took", "values")
+    table = columns("slowest", "took", "values")
     for cell in seen.slowest[:5]:
         table.add_row(plain(line(cell.identity)), view.took(cell), plain(view.values(cell)))
     return table
@@ -98,10 +99,3 @@ def summary(seen: MatrixView) -> Text:
     for problem in seen.run.problems:
         text.append("\n  ").append_text(plain(problem, "red"))
     return text
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:
-        table.add_column(head, overflow="fold", min_width=min(len(head), 9))
-    return table

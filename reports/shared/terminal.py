@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.table import Table
 from rich.text import Text
 
 from reports.shared import texts
@@ -23,3 +24,11 @@ STYLES = {
 def plain(text: str, style: str = "") -> Text:
     """Text as it is: no markup is read, nothing is hidden."""
     return Text(texts.visible(text), style=style)
+
+
+def table(*heads: str) -> Table:
+    """Columns without lines, whose words are folded and never cut."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for head in heads:
+        made.add_column(head, overflow="fold", min_width=min(len(head), 9))
+    return made
