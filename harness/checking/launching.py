@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from harness import kernels, native
+from harness.checking import lines
 from harness.checking.launches import Launch, Launches, whole_grid
 from harness.checking.memory import Memory, Program, Span
 from harness.checking.regions import Shadows, Tables
@@ -60,6 +62,12 @@ class _Process:
         self.report = (ctypes.c_int64 * len(Report))()
         self.next = 1  # the number of the next program
         self._scratch = np.empty(_SMALLEST_SCRATCH, dtype=np.uint8)
+        self.ran = np.zeros(256, dtype=np.uint8)  # which blocks of a kernel
+
+    def blocks(self, count: int) -> int:
+        if len(self.ran) < count:
+            self.ran = np.zeros(count, dtype=np.uint8)
+        return int(self.ran.ctypes.data)
 
     def scratch(self, size: int) -> int:
         if len(self._scratch) < size:
@@ -198,9 +206,18 @@ class Session:
             process.wraps.ctypes.data,
             0,
             0,
+            process.blocks(len(lowered.blocks)),
         ]
         process.next += len(programs) + 1
+        if sys.gettrace() is not None:
+            process.ran[:] = 0
         wrong = program.launch(ctypes.addressof(context))
+        if sys.gettrace() is not None:
+            lines.tell(
+                line
+                for block, ran in zip(lowered.blocks, process.ran, strict=False)
+                for line in (block if ran else ())
+            )
         if wrong:
             raise self._told(launch, lowered, spans, tables, programs, _address(regions)).error()
         if context[Context.REFUSED]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+import torch.utils._python_dispatch
 
 from harness.checking.memory import Fence, Program, Span, Storage
 from harness.checking.virtual import untouched
@@ -146,7 +148,8 @@ class Tables:
         fences = [fence for fence in storage.fences if _speaks(fence, kind)]
         if not fences:
             return 0
-        masks = [self._mask(fences, kind, program, storage) for program in self._every()]
+        with torch.utils._python_dispatch._disable_current_modes():
+            masks = [self._mask(fences, kind, program, storage) for program in self._every()]
         table = np.array(masks, dtype=np.uint64)
         self._alive.append(table)
         return int(table.ctypes.data)

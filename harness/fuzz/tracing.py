@@ -1,6 +1,6 @@
 """Which lines of a few files run: Python's own tracing, kept away from everything else.
 
-A kernel under Triton's interpreter is Python code, too, under its own file and lines. Code that a
+A kernel under check tells the lines that ran as if it were Python code. Code that a
 toggle has changed says that it is of no file: its lines are counted as those of the release's file
 that they stand for.
 """

@@ -7,12 +7,14 @@ dialects a later Triton adds.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
 
 _SPACE = re.compile(r"(?:\s+|//[^\n]*)*")
 _NAME = re.compile(r"%[\w$.\-]+(?:#\d+)?")
+_TYPE = re.compile(r"!?[\w.]+")
 _RESULT = re.compile(r"%([\w$.\-]+)(?::(\d+))?")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _LABEL = re.compile(r"\^[\w$.\-]+")
@@ -20,7 +22,7 @@ _KEY = re.compile(r'[\w$.\-]+|"[^"]*"')
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'^"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(.*)>$", re.DOTALL)
-_OPEN, _CLOSE = "<({[", ">)}]"
+_OPEN, _CLOSE = frozenset("<({["), frozenset(">)}]")
 
 
 class Unreadable(Exception):
@@ -79,26 +81,25 @@ def _called(inner: Source, caller: Source) -> Source:
 
 def _split(text: str, separator: str) -> list[str]:
     """At separators that are inside of no brackets and no string."""
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        letter = text[at]
-        if letter == '"':
-            string = _STRING.match(text, at)
-            if string is None:
-                raise Unreadable(f"a string without an end: {text[at : at + 60]}")
-            at = string.end()
-            continue
-        if letter == "-" and text.startswith("->", at):
-            at += 2
-            continue
-        depth += (letter in _OPEN) - (letter in _CLOSE)
-        if not depth and text.startswith(separator, at):
-            parts.append(text[start:at])
-            start = at = at + len(separator)
-            continue
-        at += 1
+    parts, depth, start = [], 0, 0
+    for found in _marks(separator).finditer(text):
+        mark = found[0]
+        if mark in _OPEN:
+            depth += 1
+        elif mark in _CLOSE:
+            depth -= 1
+        elif mark == separator and not depth:
+            parts.append(text[start : found.start()])
+            start = found.end()
     parts.append(text[start:])
     return [part.strip() for part in parts if part.strip()]
+
+
+@functools.cache
+def _marks(separator: str = "") -> re.Pattern[str]:
+    """A bracket or a separator; strings and arrows are passed over whole."""
+    other = f"|{re.escape(separator)}" if separator else ""
+    return re.compile(r'"(?:[^"\\]|\\.)*"|->|[<({\[>)}\]]' + other)
 
 
 class _Parser:
@@ -159,19 +160,14 @@ class _Parser:
     def _balanced(self) -> str:
         """The text between the bracket here and the one that closes it."""
         self._skip()
-        start, depth, text = self._at, 0, self._text
-        while True:
-            letter = text[self._at]
-            if letter == '"':
-                self._match(_STRING)
-                continue
-            if text.startswith("->", self._at):
-                self._at += 2
-                continue
-            depth += (letter in _OPEN) - (letter in _CLOSE)
-            self._at += 1
+        start, depth = self._at, 0
+        for found in _marks().finditer(self._text, start):
+            mark = found[0]
+            depth += (mark in _OPEN) - (mark in _CLOSE)
             if not depth:
-                return text[start + 1 : self._at - 1]
+                self._at = found.end()
+                return self._text[start + 1 : self._at - 1]
+        raise Unreadable(f"no end of {self._text[start : start + 60]!r}")
 
     # The grammar
 
@@ -266,7 +262,7 @@ class _Parser:
         if self._peek("("):
             return _split(self._balanced(), ",")
         start = self._at
-        found = self._match(re.compile(r"!?[\w.]+"))
+        found = self._match(_TYPE)
         if self._text.startswith("<", self._at):
             self._balanced()
             return [self._text[start : self._at]]

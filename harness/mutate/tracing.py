@@ -1,7 +1,7 @@
 """Which lines of a release a guard runs: all its files at once, so it is recorded but once.
 
 A line that ran is known; a function all of whose lines have run is traced no longer. Kernels under
-Triton's interpreter and code that a toggle has changed are counted as the release's own lines.
+check and code that a toggle has changed are counted as the release's own lines.
 """
 
 from __future__ import annotations

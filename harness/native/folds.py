@@ -165,6 +165,33 @@ def scan(own: Lowering, operation: Operation) -> None:
     wide = operation.result in own.addressing and _is_sum(operation)
     outer, count, inner = _sides(operation.operands[0].kind, operation.number("axis"))
     rooms = _lanes_of(own, operation, wide)
+    if count > 1:
+        _accumulated(own, operation, rooms, (outer, count, inner), wide)
+    for result, (room, element) in zip(operation.results, rooms, strict=True):
+        if not wide:
+            own.buffers[result] = own.kept(room)
+            continue
+        target, twins = own.room_for(result.kind), own.room(4 * result.kind.lanes)
+        base, twin_base = own.address(target), own.address(twins)
+        with code.loop(result.kind.lanes) as index:
+            value = own.load_lane(room, element, index)
+            value, twin = _narrow_sum(own, operation, result, value, None)
+            own.store_lane(value, base, result.kind.element, index)
+            own.store_lane(twin, twin_base, "i32", index)
+        own.made(result, target)
+        own.wraps.made(result, twins)
+
+
+def _accumulated(
+    own: Lowering,
+    operation: Operation,
+    rooms: list[tuple[str, str]],
+    sides: tuple[int, int, int],
+    wide: bool,
+) -> None:
+    """Each lane with all that come before it, one after the other."""
+    code = own.code
+    outer, count, inner = sides
     backwards = operation.flag("reverse")
     with code.loop(outer) as row, code.loop(inner) as column, code.loop(count - 1) as step:
         start = code.let(f"add i64 {code.let(f'mul i64 {row}, {count * inner}')}, {column}")
@@ -180,19 +207,6 @@ def scan(own: Lowering, operation: Operation) -> None:
             results = _combined(own, operation.regions[0], given)
         for value, (room, kind) in zip(results, rooms, strict=True):
             own.store_lane(value, room, kind, at)
-    for result, (room, element) in zip(operation.results, rooms, strict=True):
-        if not wide:
-            own.buffers[result] = own.kept(room)
-            continue
-        target, twins = own.room_for(result.kind), own.room(4 * result.kind.lanes)
-        base, twin_base = own.address(target), own.address(twins)
-        with code.loop(result.kind.lanes) as index:
-            value = own.load_lane(room, element, index)
-            value, twin = _narrow_sum(own, operation, result, value, None)
-            own.store_lane(value, base, result.kind.element, index)
-            own.store_lane(twin, twin_base, "i32", index)
-        own.made(result, target)
-        own.wraps.made(result, twins)
 
 
 # Products

@@ -23,6 +23,7 @@ class Context(IntEnum):
     ORDINAL = 12  # of the program that runs, within this launch
     WRAPS = 13
     WRAP_COUNT = 14
+    RAN = 16  # a byte for each block of operations
     REFUSED = 15  # the site of an operation that met a number it has no answer for
 
 

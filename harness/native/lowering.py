@@ -53,6 +53,7 @@ class Lowered:
     writes: dict[int, tuple[int, ...]]
     roams: bool  # some pointers have no known origin
     talks: bool  # programs tell each other something by atomics
+    blocks: tuple[tuple[tuple[str, int], ...], ...]  # the source lines of each block
 
 
 class Lowering:
@@ -75,6 +76,7 @@ class Lowering:
         self._reads: dict[int, set[int]] = defaultdict(set)
         self._writes: dict[int, set[int]] = defaultdict(set)
         self._roams = False
+        self._blocks: list[tuple[tuple[str, int], ...]] = []
         self.globals: list[str] = []
         for operation in graph.operations():
             for operand in operation.operands:
@@ -86,6 +88,7 @@ class Lowering:
             raise Refused(f"calls that are not inlined: {', '.join(self.graph.functions)}")
         self.base = code.pointer(code.field("%context", Context.SCRATCH))
         arguments = code.pointer(code.field("%context", Context.ARGUMENTS))
+        self.ran = code.pointer(code.field("%context", Context.RAN))
         self.regions = code.pointer(code.field("%context", Context.REGIONS))
         for place, parameter in enumerate(self.graph.parameters):
             if parameter.kind.shape:
@@ -105,6 +108,7 @@ class Lowering:
             {place: tuple(sorted(sizes)) for place, sizes in self._writes.items()},
             self._roams,
             talks,
+            tuple(self._blocks),
         )
 
     def _module(self) -> str:
@@ -326,6 +330,8 @@ class Lowering:
             self.wraps.buffers.pop(value, None)
 
     def _block(self, block: Block) -> None:
+        self.code.store("i8", "1", self.code.at(self.ran, "i8", len(self._blocks)))
+        self._blocks.append(tuple(sorted(set(_lines(block)))))
         for operation in block.operations:
             self.operation(operation)
         self._settle()
@@ -633,6 +639,15 @@ class Lowering:
         mask = rest[0] if rest else None
         self.held(*operation.operands)
         self.access("write", operation, mask, self._in_memory(value)[0])
+
+
+def _lines(block: Block) -> Iterator[tuple[str, int]]:
+    """The source lines of a block's own operations, and of the calls that led to them."""
+    for operation in block.operations:
+        source: Source | None = operation.source
+        while source is not None and source.line:
+            yield source.file, source.line
+            source = source.caller
 
 
 _SPECIAL: dict[str, Callable[[Lowering, Operation], None]] = {

@@ -23,7 +23,7 @@ FILES = [
     "harness/patching/live.py",
     "harness/fuzz/slices.py",
     "harness/matching/states.py",
-    "harness/checking/interpreter/memory.py",
+    "harness/checking/memory.py",
     "harness/guards/plugin.py",
     "release/sglang/srt/sizes.py",
     "packages/triton-3.0.dist-info/METADATA",

@@ -167,3 +167,24 @@ def asserting(target, count):
     tl.static_assert(True)
     tl.device_assert(count < 3, "three is too many")
     tl.store(target, count)
+
+
+@triton.jit
+def read_beside(shared, target, step):
+    """By step: one program writes what the other reads, before or after it; or each its own."""
+    me = tl.program_id(0)
+    if step == 0:
+        tl.store(shared + me, tl.load(shared + me) + 5)
+    elif (me == 0) == (step > 0):
+        tl.store(shared, 7)
+    else:
+        tl.store(target + me, tl.load(shared))
+
+
+@triton.jit
+def waiting(flag):
+    if tl.program_id(0) == 0:
+        while tl.atomic_add(flag, 0) == 0:
+            pass
+    else:
+        tl.atomic_xchg(flag, 1)

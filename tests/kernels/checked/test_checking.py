@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from typing import Any
 
+import kernels_to_check
 import pytest
 import torch
 from kernels_to_check import (
@@ -26,6 +28,7 @@ from kernels_to_check import (
     narrowed,
     outer,
     packed,
+    read_beside,
     same_place,
     stored_and_counted,
     summed,
@@ -33,6 +36,7 @@ from kernels_to_check import (
     through_table,
     turned,
     value_wraps,
+    waiting,
     wide_product,
     wraps_twice,
 )
@@ -323,6 +327,21 @@ def test_two_lanes_of_one_store_must_not_disagree() -> None:
         lanes[(1,)](numbers(8), 2, N=8)
 
 
+def test_one_program_must_not_read_what_another_writes() -> None:
+    told = r"programs \(0, 0, 0\) and \(1, 0, 0\): the first {} shared, index 0"
+    for step, words in ((1, "writes and the second reads"), (-1, "reads and the second writes")):
+        with pytest.raises(Race, match=told.format(words)), check():
+            read_beside[(2,)](numbers(2), numbers(2), step)
+    with check():
+        read_beside[(2,)](numbers(2), numbers(2), 0)
+        read_beside[(1,)](numbers(2), numbers(2), 1)
+
+
+def test_a_program_that_waits_for_a_later_one_is_refused() -> None:
+    with pytest.raises(CannotFollow, match="waits for another one"), check():
+        waiting[(2,)](torch.zeros(1, dtype=torch.int32))
+
+
 def test_launches_and_atomics_do_not_race() -> None:
     target = torch.zeros(1, dtype=torch.int32)
     with check():
@@ -397,3 +416,21 @@ def test_a_suite_can_ask_which_kernels_ran() -> None:
         copy[(2,)](numbers(16), numbers(16), 16, 0, BLOCK=8)
         assert [(launch.kernel, launch.grid) for launch in held.launches] == [("copy", (2, 1, 1))]
         assert held.launches[0].arguments["count"] == 16
+
+
+def test_a_tracer_sees_the_lines_that_ran() -> None:
+    seen: set[int] = set()
+
+    def called(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename == kernels_to_check.__file__ and event == "line":
+            seen.add(frame.f_lineno - first)
+        return called
+
+    first = stored_and_counted.starting_line_number
+    for chosen, lines in ((0, {2, 3}), (5, {2, 5})):
+        with check():
+            seen.clear()
+            sys.settrace(called)
+            stored_and_counted[(1,)](numbers(1), chosen)
+            sys.settrace(None)
+        assert seen == lines

@@ -1,0 +1,85 @@
+"""The lines of a kernel that ran, told to Python's own tracing.
+
+Compiled, a kernel is no Python code any more, and whoever traces lines would see nothing of it. So
+for each launch under a tracer a function of no content, whose statements stand on those lines of
+that file, is called in its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+Line = tuple[str, int]
+
+
+def tell(ran: Iterable[Line]) -> None:
+    """Run through these lines, and those that must have run beside them."""
+    by_file: dict[str, set[int]] = defaultdict(set)
+    for file, line in ran:
+        by_file[file].add(line)
+    for file, lines in by_file.items():
+        for name, numbers in _statements(file, frozenset(lines)):
+            _empty(file, name, numbers)()
+
+
+@functools.lru_cache(maxsize=512)
+def _statements(file: str, lines: frozenset[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """By function: the lines that ran, whether or not the compiler left anything of them.
+
+    What it folded away ran all the same: the statements before one that ran, in the same block,
+    and those after it up to the end of the block.
+    """
+    found = []
+    for function in _functions(file):
+        if any(function.lineno <= line <= (function.end_lineno or 0) for line in lines):
+            ran = tuple(sorted(set(_ran(function.body, lines))))
+            if ran:
+                found.append((function.name, ran))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(file: str) -> list[ast.FunctionDef]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def _ran(body: list[ast.stmt], lines: frozenset[int]) -> Iterator[int]:
+    if not any(statement.lineno <= line <= _end(statement) for statement in body for line in lines):
+        return
+    for statement in body:
+        inner = [
+            block
+            for name in ("body", "orelse")
+            if isinstance(block := getattr(statement, name, None), list) and block
+        ]
+        if not inner:
+            yield from range(statement.lineno, _end(statement) + 1)
+            continue
+        yield from range(statement.lineno, inner[0][0].lineno)
+        for block in inner:
+            yield from _ran(block, lines)
+
+
+def _end(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno
+
+
+@functools.lru_cache(maxsize=512)
+def _empty(file: str, name: str, lines: tuple[int, ...]) -> Callable[[], None]:
+    function = ast.parse(f"def {name}(): pass").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    function.lineno, function.end_lineno = lines[0], lines[-1]
+    function.body = [
+        ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=4) for line in lines
+    ]
+    scope: dict[str, Callable[[], None]] = {}
+    exec(compile(ast.Module([function], []), file, "exec"), scope)
+    return scope[name]

@@ -1,0 +1,163 @@
+"""Kernels of one operation or one kind of control flow each, held against numpy."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def integers(x, y, out, OP: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b = tl.load(x + at), tl.load(y + at)
+    if OP == "add":
+        r = a + b
+    elif OP == "sub":
+        r = a - b
+    elif OP == "mul":
+        r = a * b
+    elif OP == "and":
+        r = a & b
+    elif OP == "or":
+        r = a | b
+    elif OP == "xor":
+        r = a ^ b
+    elif OP == "min":
+        r = tl.minimum(a, b)
+    elif OP == "max":
+        r = tl.maximum(a, b)
+    elif OP == "div":
+        r = a // b
+    elif OP == "rem":
+        r = a % b
+    elif OP == "less":
+        r = (a < b).to(a.dtype)
+    elif OP == "shl":
+        r = a << b
+    else:
+        r = a >> b
+    tl.store(out + at, r)
+
+
+@triton.jit
+def tiles(x, y, out, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    at = i[:, None] * N + j[None, :]
+    on = (i[:, None] < rows) & (j[None, :] < columns)
+    value = tl.load(x + at, mask=on, other=0.0) * 2 + tl.load(y + j)[None, :]
+    tl.store(out + at, value, mask=on)
+
+
+@triton.jit
+def folded(x, out, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    value = tl.load(x + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :])
+    if OP == "sum":
+        r = tl.sum(value, AXIS)
+    elif OP == "max":
+        r = tl.max(value, AXIS)
+    elif OP == "min":
+        r = tl.min(value, AXIS)
+    else:
+        r = tl.argmax(value, AXIS)
+    tl.store(out + tl.arange(0, N if AXIS == 0 else M), r)
+
+
+@triton.jit
+def scanned(x, out, M: tl.constexpr, N: tl.constexpr, BACKWARDS: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out + at, tl.cumsum(tl.load(x + at), 1, reverse=BACKWARDS))
+
+
+@triton.jit
+def turned(x, out, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    value = tl.load(x + i[:, None] * N + j[None, :])
+    tl.store(out + j[:, None] * M + i[None, :], tl.trans(value))
+
+
+@triton.jit
+def joined(x, y, both, first, second, N: tl.constexpr):
+    at = tl.arange(0, N)
+    pair = tl.join(tl.load(x + at), tl.load(y + at))
+    tl.store(both + at[:, None] * 2 + tl.arange(0, 2)[None, :], pair)
+    a, b = tl.split(pair)
+    tl.store(first + at, b)
+    tl.store(second + at, a)
+
+
+@triton.jit
+def multiplied(x, y, out, K: tl.constexpr):
+    i, k = tl.arange(0, 16), tl.arange(0, K)
+    a = tl.load(x + i[:, None] * K + k[None, :])
+    b = tl.load(y + i[:, None] * K + k[None, :])
+    value = tl.dot(a, tl.trans(b), input_precision="ieee")
+    tl.store(out + i[:, None] * 16 + i[None, :], value)
+
+
+@triton.jit
+def looping(x, counts, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    total = tl.zeros((N,), dtype=tl.int32)
+    pointer = x + at
+    for _ in range(tl.load(counts + tl.program_id(0))):
+        total += tl.load(pointer)
+        pointer += N
+    tl.store(out + tl.program_id(0) * N + at, total)
+
+
+@triton.jit
+def branching(x, out):
+    me = tl.program_id(0)
+    value = tl.load(x + me)
+    if value > 0:
+        result = value * 10
+    elif value < -2:
+        result = value - 100
+    else:
+        result = 7
+    tl.store(out + me, result)
+
+
+@triton.jit
+def returning(x, out):
+    me = tl.program_id(0)
+    value = tl.load(x + me)
+    if value < 0:
+        return
+    if value > 2:
+        tl.store(out + me, value * 3)
+        return
+    tl.store(out + me, value)
+
+
+@triton.jit
+def counted_down(x, out):
+    value = tl.load(x + tl.program_id(0))
+    turns = 0
+    while value > 0:
+        value = value // 2
+        turns += 1
+    tl.store(out + tl.program_id(0), turns)
+
+
+@triton.jit
+def swapping(x, y, turns, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b = tl.load(x + at), tl.load(y + at)
+    for _ in range(turns):
+        a, b = b, a
+    tl.store(x + at, a)
+    tl.store(y + at, b)
+
+
+@triton.jit
+def shifted(x, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(x + at + 1, tl.load(x + at))
+
+
+@triton.jit
+def compacted(x, count, out):
+    me = tl.program_id(0)
+    if tl.load(x + me) != 0:
+        tl.store(out + tl.atomic_add(count, 1), me)
