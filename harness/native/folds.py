@@ -8,23 +8,20 @@ not fit is a wrap, and not a step on the way to it.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from harness.kernels.flow import terminator
 from harness.kernels.graph import Kind, Operation, Region, Value
 from harness.native import formats
+from harness.native.emitting import Emitter
 from harness.native.formats import EIGHTS, Refused, llvm_type, name_of, stored_type
 from harness.native.text import Function
-
-if TYPE_CHECKING:
-    from harness.native.lowering import Lowering
 
 
 def _sides(kind: Kind, axis: int) -> tuple[int, int, int]:
     return prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :])
 
 
-def _combined(own: Lowering, region: Region, given: list[str]) -> list[str]:
+def _combined(own: Emitter, region: Region, given: list[str]) -> list[str]:
     """The region's results for one pair of lanes."""
     for argument, value in zip(region.block.arguments, given, strict=True):
         own.scalars[argument] = value
@@ -45,7 +42,7 @@ def _is_sum(operation: Operation) -> bool:
     )
 
 
-def _lanes_of(own: Lowering, operation: Operation, wide: bool) -> list[tuple[str, str]]:
+def _lanes_of(own: Emitter, operation: Operation, wide: bool) -> list[tuple[str, str]]:
     """Copies of the operands to work on: where they lie, and the type of an element."""
     made = []
     own.held(*operation.operands)
@@ -62,7 +59,7 @@ def _lanes_of(own: Lowering, operation: Operation, wide: bool) -> list[tuple[str
     return made
 
 
-def reduce(own: Lowering, operation: Operation) -> None:
+def reduce(own: Emitter, operation: Operation) -> None:
     code = own.code
     wide = operation.result in own.addressing and _is_sum(operation)
     outer, count, inner = _sides(operation.operands[0].kind, operation.number("axis"))
@@ -91,7 +88,7 @@ def reduce(own: Lowering, operation: Operation) -> None:
 
 
 def _halved(
-    own: Lowering,
+    own: Emitter,
     operation: Operation,
     rooms: list[tuple[str, str]],
     sides: tuple[int, int, int],
@@ -126,7 +123,7 @@ def _halved(
 
 
 def _folded_twins(
-    own: Lowering, operation: Operation, outer: int, count: int, inner: int
+    own: Emitter, operation: Operation, outer: int, count: int, inner: int
 ) -> str | None:
     """A wrap in any lane that was folded; at the first place of each row."""
     given = [own.wraps.buffers[one] for one in operation.operands if one in own.wraps.buffers]
@@ -147,7 +144,7 @@ def _folded_twins(
 
 
 def _narrow_sum(
-    own: Lowering, operation: Operation, result: Value, value: str, twin: str | None
+    own: Emitter, operation: Operation, result: Value, value: str, twin: str | None
 ) -> tuple[str, str]:
     code = own.code
     kind = llvm_type(result.kind.element)
@@ -160,7 +157,7 @@ def _narrow_sum(
     return narrow, own.wraps.remembered(site, wrapped, signed, *pair, twin)
 
 
-def scan(own: Lowering, operation: Operation) -> None:
+def scan(own: Emitter, operation: Operation) -> None:
     code = own.code
     wide = operation.result in own.addressing and _is_sum(operation)
     outer, count, inner = _sides(operation.operands[0].kind, operation.number("axis"))
@@ -183,7 +180,7 @@ def scan(own: Lowering, operation: Operation) -> None:
 
 
 def _accumulated(
-    own: Lowering,
+    own: Emitter,
     operation: Operation,
     rooms: list[tuple[str, str]],
     sides: tuple[int, int, int],
@@ -214,7 +211,7 @@ def _accumulated(
 _IEEE = 2  # of Triton's input precisions
 
 
-def dot(own: Lowering, operation: Operation) -> None:
+def dot(own: Emitter, operation: Operation) -> None:
     """In float32, products exact, summed in the order of the inner axis."""
     code = own.code
     a, b, c = operation.operands
@@ -263,7 +260,7 @@ def dot(own: Lowering, operation: Operation) -> None:
     own.made(result, room)
 
 
-def _widened(own: Lowering, value: Value, element: str) -> str:
+def _widened(own: Emitter, value: Value, element: str) -> str:
     code = own.code
     base = own.address(own.room(value.kind.lanes * 4))
     with code.loop(value.kind.lanes) as index:
@@ -285,7 +282,7 @@ _RULES = {
 }  # fmt: skip
 
 
-def atomic(own: Lowering, operation: Operation) -> None:
+def atomic(own: Emitter, operation: Operation) -> None:
     """Lane after lane; programs run one after the other, so nothing can come between."""
     code = own.code
     compares = operation.name == "tt.atomic_cas"

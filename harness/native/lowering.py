@@ -18,13 +18,12 @@ from functools import partial
 from harness.kernels import flow
 from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
 from harness.native import accesses, elements, folds, formats, views
+from harness.native.emitting import Known, Lane
 from harness.native.formats import Refused, llvm_type, size_of, stored_type
 from harness.native.layout import Context, Fault, Report
 from harness.native.layout import Region as Region_
 from harness.native.text import Function
 from harness.native.wraps import Wraps
-
-Lane = tuple[str, str | None]  # a value in a register, and its twin
 
 _MOST_TURNS = 1 << 24  # of a loop that waits for something
 _IGNORED = frozenset(
@@ -172,7 +171,7 @@ class Lowering:
 
     # Lanes
 
-    def lane(self, value: Value, index: str, known: dict[tuple[Value, str], Lane]) -> Lane:
+    def lane(self, value: Value, index: str, known: Known) -> Lane:
         """One element of a value; inside of a loop each is computed once."""
         if not value.kind.shape:
             return self.scalars[value], self.wraps.scalars.get(value)
@@ -181,7 +180,7 @@ class Lowering:
             known[key] = self._lane(value, index, known)
         return known[key]
 
-    def _lane(self, value: Value, index: str, known: dict[tuple[Value, str], Lane]) -> Lane:
+    def _lane(self, value: Value, index: str, known: Known) -> Lane:
         if value in self.buffers:
             twin = self.wraps.buffers.get(value)
             loaded = self.load_lane(self.buffers[value], value.kind.element, index)
@@ -223,7 +222,7 @@ class Lowering:
         bases = {room: self.address(room) for _, room in (*rooms, *twins)}
         written = []
         with self.code.loop(lanes) as index:
-            known: dict[tuple[Value, str], Lane] = {}
+            known: Known = {}
             for value, room in rooms:
                 self.store_lane(
                     self.lane(value, index, known)[0], bases[room], value.kind.element, index

@@ -6,13 +6,9 @@ a lane that is on goes through the address; so a wrap that is masked, or only st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness.kernels.graph import Operation, Value
+from harness.native.emitting import Emitter, Lane
 from harness.native.formats import llvm_type, name_of
-
-if TYPE_CHECKING:
-    from harness.native.lowering import Lane, Lowering
 
 _SYMBOLS = {
     "arith.addi": ("+", "add"),
@@ -24,7 +20,7 @@ _SYMBOLS = {
 
 
 class Wraps:
-    def __init__(self, own: Lowering) -> None:
+    def __init__(self, own: Emitter) -> None:
         self._own = own
         self.scalars: dict[Value, str] = {}
         self.buffers: dict[Value, str] = {}

@@ -427,10 +427,10 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
         return called
 
     first = stored_and_counted.starting_line_number
-    for chosen, lines in ((0, {2, 3}), (5, {2, 5})):
+    for number, lines in ((0, {2, 3}), (5, {2, 5})):
         with check():
             seen.clear()
             sys.settrace(called)
-            stored_and_counted[(1,)](numbers(1), chosen)
+            stored_and_counted[(1,)](numbers(1), number)
             sys.settrace(None)
         assert seen == lines
