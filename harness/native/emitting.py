@@ -22,7 +22,14 @@ class Wraps(Protocol):
     def made(self, result: Value, room: str) -> None: ...
 
     def remembered(
-        self, site: int, wrapped: str, signed: bool, left: tuple[str, str], right: tuple[str, str]
+        self,
+        site: int,
+        wrapped: str,
+        signed: bool,
+        left: tuple[str, str],
+        right: tuple[str, str],
+        result: tuple[str, str],
+        united: str | None,
     ) -> str: ...
 
 
