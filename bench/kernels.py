@@ -58,11 +58,21 @@ class Named:
 
 
 @dataclass(frozen=True)
+class View:
+    """A tensor as a view of bytes: two may share them, and be of different types."""
+
+    storage: int
+    dtype: torch.dtype
+    place: tuple[Any, ...]  # offset, shape, strides
+
+
+@dataclass(frozen=True)
 class Launch:
     named: Named
     sides: tuple[int, ...]
     args: tuple[Any, ...]
     options: dict[str, Any]
+    storages: dict[int, torch.Tensor]
 
     @property
     def programs(self) -> int:
@@ -70,20 +80,29 @@ class Launch:
 
     def run(self) -> None:
         kernel = self.named.kernel
-        args = [found(value) for value in self.args]
-        options = {name: found(value) for name, value in self.options.items()}
+        args = [self.found(value) for value in self.args]
+        options = {name: self.found(value) for name, value in self.options.items()}
         kernel[self.sides](*args, **options)
 
-
-def found(value: Any) -> Any:
-    return value.kernel if isinstance(value, Named) else value
-
-
-def named(value: Any) -> Any:
-    function = getattr(value, "fn", None)
-    if function is None or isinstance(value, torch.Tensor):
+    def found(self, value: Any) -> Any:
+        if isinstance(value, Named):
+            return value.kernel
+        if isinstance(value, View):
+            storage = self.storages[value.storage].untyped_storage()
+            return torch.empty(0, dtype=value.dtype).set_(storage, *value.place)
         return value
-    return Named(function.__module__, function.__qualname__)
+
+
+def kept(value: Any, storages: dict[int, torch.Tensor]) -> Any:
+    """What another process can make of a kernel or a tensor that is an argument."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+        storages.setdefault(storage.data_ptr(), whole.clone())
+        place = value.storage_offset(), tuple(value.shape), value.stride()
+        return View(storage.data_ptr(), value.dtype, place)
+    function = getattr(value, "fn", None)
+    return value if function is None else Named(function.__module__, function.__qualname__)
 
 
 class Launches:
@@ -115,13 +134,18 @@ class Launches:
             bound = kernel.signature.bind(*args, **given)
             bound.apply_defaults()
             sides = tuple(grid(dict(bound.arguments)) if callable(grid) else grid)
-            launch = Launch(
-                named(kernel),
-                sides,
-                tuple(map(named, args)),
-                {each: named(value) for each, value in given.items()},
-            )
-            with torch.utils._python_dispatch._disable_current_modes():
+            storages: dict[int, torch.Tensor] = {}
+            with (
+                torch._C.DisableTorchFunction(),
+                torch.utils._python_dispatch._disable_current_modes(),
+            ):
+                launch = Launch(
+                    kept(kernel, storages),
+                    sides,
+                    tuple(kept(value, storages) for value in args),
+                    {each: kept(value, storages) for each, value in given.items()},
+                    storages,
+                )
                 file = io.BytesIO()
                 torch.save(launch, file)
             self.kept[name].append(file.getvalue())
@@ -225,7 +249,9 @@ def sanitize(file: Path, folder: str) -> None:
 
     traced = triton_viz.trace(client="sanitizer")(launch.named.kernel)
     try:
-        took = seconds(lambda: traced[launch.sides](*launch.args, **launch.options))
+        took = seconds(
+            lambda: traced[launch.sides](*map(launch.found, launch.args), **launch.options)
+        )
         print(f"runs in {took:.3f} s")
     except BaseException as error:
         print(f"{type(error).__name__}: {error}"[:160].replace("\n", " "))
@@ -252,9 +278,9 @@ def main() -> int:
     print(f"pytest ended with {int(code)}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        for name, kept in launches.kept.items():
-            kept.sort(key=lambda content: read(content).programs)
-            (folder / name).write_bytes(kept[len(kept) // 2])
+        for name, copies in launches.kept.items():
+            copies.sort(key=lambda content: read(content).programs)
+            (folder / name).write_bytes(copies[len(copies) // 2])
         told = measured(folder)
         if options.viz:
             for name in told:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
@@ -101,6 +102,8 @@ class Session:
         self._undo: list[Any] = []
 
     def __enter__(self) -> Session:
+        if not isinstance(tl.sum, JITFunction):
+            raise CannotFollow("Triton is interpreting: start without TRITON_INTERPRET")
         self._process = make_ready()
         session = self
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import subprocess
 import sys
 from typing import Any
 
@@ -44,7 +46,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from harness import checking
+from harness import checking, paths
 from harness.checking import (
     CannotFollow,
     Check,
@@ -427,10 +429,21 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
         return called
 
     first = stored_and_counted.starting_line_number
-    for number, lines in ((0, {2, 3}), (5, {2, 5})):
+    for first_program, lines in ((0, {2, 3}), (5, {2, 5})):
         with check():
             seen.clear()
             sys.settrace(called)
-            stored_and_counted[(1,)](numbers(1), number)
+            stored_and_counted[(1,)](numbers(1), first_program)
             sys.settrace(None)
         assert seen == lines
+
+
+def test_triton_must_not_be_interpreting() -> None:
+    script = "from harness import checking\nwith checking.checked('cpu'): pass"
+    environment = {**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)}
+    words = [sys.executable, "-c", script]
+    for interpreting, code in (("0", 0), ("1", 1)):
+        environment["TRITON_INTERPRET"] = interpreting
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert "start without TRITON_INTERPRET" in done.stderr
