@@ -78,11 +78,12 @@ class Launch:
     def programs(self) -> int:
         return math.prod(self.sides)
 
-    def run(self) -> None:
+    def prepared(self) -> Callable[[], None]:
+        """With its kernel imported and its tensors made."""
         kernel = self.named.kernel
         args = [self.found(value) for value in self.args]
         options = {name: self.found(value) for name, value in self.options.items()}
-        kernel[self.sides](*args, **options)
+        return lambda: kernel[self.sides](*args, **options)
 
     def found(self, value: Any) -> Any:
         if isinstance(value, Named):
@@ -179,9 +180,10 @@ def plain(folder: Path) -> dict[str, Any]:
     """Triton's own interpreter, which checks nothing."""
     told: dict[str, Any] = {}
     for name, launch in each(folder):
+        run = launch.prepared()
         try:
-            launch.run()
-            told[name] = min(seconds(launch.run) for _ in range(ROUNDS))
+            run()
+            told[name] = min(seconds(run) for _ in range(ROUNDS))
         except Exception as error:
             told[name] = f"fails: {error}"[:160]
     return told
@@ -191,10 +193,10 @@ def under_check(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {}
     checking.make_ready()
     for name, launch in each(folder):
-        times = []
+        run, times = launch.prepared(), []
         for _ in range(ROUNDS + 1):
             with checking.checked("cpu"):
-                times.append(seconds(launch.run))
+                times.append(seconds(run))
         told[name] = {"first": times[0] - min(times), "best": min(times)}
     return told
 

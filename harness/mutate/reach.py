@@ -28,7 +28,7 @@ from harness.store.prove.values import Outcome
 
 LARGE = 1 << 20  # bytes; of a larger file it is enough that nobody touched it
 # Of unfix itself, whatever decides which lines a guard runs, or whether they are seen.
-STANDS_ON = ("guards", "checking", "patching", "matching", "fuzz")
+STANDS_ON = ("guards", "checking", "kernels", "native", "patching", "matching", "fuzz")
 INSTALLED = """
 import importlib.metadata, sys
 found = {f"{one.metadata['Name']} {one.version}" for one in importlib.metadata.distributions()}

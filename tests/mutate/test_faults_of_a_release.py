@@ -1,4 +1,4 @@
-"""Faults of a real release: a kernel's under the interpreter, a function's, and none that stays."""
+"""Faults of a real release: a kernel's, a function's, and none that stays."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def test_faults_of_a_kernel_and_of_a_function_are_killed_and_leave_nothing(tmp_p
     assert all(fated["ran"] and fated["headline"] for _, fated in faults)
     assert files() == before
     assert {file.name for file in (tmp_path / ".unfix").iterdir()} <= {
+        "kernels",
         "reach",
         "runs",
         "runs.sqlite",
