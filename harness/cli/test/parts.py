@@ -30,15 +30,16 @@ class Part:
 def side_by_side(tests: Path, releases: Sequence[managed.Release]) -> list[Part]:
     """All but those that measure their own time."""
     folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
-    ours = sorted({"*.py", *folders} - set(ELSEWHERE), key=_turn)
+    others = sorted({"*.py", *folders} - {*ELSEWHERE, *LONGEST})
     base = str(install.base_python())
+
+    def ours(name: str) -> Part:
+        return Part(f"tests/{name}", sys.executable, (*_words(tests, name), *NOT_ALONE))
+
     return [
-        *(
-            Part(f"tests/{name}", sys.executable, (*_words(tests, name), *NOT_ALONE))
-            for name in ours
-        ),
-        *(_suites(release) for release in releases),
+        *map(ours, (name for name in LONGEST if name in {"*.py", *folders})),
         *(_of_a_release(release) for release in releases),
+        *map(ours, others),
         Part("tests/kernels/checked", base, ("tests/kernels/checked",)),
         Part("tests/kernels/compiled", base, ("tests/kernels/compiled",)),
         Part("tests/kernels/gpu", base, ("tests/kernels/gpu",)),
@@ -50,19 +51,12 @@ def alone(tests: Path) -> Part:
     return Part("tests that measure time", sys.executable, (tests.name, *apart, "-m", "alone"))
 
 
-def _turn(name: str) -> tuple[int, str]:
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST), name
-
-
 def _words(tests: Path, name: str) -> list[str]:
     if name != "*.py":
         return [f"{tests.name}/{name}"]
     return [f"{tests.name}/{file.name}" for file in sorted(tests.glob("test_*.py"))]
 
 
-def _suites(release: managed.Release) -> Part:
-    return Part(f"suites on {release.name}", str(release.python), PROPERTIES)
-
-
 def _of_a_release(release: managed.Release) -> Part:
-    return Part(f"tests/releases on {release.name}", str(release.python), ("tests/releases",))
+    """One process, so that the release is imported once."""
+    return Part(f"SGLang {release.name}", str(release.python), ("tests/releases", *PROPERTIES))
