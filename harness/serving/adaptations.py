@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 import zlib
 from typing import Any
@@ -39,9 +40,23 @@ _MODULES = (
 _XPU = ("sgl_build_tree_kernel_triton", "assign_extend_cache_locs_uniform_func")
 
 
+def has_kernels() -> bool:
+    """Without Triton nothing is launched that would have to be compiled."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def make_ready() -> None:
+    """What a server's kernels need to be loaded, so that forks find it there."""
+    if has_kernels():
+        from harness import checking
+
+        checking.make_ready()
+
+
 def apply(names: list[str]) -> None:
     """Make these adaptations in this process; what is forked from it has them, too."""
-    _compile_here(checked=CHECKED in names)
+    if has_kernels():
+        _compile_here(checked=CHECKED in names)
     for name in names:
         if name != CHECKED:
             {TREE_KERNELS: _take_triton_trees, DRAWN: _draw}[name]()

@@ -39,9 +39,7 @@ def prepare() -> None:
     import sglang.srt.managers.scheduler
     import sglang.srt.models.registry  # noqa: F401  all model classes
 
-    from harness import checking
-
-    checking.make_ready()
+    adaptations.make_ready()
     gc.collect()
     gc.freeze()
 
