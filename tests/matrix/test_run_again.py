@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from calling import living
 from driving import Drive, cell, is_there, until
 
 from harness.errors import UnfixError
@@ -79,6 +80,7 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
     running.communicate()
     pid = int(drive.flag("pid").read_text())
     until(lambda: not is_there(pid), 5.0)  # nobody looks after it any more
+    until(lambda: not living(drive.root))  # nor after the cell beside it, which `go` would let on
     assert drive.newest().status == "stopped"
     drive.flag("go").touch()
     assert drive.run("--resume") == 1
