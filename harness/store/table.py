@@ -12,6 +12,8 @@ from harness.errors import UnfixError
 from harness.store.file import StoreFile
 from harness.store.writers import alive
 
+ENDED = ("finished", "done")
+
 
 class Kept(Protocol):
     id: str
@@ -71,16 +73,22 @@ class Table(Generic[Some, Whole]):
 
     def merge(self, other: Self) -> list[str]:
         """Take in those of another file that this one lacks, or has less of; gives their ids."""
-        here = {run.id: self.progress(run) for run in self.all()}
+        here = {run.id: run for run in self.all()}
         theirs = other.all()
         for run in theirs:
-            if run.id not in here or other.progress(run) > here[run.id]:
+            mine = here.get(run.id)
+            if mine is None or self._lacks(mine, other.progress(run)):
                 self._copy(other, run.id)
         return [run.id for run in theirs]
 
+    def _lacks(self, mine: Some, theirs: tuple[Any, ...]) -> bool:
+        """Of one that had not ended when it was taken over, a row may have grown in itself."""
+        own = self.progress(mine)
+        return theirs > own or (theirs == own and mine.status not in ENDED)
+
     def progress(self, run: Some) -> tuple[Any, ...]:
         """How far a run has come: of two copies the one that is further along is the run."""
-        return (run.status in ("finished", "done"), *map(self._rows_of(run.id), [*self.tables][1:]))
+        return (run.status in ENDED, *map(self._rows_of(run.id), [*self.tables][1:]))
 
     def _rows_of(self, run: str) -> Any:
         def count(table: str) -> int:
