@@ -30,6 +30,7 @@ SIDES = pytest.StashKey[tuple[Side, ...]]()
 UNDER = pytest.StashKey[tuple[Change, ...]]()
 PARAMETER = "unfix_cell"
 _SEED = "UNFIX_SEED"
+BEFORE_FORKS = "before_forks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Guards of somebody else's folder come without our conftest: asked for both sides, prepare."""
     config.addinivalue_line("markers", f"{cells.MARKER}(*toggles): the toggles it guards")
+    config.addinivalue_line("markers", f"{BEFORE_FORKS}(ready=…): called once, before it is forked")
     if config.getoption("teeth") and not config.stash.get(PREPARED, False):
         prepare(config)
 

@@ -6,7 +6,6 @@ Every test of the suites is a guard here. No fault is ever put into this process
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import time
 import warnings
@@ -14,6 +13,7 @@ from collections import Counter
 
 import pytest
 
+from harness import forking
 from harness.errors import UnfixError
 from harness.fuzz.worker import versions
 from harness.mutate import looking
@@ -85,9 +85,7 @@ def _load(modules: list[str]) -> None:
         for name in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    # What is imported stays: a collection in a fork need not look at it, nor copy its pages.
-    gc.collect()
-    gc.freeze()
+    forking.settle()
 
 
 if __name__ == "__main__":

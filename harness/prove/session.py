@@ -20,8 +20,9 @@ from typing import Any, Generic, NoReturn, TypeVar
 import msgspec
 import pytest
 from _pytest.config import ConftestImportFailure
+from hypothesis import given, settings, strategies
 
-from harness import processes
+from harness import forking, processes
 from harness.errors import NotReady, UnfixError
 from harness.guards import cells, plugin, unfit
 from harness.lines import Line
@@ -57,11 +58,15 @@ class Session(Generic[Told]):
         """All is imported and collected; what comes after pytest hears of no more."""
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         session.config.pluginmanager.unregister(reporter)
-        if forks:
-            _one_thread()
-        # What is imported stays: a collection in a fork need not look at it, nor copy its pages.
-        gc.collect()
-        gc.freeze()
+        if not forks:
+            gc.enable()
+            return
+        for ready in _wanted_before(self.items):
+            ready()
+        if (checking := sys.modules.get("harness.checking")) is not None:
+            checking.make_ready()  # suites that check kernels have imported it
+        _first_example()
+        forking.settle()
 
     # Collecting
 
@@ -107,8 +112,6 @@ class Session(Generic[Told]):
 
     def serve_forks(self) -> None:
         """Until the run is gone: nobody wants the rest then."""
-        if (checking := sys.modules.get("harness.checking")) is not None:
-            checking.make_ready()  # suites that check kernels have imported it
         while not self.line.over:
             ready, _, _ = select.select([*self._running, self.line.read_end], [], [])
             for end in ready:
@@ -149,16 +152,22 @@ def choices(under: list[tuple[str, str]]) -> tuple[Choice, ...]:
     return tuple(Choice(known[toggle], Direction(direction)) for toggle, direction in under)
 
 
-def _one_thread() -> None:
-    """torch's own threads do not outlive a fork, and a child waits for them for ever."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
+def _wanted_before(items: list[pytest.Item]) -> list[Callable[[], object]]:
+    """What tests want done once, before they are forked; nothing for those not asked for."""
+    marks = (mark for item in items for mark in item.iter_markers(plugin.BEFORE_FORKS))
+    return list(dict.fromkeys(ready for mark in marks for ready in mark.kwargs.values()))
+
+
+@settings(max_examples=1, database=None)
+@given(strategies.none())
+def _first_example(_: None) -> None:
+    """Hypothesis' first example in a process looks through all that is imported."""
 
 
 def main(kind: type[Session[Told]], setting: type[Told], words: Sequence[str] = ()) -> NoReturn:
     """A worker's life; `words` are pytest's, besides those that every worker needs."""
     line = Line(*map(int, sys.argv[1:]))
+    forking.importing()
     processes.adopt_orphans()  # of a keeper that was ended
     code: int = 0
     try:

@@ -10,7 +10,6 @@ in live, in the fork alone. Only where no GPU is used: no fork can use a CUDA de
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import select
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness import processes
+from harness import forking, processes
 from harness.lines import Line
 from harness.patching import boot, live
 from harness.serving import adaptations, keeper
@@ -30,18 +29,13 @@ REFUSED = 97  # the exit code of a server that was never started
 
 
 def prepare() -> None:
-    """Import what a server and its workers import, and make ready to be forked."""
-    import torch
-
-    torch.set_num_threads(1)  # torch's own threads do not outlive a fork
+    """Import what a server and its workers import, and what runs their kernels."""
     import sglang.srt.entrypoints.http_server
     import sglang.srt.managers.detokenizer_manager
     import sglang.srt.managers.scheduler
     import sglang.srt.models.registry  # noqa: F401  all model classes
 
     adaptations.make_ready()
-    gc.collect()
-    gc.freeze()
 
 
 def main(read: int, write: int) -> NoReturn:
@@ -50,7 +44,9 @@ def main(read: int, write: int) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     code = 0
     try:
+        forking.importing()
         prepare()
+        forking.settle()
         _say(line, {"ready": os.getpid()})
         for asked in _orders(line, parent):
             pid = fork(asked)

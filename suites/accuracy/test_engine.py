@@ -22,6 +22,8 @@ import pytest
 
 from fixtures import accuracy
 
+pytestmark = pytest.mark.before_forks(ready=accuracy.prepare)
+
 NATIVE = ("--attention-backend", "torch_native")
 TRITON = ("--attention-backend", "triton")
 
