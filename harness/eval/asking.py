@@ -17,7 +17,7 @@ from harness.eval.matrix import REFERENCE, Configuration
 from harness.eval.scorer import Scorer
 from harness.releases import managed
 from harness.serving import adaptations, server
-from harness.serving.server import Server, ServerFailed, Setup
+from harness.serving.server import UNASKED, Server, ServerFailed, Setup
 from harness.serving.warm import House
 from harness.store.eval.values import Answer, Served
 
@@ -160,7 +160,7 @@ class Askers:
     def _setup(self, task: Task, release: str) -> Setup:
         one = task.one
         python = self.where.python(release)
-        here = {**(CPU if self.where.device == "cpu" else {}), **task.environment}
+        here = {**UNASKED, **(CPU if self.where.device == "cpu" else {}), **task.environment}
         if one.engine == REFERENCE:
             return Setup(
                 python,

@@ -13,14 +13,12 @@ import os
 import select
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness import processes
 
 LOOK = 0.2
-GRACE = 2.0  # seconds for a server to end by itself
 
 
 def keep(server: int, folder: Path, parent: int) -> None:
@@ -29,16 +27,10 @@ def keep(server: int, folder: Path, parent: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
     kills = processes.killed_for_memory()
     handle = os.pidfd_open(server)
-    asked = None
     while not _ended(handle):
-        gone = os.getppid() != parent
-        if (told or gone) and asked is None:
-            asked = time.monotonic()
+        if told or os.getppid() != parent:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(server, signal.SIGKILL if gone else signal.SIGTERM)
-        if asked is not None and time.monotonic() > asked + GRACE:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(server, signal.SIGKILL)
+                os.kill(server, signal.SIGKILL)  # asked kindly, SGLang takes seconds
     _, status = os.waitpid(server, 0)
     said = {
         "code": os.waitstatus_to_exitcode(status),

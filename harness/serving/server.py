@@ -30,7 +30,9 @@ from harness.serving.house import REFUSED
 
 COLD = "harness.serving.cold"
 REFERENCE = "harness.serving.reference"
-LOOK = 0.2
+LOOK = 0.1
+# Whether it is ready is asked often: SGLang would wait a second, and answer a prompt, each time.
+UNASKED = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
 FAREWELL = 15.0
 _TAIL = 60_000
 # The last line of a traceback: what an exception was, without where.
