@@ -27,7 +27,7 @@ from harness.store.eval.values import Evaluation
 
 CPU_SERVE = (
     "--attention-backend torch_native --disable-cuda-graph --disable-overlap-schedule "
-    "--mem-fraction-static 0.5 --max-total-tokens 8192"
+    "--sleep-on-idle --mem-fraction-static 0.5 --max-total-tokens 8192"
 )
 CUDA_SERVE = "--mem-fraction-static 0.2"
 
