@@ -76,7 +76,8 @@ def _end(statement: ast.stmt) -> int:
 def _empty(file: str, name: str, lines: tuple[int, ...]) -> Callable[[], None]:
     function = ast.parse(f"def {name}(): pass").body[0]
     assert isinstance(function, ast.FunctionDef)
-    function.lineno, function.end_lineno = lines[0], lines[-1]
+    # Above the first of them: a statement on the line of its `def` would be no event of its own.
+    function.lineno, function.end_lineno = lines[0] - 1, lines[-1]
     function.body = [
         ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=4) for line in lines
     ]
