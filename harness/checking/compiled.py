@@ -1,7 +1,7 @@
-"""Compiled kernels under check on a GPU: guard zones, fences by comparison, poisoned outputs.
+"""Kernels under check on a GPU: Triton's with checks compiled in, others between guard zones.
 
-What a program reads cannot be seen there, nor which program wrote; the zones hold a pattern that no
-answer survives. `only` is for the interpreter: here the whole grid runs.
+Fences are held by comparison, as the union over the grid; what nobody wrote is told by the
+poison's bits. `only` is for the CPU: here the whole grid runs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import JITFunction
 
-from harness.checking import modes
+from harness.checking import modes, on_gpu
 from harness.checking.check import Check
 from harness.checking.launches import Launch, whole_grid
 from harness.checking.memory import POISON, Index
 from harness.checking.violations import CannotFollow, LostDevice, Violation
 from harness.checking.zones import Guarded, moved
+from harness.compiled.launching import REPORTS, Launcher
+from harness.patching import kernels as patching
 
 _OWN = ("sgl_kernel", "sglang")  # operators whose kernels are SGLang's and not PyTorch's
 
@@ -31,6 +34,7 @@ class CompiledCheck(Check):
     def __init__(self) -> None:
         super().__init__()
         self.unguarded: set[str] = set()  # arguments too large for a copy with zones
+        self.unchecked: set[str] = set()  # Triton's kernels that ran once as they are
 
     def opened(self, stack: contextlib.ExitStack) -> None:
         stack.enter_context(modes.Writes(self._memory))
@@ -58,13 +62,12 @@ class CompiledCheck(Check):
 
     @contextlib.contextmanager
     def _jit_launches(self) -> Any:
-        from triton.runtime.jit import JITFunction
-
-        original = JITFunction.run
+        launcher = Launcher()
+        launcher.start()
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
             def call(values: dict[str, Any]) -> Any:
-                return original(kernel, grid=grid, warmup=warmup, **values, **extra)
+                return checked(kernel, grid=grid, warmup=warmup, **values, **extra)
 
             names = inspect.signature(kernel.fn).parameters
             extra = {name: value for name, value in options.items() if name not in names}
@@ -76,13 +79,42 @@ class CompiledCheck(Check):
                 return call(given)
             sides = grid(given) if callable(grid) else grid
             launch = Launch(kernel.fn.__name__, whole_grid(sides), given)
-            return self.guarded(launch, call)
+            return self._launched(launch, call, launcher)
 
-        JITFunction.run = run
+        checked = patching.running(JITFunction, run)
         try:
             yield
+            self._tell()  # what graphs that were replayed put down
         finally:
-            JITFunction.run = original
+            patching.running(JITFunction, checked)
+            launcher.stop()
+
+    def _launched(
+        self, launch: Launch, call: Callable[[dict[str, Any]], Any], launcher: Launcher
+    ) -> Any:
+        """A Triton kernel: its checks are compiled in, but for fences and where they cannot be."""
+        fenced = self.launches.fences_of(launch) or any(
+            self._memory.storage_of(value).fences
+            for value in launch.arguments.values()
+            if isinstance(value, torch.Tensor)
+        )
+        if fenced or launcher.refuses(launch.kernel):
+            return self.guarded(launch, call)
+        self.launches.append(launch)
+        result = self._waited(launch, lambda: call(launch.arguments))
+        self._tell()
+        if launcher.refuses(launch.kernel):  # which it found out by compiling it
+            self.unchecked.add(launch.kernel)
+        return result
+
+    def _tell(self) -> None:
+        """Raise what kernels have put down. The device has been waited for."""
+        torch.cuda.synchronize()
+        told = [on_gpu.violation(*one) for one in REPORTS.told()]
+        if told:
+            REPORTS.forget()
+            self.launches.refused += told
+            raise told[0]
 
     def guarded(self, launch: Launch, call: Callable[[dict[str, Any]], Any]) -> Any:
         """One launch on copies; its arguments hold the result afterwards, unless it misbehaved."""
@@ -116,13 +148,8 @@ class CompiledCheck(Check):
             name: moved(value, lambda tensor, name=name: copy(tensor, name))  # type: ignore[misc]
             for name, value in launch.arguments.items()
         }
-        try:
-            result = call(values)
-            torch.cuda.synchronize()
-        except RuntimeError as error:
-            if "CUDA error" not in str(error):
-                raise
-            raise LostDevice(f"{launch}: {str(error).splitlines()[0]}; {shapes(launch)}") from error
+        result = self._waited(launch, lambda: call(values))
+        self._tell()
         zones.check(launch.kernel)
         programs = itertools.product(*(range(side) for side in launch.grid))
         every = list(programs) if held and launch.size < 1 << 20 else []
@@ -132,6 +159,17 @@ class CompiledCheck(Check):
             zones.check_fence(launch.kernel, fence, storage, every)  # type: ignore[arg-type]
         zones.take_back()
         self.unguarded.update(zones.unguarded)
+        return result
+
+    @staticmethod
+    def _waited(launch: Launch, call: Callable[[], Any]) -> Any:
+        try:
+            result = call()
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            if "CUDA error" not in str(error):
+                raise
+            raise LostDevice(f"{launch}: {str(error).splitlines()[0]}; {shapes(launch)}") from error
         return result
 
 

@@ -29,6 +29,7 @@ class Violation(AssertionError):
         super().__init__("\n  ".join([*lines, *details]))
         self.headline = headline
         self.place = place
+        self.details = details
 
 
 class OutOfBounds(Violation):

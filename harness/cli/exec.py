@@ -1,4 +1,4 @@
-"""`unfix exec -- COMMAND`: any command, and every process below it, under toggles."""
+"""`unfix exec -- COMMAND`: any command, and every process below it, under toggles and checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from harness import machine, paths
-from harness.cli import options
+from harness.cli import checks, options
 from harness.cli.parsing import Parser
 from harness.errors import NotReady, UnfixError, WrongCall
 from harness.patching import attestation, boot, planner
@@ -30,8 +30,11 @@ KEPT_LINES = 60
 
 def add_arguments(parser: Parser) -> None:
     parser.behind = "COMMAND"
-    parser.usage = "unfix exec [--revert IDS] [--enable IDS] [--release R] [OPTIONS] -- COMMAND …"
+    parser.usage = (
+        "unfix exec [--revert IDS] [--enable IDS] [--check] [--release R] [OPTIONS] -- COMMAND …"
+    )
     options.add_directions(parser)
+    checks.add_arguments(parser)
     parser.add_argument(
         "--release",
         metavar="R",
@@ -66,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = _check(arguments, revert, enable, tree)
     folder = arguments.attestations or paths.state() / "attestations" / _run_name()
     under.put_in(environment, revert, enable, arguments.toggles, folder)
+    asked = checks.put_in(environment, arguments.check, folder)
     if revert or enable:
         on = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
         what = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
@@ -74,10 +78,18 @@ def run(arguments: argparse.Namespace) -> int:
     before = attestation.files(folder) if folder.is_dir() else set()
     code, output = _run(command, environment, keep=arguments.record is not None)
     found = attestation.read(folder, ignoring=before) if folder.is_dir() else []
+    checked = checks.read(folder) if asked else None
     if arguments.record is not None:
-        run = {"exit_code": code, "seconds": round(time.monotonic() - started, 1)}
+        run: dict[str, Any] = {
+            "exit_code": code,
+            "seconds": round(time.monotonic() - started, 1),
+        }
+        if checked is not None:
+            run["check"] = checks.as_data(checked)
         python = shutil.which("python3", path=environment["PATH"]) or sys.executable
         _record(arguments.record, {**run, "output": output}, found, machine.facts(python))
+    if checked is not None:
+        code = checks.shown(checked, code, arguments.json and not (revert or enable))
     if revert or enable:
         _summary(found, arguments.json)
         if not any(a.toggles for a in found):

@@ -151,6 +151,7 @@ class Graph:
     name: str
     body: Region
     functions: dict[str, Region] = field(default_factory=dict)  # those that are not inlined
+    attributes: dict[str, str] = field(default_factory=dict)  # of the kernel's function
 
     @property
     def parameters(self) -> tuple[Value, ...]:

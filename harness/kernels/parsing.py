@@ -126,7 +126,8 @@ class _Parser:
         if len(public) != 1:
             raise Unreadable(f"one public function was looked for, found {public}")
         bodies = {name: operation.regions[0] for name, operation in functions.items()}
-        return Graph(public[0], bodies.pop(public[0]), bodies)
+        [kernel] = public
+        return Graph(kernel, bodies.pop(kernel), bodies, functions[kernel].attributes)
 
     # The text
 

@@ -191,6 +191,28 @@ def rebuilt(kernel: Any, function: FunctionType) -> dict[str, Any]:
     return attributes
 
 
+def another(
+    kernel: Any, function: FunctionType, do_not_specialize: list[str], do_not_align: list[str]
+) -> Any:
+    """A kernel of its own, made from another function with the same options but these."""
+    cls = type(kernel)
+    registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
+    before = dict(registry)
+    fresh = cls(
+        function,
+        version=kernel.version,
+        do_not_specialize=do_not_specialize,
+        do_not_specialize_on_alignment=do_not_align,
+        debug=kernel.debug,
+        noinline=kernel.noinline,
+        repr=vars(kernel).get("_repr"),
+        launch_metadata=kernel.launch_metadata,
+    )
+    registry.clear()
+    registry.update(before)
+    return fresh
+
+
 def forgotten(kernel: Any) -> dict[str, Any]:
     """The attributes that make a kernel compile again, because something it holds changed."""
     return {

@@ -1,4 +1,4 @@
-"""Put on PYTHONPATH by `unfix exec`: applies toggles, then runs the next sitecustomize."""
+"""Put on PYTHONPATH by `unfix exec`: toggles and checks, then the next sitecustomize."""
 
 import importlib.util
 import os
@@ -6,10 +6,11 @@ import sys
 from importlib.machinery import PathFinder
 
 _here = os.path.dirname(os.path.abspath(__file__))
-_asked = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
+_toggles = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
+_check = "UNFIX_CHECK"
 
 
-def _apply_toggles() -> None:
+def _apply() -> None:
     engine = os.path.dirname(os.path.dirname(_here))
     if "harness" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
@@ -21,8 +22,10 @@ def _apply_toggles() -> None:
         sys.modules["harness"] = harness
         spec.loader.exec_module(harness)
     from harness.patching import boot
+    from harness.watch import boot as checks
 
     boot.install()
+    checks.install()
 
 
 def _run_the_next() -> None:
@@ -34,11 +37,13 @@ def _run_the_next() -> None:
         spec.loader.exec_module(module)
 
 
-if any(os.environ.get(name) for name in _asked):
+_asked = any(os.environ.get(name) for name in _toggles)
+if _asked or os.environ.get(_check):
     try:
-        _apply_toggles()
+        _apply()
     except BaseException as error:
-        sys.stderr.write(f"unfix: toggles cannot be applied ({error!r})\n")
+        what = "toggles cannot" if _asked else "checks cannot"
+        sys.stderr.write(f"unfix: {what} be applied ({error!r})\n")
         sys.stderr.flush()
         os._exit(3)
 _run_the_next()

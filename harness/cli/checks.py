@@ -1,0 +1,121 @@
+"""`unfix exec --check`: what to check, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness import machine
+from harness.cli import options
+from harness.cli.parsing import Parser
+from harness.errors import NotReady, UnfixError
+from harness.watch import reports
+from harness.watch.reports import Checked
+
+CHECKS = ("bounds", "wraps")
+_WORDS = (*CHECKS, "stop")
+_SHOWN = 12  # kernels of a list
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--check",
+        nargs="?",
+        const=",".join(CHECKS),
+        metavar="WORDS",
+        help="on a GPU, check every access of every Triton kernel: bounds, wraps (default: both), "
+        "stop to end a process at its first report",
+    )
+
+
+def put_in(environment: dict[str, str], asked: str | None, folder: Path) -> bool:
+    """Have what runs in the environment check; whether it was asked for."""
+    environment.pop(reports.CHECKS, None)
+    if asked is None:
+        return False
+    words = [word.strip() for word in asked.split(",") if word.strip()]
+    strange = [word for word in words if word not in _WORDS]
+    if strange or not words:
+        raise UnfixError(
+            f"--check knows {', '.join(_WORDS)}, and not {', '.join(strange) or 'nothing'}"
+        )
+    if not machine.gpu():
+        raise NotReady(
+            "--check needs an NVIDIA GPU: on a CPU `unfix prove` and `checking.checked()` check"
+        )
+    environment[reports.CHECKS] = ",".join(words)
+    environment[reports.FOLDER] = str(_reports(folder))
+    return True
+
+
+def read(folder: Path) -> Checked:
+    return reports.read(_reports(folder))
+
+
+def _reports(folder: Path) -> Path:
+    return folder.resolve() / "check"
+
+
+def as_data(checked: Checked) -> dict[str, Any]:
+    return {
+        "processes": checked.processes,
+        "kernels": len(checked.kernels),
+        "launches": checked.launches,
+        "share": round(checked.share, 4),
+        "not_checked": {
+            name: asdict(one)
+            for name, one in checked.kernels.items()
+            if one.refused or one.unchecked
+        },
+        "reports": [asdict(report) for report in checked.reports],
+    }
+
+
+def shown(checked: Checked, code: int, as_json: bool) -> int:
+    """The summary, and the exit code that follows from it."""
+    if as_json:
+        options.print_json(as_data(checked))
+    else:
+        for line in summary(checked):
+            options.say(line)
+    if checked.reports:
+        return 1
+    if not checked.launches and not code:
+        options.say("no process launched a kernel of Triton's, so the check says nothing")
+        return NotReady.exit_code
+    return code
+
+
+def summary(checked: Checked) -> list[str]:
+    whole = [name for name, one in checked.kernels.items() if not one.refused]
+    lines = [
+        f"checked {len(whole)} of {len(checked.kernels)} kernels of Triton's and "
+        f"{checked.share:.1%} of their {checked.launches} launches (a graph's count once), "
+        f"in {checked.processes} process{'es' * (checked.processes != 1)}"
+    ]
+    lines += _listed(
+        "not checked", {name: one.refused for name, one in checked.kernels.items() if one.refused}
+    )
+    lines += _listed(
+        "checked but for",
+        {
+            name: ", ".join(
+                f"{count} of its accesses: {why}" for why, count in one.unchecked.items()
+            )
+            for name, one in checked.kernels.items()
+            if one.unchecked
+        },
+    )
+    count = len(checked.reports)
+    lines.append(f"{count or 'no'} report{'s' * (count != 1)}")
+    for report in checked.reports:
+        lines.append(f"  {report.kind}: {report.headline}  ({report.file}:{report.line})")
+    return lines
+
+
+def _listed(head: str, reasons: dict[str, str]) -> list[str]:
+    lines = [f"{head}: {name}, {why}" for name, why in list(reasons.items())[:_SHOWN]]
+    if len(reasons) > _SHOWN:
+        lines.append(f"{head}: {len(reasons) - _SHOWN} more")
+    return lines

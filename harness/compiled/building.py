@@ -1,0 +1,59 @@
+"""Operations put into a graph, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.kernels.graph import Kind, Operation, Source, Value
+
+NE, SLT, SGE, ULT = 1, 2, 5, 6  # predicates of arith.cmpi
+
+
+class Builder:
+    def __init__(self, taken: Iterable[Value]) -> None:
+        self._next = 1 + max((value.number for value in taken), default=-1)
+        self.operations: list[Operation] = []
+        self.source = Source()
+
+    def value(self, kind: Kind) -> Value:
+        self._next += 1
+        return Value(self._next - 1, kind)
+
+    def emit(
+        self, name: str, operands: Iterable[Value], kind: Kind, **attributes: str | int
+    ) -> Value:
+        made = self.value(kind)
+        texts = {key.replace("__", "."): str(text) for key, text in attributes.items()}
+        self.operations.append(Operation(name, tuple(operands), (made,), texts, self.source))
+        return made
+
+    def constant(self, number: int, kind: Kind) -> Value:
+        text = f"{number} : {kind.element}"
+        if kind.shape:
+            sides = "x".join(map(str, kind.shape))
+            text = f"dense<{number}> : tensor<{sides}x{kind.element}>"
+        return self.emit("arith.constant", (), kind, value=text)
+
+    def splat(self, value: Value, shape: tuple[int, ...]) -> Value:
+        return self.emit("tt.splat", (value,), Kind(value.kind.element, shape)) if shape else value
+
+    def binary(self, name: str, left: Value, right: Value) -> Value:
+        flags = {"overflowFlags": "#arith.overflow<none>"}
+        wanted = flags if name in ("addi", "subi", "muli", "shli") else {}
+        return self.emit(f"arith.{name}", (left, right), left.kind, **wanted)
+
+    def compare(self, predicate: int, left: Value, right: Value, **attributes: str) -> Value:
+        return self.emit(
+            "arith.cmpi",
+            (left, right),
+            left.kind.of("i1"),
+            predicate=f"{predicate} : i64",
+            **attributes,
+        )
+
+    def chosen(self, condition: Value, true: Value, false: Value) -> Value:
+        return self.emit("arith.select", (condition, true, false), true.kind)
+
+    def extended(self, value: Value, element: str, signed: bool) -> Value:
+        name = "arith.extsi" if signed else "arith.extui"
+        return self.emit(name, (value,), value.kind.of(element))

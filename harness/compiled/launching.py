@@ -1,0 +1,235 @@
+"""Launches of kernels with checks: what each pointer may reach goes along as an argument.
+
+So a captured launch keeps its extents, and a replay is checked as the first run was. Nothing here
+waits for the device: reports are in the host's memory, see `arena`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from harness.compiled import triton_side
+from harness.compiled.arena import Arena, Told
+from harness.patching import kernels as patching
+
+DEFAULT = ("bounds", "wraps")
+_KEPT = "checked by unfix"  # beside the compiled kernels: whoever sets those aside takes it along
+_REMEMBERED = 1 << 14  # launches; those that a graph captured are remembered for good
+_ANYWHERE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A pointer as a launch gave it, without holding on to the tensor."""
+
+    name: str
+    start: int
+    reach: int
+    itemsize: int
+    shape: tuple[int, ...]
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.kind} {list(self.shape)}"
+
+
+@dataclass(slots=True)
+class Launched:
+    kernel: str
+    pointers: tuple[Given, ...]
+    scalars: dict[str, Any]
+    captured: bool
+    grid: Any
+    when: str  # in a server: the forward mode and batch
+    compiled: Any = None
+
+    def __str__(self) -> str:
+        words = [*map(str, self.pointers), *(f"{k} {v}" for k, v in self.scalars.items())]
+        return ", ".join(words)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often a kernel was launched, and why it was not checked, if it was not."""
+
+    launches: int = 0
+    refused: str = ""
+    unchecked: dict[str, int] = field(default_factory=dict)
+
+
+class Reports:
+    """Of this process: what all launchers use again, as kernels are kept with their tables."""
+
+    def __init__(self) -> None:
+        self._arenas: dict[int, Arena] = {}
+        self._numbers = itertools.count(1)
+        self._launched: dict[int, Launched] = {}
+        self._order: deque[int] = deque()
+
+    def table(self, device: int) -> int | None:
+        if device not in self._arenas:
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            self._arenas[device] = Arena(device)
+        return self._arenas[device].block()
+
+    def remember(self, note: Launched) -> int:
+        number = next(self._numbers)
+        self._launched[number] = note
+        if not note.captured:
+            self._order.append(number)
+            if len(self._order) > _REMEMBERED:
+                self._launched.pop(self._order.popleft(), None)
+        return number
+
+    def told(self) -> Iterator[tuple[Told, Launched]]:
+        """What was put down since the last time, with the launches."""
+        for arena in self._arenas.values():
+            if arena.rings():
+                for record in arena.told():
+                    if record.launch in self._launched:
+                        yield record, self._launched[record.launch]
+
+    def forget(self) -> None:
+        for arena in self._arenas.values():
+            arena.forget()
+
+
+REPORTS = Reports()
+
+
+class Launcher:
+    """Takes the place of `JITFunction.run`, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        checks: Sequence[str] = DEFAULT,
+        when: Callable[[], str] = str,
+        strict: bool = False,
+    ) -> None:
+        self.checks, self._when, self._strict = tuple(checks), when, strict
+        self.tally: dict[str, Tally] = {}
+        self._before: Any = None
+
+    def start(self) -> None:
+        triton_side.prepare()
+        launcher = self
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            return launcher.run(kernel, args, grid, warmup, options)
+
+        self._before = patching.running(JITFunction, run)
+
+    def stop(self) -> None:
+        patching.running(JITFunction, self._before)
+
+    def refuses(self, name: str) -> str:
+        """Why a kernel of this name runs without checks; nothing where it is not so."""
+        return self.tally[name].refused if name in self.tally else ""
+
+    def run(
+        self, kernel: Any, args: tuple[Any, ...], grid: Any, warmup: bool, options: dict[str, Any]
+    ) -> Any:
+        def plain() -> Any:
+            return self._before(kernel, *args, grid=grid, warmup=warmup, **options)
+
+        if warmup or type(kernel) is not JITFunction:
+            return plain()
+        name = str(kernel.fn.__name__)
+        tally = self.tally.setdefault(name, Tally())
+        tally.launches += 1
+        if tally.refused:
+            return plain()
+        pointers, scalars = _flattened(kernel, args, options)
+        made = self._twin(kernel, len(pointers), tally)
+        if made is None:
+            return plain()
+        twin, block = made
+        capturing = torch.cuda.is_current_stream_capturing()
+        note = Launched(name, pointers, scalars, capturing, grid, self._when())
+        number = REPORTS.remember(note)
+        extents = (pointer.reach for pointer in pointers)
+        try:
+            with triton_side.compiling(len(pointers), self.checks):
+                note.compiled = self._before(
+                    twin, block, number, *extents, *args, grid=grid, warmup=False, **options
+                )
+        except Exception as error:
+            if self._strict or "CUDA error" in str(error):
+                raise
+            # With checks it does not compile, or does not fit; if it is wrong itself, this says so.
+            tally.refused = (
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            )
+            return plain()
+        found = getattr(note.compiled.metadata, triton_side.KEY, None)
+        if found is None:
+            tally.refused = "what compiled it passed the check by"
+        else:
+            tally.refused = found.get("refused", "")
+            tally.unchecked = found.get("unchecked", {})
+        return note.compiled
+
+    def _twin(self, kernel: Any, pointers: int, tally: Tally) -> tuple[Any, int] | None:
+        """The kernel with checks, and the address of its table."""
+        made = kernel.device_caches.setdefault(_KEPT, {})
+        key = (pointers, self.checks, torch.cuda.current_device())
+        if key not in made:
+            table = REPORTS.table(key[2])
+            if table is None:
+                tally.refused = "there was no room for its reports"
+                return None
+            try:
+                made[key] = (triton_side.twin(kernel, pointers, self.checks), table)
+            except (OSError, ValueError, TypeError) as error:
+                tally.refused = f"its source cannot be read again ({error})"
+                return None
+        return made[key]  # type: ignore[no-any-return]
+
+
+def _flattened(
+    kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Given, ...], dict[str, Any]]:
+    """A launch's pointers in the order of the kernel's parameters, and its numbers."""
+    pointers: list[Given] = []
+    scalars: dict[str, Any] = {}
+    for place, parameter in enumerate(kernel.params):
+        name = parameter.name
+        value = args[place] if place < len(args) else options.get(name, parameter.default)
+        for inner, leaf in _leaves(name, value):
+            if hasattr(leaf, "data_ptr"):
+                pointers.append(_given(inner, leaf))
+            elif isinstance(leaf, (bool, int, float)):
+                scalars[inner] = leaf
+    return tuple(pointers), scalars
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, tuple):
+        for place, part in enumerate(value):
+            yield from _leaves(f"{name}[{place}]", part)
+    else:
+        yield name, value
+
+
+def _given(name: str, value: Any) -> Given:
+    tensor = getattr(value, "base", None) if not isinstance(value, torch.Tensor) else value
+    if not isinstance(tensor, torch.Tensor):
+        return Given(name, value.data_ptr(), _ANYWHERE, 1, (), "a pointer")
+    size = tensor.element_size()
+    if tensor.is_contiguous():
+        reach = tensor.numel() * size
+    elif tensor.numel():
+        sides = zip(tensor.shape, tensor.stride(), strict=True)
+        reach = (1 + sum((side - 1) * stride for side, stride in sides)) * size
+    else:
+        reach = 0
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return Given(name, tensor.data_ptr(), reach, size, tuple(tensor.shape), kind)

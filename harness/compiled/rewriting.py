@@ -1,0 +1,274 @@
+"""A graph with checks written into it: bounds and wraps in front of each access.
+
+What is an access, which argument its pointer came from and which integers lead to it is `flow`'s
+to say, as for the executor on a CPU. The check's parameters stand before the kernel's own: the
+report, the launch's number, and for each pointer how many bytes it may reach. An access outside
+of its tensor is told and taken out; its report stands apart from its mask, so that Triton can
+pipeline the access as before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.compiled.building import ULT, Builder
+from harness.compiled.reporting import assembly, constraints
+from harness.compiled.twins import SYMBOLS, Twins
+from harness.kernels import flow
+from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Value
+from harness.native.lowering import Site
+
+OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's
+_WIDEST = 16  # lanes that one report looks at
+_VECTOR = 16  # lanes that one instruction may move: their mask is one, or Triton would load singly
+_WIDE = Kind("i64")
+# What each access does, and which of its operands is the mask.
+_ACCESSES = {
+    "tt.load": ("read", 1),
+    "tt.store": ("write", 2),
+    "tt.atomic_rmw": ("update", 2),
+    "tt.atomic_cas": ("update", None),
+}
+_REFUSED = ("tt.descriptor_", "tt.experimental_", "tt.make_tensor_descriptor", "ttng.", "ttg.")
+
+
+class CannotInstrument(Exception):
+    """A kernel that runs as it is, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    graph: Graph
+    sites: tuple[Site, ...]
+    wraps: tuple[Site, ...]
+    unchecked: dict[str, int]  # accesses without a check, by the reason
+
+
+def rewritten(graph: Graph, pointers: int, threads: int, checks: Sequence[str]) -> Rewritten:
+    """`pointers`: how many extents there are; `threads`: of a program."""
+    return _Rewriting(graph, pointers, threads, checks).rewritten()
+
+
+class _Rewriting:
+    def __init__(self, graph: Graph, pointers: int, threads: int, checks: Sequence[str]) -> None:
+        if graph.functions:
+            raise CannotInstrument(f"it calls {', '.join(graph.functions)}, which is not inlined")
+        for operation in graph.operations():
+            if operation.name.startswith(_REFUSED):
+                raise CannotInstrument(f"it uses {operation.name}")
+        self._graph, self._threads, self._checks = graph, threads, checks
+        values = (value for one in graph.operations() for value in (*one.results, *one.operands))
+        inner = (value for block in _blocks(graph.body) for value in block.arguments)
+        self._code = Builder([*values, *inner])
+        self._origins = flow.origins(graph)
+        watched = flow.addressing(graph) if "wraps" in checks else flow.Addressing({}, frozenset())
+        self._twins = Twins(self._code, watched)
+        self._sites: list[Site] = []
+        self._unchecked: Counter[str] = Counter()
+        self._report, self._launch, *extents = graph.parameters[: 2 + pointers]
+        own = [
+            place
+            for place, parameter in enumerate(graph.parameters)
+            if parameter.kind.is_pointer and place >= 2 + pointers
+        ]
+        if len(own) != pointers:
+            raise CannotInstrument(f"{len(own)} pointers and {pointers} extents")
+        self._extents = dict(zip(own, extents, strict=True))
+        self._bases: dict[int, Value] = {}
+        self._limits: dict[tuple[int, int], Value] = {}
+
+    def rewritten(self) -> Rewritten:
+        first, *others = self._graph.body.blocks
+        self._enter()
+        blocks = [self._block(first, keep=True), *map(self._block, others)]
+        return Rewritten(
+            replace(self._graph, body=Region(tuple(blocks))),
+            tuple(self._sites),
+            tuple(self._wrap_site(operation) for operation in self._twins.wraps),
+            dict(self._unchecked),
+        )
+
+    def _wrap_site(self, operation: Operation) -> Site:
+        signed = self._twins.signed(operation.result)
+        element = operation.result.kind.element
+        return Site(SYMBOLS[operation.name], element if signed else f"u{element}", operation.source)
+
+    def _enter(self) -> None:
+        """What every check needs, once: where each argument starts and how far it may be read."""
+        code = self._code
+        sizes = {
+            (place, _size(operation))
+            for operation in self._graph.operations()
+            if operation.name in _ACCESSES
+            and (place := self._origins[operation.operands[0]]) is not None
+        }
+        for place, size in sorted(sizes):
+            pointer = self._graph.parameters[place]
+            self._bases[place] = code.emit("tt.ptr_to_int", (pointer,), _WIDE)
+            less = code.binary("subi", self._extents[place], code.constant(size - 1, _WIDE))
+            self._limits[place, size] = code.emit(
+                "arith.maxsi", (less, code.constant(0, _WIDE)), _WIDE
+            )
+
+    # The walk
+
+    def _block(self, block: Block, keep: bool = False) -> Block:
+        code = self._code
+        outer = [] if keep else code.operations
+        if not keep:
+            code.operations = []
+        for operation in block.operations:
+            code.source = operation.source
+            if operation.name in _ACCESSES:
+                self._access(operation)
+            elif operation.name == "scf.for":
+                self._loop(operation)
+            elif operation.name == "scf.if":
+                self._branch(operation)
+            else:
+                if operation.name == "scf.while":
+                    regions = tuple(map(self._region, operation.regions))
+                    operation = replace(operation, regions=regions)
+                code.operations.append(operation)
+                self._twins.follow(operation)
+        made, code.operations = code.operations, outer
+        return Block(block.label, block.arguments, tuple(made))
+
+    def _region(self, region: Region) -> Region:
+        return Region(tuple(map(self._block, region.blocks)))
+
+    def _loop(self, operation: Operation) -> None:
+        """A loop carries the twins of what it carries."""
+        twins, [body] = self._twins, operation.regions
+        own = body.block.arguments[1:]
+        carried = [
+            place
+            for place, (inside, result) in enumerate(zip(own, operation.results, strict=True))
+            if inside in twins or result in twins
+        ]
+        given = [twins.sure(operation.operands[3 + place]) for place in carried]
+        arrived = [twins.arrives(own[place]) for place in carried]
+        block = self._block(body.block)
+        block = replace(block, arguments=(*block.arguments, *arrived))
+        self._put(operation, (*operation.operands, *given), (block,), carried)
+
+    def _branch(self, operation: Operation) -> None:
+        carried = [place for place, result in enumerate(operation.results) if result in self._twins]
+        blocks = [self._block(region.block) for region in operation.regions if region.blocks]
+        self._put(operation, operation.operands, blocks, carried)
+
+    def _put(
+        self,
+        operation: Operation,
+        operands: tuple[Value, ...],
+        blocks: Sequence[Block],
+        carried: Sequence[int],
+    ) -> None:
+        """The operation over these blocks, each of which hands over its twins as well."""
+        code = self._code
+        ended = [self._handing_over(block, carried) for block in blocks]
+        regions = [Region((block,)) for block in ended]
+        regions += [Region(()) for _ in operation.regions[len(regions) :]]
+        results = [self._twins.arrives(operation.results[place]) for place in carried]
+        code.operations.append(
+            replace(
+                operation,
+                operands=operands,
+                results=(*operation.results, *results),
+                regions=tuple(regions),
+            )
+        )
+
+    def _handing_over(self, block: Block, carried: Sequence[int]) -> Block:
+        *before, last = block.operations
+        outer, self._code.operations = self._code.operations, before
+        more = [self._twins.sure(last.operands[place]) for place in carried]
+        self._code.operations = outer
+        return replace(block, operations=(*before, replace(last, operands=(*last.operands, *more))))
+
+    # An access
+
+    def _access(self, operation: Operation) -> None:
+        code, pointer = self._code, operation.operands[0]
+        verb, place = _ACCESSES[operation.name]
+        mask = None
+        if place is not None and len(operation.operands) > place:
+            mask = operation.operands[place]
+        origin = self._origins[pointer]
+        wraps = self._twins.of(pointer)
+        bounds = "bounds" in self._checks and origin is not None
+        if origin is None:
+            self._unchecked["its pointer came from no one argument"] += 1
+        if wraps is None and not bounds:
+            code.operations.append(operation)
+            return
+        shape = pointer.kind.shape
+        address = code.emit("tt.ptr_to_int", (pointer,), Kind("i64", shape))
+        word = wraps
+        if bounds:
+            assert origin is not None
+            inside = self._inside(address, origin, _size(operation))
+            zero = code.constant(0, Kind("i32", shape))
+            outside = code.chosen(inside, zero, code.constant(OUTSIDE, zero.kind))
+            word = outside if word is None else code.binary("ori", word, outside)
+        assert word is not None
+        if mask is not None:
+            word = code.chosen(mask, word, code.constant(0, word.kind))
+        self._tell(operation, verb, origin, word, address)
+        if bounds and place is not None:
+            narrowed = inside if mask is None else code.binary("andi", mask, inside)
+            operation = _masked(operation, place, narrowed)
+        code.operations.append(operation)
+
+    def _inside(self, address: Value, origin: int, size: int) -> Value:
+        code, shape = self._code, address.kind.shape
+        far = code.binary("subi", address, code.splat(self._bases[origin], shape))
+        limit = code.splat(self._limits[origin, size], shape)
+        if not shape:
+            return code.compare(ULT, far, limit)
+        lanes = ", ".join(str(min(_VECTOR, side)) for side in shape)
+        constant = f"dense<[{lanes}]> : tensor<{len(shape)}xi32>"
+        return code.compare(ULT, far, limit, tt__constancy=constant)
+
+    def _tell(
+        self, operation: Operation, verb: str, origin: int | None, word: Value, address: Value
+    ) -> None:
+        code, shape = self._code, address.kind.shape
+        own = None if origin is None else list(self._extents).index(origin)
+        self._sites.append(Site(verb, operation.operands[0].kind.pointee, operation.source, own))
+        pack = max(1, min(_WIDEST, address.kind.lanes // self._threads)) if shape else 1
+        both = (code.splat(self._report, shape), code.splat(self._launch, shape))
+        code.emit(
+            "tt.elementwise_inline_asm",
+            (word, address, *both),
+            Kind("i32", shape),
+            asm_string=f'"{assembly(len(self._sites) - 1, pack)}"',
+            constraints=f'"{constraints(pack)}"',
+            packed_element=f"{pack} : i32",
+            pure="false",
+        )
+
+
+def _masked(operation: Operation, place: int, mask: Value) -> Operation:
+    operands = (*operation.operands[:place], mask, *operation.operands[place + 1 :])
+    attributes = operation.attributes
+    if "operandSegmentSizes" in attributes:
+        others = len(operands) - 1 - place
+        attributes = {**attributes, "operandSegmentSizes": f"array<i32: {place}, 1, {others}>"}
+    return replace(operation, operands=operands, attributes=attributes)
+
+
+def _size(operation: Operation) -> int:
+    kind = Kind(operation.operands[0].kind.pointee)
+    return max(1, kind.bits // 8)
+
+
+def _blocks(region: Region) -> list[Block]:
+    found = list(region.blocks)
+    for block in region.blocks:
+        for operation in block.operations:
+            for inner in operation.regions:
+                found += _blocks(inner)
+    return found
