@@ -23,7 +23,7 @@ class Builder:
         self, name: str, operands: Iterable[Value], kind: Kind, **attributes: str | int
     ) -> Value:
         made = self.value(kind)
-        texts = {key.replace("__", "."): str(text) for key, text in attributes.items()}
+        texts = {key: str(text) for key, text in attributes.items()}
         self.operations.append(Operation(name, tuple(operands), (made,), texts, self.source))
         return made
 
@@ -52,6 +52,7 @@ class Builder:
         )
 
     def chosen(self, condition: Value, true: Value, false: Value) -> Value:
+        """Lane by lane, or by one condition for all."""
         return self.emit("arith.select", (condition, true, false), true.kind)
 
     def extended(self, value: Value, element: str, signed: bool) -> Value:

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 
 from harness.compiled.building import ULT, Builder
 from harness.compiled.reporting import assembly, constraints
-from harness.compiled.twins import SYMBOLS, Twins
+from harness.compiled.twins import SYMBOLS, Part, Parts, Twins
 from harness.kernels import flow
-from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Value
+from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
 from harness.native.lowering import Site
 
 OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's
-_WIDEST = 16  # lanes that one report looks at
-_VECTOR = 16  # lanes that one instruction may move: their mask is one, or Triton would load singly
+_WIDEST = 16  # lanes that one report looks at, and one instruction may move
 _WIDE = Kind("i64")
 # What each access does, and which of its operands is the mask.
 _ACCESSES = {
@@ -140,53 +139,119 @@ class _Rewriting:
         return Region(tuple(map(self._block, region.blocks)))
 
     def _loop(self, operation: Operation) -> None:
-        """A loop carries the twins of what it carries."""
-        twins, [body] = self._twins, operation.regions
-        own = body.block.arguments[1:]
-        carried = [
-            place
-            for place, (inside, result) in enumerate(zip(own, operation.results, strict=True))
-            if inside in twins or result in twins
+        """A loop hands on what wraps inside of it; what wrapped before, and stays, is known."""
+        twins, body = self._twins, operation.regions[0].block
+        own, given = body.arguments[1:], operation.operands[3:]
+        before = [
+            twins.of(value) if inside in twins else ()
+            for inside, value in zip(own, given, strict=True)
         ]
-        given = [twins.sure(operation.operands[3 + place]) for place in carried]
-        arrived = [twins.arrives(own[place]) for place in carried]
-        block = self._block(body.block)
-        block = replace(block, arguments=(*block.arguments, *arrived))
-        self._put(operation, (*operation.operands, *given), (block,), carried)
+        carried: dict[int, Value] = {}  # by place, what stands for all turns so far
+        first: set[int] = set()  # places at which a turn may leave what was there before
+        while True:
+            for place, inside in enumerate(own):
+                twins.put(inside, (*before[place], *self._carried_part(carried, place, inside)))
+            at = len(self._sites), len(twins.wraps), self._unchecked.copy()
+            block = self._block(body)
+            left = [twins.of(value) for value in block.operations[-1].operands]
+            grown = {
+                place: self._code.value(kind)
+                for place, inside in enumerate(own)
+                if (kind := self._room(inside, left[place], before[place], carried.get(place)))
+            }
+            if not grown:
+                break
+            for place in grown:
+                if not set(before[place]) <= set(left[place]):
+                    before[place] = ()
+                    first.add(place)
+            carried |= grown
+            del self._sites[at[0] :], twins.wraps[at[1] :]
+            self._unchecked = at[2]
+        block = replace(block, arguments=(*block.arguments, *carried.values()))
+        words = tuple(
+            twins.sure(given[place]) if place in first else self._code.constant(0, word.kind)
+            for place, word in carried.items()
+        )
+        made = self._put(operation, (*operation.operands, *words), (block,), carried, before)
+        for place, result in enumerate(operation.results):
+            twins.put(result, (*before[place], *self._carried_part(made, place, result)))
+
+    def _room(
+        self, inside: Value, left: Parts, before: Parts, carried: Value | None
+    ) -> Kind | None:
+        """What a turn needs to hand on what it adds, where it has not got that yet."""
+        if inside not in self._twins:
+            return None
+        stays = set(before) <= set(left)
+        new = set(left) - set(self._twins.of(inside))
+        if not new and stays:
+            return None
+        kind = _word(inside, flat=stays and all(part.is_scalar for part in new))
+        enough = carried is not None and stays and kind.shape in ((), carried.kind.shape)
+        return None if enough else kind
+
+    @staticmethod
+    def _carried_part(carried: dict[int, Value], place: int, value: Value) -> tuple[Part, ...]:
+        if place not in carried:
+            return ()
+        word = carried[place]
+        if word.kind.shape == value.kind.shape:
+            return (Part(word),)
+        spread = Operation("tt.splat", (), (value,), {}, Source())
+        return (Part(word, (spread,)),)
 
     def _branch(self, operation: Operation) -> None:
-        carried = [place for place, result in enumerate(operation.results) if result in self._twins]
         blocks = [self._block(region.block) for region in operation.regions if region.blocks]
-        self._put(operation, operation.operands, blocks, carried)
+        carried: dict[int, Value] = {}
+        for place, result in enumerate(operation.results):
+            parts = [self._twins.of(block.operations[-1].operands[place]) for block in blocks]
+            if result in self._twins and any(parts):
+                flat = all(part.is_scalar for some in parts for part in some)
+                carried[place] = self._code.value(_word(result, flat))
+        made = self._put(operation, operation.operands, blocks, carried)
+        for place, result in enumerate(operation.results):
+            self._twins.put(result, self._carried_part(made, place, result))
 
     def _put(
         self,
         operation: Operation,
         operands: tuple[Value, ...],
         blocks: Sequence[Block],
-        carried: Sequence[int],
-    ) -> None:
-        """The operation over these blocks, each of which hands over its twins as well."""
-        code = self._code
-        ended = [self._handing_over(block, carried) for block in blocks]
+        carried: dict[int, Value],
+        known: Sequence[Parts] = (),
+    ) -> dict[int, Value]:
+        """The operation over these blocks, each of which hands its twins over; what it makes.
+
+        `known`: by place, what need not be handed over.
+        """
+        ended = [self._handing_over(block, carried, known) for block in blocks]
         regions = [Region((block,)) for block in ended]
         regions += [Region(()) for _ in operation.regions[len(regions) :]]
-        results = [self._twins.arrives(operation.results[place]) for place in carried]
-        code.operations.append(
+        made = {place: self._code.value(word.kind) for place, word in carried.items()}
+        self._code.operations.append(
             replace(
                 operation,
                 operands=operands,
-                results=(*operation.results, *results),
+                results=(*operation.results, *made.values()),
                 regions=tuple(regions),
             )
         )
+        return made
 
-    def _handing_over(self, block: Block, carried: Sequence[int]) -> Block:
+    def _handing_over(
+        self, block: Block, carried: dict[int, Value], known: Sequence[Parts]
+    ) -> Block:
         *before, last = block.operations
         outer, self._code.operations = self._code.operations, before
-        more = [self._twins.sure(last.operands[place]) for place in carried]
+        more = []
+        for place, word in carried.items():
+            parts = self._twins.of(last.operands[place])
+            new = [part for part in parts if not known or part not in known[place]]
+            more.append(self._twins.word(new, word.kind))
         self._code.operations = outer
-        return replace(block, operations=(*before, replace(last, operands=(*last.operands, *more))))
+        ended = replace(last, operands=(*last.operands, *more))
+        return replace(block, operations=(*before, ended))
 
     # An access
 
@@ -197,7 +262,7 @@ class _Rewriting:
         if place is not None and len(operation.operands) > place:
             mask = operation.operands[place]
         origin = self._origins[pointer]
-        wraps = self._twins.of(pointer)
+        wraps = self._twins.united(pointer)
         bounds = "bounds" in self._checks and origin is not None
         if origin is None:
             self._unchecked["its pointer came from no one argument"] += 1
@@ -226,11 +291,7 @@ class _Rewriting:
         code, shape = self._code, address.kind.shape
         far = code.binary("subi", address, code.splat(self._bases[origin], shape))
         limit = code.splat(self._limits[origin, size], shape)
-        if not shape:
-            return code.compare(ULT, far, limit)
-        lanes = ", ".join(str(min(_VECTOR, side)) for side in shape)
-        constant = f"dense<[{lanes}]> : tensor<{len(shape)}xi32>"
-        return code.compare(ULT, far, limit, tt__constancy=constant)
+        return code.compare(ULT, far, limit, **_vectors(shape))
 
     def _tell(
         self, operation: Operation, verb: str, origin: int | None, word: Value, address: Value
@@ -251,6 +312,14 @@ class _Rewriting:
         )
 
 
+def _vectors(shape: tuple[int, ...]) -> dict[str, str]:
+    """The lanes that one instruction may move have one mask: else Triton would move each alone."""
+    if not shape:
+        return {}
+    lanes = ", ".join(str(min(_WIDEST, side)) for side in shape)
+    return {"tt.constancy": f"dense<[{lanes}]> : tensor<{len(shape)}xi32>"}
+
+
 def _masked(operation: Operation, place: int, mask: Value) -> Operation:
     operands = (*operation.operands[:place], mask, *operation.operands[place + 1 :])
     attributes = operation.attributes
@@ -258,6 +327,10 @@ def _masked(operation: Operation, place: int, mask: Value) -> Operation:
         others = len(operands) - 1 - place
         attributes = {**attributes, "operandSegmentSizes": f"array<i32: {place}, 1, {others}>"}
     return replace(operation, operands=operands, attributes=attributes)
+
+
+def _word(value: Value, flat: bool) -> Kind:
+    return Kind("i32") if flat else value.kind.of("i32")
 
 
 def _size(operation: Operation) -> int:

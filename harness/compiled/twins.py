@@ -7,9 +7,12 @@ branch of the function hands on are not followed here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from harness.compiled.building import NE, SGE, SLT, ULT, Builder
 from harness.kernels.flow import Addressing
-from harness.kernels.graph import Operation, Value
+from harness.kernels.graph import Kind, Operation, Value
 
 SYMBOLS = {
     "arith.addi": "+",
@@ -25,10 +28,29 @@ _MOVED = frozenset(
 _SAME_SHAPE = frozenset({"tt.addptr", "tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr", "math.absi"})
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bits of one wrap or several, and how they are spread over the lanes of a value.
+
+    A row's wrap stays as small as the row until an access needs it for each of its lanes.
+    """
+
+    bits: Value
+    spread: tuple[Operation, ...] = ()
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.bits.kind.shape
+
+
+Parts = tuple[Part, ...]
+
+
 class Twins:
     def __init__(self, code: Builder, addressing: Addressing) -> None:
         self._code, self._addressing = code, addressing
-        self._of: dict[Value, Value] = {}
+        self._of: dict[Value, Parts] = {}
+        self._constants: set[Value] = set()  # that are not negative
         self.wraps: list[Operation] = []  # by number, from which a wrap's bit comes
 
     def __contains__(self, value: Value) -> bool:
@@ -37,74 +59,88 @@ class Twins:
     def signed(self, value: Value) -> bool:
         return self._addressing.signed[value]
 
-    def of(self, value: Value) -> Value | None:
-        return self._of.get(value)
+    def of(self, value: Value) -> Parts:
+        return self._of.get(value, ())
+
+    def put(self, value: Value, parts: Parts) -> None:
+        self._of[value] = parts
+
+    def united(self, value: Value) -> Value | None:
+        """One word a lane; None where nothing can have wrapped."""
+        return self._or([self._spread(part) for part in self.of(value)])
 
     def sure(self, value: Value) -> Value:
-        """Its twin, or zeros."""
-        return self._of.get(value) or self._code.constant(0, value.kind.of("i32"))
+        return self.united(value) or self._code.constant(0, value.kind.of("i32"))
 
-    def arrives(self, value: Value) -> Value:
-        """A twin that control flow hands over with a value."""
-        self._of[value] = self._code.value(value.kind.of("i32"))
-        return self._of[value]
+    def word(self, parts: Iterable[Part], kind: Kind) -> Value:
+        """All bits of these parts: as one scalar, if they are, or in each lane."""
+        words = [self._spread(part) if kind.shape else part.bits for part in parts]
+        return self._or(words) or self._code.constant(0, kind)
+
+    def _or(self, words: list[Value]) -> Value | None:
+        whole = None
+        for one in words:
+            whole = one if whole is None else self._code.binary("ori", whole, one)
+        return whole
+
+    def _spread(self, part: Part) -> Value:
+        value = part.bits
+        for operation in part.spread:
+            kind = operation.result.kind.of("i32")
+            value = self._code.emit(operation.name, (value,), kind, **operation.attributes)
+        return value
 
     def follow(self, operation: Operation) -> None:
         """Put the twins of an operation's results behind it."""
-        if len(operation.results) != 1 or operation.result not in self:
-            return
-        twin = self._twin(operation)
-        if twin is not None:
-            self._of[operation.result] = twin
+        if operation.name == "arith.constant" and not operation.attributes["value"].startswith(
+            ("-", "dense<-", "dense<[")
+        ):
+            self._constants.add(operation.result)
+        if len(operation.results) == 1 and operation.result in self:
+            self._of[operation.result] = self._parts(operation)
 
-    def _twin(self, operation: Operation) -> Value | None:
+    def _parts(self, operation: Operation) -> Parts:
         code, name = self._code, operation.name
         if name in _MOVED:
-            twin = self.of(operation.operands[0])
-            if twin is None:
-                return None
-            return code.emit(name, (twin,), operation.result.kind.of("i32"), **operation.attributes)
+            return tuple(
+                Part(part.bits, (*part.spread, operation))
+                for part in self.of(operation.operands[0])
+            )
         if name == "arith.select":
             condition, true, false = operation.operands
-            if self.of(true) is None and self.of(false) is None:
-                return None
-            return code.chosen(condition, self.sure(true), self.sure(false))
+            if not self.of(true) and not self.of(false):
+                return ()
+            if condition.kind.shape != true.kind.shape:
+                condition = code.splat(condition, true.kind.shape)
+            return (Part(code.chosen(condition, self.sure(true), self.sure(false))),)
         if not (name.startswith("arith.") or name in _SAME_SHAPE):
-            return None
-        united = self._united(operation)
-        if name == "arith.andi" and united is not None:
-            return self._confined(operation, united)
-        if name in SYMBOLS:
-            return self._own(operation, united)
-        return united
+            return ()
+        given = dict.fromkeys(part for operand in operation.operands for part in self.of(operand))
+        if name == "arith.andi" and given:
+            return self._confined(operation, tuple(given))
+        if name in SYMBOLS and 1 < operation.result.kind.bits < 64:
+            return (*given, self._own(operation))
+        return tuple(given)
 
-    def _united(self, operation: Operation) -> Value | None:
-        united = None
-        for operand in operation.operands:
-            twin = self.of(operand)
-            if twin is not None:
-                united = twin if united is None else self._code.binary("ori", united, twin)
-        return united
-
-    def _confined(self, operation: Operation, united: Value) -> Value:
+    def _confined(self, operation: Operation, given: Parts) -> Parts:
         """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
         code = self._code
-        for mask in operation.operands:
-            if self.of(mask) is None:
+        for number, mask in (operation.operands, operation.operands[::-1]):
+            if mask in self._constants:
+                return ()
+            if not self.of(mask):
                 kept = code.compare(SGE, mask, code.constant(0, mask.kind))
-                return code.chosen(kept, code.constant(0, united.kind), united)
-        return united
+                none = code.constant(0, mask.kind.of("i32"))
+                return (Part(code.chosen(kept, none, self.sure(number))),)
+        return given
 
-    def _own(self, operation: Operation, united: Value | None) -> Value | None:
+    def _own(self, operation: Operation) -> Part:
         code, result = self._code, operation.result
-        if not 1 < result.kind.bits < 64:
-            return united
         wrapped = self._wrapped(operation, self.signed(result))
         self.wraps.append(operation)
         bit = 1 << (len(self.wraps) - 1) % BITS
-        twin = result.kind.of("i32")
-        own = code.chosen(wrapped, code.constant(bit, twin), code.constant(0, twin))
-        return own if united is None else code.binary("ori", own, united)
+        kind = result.kind.of("i32")
+        return Part(code.chosen(wrapped, code.constant(bit, kind), code.constant(0, kind)))
 
     def _wrapped(self, operation: Operation, signed: bool) -> Value:
         """Whether the true result does not fit."""
