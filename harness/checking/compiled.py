@@ -84,7 +84,7 @@ class CompiledCheck(Check):
         checked = patching.running(JITFunction, run)
         try:
             yield
-            self._tell()  # what graphs that were replayed put down
+            self.settled()  # what graphs that were replayed put down
         finally:
             patching.running(JITFunction, checked)
             launcher.stop()
@@ -102,13 +102,13 @@ class CompiledCheck(Check):
             return self.guarded(launch, call)
         self.launches.append(launch)
         result = self._waited(launch, lambda: call(launch.arguments))
-        self._tell()
+        self.settled()
         if launcher.refuses(launch.kernel):  # which it found out by compiling it
             self.unchecked.add(launch.kernel)
         return result
 
-    def _tell(self) -> None:
-        """Raise what kernels have put down. The device has been waited for."""
+    def settled(self) -> None:
+        """Wait for the device, and raise what kernels have put down."""
         torch.cuda.synchronize()
         told = [on_gpu.violation(*one) for one in REPORTS.told()]
         if told:
@@ -149,7 +149,7 @@ class CompiledCheck(Check):
             for name, value in launch.arguments.items()
         }
         result = self._waited(launch, lambda: call(values))
-        self._tell()
+        self.settled()
         zones.check(launch.kernel)
         programs = itertools.product(*(range(side) for side in launch.grid))
         every = list(programs) if held and launch.size < 1 << 20 else []

@@ -99,12 +99,13 @@ def checked(module: Any, metadata: dict[str, Any], pointers: int, checks: Sequen
     """The module with checks, or as it was; the metadata say which."""
     context = module.context
     module.set_attr("generic", ir.builder(context).get_int32_attr(1))
-    graph = parsing.parsed(str(module.str() if hasattr(module, "str") else module))
+    text = str(module.str())
     try:
+        graph = parsing.parsed(text)
         found = rewriting.rewritten(graph, pointers, 32 * metadata["num_warps"], checks)
-    except rewriting.CannotInstrument as error:
+    except (rewriting.CannotInstrument, parsing.Unreadable) as error:
         metadata[KEY] = {"refused": str(error)}
-        return _parsed(printing.printed(graph), context)
+        return _parsed(text.replace("generic = 1 : i32", ""), context)
     metadata[KEY] = {
         "sites": [_as_data(site) for site in found.sites],
         "wraps": [_as_data(site) for site in found.wraps],

@@ -1,4 +1,4 @@
-"""Compiled kernels under check: guard zones, fences, what was not written, a lost device."""
+"""Kernels under check on a GPU: checks compiled in, fences, what was not written, a lost device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ import triton
 import triton.language as tl
 
 from harness import checking, paths
-from harness.checking import FenceCrossed, OutOfBounds, Unwritten
+from harness.checking import FenceCrossed, OutOfBounds, Unwritten, Violation, Wrapped
+
+FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
+sys.path[:0] = map(str, FOLDERS)
+import kernels_to_check as known  # noqa: E402
+from test_rewriting import product, reset, stepped  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
 
@@ -42,11 +47,111 @@ def test_a_right_kernel_leaves_its_result_where_it_belongs() -> None:
     assert both.tolist() == [*range(24), *[0] * 24]
 
 
-@pytest.mark.parametrize(("shift", "told"), [(4, "past the end"), (-4, "before the start")])
-def test_a_write_outside_lands_in_a_guard_zone(shift: int, told: str) -> None:
-    with pytest.raises(OutOfBounds, match=f"copy wrote {told} of target") as caught, check():
-        copy[(3,)](numbers(24), numbers(24), 24, shift, BLOCK=8)
-    assert "bytes changed, the nearest 0 bytes away" in str(caught.value)
+@pytest.mark.parametrize(
+    ("shift", "told"),
+    [(4, "4 bytes past the end of target"), (-4, "16 bytes before the start of target")],
+)
+def test_a_write_outside_is_told_and_taken_out(shift: int, told: str) -> None:
+    both = torch.zeros(72, dtype=torch.int32, device="cuda")
+    with pytest.raises(OutOfBounds, match=f"copy wrote {told}") as caught, check():
+        copy[(3,)](numbers(24) + 1, both[24:48], 24, shift, BLOCK=8)
+    assert "tl.store(target + at + shift" in str(caught.value)
+    assert "launched with source int32 [24], target int32 [24], count 24" in str(caught.value)
+    assert not both[:24].any()
+    assert not both[48:].any()
+
+
+def test_a_read_outside_is_told() -> None:
+    with pytest.raises(OutOfBounds, match="copy read 4 bytes past the end of source"), check():
+        copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
+
+
+def test_vectors_of_lanes_are_checked_lane_by_lane() -> None:
+    """Where one instruction moves eight lanes, the last may be outside alone."""
+    target = torch.zeros(4096, dtype=torch.float16, device="cuda")
+    with pytest.raises(OutOfBounds, match="its index 1023, and it is float16 .1023"), check():
+        copy[(1,)](torch.ones_like(target), target[:1023], 1024, 0, BLOCK=1024)
+
+
+def test_an_atomic_is_an_access() -> None:
+    with pytest.raises(OutOfBounds, match="counted_outside updated 4 bytes past the end"), check():
+        known.counted_outside[(1,)](numbers(3), 3)
+
+
+def test_masked_lanes_may_point_anywhere() -> None:
+    with check():
+        copy[(100,)](numbers(24), numbers(24), 24, 0, BLOCK=8)
+        known.masked_product[(1,)](numbers(4), 3, 2**30)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "row", "stride", "wraps"),
+    [
+        (known.at_product, 3, 2**30, True),
+        (known.at_product, 2**16, 2**16, True),
+        (known.wide_product, 3, 0, False),
+        (known.value_wraps, 3, 2**30, False),
+    ],
+)
+def test_a_wrap_is_told_where_it_reaches_an_address(
+    kernel: Any, row: int, stride: int, wraps: bool
+) -> None:
+    if not wraps:
+        with check():
+            kernel[(1,)](numbers(4), row, stride)
+        return
+    with (
+        pytest.raises(Wrapped, match=r"an integer wraps on its way into an address") as caught,
+        check(),
+    ):
+        kernel[(1,)](numbers(4), row, stride)
+    assert "* goes beyond int32" in str(caught.value)
+    assert "kernels_to_check.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize(("stride", "told"), [(1, None), (2**26, "wraps"), (2**20, "past the end")])
+def test_what_wraps_in_a_loop_is_told_in_the_turn_that_uses_it(
+    stride: int, told: str | None
+) -> None:
+    arguments = numbers(64 * 8), torch.zeros(64, dtype=torch.int32, device="cuda"), 3, stride
+    if told is None:
+        with check():
+            stepped[(1,)](*arguments, BLOCK=64)
+        return
+    with pytest.raises(Violation, match=told), check():
+        stepped[(1,)](*arguments, BLOCK=64)
+
+
+def test_what_a_turn_leaves_behind_is_no_wrap_of_the_next() -> None:
+    with check():
+        reset[(1,)](
+            numbers(64), torch.zeros(64, dtype=torch.int32, device="cuda"), 5, 2**30, BLOCK=64
+        )
+
+
+def test_loads_that_run_ahead_of_their_loop_are_not_told() -> None:
+    """Triton starts a loop's loads turns before; those of turns that do not come are none."""
+    left, right = (torch.ones((64, 64), dtype=torch.float16, device="cuda") for _ in range(2))
+    out = torch.empty_like(left)
+    with check():
+        product[(1,)](left, right, out, 64, BLOCK=64)
+    assert out[0, 0] == 64
+    with pytest.raises(OutOfBounds, match="product read"), check():
+        product[(1,)](left, right, out, 128, BLOCK=64)
+
+
+def test_each_replay_of_a_graph_is_checked() -> None:
+    source, target = numbers(24), numbers(24)
+    with check() as held:
+        copy[(3,)](source, target, 24, 0, BLOCK=8)  # compiled before the capture
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            copy[(3,)](source, target, 24, 1, BLOCK=8)
+        for _ in range(2):
+            graph.replay()
+            with pytest.raises(OutOfBounds, match="copy wrote 4 bytes past the end of target"):
+                held.settled()
+        held.forgive()
 
 
 def test_a_neighbours_row_must_not_change() -> None:
@@ -70,13 +175,13 @@ def test_what_was_not_written_is_found() -> None:
 
 LOST = """
 import torch
-from test_gpu_checking import copy
+from test_gpu_checking import known
 from harness import checking
 
 try:
-    with checking.checked("cuda"):
-        tensor = torch.arange(24, dtype=torch.int32, device="cuda")
-        copy[(3,)](tensor, tensor.clone(), 24, 2**45, BLOCK=8)
+    with checking.checked("cuda"):  # of an address from a table nobody knows whose it is
+        table = torch.tensor([2**45], device="cuda")
+        known.through_table[(1,)](table, torch.zeros(4, dtype=torch.int32, device="cuda"))
 except checking.LostDevice as error:
     print("lost:", error)
 """
@@ -88,12 +193,17 @@ def test_a_device_that_is_lost_is_said_with_the_launch() -> None:
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(
-                [str(Path(__file__).parent), str(paths.project()), os.environ.get("PYTHONPATH", "")]
+                [
+                    str(Path(__file__).parent),
+                    *map(str, FOLDERS),
+                    str(paths.project()),
+                    os.environ.get("PYTHONPATH", ""),
+                ]
             ),
         },
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert "lost: copy[3, 1, 1]: CUDA error" in done.stdout, done.stderr
-    assert "source int32 [24]" in done.stdout
+    assert "lost: through_table[1, 1, 1]: CUDA error" in done.stdout, done.stderr
+    assert "table int64 [1]" in done.stdout

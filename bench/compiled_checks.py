@@ -1,0 +1,146 @@
+"""What checks compiled in cost on a GPU: kernels at real sizes, plain and checked.
+
+    unfix exec --record FILE -- python bench/compiled_checks.py
+
+Each line: a kernel, its milliseconds as it is, and how many times that with checks; then what Triton
+took to compile both. The last line is the geometric mean.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+import triton.testing
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from harness.compiled import launching
+
+CHECKS = (("bounds",), ("bounds", "wraps"))
+
+
+@triton.jit
+def copied(source, target, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
+
+
+@triton.jit
+def gathered(source, rows, target, count, stride, WIDTH: tl.constexpr):
+    at = tl.arange(0, WIDTH)
+    total = tl.zeros((WIDTH,), tl.float32)
+    for turn in range(count):
+        row = tl.load(rows + tl.program_id(0) * count + turn)
+        total += tl.load(source + row * stride + at)
+    tl.store(target + tl.program_id(0) * WIDTH + at, total)
+
+
+@triton.jit
+def normed(source, target, stride, width, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    value = tl.load(source + row * stride + at, mask=at < width, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(value * value, 0) / width + 1e-6)
+    tl.store(target + row * stride + at, (value * scale).to(tl.float16), mask=at < width)
+
+
+@triton.jit
+def stored(values, slots, pool, stride, WIDTH: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, WIDTH)
+    slot = tl.load(slots + row)
+    tl.store(pool + slot.to(tl.int64) * stride + at, tl.load(values + row * WIDTH + at))
+
+
+@triton.jit
+def multiplied(
+    a, b, c, deep, ROWS: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr, WIDTH: tl.constexpr
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lane = tl.program_id(1) * LANES + tl.arange(0, LANES)
+    step = tl.arange(0, DEEP)
+    left, right = a + row[:, None] * deep + step[None, :], b + step[:, None] * WIDTH + lane[None, :]
+    total = tl.zeros((ROWS, LANES), tl.float32)
+    for _ in range(0, deep, DEEP):
+        total = tl.dot(tl.load(left), tl.load(right), total)
+        left += DEEP
+        right += DEEP * WIDTH
+    tl.store(c + row[:, None] * WIDTH + lane[None, :], total.to(tl.float16))
+
+
+def cases() -> dict[str, tuple[Any, Callable[[], Any]]]:
+    def on(*shape: int, kind: torch.dtype = torch.float16) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=kind)
+
+    large, other = on(1 << 26, kind=torch.float32), on(1 << 26, kind=torch.float32)
+    rows = torch.randint(0, 200_000, (256 * 1024,), device="cuda", dtype=torch.int32)
+    table, sums = on(200_000, 128, kind=torch.float32), on(256, 128, kind=torch.float32)
+    hidden, result = on(8192, 4096), on(8192, 4096)
+    pool, values = on(1 << 18, 1024), on(16384, 1024)
+    slots = torch.randperm(1 << 18, device="cuda")[:16384]
+    a, b, c = on(4096, 4096), on(4096, 4096), on(4096, 4096)
+    return {
+        "copied, 256 MiB": (
+            copied,
+            lambda: copied[(1 << 16,)](large, other, 1 << 26, BLOCK=1024),
+        ),
+        "gathered, 1024 rows of 128": (
+            gathered,
+            lambda: gathered[(256,)](table, rows, sums, 1024, 128, WIDTH=128),
+        ),
+        "normed, 8192 x 4096": (
+            normed,
+            lambda: normed[(8192,)](hidden, result, 4096, 4000, BLOCK=4096),
+        ),
+        "stored, 16384 rows of 1024": (
+            stored,
+            lambda: stored[(16384,)](values, slots, pool, 1024, WIDTH=1024),
+        ),
+        "multiplied, 4096 cubed": (
+            multiplied,
+            lambda: multiplied[(32, 32)](
+                a, b, c, 4096, ROWS=128, LANES=128, DEEP=64, WIDTH=4096, num_warps=8
+            ),
+        ),
+    }
+
+
+def timed(launch: Callable[[], Any]) -> tuple[float, float]:
+    """Milliseconds, and the seconds of the first launch."""
+    began = time.perf_counter()
+    launch()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - began
+    return float(triton.testing.do_bench(launch, warmup=20, rep=100)), first
+
+
+def main() -> None:
+    ratios: dict[tuple[str, ...], list[float]] = {checks: [] for checks in CHECKS}
+    for name, (kernel, launch) in cases().items():
+        plain, first = timed(launch)
+        words = [f"{name}: {plain:.4f} ms, compiled in {first:.2f} s"]
+        for checks in CHECKS:
+            kernel.device_caches.pop(launching._KEPT, None)
+            launcher = launching.Launcher(checks, strict=True)
+            launcher.start()
+            took, compiled = timed(launch)
+            launcher.stop()
+            assert not list(launching.REPORTS.told()), name
+            ratios[checks].append(took / plain)
+            words.append(f"{'+'.join(checks)} x {took / plain:.2f}, in {compiled:.2f} s")
+        print("; ".join(words), flush=True)
+    means = (
+        f"{'+'.join(checks)} x {math.exp(sum(map(math.log, found)) / len(found)):.2f}"
+        for checks, found in ratios.items()
+    )
+    print(f"geometric mean: {'; '.join(means)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Checks written into a kernel's IR: what is checked, what Triton still makes of it, what is left.
+
+Triton's compiler for CUDA needs no GPU, so all but the running is tried here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.compiler.compiler import ASTSource, GPUTarget
+
+from harness import kernels
+from harness.compiled import launching, triton_side
+from harness.kernels import frontend, parsing, printing
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
+import kernels_to_check as known
+
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+@triton.jit
+def product(a, b, c, deep, BLOCK: tl.constexpr):
+    row, lane = tl.arange(0, BLOCK), tl.arange(0, BLOCK)
+    left = a + row[:, None] * deep + lane[None, :]
+    right = b + lane[:, None] * BLOCK + row[None, :]
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for _ in range(0, deep, BLOCK):
+        total = tl.dot(tl.load(left), tl.load(right), total)
+        left += BLOCK
+        right += BLOCK * BLOCK
+    tl.store(c + row[:, None] * BLOCK + lane[None, :], total.to(tl.float16))
+
+
+@triton.jit
+def stepped(source, target, count, stride, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    near, far = source + at, source + at
+    for _ in range(count):
+        tl.store(target + at, tl.load(near))
+        near, far = far, near + stride * BLOCK
+
+
+@triton.jit
+def reset(source, target, count, stride, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    near = source + at * stride
+    for turn in range(count):
+        if turn > 2:
+            tl.store(target + at, tl.load(near))
+        near = source + at
+
+
+@triton.jit
+def while_it_lasts(source, target, count, stride):
+    at = 0
+    while at < count:
+        tl.store(target + at, tl.load(source + at * stride))
+        at += 1
+
+
+@triton.jit
+def through_descriptor(target, BLOCK: tl.constexpr):
+    rows = tl.make_tensor_descriptor(
+        target, shape=[BLOCK, BLOCK], strides=[BLOCK, 1], block_shape=[BLOCK, BLOCK]
+    )
+    rows.store([0, 0], tl.full((BLOCK, BLOCK), 7, tl.float16))
+
+
+def halves(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.float16)
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32)
+
+
+def compiled(
+    kernel: Any, *args: Any, checks: tuple[str, ...] = launching.DEFAULT, **named: Any
+) -> Any:
+    """A kernel as a launch with these arguments would have it compiled for a Hopper GPU."""
+    triton_side.prepare()
+    pointers, _ = launching._flattened(kernel, args, named)
+    twin = triton_side.twin(kernel, len(pointers), checks) if checks else kernel
+    more = (0, 0, *(pointer.reach for pointer in pointers)) if checks else ()
+    bound = frontend.binder_of(twin).bind((*more, *args), named)
+    signature = dict(zip(bound.values, bound.kinds, strict=True))
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, (value, kind) in enumerate(zip(bound.values.values(), bound.kinds, strict=True))
+        if isinstance(value, torch.Tensor) or (kind in ("i32", "i64") and value % 16 == 0)
+    }
+    source = ASTSource(twin, signature, dict(frontend._constant_paths(bound)), aligned)
+    with triton_side.compiling(len(pointers), checks if checks else ()):
+        return triton.compile(source, target=HOPPER)
+
+
+def sites(made: Any) -> list[tuple[str, int | None]]:
+    return [(site.what, site.argument) for site in triton_side.sites(made, "sites")]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "named"),
+    [
+        (known.copy, (numbers(8), numbers(8), 8, 0), {"BLOCK": 8}),
+        (known.chosen, (numbers(1), numbers(1), numbers(1), 3), {}),
+        (stepped, (halves(64), halves(64), 2, 3), {"BLOCK": 64}),
+        (while_it_lasts, (numbers(8), numbers(8), 8, 2), {}),
+        (product, (halves(1 << 12),) * 3 + (64,), {"BLOCK": 64}),
+    ],
+)
+def test_a_graph_is_printed_so_that_it_reads_the_same(kernel: Any, args: Any, named: Any) -> None:
+    graph = kernels.read(kernel, args, named)
+    again = parsing.parsed(printing.printed(graph))
+    assert printing.printed(again) == printing.printed(parsing.parsed(printing.printed(again)))
+    assert [one.name for one in again.operations()] == [one.name for one in graph.operations()]
+    assert [one.source for one in again.operations()] == [one.source for one in graph.operations()]
+
+
+def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
+    made = compiled(known.copy, numbers(24), numbers(24), 24, 0, BLOCK=8)
+    assert sites(made) == [("read", 0), ("write", 1)]
+    assert made.asm["ptx"].count("atom.global.add") == 2
+    lines = [site.source.line for site in triton_side.sites(made, "sites")]
+    code = Path(known.__file__).read_text().splitlines()
+    assert ["tl.load" in code[line - 1] for line in lines] == [True, False]
+
+
+def test_a_pointer_that_is_one_of_several_is_left_and_said() -> None:
+    made = compiled(known.chosen, numbers(1), numbers(1), numbers(1), 3)
+    assert sites(made) == [("write", 2)]
+    assert list(made.metadata.unfix["unchecked"].values()) == [1]
+
+
+def test_the_integers_that_lead_to_an_address_are_watched_and_no_others() -> None:
+    def watched(kernel: Any, *args: Any, **named: Any) -> list[str]:
+        made = compiled(kernel, *args, **named, checks=("wraps",))
+        return [site.what for site in triton_side.sites(made, "wraps")]
+
+    assert watched(known.at_product, numbers(4), 3, 5) == ["*"]
+    assert watched(known.wide_product, numbers(4), 3, 5) == []
+    assert watched(known.value_wraps, numbers(4), 3, 5) == []
+    assert watched(known.narrowed, numbers(4), torch.zeros(1, dtype=torch.int64)) == ["narrowed"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "wraps"),
+    [
+        (stepped, (halves(64), halves(64), 5, 1 << 30), 1),
+        (reset, (halves(64), halves(64), 5, 1 << 30), 1),
+        (while_it_lasts, (numbers(8), numbers(8), 8, 1 << 30), 2),
+    ],
+)
+def test_loops_hand_on_what_wrapped(kernel: Any, args: Any, wraps: int) -> None:
+    made = compiled(kernel, *args, **({"BLOCK": 64} if kernel is not while_it_lasts else {}))
+    assert len(triton_side.sites(made, "wraps")) == wraps
+    assert made.asm["ptx"].count("atom.global.add") >= 2
+
+
+def test_loads_are_as_wide_and_as_early_as_without() -> None:
+    given = (halves(1 << 12), halves(1 << 12), halves(1 << 12), 64)
+    plain, checked = (compiled(product, *given, BLOCK=64, checks=c) for c in ((), ("bounds",)))
+
+    def copies(made: Any) -> int:
+        return len(
+            re.findall(
+                r"cp\.async\.cg\S* \[ %r\d+ \+ 0 \], \[ %rd\d+ \+ 0 \], 0x10", made.asm["ptx"]
+            )
+        )
+
+    assert copies(plain) > 0
+    assert copies(checked) == copies(plain)
+
+
+def test_what_goes_through_descriptors_runs_as_it_is_and_says_so() -> None:
+    made = compiled(through_descriptor, halves(1 << 12), BLOCK=64)
+    assert made.metadata.unfix["refused"].startswith("it uses tt.")
+    assert "atom.global.add" not in made.asm["ptx"]
+
+
+def test_the_twin_is_the_kernel_with_more_parameters() -> None:
+    twin = triton_side.twin(known.copy, 2, launching.DEFAULT)
+    own = [parameter.name for parameter in known.copy.params]
+    assert [parameter.name for parameter in twin.params][-len(own) :] == own
+    assert len(twin.params) == len(own) + 4
+    assert twin.cache_key != known.copy.cache_key
+    assert twin.cache_key != triton_side.twin(known.copy, 2, ("bounds",)).cache_key
