@@ -2,8 +2,8 @@
 
     unfix exec --record FILE -- python bench/compiled_checks.py
 
-Each line: a kernel, its milliseconds as it is, and how many times that with checks; then what Triton
-took to compile both. The last line is the geometric mean.
+Each line: a kernel, its milliseconds as it is, and how many times that with checks; and what Triton
+took to compile each. The last line is the geometric mean.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from harness.kernels.graph import Kind, Operation, Source, Value
 
-NE, SLT, SGE, ULT = 1, 2, 5, 6  # predicates of arith.cmpi
+NE, SLT, SGE, ULT, UGE = 1, 2, 5, 6, 9  # predicates of arith.cmpi
 
 
 class Builder:

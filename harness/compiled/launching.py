@@ -147,12 +147,12 @@ class Launcher:
         tally.launches += 1
         if tally.refused:
             return plain()
-        pointers, scalars = _flattened(kernel, args, options)
+        capturing = torch.cuda.is_current_stream_capturing()
+        pointers, scalars = flattened(kernel, args, options, capturing)
         made = self._twin(kernel, len(pointers), tally)
         if made is None:
             return plain()
         twin, block = made
-        capturing = torch.cuda.is_current_stream_capturing()
         note = Launched(name, pointers, scalars, capturing, grid, self._when())
         number = REPORTS.remember(note)
         extents = (pointer.reach for pointer in pointers)
@@ -194,8 +194,8 @@ class Launcher:
         return made[key]  # type: ignore[no-any-return]
 
 
-def _flattened(
-    kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
+def flattened(
+    kernel: Any, args: tuple[Any, ...], options: dict[str, Any], captured: bool = False
 ) -> tuple[tuple[Given, ...], dict[str, Any]]:
     """A launch's pointers in the order of the kernel's parameters, and its numbers."""
     pointers: list[Given] = []
@@ -205,7 +205,7 @@ def _flattened(
         value = args[place] if place < len(args) else options.get(name, parameter.default)
         for inner, leaf in _leaves(name, value):
             if hasattr(leaf, "data_ptr"):
-                pointers.append(_given(inner, leaf))
+                pointers.append(_given(inner, leaf, captured))
             elif isinstance(leaf, (bool, int, float)):
                 scalars[inner] = leaf
     return tuple(pointers), scalars
@@ -219,12 +219,17 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _given(name: str, value: Any) -> Given:
+def _given(name: str, value: Any, captured: bool) -> Given:
     tensor = getattr(value, "base", None) if not isinstance(value, torch.Tensor) else value
     if not isinstance(tensor, torch.Tensor):
         return Given(name, value.data_ptr(), _ANYWHERE, 1, (), "a pointer")
-    size = tensor.element_size()
-    if tensor.is_contiguous():
+    start, size = tensor.data_ptr(), tensor.element_size()
+    if captured:
+        # The part of a buffer that one batch needs is cut out before the capture, and a replay
+        # for a larger one goes on behind it.
+        storage = tensor.untyped_storage()
+        reach = storage.data_ptr() + storage.nbytes() - start
+    elif tensor.is_contiguous():
         reach = tensor.numel() * size
     elif tensor.numel():
         sides = zip(tensor.shape, tensor.stride(), strict=True)
@@ -232,4 +237,4 @@ def _given(name: str, value: Any) -> Given:
     else:
         reach = 0
     kind = str(tensor.dtype).removeprefix("torch.")
-    return Given(name, tensor.data_ptr(), reach, size, tuple(tensor.shape), kind)
+    return Given(name, start, reach, size, tuple(tensor.shape), kind)

@@ -13,15 +13,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.compiled.building import ULT, Builder
+from harness.compiled.building import UGE, Builder
 from harness.compiled.reporting import assembly, constraints
 from harness.compiled.twins import SYMBOLS, Part, Parts, Twins
+from harness.compiled.vectors import Runs
 from harness.kernels import flow
 from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
 from harness.native.lowering import Site
 
 OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's
-_WIDEST = 16  # lanes that one report looks at, and one instruction may move
+_WIDEST = 16  # lanes that one report looks at
+_VECTOR = 16  # bytes that one instruction moves
 _WIDE = Kind("i64")
 # What each access does, and which of its operands is the mask.
 _ACCESSES = {
@@ -62,6 +64,7 @@ class _Rewriting:
         inner = (value for block in _blocks(graph.body) for value in block.arguments)
         self._code = Builder([*values, *inner])
         self._origins = flow.origins(graph)
+        self._runs = Runs(graph)
         watched = flow.addressing(graph) if "wraps" in checks else flow.Addressing({}, frozenset())
         self._twins = Twins(self._code, watched)
         self._sites: list[Site] = []
@@ -274,24 +277,48 @@ class _Rewriting:
         word = wraps
         if bounds:
             assert origin is not None
-            inside = self._inside(address, origin, _size(operation))
+            bad = self._outside(address, origin, _size(operation), mask)
             zero = code.constant(0, Kind("i32", shape))
-            outside = code.chosen(inside, zero, code.constant(OUTSIDE, zero.kind))
+            outside = code.chosen(bad, code.constant(OUTSIDE, zero.kind), zero)
+            if word is not None and mask is not None:
+                word = code.chosen(mask, word, zero)
             word = outside if word is None else code.binary("ori", word, outside)
-        assert word is not None
-        if mask is not None:
+        elif word is not None and mask is not None:
             word = code.chosen(mask, word, code.constant(0, word.kind))
+        assert word is not None
         self._tell(operation, verb, origin, word, address)
         if bounds and place is not None:
-            narrowed = inside if mask is None else code.binary("andi", mask, inside)
+            stays = code.emit(
+                "arith.xori",
+                (bad, code.constant(1, bad.kind)),
+                bad.kind,
+                **self._together(pointer, _size(operation)),
+            )
+            narrowed = stays if mask is None else code.binary("andi", mask, stays)
             operation = _masked(operation, place, narrowed)
         code.operations.append(operation)
 
-    def _inside(self, address: Value, origin: int, size: int) -> Value:
+    def _outside(self, address: Value, origin: int, size: int, mask: Value | None) -> Value:
+        """The lanes that are on and reach outside of the argument."""
         code, shape = self._code, address.kind.shape
         far = code.binary("subi", address, code.splat(self._bases[origin], shape))
         limit = code.splat(self._limits[origin, size], shape)
-        return code.compare(ULT, far, limit, **_vectors(shape))
+        outside = code.compare(UGE, far, limit)
+        return outside if mask is None else code.binary("andi", mask, outside)
+
+    def _together(self, pointer: Value, size: int) -> dict[str, str]:
+        """That neighbours which one instruction moves are on or off together, by our mask.
+
+        It is true while no lane is outside, which is why lanes that are off count as inside. When
+        one is, the first of them speaks for all; and Triton would move each lane alone without.
+        """
+        axis = self._runs.axis(pointer)
+        if axis is None:
+            return {}
+        lanes = [1] * len(pointer.kind.shape)
+        lanes[axis] = min(max(1, _VECTOR // size), pointer.kind.shape[axis])
+        listed = ", ".join(map(str, lanes))
+        return {"tt.constancy": f"dense<[{listed}]> : tensor<{len(lanes)}xi32>"}
 
     def _tell(
         self, operation: Operation, verb: str, origin: int | None, word: Value, address: Value
@@ -310,14 +337,6 @@ class _Rewriting:
             packed_element=f"{pack} : i32",
             pure="false",
         )
-
-
-def _vectors(shape: tuple[int, ...]) -> dict[str, str]:
-    """The lanes that one instruction may move have one mask: else Triton would move each alone."""
-    if not shape:
-        return {}
-    lanes = ", ".join(str(min(_WIDEST, side)) for side in shape)
-    return {"tt.constancy": f"dense<[{lanes}]> : tensor<{len(shape)}xi32>"}
 
 
 def _masked(operation: Operation, place: int, mask: Value) -> Operation:

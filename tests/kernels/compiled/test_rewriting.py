@@ -87,7 +87,7 @@ def compiled(
 ) -> Any:
     """A kernel as a launch with these arguments would have it compiled for a Hopper GPU."""
     triton_side.prepare()
-    pointers, _ = launching._flattened(kernel, args, named)
+    pointers, _ = launching.flattened(kernel, args, named)
     twin = triton_side.twin(kernel, len(pointers), checks) if checks else kernel
     more = (0, 0, *(pointer.reach for pointer in pointers)) if checks else ()
     bound = frontend.binder_of(twin).bind((*more, *args), named)
