@@ -62,6 +62,9 @@ class CompiledCheck(Check):
 
     @contextlib.contextmanager
     def _jit_launches(self) -> Any:
+        torch.cuda.synchronize()
+        if any(True for _ in REPORTS.told()):  # of a session that ended by another error
+            REPORTS.forget()
         launcher = Launcher()
         launcher.start()
 

@@ -42,11 +42,12 @@ class Given:
 
 @dataclass(slots=True)
 class Launched:
+    """A launch as it is remembered: it holds no tensor, nor what could hold one."""
+
     kernel: str
     pointers: tuple[Given, ...]
     scalars: dict[str, Any]
     captured: bool
-    grid: Any
     when: str  # in a server: the forward mode and batch
     compiled: Any = None
 
@@ -113,8 +114,11 @@ class Launcher:
         checks: Sequence[str] = DEFAULT,
         when: Callable[[], str] = str,
         strict: bool = False,
+        whole_storages: bool = False,
     ) -> None:
+        """`whole_storages`: a pointer may go on to the end of what its tensor was cut out of."""
         self.checks, self._when, self._strict = tuple(checks), when, strict
+        self._whole = whole_storages
         self.tally: dict[str, Tally] = {}
         self._before: Any = None
 
@@ -148,12 +152,12 @@ class Launcher:
         if tally.refused:
             return plain()
         capturing = torch.cuda.is_current_stream_capturing()
-        pointers, scalars = flattened(kernel, args, options, capturing)
+        pointers, scalars = flattened(kernel, args, options, capturing or self._whole)
         made = self._twin(kernel, len(pointers), tally)
         if made is None:
             return plain()
         twin, block = made
-        note = Launched(name, pointers, scalars, capturing, grid, self._when())
+        note = Launched(name, pointers, scalars, capturing, self._when())
         number = REPORTS.remember(note)
         extents = (pointer.reach for pointer in pointers)
         try:
@@ -195,7 +199,7 @@ class Launcher:
 
 
 def flattened(
-    kernel: Any, args: tuple[Any, ...], options: dict[str, Any], captured: bool = False
+    kernel: Any, args: tuple[Any, ...], options: dict[str, Any], whole: bool = False
 ) -> tuple[tuple[Given, ...], dict[str, Any]]:
     """A launch's pointers in the order of the kernel's parameters, and its numbers."""
     pointers: list[Given] = []
@@ -205,7 +209,7 @@ def flattened(
         value = args[place] if place < len(args) else options.get(name, parameter.default)
         for inner, leaf in _leaves(name, value):
             if hasattr(leaf, "data_ptr"):
-                pointers.append(_given(inner, leaf, captured))
+                pointers.append(_given(inner, leaf, whole))
             elif isinstance(leaf, (bool, int, float)):
                 scalars[inner] = leaf
     return tuple(pointers), scalars
@@ -219,14 +223,14 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _given(name: str, value: Any, captured: bool) -> Given:
+def _given(name: str, value: Any, whole: bool) -> Given:
     tensor = getattr(value, "base", None) if not isinstance(value, torch.Tensor) else value
     if not isinstance(tensor, torch.Tensor):
         return Given(name, value.data_ptr(), _ANYWHERE, 1, (), "a pointer")
     start, size = tensor.data_ptr(), tensor.element_size()
-    if captured:
-        # The part of a buffer that one batch needs is cut out before the capture, and a replay
-        # for a larger one goes on behind it.
+    if whole:
+        # Of a capture always: the part of a buffer that one batch needs is cut out before it, and
+        # a replay for a larger one goes on behind it.
         storage = tensor.untyped_storage()
         reach = storage.data_ptr() + storage.nbytes() - start
     elif tensor.is_contiguous():

@@ -38,7 +38,9 @@ class Runs:
         return run.index(_STEP) if _STEP in run else None
 
     def _meet(self, value: Value, given: list[Run | None]) -> None:
-        runs = [run for run in given if run is not None]
+        rank = len(value.kind.shape)
+        # What a reduction's body hands on is of another shape, and says nothing of the result.
+        runs = [run if len(run) == rank else (None,) * rank for run in given if run is not None]
         if value in self._known:
             runs.append(self._known[value])
         if runs:

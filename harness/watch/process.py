@@ -45,7 +45,8 @@ class _Process:
         self._looking = threading.Lock()
         self._batch = ""
         self._hooked = False
-        self.launcher = Launcher(checks, self._when)
+        # Servers hand kernels the beginning of what they are to fill: a view's end is no bound.
+        self.launcher = Launcher(checks, self._when, whole_storages=True)
         self.launcher.start()
         atexit.register(self._ends)
         threading.Thread(target=self._look_on, name="unfix check", daemon=True).start()

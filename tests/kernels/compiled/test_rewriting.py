@@ -59,6 +59,13 @@ def reset(source, target, count, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def summed_rows(source, target, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    values = tl.load(source + row[:, None] * WIDTH + lane[None, :])
+    tl.store(target + row, tl.sum(values, 1))
+
+
+@triton.jit
 def while_it_lasts(source, target, count, stride):
     at = 0
     while at < count:
@@ -177,6 +184,23 @@ def test_loads_are_as_wide_and_as_early_as_without() -> None:
 
     assert copies(plain) > 0
     assert copies(checked) == copies(plain)
+
+
+def test_what_a_reduction_makes_is_stored_with_a_check() -> None:
+    made = compiled(summed_rows, halves(1 << 10), halves(32), ROWS=32, WIDTH=32)
+    assert sites(made) == [("read", 0), ("write", 1)]
+
+
+def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
+    rows = torch.zeros((4, 8), dtype=torch.float16)
+
+    def reach(tensor: torch.Tensor, whole: bool) -> int:
+        [given], _ = launching.flattened(known.counted, (tensor,), {}, whole)
+        return given.reach
+
+    assert [reach(rows[1], whole) for whole in (False, True)] == [16, 48]
+    assert [reach(rows[:, 2], whole) for whole in (False, True)] == [50, 60]
+    assert reach(rows[:0], whole=False) == 0
 
 
 def test_what_goes_through_descriptors_runs_as_it_is_and_says_so() -> None:
