@@ -72,5 +72,5 @@ class _Told(Told):
         )
 
     def _launch(self) -> tuple[str, ...]:
-        when = (f"in {self.launched.when}",) if self.launched.when else ()
+        when = (self.launched.when,) if self.launched.when else ()
         return (f"launched with {self.launched}", *when)

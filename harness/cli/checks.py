@@ -9,11 +9,11 @@ from typing import Any
 from harness import machine
 from harness.cli import options
 from harness.cli.parsing import Parser
+from harness.compiled import CHECKS
 from harness.errors import NotReady, UnfixError
 from harness.watch import reports
 from harness.watch.reports import Checked
 
-CHECKS = ("bounds", "wraps")
 _WORDS = (*CHECKS, "stop")
 _SHOWN = 12  # kernels of a list
 

@@ -4,3 +4,5 @@
 that is a GPU's own assembly; `launching` alone knows how Triton compiles and launches, `arena`
 where reports lie.
 """
+
+CHECKS = ("bounds", "wraps")

@@ -42,13 +42,12 @@ class Builder:
         wanted = flags if name in ("addi", "subi", "muli", "shli") else {}
         return self.emit(f"arith.{name}", (left, right), left.kind, **wanted)
 
-    def compare(self, predicate: int, left: Value, right: Value, **attributes: str) -> Value:
+    def compare(self, predicate: int, left: Value, right: Value) -> Value:
         return self.emit(
             "arith.cmpi",
             (left, right),
             left.kind.of("i1"),
             predicate=f"{predicate} : i64",
-            **attributes,
         )
 
     def chosen(self, condition: Value, true: Value, false: Value) -> Value:

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.compiled import triton_side
+from harness.compiled import CHECKS, triton_side
 from harness.compiled.arena import Arena, Told
 from harness.patching import kernels as patching
 
-DEFAULT = ("bounds", "wraps")
 _KEPT = "checked by unfix"  # beside the compiled kernels: whoever sets those aside takes it along
 _REMEMBERED = 1 << 14  # launches; those that a graph captured are remembered for good
 _ANYWHERE = 1 << 62
@@ -111,7 +110,7 @@ class Launcher:
 
     def __init__(
         self,
-        checks: Sequence[str] = DEFAULT,
+        checks: Sequence[str] = CHECKS,
         when: Callable[[], str] = str,
         strict: bool = False,
         whole_storages: bool = False,

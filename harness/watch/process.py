@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from harness import compiled
 from harness.checking import on_gpu
 from harness.compiled.arena import Told
-from harness.compiled.launching import DEFAULT, REPORTS, Launched, Launcher
+from harness.compiled.launching import REPORTS, Launched, Launcher
 from harness.patching.boot import say
 from harness.watch.reports import CHECKS, FOLDER, Kernel, Report, Writer
 
@@ -38,7 +39,7 @@ def started() -> Launcher:
 class _Process:
     def __init__(self, words: list[str]) -> None:
         self._stops = "stop" in words
-        checks = tuple(word for word in words if word != "stop") or DEFAULT
+        checks = tuple(word for word in words if word != "stop") or compiled.CHECKS
         self._writer = Writer(Path(os.environ[FOLDER]))
         self._began = time.monotonic()
         self._told: set[tuple[str, str, int, str]] = set()
@@ -77,8 +78,8 @@ class _Process:
             return
         self._told.add(key)
         details = found.details
-        if launched.captured and self._batch:
-            details = (*details, f"in a graph, replayed about when {self._batch} ran")
+        if launched.captured:
+            details = (*details, f"in a graph that was captured then; now {self._batch}")
         report = Report(
             type(found).__name__,
             launched.kernel,
@@ -129,7 +130,7 @@ class _Process:
         def followed(own: Any, forward_batch: Any, *args: Any, **options: Any) -> Any:
             mode = getattr(getattr(forward_batch, "forward_mode", None), "name", "?")
             size = getattr(forward_batch, "batch_size", "?")
-            self._batch = f"{mode} with a batch of {size}"
+            self._batch = f"the last forward: {mode}, a batch of {size}"
             return forward(own, forward_batch, *args, **options)
 
         runner.forward = followed

@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.compiler.compiler import ASTSource, GPUTarget
 
 from harness import kernels
-from harness.compiled import launching, triton_side
+from harness.compiled import CHECKS, launching, triton_side
 from harness.kernels import frontend, parsing, printing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
@@ -59,10 +59,13 @@ def reset(source, target, count, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def summed_rows(source, target, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def summed_rows(source, target, turns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
     values = tl.load(source + row[:, None] * WIDTH + lane[None, :])
-    tl.store(target + row, tl.sum(values, 1))
+    total = tl.sum(values, 1)
+    for _ in range(turns):
+        total += tl.load(target + row)
+    tl.store(target + row, total)
 
 
 @triton.jit
@@ -89,9 +92,7 @@ def numbers(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32)
 
 
-def compiled(
-    kernel: Any, *args: Any, checks: tuple[str, ...] = launching.DEFAULT, **named: Any
-) -> Any:
+def compiled(kernel: Any, *args: Any, checks: tuple[str, ...] = CHECKS, **named: Any) -> Any:
     """A kernel as a launch with these arguments would have it compiled for a Hopper GPU."""
     triton_side.prepare()
     pointers, _ = launching.flattened(kernel, args, named)
@@ -186,9 +187,9 @@ def test_loads_are_as_wide_and_as_early_as_without() -> None:
     assert copies(checked) == copies(plain)
 
 
-def test_what_a_reduction_makes_is_stored_with_a_check() -> None:
-    made = compiled(summed_rows, halves(1 << 10), halves(32), ROWS=32, WIDTH=32)
-    assert sites(made) == [("read", 0), ("write", 1)]
+def test_a_loop_may_go_on_with_what_a_reduction_made() -> None:
+    made = compiled(summed_rows, halves(1 << 10), halves(32), 3, ROWS=32, WIDTH=32)
+    assert sites(made) == [("read", 0), ("read", 1), ("write", 1)]
 
 
 def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
@@ -210,7 +211,7 @@ def test_what_goes_through_descriptors_runs_as_it_is_and_says_so() -> None:
 
 
 def test_the_twin_is_the_kernel_with_more_parameters() -> None:
-    twin = triton_side.twin(known.copy, 2, launching.DEFAULT)
+    twin = triton_side.twin(known.copy, 2, CHECKS)
     own = [parameter.name for parameter in known.copy.params]
     assert [parameter.name for parameter in twin.params][-len(own) :] == own
     assert len(twin.params) == len(own) + 4

@@ -1,0 +1,123 @@
+"""`unfix exec --check` but for the GPU: what is asked, what a process does, what is shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import paths
+from harness.cli import checks
+from harness.patching.environment import SITE
+from harness.watch.reports import CHECKS, FOLDER, Kernel, Report, Writer, read
+
+REPORT = Report(
+    "OutOfBounds",
+    "fill",
+    "ops/fill.py",
+    12,
+    "tl.store(out + at, 1)",
+    (3, 0, 0),
+    "fill wrote 4 bytes past the end of out",
+    ("launched with out int32 [8]",),
+    7,
+    0.5,
+)
+
+
+def unfix(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        [sys.executable, "-m", "harness", "exec", *words],
+        cwd=paths.project(),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> str:
+    """A machine that says it has one."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho A GPU, 1\n")
+    program.chmod(0o755)
+    return str(program.parent)
+
+
+def test_without_a_gpu_nothing_is_started() -> None:
+    done = unfix("--check", "--", sys.executable, "-c", "print('started')")
+    if done.returncode == 0:
+        pytest.skip("n/a: this machine has a GPU")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "--check needs an NVIDIA GPU" in done.stderr
+
+
+def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
+    done = unfix("--check", "bounds,leaks", "--", "true", path=gpu)
+    assert done.returncode == 2
+    assert "--check knows bounds, wraps, stop, and not leaks" in done.stderr
+
+
+def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
+    done = unfix("--check", "--", sys.executable, "-c", "print('ran')", path=gpu)
+    assert (done.returncode, done.stdout) == (3, "ran\n")
+    assert "no process launched a kernel of Triton's" in done.stderr
+
+
+def test_reports_of_all_processes_end_with_1_whatever_the_command_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid, kernel in ((1, Kernel(9)), (2, Kernel(1, "it uses tt.descriptor_load"))):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        writer = Writer(tmp_path)
+        writer.kernels({f"kernel{pid}": kernel})
+        writer.report(replace(REPORT, pid=pid, seconds=float(-pid)))
+    checked = read(tmp_path)
+    assert [report.pid for report in checked.reports] == [2, 1]
+    assert (checked.launches, checked.share, checked.processes) == (10, 0.9, 2)
+    assert checks.shown(checked, 0, as_json=False) == 1
+    said = capsys.readouterr().err
+    assert "checked 1 of 2 kernels of Triton's and 90.0% of their 10 launches" in said
+    assert "not checked: kernel2, it uses tt.descriptor_load" in said
+    assert "OutOfBounds: fill wrote 4 bytes past the end of out  (ops/fill.py:12)" in said
+
+
+def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -> None:
+    Writer(tmp_path).kernels({"fill": Kernel(3)})
+    assert checks.shown(read(tmp_path), 7, as_json=False) == 7
+    assert checks.shown(read(tmp_path), 0, as_json=False) == 0
+
+
+TOY = """
+class JITFunction:
+    def run(self):
+        return "as it was"
+"""
+
+
+def test_a_process_waits_for_triton_and_loads_nothing_before(tmp_path: Path) -> None:
+    package = tmp_path / "triton" / "runtime"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "jit.py").write_text(TOY)
+    code = (
+        "import sys; before = [m for m in sys.modules if m.startswith('torch')];"
+        "import triton.runtime.jit as jit; print(before, jit.JITFunction.run.__module__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{SITE}{os.pathsep}{tmp_path}"}
+    asked = {CHECKS: "bounds", FOLDER: str(tmp_path / "reports")}
+
+    def run(more: dict[str, str]) -> str:
+        words = [sys.executable, "-c", code]
+        return subprocess.check_output(words, env={**environment, **more}, text=True).strip()
+
+    assert run(asked) == "[] harness.watch.boot"
+    assert run({}) == "[] triton.runtime.jit"
