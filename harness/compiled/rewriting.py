@@ -57,7 +57,7 @@ class _Rewriting:
         if graph.functions:
             raise CannotInstrument(f"it calls {', '.join(graph.functions)}, which is not inlined")
         for operation in graph.operations():
-            if operation.name.startswith(_REFUSED):
+            if operation.name.startswith(_REFUSED) and not operation.name.endswith("barrier"):
                 raise CannotInstrument(f"it uses {operation.name}")
         self._graph, self._threads, self._checks = graph, threads, checks
         values = (value for one in graph.operations() for value in (*one.results, *one.operands))

@@ -6,6 +6,8 @@ called the same for neighbours; a value of which nothing is known runs nowhere.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from harness.kernels import flow
 from harness.kernels.graph import Graph, Operation, Value
 
@@ -14,38 +16,54 @@ Run = tuple[int | None, ...]
 
 
 class Runs:
+    """What a loop hands on is taken to run as it came, until it is seen not to."""
+
     def __init__(self, graph: Graph) -> None:
-        carried = flow.carried(graph)
-        makers = {
+        self._carried = flow.carried(graph)
+        self._makers = {
             result: one
             for one in graph.operations()
             for result in one.results
-            if result not in carried
+            if result not in self._carried
         }
+        users: dict[Value, list[Value]] = defaultdict(list)
+        for result, maker in self._makers.items():
+            for operand in maker.operands:
+                users[operand].append(result)
+        for target, given in self._carried.items():
+            for value in given:
+                users[value].append(target)
         self._known: dict[Value, Run] = dict.fromkeys(graph.parameters, ())
-        changed = True
-        while changed:  # what a loop hands on is taken to run as it came, until it is seen not to
-            before = dict(self._known)
-            for value, maker in makers.items():
-                self._meet(value, [self._made(maker, (None,) * len(value.kind.shape))])
-            for value, given in carried.items():
-                self._meet(value, [self._known.get(one) for one in given])
-            changed = before != self._known
+        waiting = dict.fromkeys([*self._makers, *self._carried])
+        while waiting:
+            value = next(iter(waiting))
+            del waiting[value]
+            if self._meet(value):
+                waiting |= dict.fromkeys(users[value])
 
     def axis(self, pointer: Value) -> int | None:
         """The axis along which each lane lies behind the one before."""
         run = self._known.get(pointer, ())
         return run.index(_STEP) if _STEP in run else None
 
-    def _meet(self, value: Value, given: list[Run | None]) -> None:
-        rank = len(value.kind.shape)
+    def _meet(self, value: Value) -> bool:
+        """Whether another run is known of it now."""
+        unknown: Run = (None,) * len(value.kind.shape)
+        if value in self._carried:
+            given = [self._known.get(one) for one in self._carried[value]]
+        else:
+            given = [self._made(self._makers[value], unknown)]
+        before = self._known.get(value)
         # What a reduction's body hands on is of another shape, and says nothing of the result.
-        runs = [run if len(run) == rank else (None,) * rank for run in given if run is not None]
-        if value in self._known:
-            runs.append(self._known[value])
-        if runs:
-            axes = zip(*runs, strict=True)
-            self._known[value] = tuple(steps[0] if len(set(steps)) == 1 else None for steps in axes)
+        runs = [run if len(run) == len(unknown) else unknown for run in given if run is not None]
+        if before is not None:
+            runs.append(before)
+        if not runs:
+            return False
+        axes = zip(*runs, strict=True)
+        now = tuple(steps[0] if len(set(steps)) == 1 else None for steps in axes)
+        self._known[value] = now
+        return now != before
 
     def _made(self, maker: Operation, unknown: Run) -> Run | None:
         """None while something that it is made of is not known yet."""
