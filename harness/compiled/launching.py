@@ -143,11 +143,13 @@ class Launcher:
         def plain() -> Any:
             return self._before(kernel, *args, grid=grid, warmup=warmup, **options)
 
-        if warmup or type(kernel) is not JITFunction:
+        if warmup:
             return plain()
         name = str(kernel.fn.__name__)
         tally = self.tally.setdefault(name, Tally())
         tally.launches += 1
+        if type(kernel) is not JITFunction:
+            tally.refused = f"it is a {type(kernel).__name__}"
         if tally.refused:
             return plain()
         capturing = torch.cuda.is_current_stream_capturing()
