@@ -58,9 +58,6 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
     }
 
 
-COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-
-
 def show(data: dict[str, Any]) -> None:
     from rich.text import Text
 
@@ -86,6 +83,5 @@ def show(data: dict[str, Any]) -> None:
         out.print(Text(data["nearest"]), soft_wrap=True)
     if data["diff"]:
         out.print(f"`{data['does']}` does this:")
-        for line in data["diff"].splitlines():
-            out.print(Text(line, style=COLOURS.get(line[:1], "")), soft_wrap=True)
+        options.print_diff(out, data["diff"])
     out.print()

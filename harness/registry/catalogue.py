@@ -56,6 +56,11 @@ class Catalogue:
 
 def load(folders: Iterable[Path] = ()) -> Catalogue:
     """The project's own toggles and those of the folders named on the command line."""
+    return Catalogue(read_toggle(path) for path in files(folders).values())
+
+
+def files(folders: Iterable[Path] = ()) -> dict[str, Path]:
+    """The file of each toggle, by its id."""
     found: dict[str, Path] = {}
     for folder in (paths.toggles(), *folders):
         if not folder.is_dir():
@@ -66,7 +71,7 @@ def load(folders: Iterable[Path] = ()) -> Catalogue:
             if path.stem in found:
                 raise UnfixError(f"two files hold toggle '{path.stem}': {found[path.stem]}, {path}")
             found[path.stem] = path
-    return Catalogue(read_toggle(path) for path in found.values())
+    return found
 
 
 def _natural(path: Path) -> tuple[int, str]:
