@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ast_grep_py import SgNode
@@ -69,7 +69,7 @@ def parts(anchor: Anchor, whole: bool = False) -> tuple[list[Part], list[Left]]:
     if not told:
         reasons = "; ".join(f"{one.what}: {one.why}" for one in left)
         raise UnfixError(f"nothing of it can be a toggle: {reasons}")
-    groups = [told] if whole else _groups(told)
+    groups = [told] if whole else _groups(told, anchor.texts)
     named = [Part(_name(group), tuple(one.edit for one in group)) for group in groups]
     return named, left
 
@@ -132,12 +132,12 @@ def _why_untold(place: Place) -> str:
     return "no pair of forms of a few lines tells it from the rest of its scope"
 
 
-def _groups(told: Sequence[Told]) -> list[list[Told]]:
+def _groups(told: Sequence[Told], texts: Mapping[str, tuple[str, str]]) -> list[list[Told]]:
     """Edits of one function, or that share a name which the fix brings or takes, are one."""
     groups: list[tuple[set[str], list[Told]]] = []
     for one in told:
-        edit = one.edit
-        names = {f"@{edit.target}"} | _own_names(edit)
+        pair = texts[Target.parse(one.edit.target or "").module]
+        names = {f"@{one.edit.target}"} | _own_names(one.edit, pair)
         same = [group for group in groups if group[0] & names]
         for group in same:
             names |= group[0]
@@ -148,9 +148,11 @@ def _groups(told: Sequence[Told]) -> list[list[Told]]:
     return sorted(sorted_groups, key=lambda members: order[id(members[0])])
 
 
-def _own_names(edit: Edit) -> set[str]:
+def _own_names(edit: Edit, texts: tuple[str, str]) -> set[str]:
+    """The names that only one of a module's two texts has, as far as the edit has them."""
     mine, its = (set(re.findall(r"[A-Za-z_]\w{3,}", side)) for side in (edit.fixed, edit.buggy))
-    return mine ^ its
+    fixed, buggy = (set(re.findall(r"[A-Za-z_]\w{3,}", text)) for text in texts)
+    return (mine - its - buggy) | (its - mine - fixed)
 
 
 def _name(group: Sequence[Told]) -> str:

@@ -25,7 +25,7 @@ from harness.patching.plan import Choice, Direction, make
 from harness.registry.schema import Device, Edit, Symptom, Target, Toggle, Variant
 from harness.releases.sources import SourceTree
 from harness.syntax.patterns import indent_at, span
-from harness.syntax.scopes import ModuleSource, undecorated
+from harness.syntax.scopes import ModuleSource, defined_name, definitions, undecorated
 
 FLIP = {State.FIXED: Direction.REVERT, State.BUGGY: Direction.ENABLE}
 OTHER = {State.FIXED: State.BUGGY, State.BUGGY: State.FIXED}
@@ -104,7 +104,8 @@ def follow(there: Known, tree: SourceTree) -> Known | str:
     """The same edits on another release, or why there are none."""
     plain = known(there.edits, tree)
     if plain is not None:
-        return plain
+        lost = plain.state is State.BUGGY and there.state is State.FIXED
+        return (again(there, tree) if lost else "") or plain
     try:
         moved = [_moved(target, there, tree) for target in there.targets()]
     except Lost as lost:
@@ -132,6 +133,18 @@ def follow(there: Known, tree: SourceTree) -> Known | str:
     if result is None or result.state is not moved[0].state:
         return "the forms that were made for it do not hold"
     return result
+
+
+def again(there: Known, tree: SourceTree) -> str:
+    """Why a buggy form is no bug: what the fix puts in stands in a line of its own there."""
+    for target in there.targets():
+        source = tree.read(target.module)
+        assert source is not None
+        fixed, buggy = (_scope(ModuleSource("", "", text), target.qualname)[0]
+                        for text in there.texts[target.module])  # fmt: skip
+        if merging.says_already(buggy, fixed, _scope(source, target.qualname)[0]):
+            return f"{target}: its buggy form is there, and so is what the fix puts in"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -317,13 +330,26 @@ def _about(
         source = tree.read(module)
         if source is None or not _holds(words, source.text):
             continue
-        inner = [q for q in source.definition_names()
-                 if any(is_function(s) and _holds(words, s.text())
-                        for s in source.scopes(q))]  # fmt: skip
-        for qualname in inner:
-            outer = any(other.startswith(f"{qualname}.") for other in inner)
-            if not outer and Target(module, qualname) != target:
-                yield Target(module, qualname)
+        yield from (place for place in _innermost(source, words) if place != target)
+
+
+def _innermost(source: ModuleSource, words: list[str]) -> list[Target]:
+    """The functions that hold these words, without those that only hold such a function."""
+    found: list[str] = []
+
+    def look(scope: SgNode, prefix: str) -> bool:
+        inside = False
+        for one in definitions(scope):
+            if _holds(words, one.text()):
+                name = prefix + defined_name(one)
+                deeper = look(undecorated(one), f"{name}.")
+                if not deeper and is_function(one):
+                    found.append(name)
+                inside = True
+        return inside
+
+    look(source.root, "")
+    return [Target(source.module, name) for name in dict.fromkeys(found)]
 
 
 def is_function(scope: SgNode) -> bool:

@@ -23,6 +23,7 @@ from harness.syntax.scopes import DEFINITIONS, ModuleSource, defined_name
 
 NEIGHBOURS = 3
 WIDTH = 88
+SHORT = 100  # characters of an expression that is shown whole, where it differs twice
 LONGEST = 40  # lines of one form: nobody reads more, and any edit in them makes the toggle stale
 STATEMENTS = ("block", "module")
 NO_PATTERN = ("argument_list", "parameters", "elif_clause", "else_clause", "except_clause",
@@ -96,7 +97,7 @@ def differences(fixed: SgNode, buggy: SgNode) -> Iterator[Place]:
         return
     ours, theirs = children(fixed), children(buggy)
     parents = (fixed.parent() or fixed, buggy.parent() or buggy)
-    if fixed.kind() != buggy.kind() or not ours or not theirs:
+    if fixed.kind() != buggy.kind() or not ours or not theirs or _wrapped(fixed, buggy):
         yield Place((fixed,), (buggy,), parents)
         return
     many = fixed.kind() in STATEMENTS
@@ -120,7 +121,21 @@ def differences(fixed: SgNode, buggy: SgNode) -> Iterator[Place]:
         else:
             yield Place((fixed,), (buggy,), parents)
             return
+    if not many and len(found) > 1 and max(len(fixed.text()), len(buggy.text())) < SHORT:
+        found = [Place((fixed,), (buggy,), parents)]
     yield from found
+
+
+def _wrapped(one: SgNode, other: SgNode) -> bool:
+    """Whether one value stands inside the other, as `f(x)` in `f(x).to(y)`."""
+    if one.kind() not in ("call", "attribute", "subscript", "binary_operator"):
+        return False
+    return any(
+        code(inner) == code(whole)
+        for outer, whole in ((one, other), (other, one))
+        for child in outer.children()
+        for inner in (child, *child.find_all(kind=whole.kind()))
+    )
 
 
 def _runs(

@@ -60,7 +60,9 @@ def _meaning(
             and any((alias.asname or alias.name) == name for alias in node.names)
         ):
             source = tree.read(node.module)
-            return source and _meaning(name, node.module, source.text, tree, deep - 1)
+            if source is None:
+                return None
+            return _meaning(name, node.module, source.text, tree, deep - 1)
     return None
 
 

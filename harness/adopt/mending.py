@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from harness.adopt import course
 from harness.adopt.course import Course
-from harness.adopt.following import FLIP, Known, follow, known
+from harness.adopt.following import FLIP, Known, again, follow, known
 from harness.matching.states import State, find
 from harness.registry import writing
 from harness.registry.schema import Edit, Toggle, Variant
@@ -51,7 +51,7 @@ def mend(
     proposals: dict[str, Known | str] = {}
     for tree in sorted(stale, key=lambda tree: _distance(tree, ordered, cells)):
         there = _nearest(tree, ordered, cells)
-        proposals[tree.name] = _own(toggle, tree) or (
+        proposals[tree.name] = _own(toggle, tree, there) or (
             follow(there, tree) if there else "no release near it is well"
         )
         cells[tree.name] = proposals[tree.name]
@@ -59,11 +59,14 @@ def mend(
     return Mended(toggle, proposals, _after(toggle, ordered, cells) if made else None)
 
 
-def _own(toggle: Toggle, tree: SourceTree) -> Known | None:
+def _own(toggle: Toggle, tree: SourceTree, near: Known | None) -> Known | None:
     """The one of its own variants that holds there outside of its range, if it is one."""
     held = [known(with_targets(v), tree, (OWN,)) for v in toggle.variants]
     found = [cell for cell in held if cell is not None]
-    return found[0] if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    lost = near is not None and near.state is State.FIXED and found[0].state is State.BUGGY
+    return None if near is not None and lost and again(near, tree) else found[0]
 
 
 def with_targets(variant: Variant) -> tuple[Edit, ...]:

@@ -265,6 +265,16 @@ def carry(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token
     return Carried(result, same / max(1, len(before)), renamed, loose, fewer)
 
 
+def says_already(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token]) -> bool:
+    """Whether new lines of `there` say all that the edit from `before` to `after` puts in."""
+    onto = align(before, there)
+    return any(
+        _there_already(after[j1:j2], before, there, onto, i1, len(there))
+        for i1, i2, j1, j2 in hunks(align(before, after), before, after)
+        if i1 == i2
+    )
+
+
 def _there_already(
     new: Sequence[Token],
     before: Sequence[Token],

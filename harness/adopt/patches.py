@@ -107,7 +107,8 @@ def read(text: str, name: str) -> Patch:
     said = SUBJECT.search(head) or SHOWN.search(head)
     title = " ".join(said[1].split()) if said else ""
     numbers = tuple(dict.fromkeys(int(number) for number in NUMBER.findall(title)))
-    return Patch(name, NUMBER.sub("", title).strip(), numbers, tuple(files))
+    plain = re.sub(r"^(\[[^\]]*\]\s*)+", "", NUMBER.sub("", title)).strip()
+    return Patch(name, plain, numbers, tuple(files))
 
 
 def _path(line: str) -> str:

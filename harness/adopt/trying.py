@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.adopt.course import Course
 from harness.adopt.following import Known
@@ -16,34 +16,49 @@ import sys, warnings
 warnings.simplefilter("ignore")
 from harness import toggles
 from harness.errors import UnfixError
-try:
-    with getattr(toggles, sys.argv[2])(sys.argv[1]):
-        pass
-    print("live")
-except UnfixError as error:
-    print(f"at import alone: {error}")
+for asked in sys.argv[1:]:
+    verb, name = asked.split(":")
+    try:
+        with getattr(toggles, verb)(name):
+            pass
+        print(f"{name}: live")
+    except UnfixError as error:
+        print(f"{name}: at import alone: {error}")
 """
 
 
-def live(name: str, course: Course, releases: Sequence[Release]) -> str:
-    """What comes of it on the newest installed release that has the code, in words."""
-    held = {str(cell.tree.version): cell for cell in course.held}
-    here = [r for r in reversed(releases) if r.installed and r.name in held]
-    if not here:
-        return "not tried: no release that has the code is installed (`unfix releases add VERSION`)"
-    return f"on SGLang {here[0].name}: {_asked(here[0], name, held[here[0].name])}"
+def live(courses: Mapping[str, Course], releases: Sequence[Release]) -> dict[str, str]:
+    """What comes of each toggle on the newest installed release that has its code, in words."""
+    said = dict.fromkeys(courses, "not tried: no release that has its code is installed")
+    waiting = dict(courses)
+    for release in reversed([one for one in releases if one.installed]):
+        here = {
+            name: cell
+            for name, course in waiting.items()
+            for cell in course.held
+            if str(cell.tree.version) == release.name
+        }
+        if here:
+            told = _asked(release, here)
+            said |= {name: f"on SGLang {release.name}: {told[name]}" for name in here}
+            waiting = {name: one for name, one in waiting.items() if name not in here}
+    return said
 
 
-def _asked(release: Release, name: str, cell: Known) -> str:
-    verb = "reverted" if cell.state is State.FIXED else "enabled"
+def _asked(release: Release, cells: Mapping[str, Known]) -> dict[str, str]:
+    words = [
+        f"{'reverted' if cell.state is State.FIXED else 'enabled'}:{name}"
+        for name, cell in cells.items()
+    ]
     try:
         done = subprocess.run(
-            [release.python, "-c", CODE, name, verb],
-            capture_output=True,
-            text=True,
-            timeout=LONGEST,
+            [release.python, "-c", CODE, *words], capture_output=True, text=True, timeout=LONGEST
         )
     except subprocess.TimeoutExpired:
-        return f"its modules did not import within {LONGEST:.0f} seconds"
-    said = [line for line in done.stdout.splitlines() if line.startswith(("live", "at import"))]
-    return said[-1] if said else (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        late = f"its modules did not import within {LONGEST:.0f} seconds"
+        return dict.fromkeys(cells, late)
+    found = dict(
+        line.split(": ", 1) for line in done.stdout.splitlines() if line.split(": ")[0] in cells
+    )
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return {name: found.get(name, last) for name in cells}

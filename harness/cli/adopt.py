@@ -201,15 +201,17 @@ def _show(
     left: Sequence[Left],
     trees: Sequence[SourceTree],
 ) -> int:
-    tried = {}
+    tried: dict[str, str] = {}
     if files and not arguments.no_try:
-        for one in adopted:
-            options.say(f"trying {one.toggle.id} in a release")
-            tried[one.toggle.id] = trying.live(one.toggle.id, one.course, managed.all_releases())
+        options.say("trying it in a release")
+        courses = {one.toggle.id: one.course for one in adopted}
+        tried = trying.live(courses, managed.all_releases())
     found = survey([one.toggle for one in adopted], list(trees), named=True)
     if arguments.json:
         options.print_json(_as_data(adopted, files, left, tried) | {"drift": found.as_data()})
         return 1 if found.stale else 0
+    from rich.text import Text
+
     out = options.console()
     for one in adopted:
         newest = one.course.held[-1]
@@ -217,7 +219,7 @@ def _show(
             f for c in found.columns if c.name == newest.tree.name
             for f in c.findings if f.toggle.id == one.toggle.id
         )  # fmt: skip
-        out.print(f"[bold]{one.toggle.id}[/]  {one.toggle.title}")
+        out.print(Text.assemble((one.toggle.id, "bold"), "  ", one.toggle.title))
         out.print(f"on SGLang {newest.tree.version}: {finding.state.value}; toggling does this:")
         options.print_diff(out, diffs.of(finding, newest.tree))
         for tree, cell in one.course.cells:

@@ -39,6 +39,7 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
         "id": toggle.id,
         "title": toggle.title,
         "why": toggle.why.strip(),
+        "unguarded": toggle.unguarded.strip(),
         "family": toggle.family,
         "symptom": toggle.symptom.value,
         "devices": [device.value for device in toggle.devices],
@@ -69,6 +70,8 @@ def show(data: dict[str, Any]) -> None:
     out.print(Text(facts, style="dim"))
     if data["why"]:
         print(textwrap.indent(textwrap.fill(data["why"], 96), "  "))
+    if data["unguarded"]:
+        out.print(Text(f"no suite reaches it yet: {data['unguarded']}", style="yellow"))
     out.print()
     for variant in data["variants"]:
         for target in variant["targets"]:

@@ -57,6 +57,7 @@ def as_yaml(toggle: Toggle) -> str:
         *([f"upstream: [{', '.join(map(str, toggle.upstream))}]"] if toggle.upstream else []),
         f"devices: [{', '.join(device.value for device in toggle.devices)}]",
         *(["why: >-", *_wrapped(toggle.why)] if toggle.why else []),
+        *(["unguarded: >-", *_wrapped(toggle.unguarded)] if toggle.unguarded else []),
         "variants:",
     ]
     for variant in toggle.variants:
