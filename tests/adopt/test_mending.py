@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from followed import TOGGLES, bench, trees
+from followed import TOGGLES, trees
 
+from bench import adopting as bench
 from harness import paths
 from harness.adopt import mending
 from harness.registry import files
@@ -22,11 +23,11 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_what_is_proposed_for_the_newest_releases_is_what_a_person_wrote(name: str) -> None:
-    assert bench().held_back(TOGGLES[name], trees()) == "equal"
+    assert bench.held_back(TOGGLES[name], trees()) == "equal"
 
 
 def test_nothing_is_proposed_where_the_fix_became_a_statement_of_its_own() -> None:
-    assert bench().held_back(TOGGLES["27360"], trees()) == "none"
+    assert bench.held_back(TOGGLES["27360"], trees()) == "none"
 
 
 def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None
     path = paths.toggles() / "26972.yaml"
     text = path.read_text()
     lines, starts = text.split("\n"), files.variant_lines(path)
-    held = bench().without_newest(whole)
+    held = bench.without_newest(whole)
     draft = tmp_path / path.name
     cut = "\n".join(lines[: starts[-1] - 1]) + "\n"
     draft.write_text(cut.replace(whole.variants[-2].releases, held.variants[-1].releases))

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import pytest
-from followed import TOGGLES, bench, trees
+from followed import TOGGLES, trees
 
+from bench import adopting as bench
 from harness.adopt import following, mending
 from harness.matching.states import State
 
@@ -23,7 +24,7 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_toggle_told_anew_has_the_same_states(name: str) -> None:
-    assert bench().round_trip(TOGGLES[name], trees()) == "equal"
+    assert bench.round_trip(TOGGLES[name], trees()) == "equal"
 
 
 def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
