@@ -178,7 +178,7 @@ def adopt(
     toggle = Toggle(
         id=story.id,
         title=story.title,
-        family=story.family or family_of(targets, registry),
+        family=story.family or registry.family_of(targets),
         symptom=story.symptom,
         devices=(Device.CPU, Device.CUDA),
         variants=variants,
@@ -186,17 +186,6 @@ def adopt(
         why=story.why,
     )
     return Adopted(toggle, run)
-
-
-def family_of(targets: Sequence[Target], registry: Catalogue) -> str:
-    """The family of the toggles of that function, or of that module; else the module's name."""
-    theirs = [(t, toggle.family) for toggle in registry for v in toggle.variants for t in v.targets]
-    for exact in (True, False):
-        for target in targets:
-            for other, family in theirs:
-                if target == other if exact else target.module == other.module:
-                    return family
-    return re.sub(r"\W+", "_", targets[-1].module.rpartition(".")[2].strip("_").lower())
 
 
 @dataclass(frozen=True)

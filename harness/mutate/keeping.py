@@ -195,7 +195,7 @@ def _toggle(
     return Toggle(
         id=bare.id,
         title=textwrap.shorten(f"{bare.title}, in {name}", WIDTH, placeholder=" ..."),
-        family=_family(fault, registry),
+        family=registry.family_of([Target(fault.module, fault.qualname)]),
         symptom=bare.symptom,
         devices=bare.devices,
         variants=tuple(Variant(releases=one, target=edit.target, edits=(plain,)) for one in ranges),
@@ -229,20 +229,3 @@ def _version(release: str) -> Version | None:
         return Version(release)
     except InvalidVersion:
         return None
-
-
-def _family(fault: Fault, registry: Catalogue) -> str:
-    """The family of the toggles of that function, or of that module; else the module's own name."""
-    targets = [
-        (target, toggle.family)
-        for toggle in registry
-        for variant in toggle.variants
-        for target in variant.targets
-    ]
-    for target, family in targets:
-        if target == Target(fault.module, fault.qualname):
-            return family
-    for target, family in targets:
-        if target.module == fault.module:
-            return family
-    return fault.module.rpartition(".")[2].strip("_").lower()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from harness import paths
 from harness.errors import UnfixError, UnknownToggle
 from harness.registry.files import read_toggle
-from harness.registry.schema import Toggle
+from harness.registry.schema import Target, Toggle
 
 
 class Catalogue:
@@ -43,6 +44,19 @@ class Catalogue:
 
     def select_all(self, names: Iterable[str]) -> list[Toggle]:
         return list(dict.fromkeys(toggle for name in names for toggle in self.select(name)))
+
+    def family_of(self, targets: Sequence[Target]) -> str:
+        """The family of the toggles of that function, or of that module; else the module's name."""
+        known = [(t, toggle.family) for toggle in self for v in toggle.variants for t in v.targets]
+        for target in targets:
+            for other, family in known:
+                if target == other:
+                    return family
+        modules = {target.module for target in targets}
+        for other, family in known:
+            if other.module in modules:
+                return family
+        return re.sub(r"\W+", "_", targets[-1].module.rpartition(".")[2].strip("_").lower())
 
     def _unknown(self, name: str) -> str:
         known = dict.fromkeys([*self._by_id, *(toggle.family for toggle in self)])
