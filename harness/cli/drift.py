@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
 from harness.drift import Drift, survey
+from harness.errors import WrongCall
+from harness.matching import nearest
+from harness.registry.schema import Toggle
 from harness.releases import having, managed, sources
+from harness.releases.sources import SourceTree
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="wheels, checkouts or installed folders to read instead",
     )
+    parser.add_argument(
+        "--mend", action="store_true", help="propose a variant for each stale cell, as a diff"
+    )
+    parser.add_argument("--write", action="store_true", help="with --mend: put it into the file")
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
@@ -43,12 +51,77 @@ def run(arguments: argparse.Namespace) -> int:
     if named or not trees:
         trees += having.read(named or managed.all_releases(), options.say)
     trees.sort(key=lambda tree: (tree.version is None, tree.version or 0))
+    if arguments.write and not arguments.mend:
+        raise WrongCall("--write goes with --mend", arguments.usage)
+    if arguments.mend:
+        return _mend(arguments, toggles, trees)
     drift = survey(toggles, trees, named=bool(names))
     if arguments.json:
         options.print_json(drift.as_data())
     else:
         show(drift, options.console())
     return 1 if drift.stale else 0
+
+
+def _mend(arguments: argparse.Namespace, toggles: list[Toggle], trees: list[SourceTree]) -> int:
+    """What would make the stale cells well, release by release, with how sure it is."""
+    from harness.adopt import mending
+    from harness.registry import catalogue, files
+
+    places = catalogue.files(arguments.toggles)
+    out = options.console()
+    told: list[dict[str, Any]] = []
+    unmended = 0
+    known = [release.sources() for release in managed.all_releases() if release.has_sources]
+    others = [tree for tree in known if tree.version not in {t.version for t in trees}]
+    for toggle in toggles:
+        found = mending.mend(toggle, trees, others)
+        if found is None:
+            continue
+        diff, text, path = "", "", places[toggle.id]
+        if found.after is not None:
+            before = path.read_text(encoding="utf-8")
+            text = mending.written(before, toggle, found.after, files.variant_lines(path))
+            diff = nearest.diff(before, text, f"a/{path.name}", f"b/{path.name}")
+        if arguments.write and text:
+            path.write_text(text, encoding="utf-8")
+        unmended += sum(isinstance(one, str) for one in found.proposals.values())
+        told.append(
+            {
+                "id": toggle.id,
+                "proposals": {
+                    name: {"state": None, "why": [one]}
+                    if isinstance(one, str)
+                    else {"state": one.state.value, "why": list(one.how)}
+                    for name, one in found.proposals.items()
+                },
+                "diff": diff,
+                "written": bool(arguments.write and text),
+            }
+        )
+    if arguments.json:
+        options.print_json({"mended": told, "unmended": unmended})
+    else:
+        _show_mended(told, unmended, out)
+    return 1 if unmended or any(not one["written"] for one in told) else 0
+
+
+def _show_mended(told: list[dict[str, Any]], unmended: int, out: Console) -> None:
+    for one in told:
+        out.print(f"[bold]{one['id']}[/]")
+        for name, proposal in one["proposals"].items():
+            says = proposal["state"] or "nothing is proposed"
+            why = "; ".join(proposal["why"]) or "its forms are those of the release beside it"
+            out.print(f"  {name}: {says}: {why}", soft_wrap=True)
+        options.print_diff(out, one["diff"])
+        out.print()
+    cells = sum(len(one["proposals"]) for one in told)
+    if not cells:
+        out.print("nothing is stale")
+        return
+    out.print(f"{cells} stale cells, {cells - unmended} with a proposal")
+    if any(one["diff"] and not one["written"] for one in told):
+        out.print("`--write` puts them into the files; read them first")
 
 
 MARKS = {

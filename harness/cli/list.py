@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "devices": [d.value for d in t.devices],
                 "upstream": list(t.upstream),
                 "title": t.title,
+                "unguarded": t.unguarded,
             }
             for t in toggles
         ],
@@ -79,7 +80,7 @@ def show(data: dict[str, Any]) -> None:
             row["id"],
             Text(state, style=STYLES.get(state, "")),
             *((row["family"], row["symptom"]) if wide else ()),
-            row["title"],
+            row["title"] + (" (no suite yet)" if row["unguarded"] else ""),
         )
     out.print(grid)
     out.print()

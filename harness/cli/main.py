@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "any stored run again: table, page, JUnit, Markdown, JSON",
     "list": "the registry, with each toggle's state on a release",
     "show": "one toggle: its story, its state, its patch as a diff",
+    "adopt": "a toggle from a fix: a diff, a commit, or what changed between two releases",
     "drift": "every toggle on every release: fixed, buggy, absent or stale",
     "exec": "any command under toggles: unfix exec --revert ID -- COMMAND",
     "releases": "list, add and remove managed releases",

@@ -91,6 +91,16 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def print_diff(out: Console, diff: str) -> None:
+    from rich.text import Text
+
+    for line in diff.splitlines():
+        out.print(Text(line, style=COLOURS.get(line[:1], "")), soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     import json
 

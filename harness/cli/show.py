@@ -39,6 +39,7 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
         "id": toggle.id,
         "title": toggle.title,
         "why": toggle.why.strip(),
+        "unguarded": toggle.unguarded.strip(),
         "family": toggle.family,
         "symptom": toggle.symptom.value,
         "devices": [device.value for device in toggle.devices],
@@ -58,9 +59,6 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
     }
 
 
-COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-
-
 def show(data: dict[str, Any]) -> None:
     from rich.text import Text
 
@@ -72,6 +70,8 @@ def show(data: dict[str, Any]) -> None:
     out.print(Text(facts, style="dim"))
     if data["why"]:
         print(textwrap.indent(textwrap.fill(data["why"], 96), "  "))
+    if data["unguarded"]:
+        out.print(Text(f"no suite reaches it yet: {data['unguarded']}", style="yellow"))
     out.print()
     for variant in data["variants"]:
         for target in variant["targets"]:
@@ -86,6 +86,5 @@ def show(data: dict[str, Any]) -> None:
         out.print(Text(data["nearest"]), soft_wrap=True)
     if data["diff"]:
         out.print(f"`{data['does']}` does this:")
-        for line in data["diff"].splitlines():
-            out.print(Text(line, style=COLOURS.get(line[:1], "")), soft_wrap=True)
+        options.print_diff(out, data["diff"])
     out.print()

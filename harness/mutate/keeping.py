@@ -7,32 +7,27 @@ in, its statement, its neighbours too. The first that passes every check of the 
 from __future__ import annotations
 
 import ast
-import contextlib
-import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import msgspec
-import yaml
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import UnfixError, UnknownToggle
+from harness.errors import UnfixError
 from harness.matching.states import locate
 from harness.mutate import operators
 from harness.mutate.code import FUNCTIONS, FunctionCode, ModuleCode
 from harness.patching.plan import Choice, Direction, make
 from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
-from harness.registry.files import edit_problem, read_toggle
-from harness.registry.schema import Device, Edit, Slug, Target, Toggle, Variant
+from harness.registry.files import edit_problem
+from harness.registry.schema import Device, Edit, Target, Toggle, Variant
+from harness.registry.writing import WIDTH
 from harness.releases import managed
 from harness.store.mutate.faults import Fault
 from harness.syntax.patterns import indent_at, unindent
 from harness.syntax.scopes import ModuleSource, Sources
 
-WIDTH = 96
 NEIGHBOURS = 3
 LONGEST = 60  # lines of one form: nobody reads more, and any edit in them makes the toggle stale
 
@@ -200,7 +195,7 @@ def _toggle(
     return Toggle(
         id=bare.id,
         title=textwrap.shorten(f"{bare.title}, in {name}", WIDTH, placeholder=" ..."),
-        family=_family(fault, registry),
+        family=registry.family_of([Target(fault.module, fault.qualname)]),
         symptom=bare.symptom,
         devices=bare.devices,
         variants=tuple(Variant(releases=one, target=edit.target, edits=(plain,)) for one in ranges),
@@ -234,91 +229,3 @@ def _version(release: str) -> Version | None:
         return Version(release)
     except InvalidVersion:
         return None
-
-
-def _family(fault: Fault, registry: Catalogue) -> str:
-    """The family of the toggles of that function, or of that module; else the module's own name."""
-    targets = [
-        (target, toggle.family)
-        for toggle in registry
-        for variant in toggle.variants
-        for target in variant.targets
-    ]
-    for target, family in targets:
-        if target == Target(fault.module, fault.qualname):
-            return family
-    for target, family in targets:
-        if target.module == fault.module:
-            return family
-    return fault.module.rpartition(".")[2].strip("_").lower()
-
-
-def check_id(name: str) -> None:
-    """Refuse what the registry would not take as a toggle's id, nor a folder as a file's name."""
-    try:
-        msgspec.convert(name, Slug)
-    except msgspec.ValidationError as error:
-        raise UnfixError(
-            f"'{name}' is no toggle's id: an id is a slug of small letters, digits and '-'"
-        ) from error
-
-
-def write(toggle: Toggle, folder: Path, known: Catalogue) -> Path:
-    """A toggle's file, once the registry has read it, where no other has its name."""
-    check_id(toggle.id)
-    with contextlib.suppress(UnknownToggle):
-        taken = ", ".join(other.id for other in known.select(toggle.id))
-        raise UnfixError(f"'{toggle.id}' already stands for {taken}: --as names another toggle")
-    with tempfile.TemporaryDirectory(prefix="unfix-") as aside:
-        draft = Path(aside) / f"{toggle.id}.yaml"
-        draft.write_text(as_yaml(toggle), encoding="utf-8")
-        read_toggle(draft)
-    file = folder / draft.name
-    try:
-        with open(file, "x", encoding="utf-8") as new:
-            new.write(as_yaml(toggle))
-    except FileExistsError as error:
-        raise UnfixError(f"{file} is there already: --as names another toggle") from error
-    return file
-
-
-def as_yaml(toggle: Toggle) -> str:
-    """A toggle's file, in the manner of those that are written by hand."""
-    lines = [
-        f"id: {_scalar(toggle.id)}",
-        f"title: {_scalar(toggle.title)}",
-        f"family: {toggle.family}",
-        f"symptom: {toggle.symptom.value}",
-        f"devices: [{', '.join(device.value for device in toggle.devices)}]",
-        "why: >-",
-        *textwrap.wrap(
-            toggle.why, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
-        ),
-        "variants:",
-    ]
-    for variant in toggle.variants:
-        lines += [
-            f"  - releases: {_scalar(variant.releases)}",
-            f"    target: {variant.target}",
-            "    edits:",
-        ]
-        for edit in variant.edits:
-            lines += _block("      - fixed:", edit.fixed) + _block("        buggy:", edit.buggy)
-    return "\n".join(lines) + "\n"
-
-
-def _block(key: str, code: str) -> list[str]:
-    if "\n" not in code:
-        return [f"{key} {_scalar(code)}"]
-    return [f"{key} |-", *(f"          {line}".rstrip() for line in code.split("\n"))]
-
-
-def _scalar(text: str) -> str:
-    """A word as it is, where YAML reads it as that word; else quoted."""
-    try:
-        if yaml.safe_load(f"- {text}\n") == [text] and "\n" not in text:
-            return text
-    except yaml.YAMLError:
-        pass
-    quoted: str = yaml.safe_dump(text, default_style='"', width=10**6, allow_unicode=True)
-    return quoted.strip()

@@ -109,6 +109,11 @@ class Left:
         if not collected.tasks:
             words = " ".join(self.asked.words) or "suites"
             self.on.problems.append(f"pytest collects no guard of what was asked for: {words}")
+        self.on.problems += [
+            f"{toggle.id} has a guard: take `unguarded` out of its file"
+            for toggle in self.asked.toggles
+            if toggle.unguarded and any(task.toggle == toggle.id for task in collected.tasks)
+        ]
         self.tasks = frozenset(task.key for task in collected.tasks)
         for task in filter(self._mine, collected.tasks):
             pair = task.toggle, task.guard
@@ -124,7 +129,9 @@ class Left:
         took = self.asked.took
         self.waiting = deque(sorted(self.waiting, key=lambda task: -took.get(task, math.inf)))
         if not self.asked.words:
-            self.on.unguarded = self._unguarded({task.toggle for task in collected.tasks})
+            without = self._unguarded({task.toggle for task in collected.tasks})
+            self.on.unguarded = [one.id for one in without if not one.unguarded]
+            self.on.known_unguarded = [one.id for one in without if one.unguarded]
         return list(self.cells.values())
 
     def _mine(self, task: Task) -> bool:
@@ -149,9 +156,9 @@ class Left:
             cell.verdict, cell.why = Verdict.NA, task.na
         return cell
 
-    def _unguarded(self, guarded: set[str]) -> list[str]:
+    def _unguarded(self, guarded: set[str]) -> list[Toggle]:
         return [
-            toggle.id
+            toggle
             for toggle in self.asked.toggles
             if self.on.states.get(toggle.id) in ("fixed", "buggy", "stale")
             and self.on.device in {device.value for device in toggle.devices}

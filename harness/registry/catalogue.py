@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from harness import paths
 from harness.errors import UnfixError, UnknownToggle
 from harness.registry.files import read_toggle
-from harness.registry.schema import Toggle
+from harness.registry.schema import Target, Toggle
 
 
 class Catalogue:
@@ -44,6 +45,19 @@ class Catalogue:
     def select_all(self, names: Iterable[str]) -> list[Toggle]:
         return list(dict.fromkeys(toggle for name in names for toggle in self.select(name)))
 
+    def family_of(self, targets: Sequence[Target]) -> str:
+        """The family of the toggles of that function, or of that module; else the module's name."""
+        known = [(t, toggle.family) for toggle in self for v in toggle.variants for t in v.targets]
+        for target in targets:
+            for other, family in known:
+                if target == other:
+                    return family
+        modules = {target.module for target in targets}
+        for other, family in known:
+            if other.module in modules:
+                return family
+        return re.sub(r"\W+", "_", targets[-1].module.rpartition(".")[2].strip("_").lower())
+
     def _unknown(self, name: str) -> str:
         known = dict.fromkeys([*self._by_id, *(toggle.family for toggle in self)])
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -56,6 +70,11 @@ class Catalogue:
 
 def load(folders: Iterable[Path] = ()) -> Catalogue:
     """The project's own toggles and those of the folders named on the command line."""
+    return Catalogue(read_toggle(path) for path in files(folders).values())
+
+
+def files(folders: Iterable[Path] = ()) -> dict[str, Path]:
+    """The file of each toggle, by its id."""
     found: dict[str, Path] = {}
     for folder in (paths.toggles(), *folders):
         if not folder.is_dir():
@@ -66,7 +85,7 @@ def load(folders: Iterable[Path] = ()) -> Catalogue:
             if path.stem in found:
                 raise UnfixError(f"two files hold toggle '{path.stem}': {found[path.stem]}, {path}")
             found[path.stem] = path
-    return Catalogue(read_toggle(path) for path in found.values())
+    return found
 
 
 def _natural(path: Path) -> tuple[int, str]:

@@ -86,6 +86,12 @@ def read_toggle(path: Path) -> Toggle:
     return toggle
 
 
+def variant_lines(path: Path) -> list[int]:
+    """The lines, from 1, on which the variants of a toggle file begin."""
+    document = LinedDocument(path)
+    return [document.line("variants", n) for n, _ in enumerate(document.values["variants"])]
+
+
 def _with_word_for_number(values: dict[str, Any]) -> dict[str, Any]:
     """A PR number may stand as a number: `id: 27460`."""
     number = values.get("id")

@@ -85,3 +85,4 @@ class Toggle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]
     upstream: tuple[int, ...] = ()
     why: str = ""
+    unguarded: str = ""  # what no suite reaches yet, and why: known, and no run is red for it

@@ -249,7 +249,10 @@ def not_applicable(seen: View, console: Console) -> None:
     for why, cells in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
         number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
         console.print(plain(f"n/a: {number}: {why}", "dim"))
-    if reasons:
+    names = seen.known_unguarded
+    if names:
+        console.print(plain(f"no suite reaches yet, as their files say: {', '.join(names)}", "dim"))
+    if reasons or names:
         console.print()
 
 

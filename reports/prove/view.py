@@ -51,6 +51,8 @@ class Box:
             return "absent" if word == "n/a" and self.state == "absent" else word
         if self.toggle in (self.column.on.unguarded or ()):
             return "unguarded"
+        if self.toggle in self.column.on.known_unguarded:
+            return "no suite yet"
         return self.state if self.state in ("absent", "stale") else "not run"
 
     @property
@@ -152,6 +154,11 @@ class View:
         bad = [c for c in self.run.cells if c.verdict and not c.verdict.good]
         told = {f"{c.release}: {c.toggle} {texts.word_of(c.verdict)}: {c.guard}" for c in bad}
         return [problem for problem in self.problems if problem not in told]
+
+    @property
+    def known_unguarded(self) -> list[str]:
+        """Toggles of these releases that no suite reaches yet, as their files say."""
+        return sorted({name for column in self.columns for name in column.on.known_unguarded})
 
     @property
     def not_applicable(self) -> dict[str, list[Cell]]:

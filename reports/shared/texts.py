@@ -106,6 +106,14 @@ MARKS = {
             "fix",
             "As it is, this release has the fix: the guard passes.",
         ),
+        Mark(
+            "no suite yet",
+            "new",
+            "◌",
+            "quiet",
+            "No suite reaches this toggle yet, as its file says: nobody would notice, and that is "
+            "known.",
+        ),
         Mark("n/a", "n/a", "-", "quiet", "The guard cannot apply here, for the reason given."),
         Mark("not run", " ", " ", "quiet", "This run did not ask for it."),
         Mark("absent", "·", "·", "quiet", "The code of this toggle is not in this release."),

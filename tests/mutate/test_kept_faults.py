@@ -9,7 +9,7 @@ from memory import Memory
 from small import made, text
 
 from harness.matching.states import State, find
-from harness.mutate.keeping import LONGEST, CannotKeep, Changed, as_yaml, holds, toggle_of
+from harness.mutate.keeping import LONGEST, CannotKeep, Changed, holds, toggle_of
 from harness.mutate.making import make
 from harness.mutate.targets import named
 from harness.patching.plan import Choice, Direction
@@ -18,6 +18,7 @@ from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
 from harness.registry.files import read_toggle
 from harness.registry.schema import Device, Edit, Symptom, Target, Toggle, Variant
+from harness.registry.writing import as_yaml
 from harness.releases import managed
 from harness.releases.sources import SourceTree
 from harness.store.mutate.faults import Fault

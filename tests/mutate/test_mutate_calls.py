@@ -13,8 +13,8 @@ from test_kept_faults import ONCE, kept
 
 from harness.cli import main
 from harness.errors import UnfixError
-from harness.mutate import diffs, keeping
-from harness.registry import catalogue
+from harness.mutate import diffs
+from harness.registry import catalogue, writing
 from harness.registry.catalogue import Catalogue
 from harness.registry.files import read_toggle
 
@@ -69,16 +69,16 @@ def test_a_slug_that_is_no_toggles_id_is_refused_at_once(slug: str, refusal: Ref
     told = refusal("--keep", "0123456789", f"--as={slug}".replace("\n", "_"))
     assert "is no toggle's id: an id is a slug of small letters, digits and '-'" in told
     with pytest.raises(UnfixError, match="is no toggle's id"):
-        keeping.check_id(slug)
+        writing.check_id(slug)
 
 
 def test_a_toggle_is_written_once_the_registry_has_read_it(tmp_path: Path) -> None:
     _, toggle = kept(ONCE)
-    file = keeping.write(toggle, tmp_path, Catalogue([]))
+    file = writing.write(toggle, tmp_path, Catalogue([]))
     assert [path.name for path in tmp_path.iterdir()] == [file.name] == [f"{toggle.id}.yaml"]
     assert read_toggle(file) == toggle
     with pytest.raises(UnfixError, match="is there already: --as names another"):
-        keeping.write(toggle, tmp_path, Catalogue([]))
+        writing.write(toggle, tmp_path, Catalogue([]))
 
 
 def test_what_the_registry_does_not_read_is_not_written(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_the_registry_does_not_read_is_not_written(tmp_path: Path) -> None:
     for wrong in ({"id": "../ESCAPED"}, {"family": "Bad Family"}, {"title": " "}):
         (tmp_path / "toggles").mkdir(exist_ok=True)
         with pytest.raises(UnfixError):
-            keeping.write(
+            writing.write(
                 msgspec.structs.replace(toggle, **wrong), tmp_path / "toggles", Catalogue([])
             )
         assert [path.name for path in tmp_path.rglob("*")] == ["toggles"]
@@ -99,7 +99,7 @@ def test_an_id_that_stands_for_something_is_taken(slug: str, tmp_path: Path) -> 
     assert known.select(slug)
     _, toggle = kept(ONCE)
     with pytest.raises(UnfixError, match=f"'{slug}' already stands for .*: --as names another"):
-        keeping.write(msgspec.structs.replace(toggle, id=slug), tmp_path, known)
+        writing.write(msgspec.structs.replace(toggle, id=slug), tmp_path, known)
     assert list(tmp_path.iterdir()) == []
 
 

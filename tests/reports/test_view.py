@@ -62,6 +62,17 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     assert marks == ["absent"] * 4 + ["not run"] * 2
 
 
+def test_what_no_suite_reaches_yet_is_said_and_keeps_no_run_from_green() -> None:
+    run = sample.run()
+    run.cells = [cell for cell in run.cells if cell.toggle != "26972"]
+    before = run.problems
+    run.releases[0].known_unguarded = ["26972"]
+    seen = view.make(run)
+    assert row(seen, "26972").boxes[0].mark == "no suite yet"
+    assert seen.known_unguarded == ["26972"]
+    assert run.problems == before
+
+
 def test_releases_are_columns_from_the_oldest_and_devices_apart() -> None:
     run = sample.run(11)
     run.releases.reverse()

@@ -27,6 +27,7 @@ from harness.mutate.looks import Asked
 from harness.mutate.reach import Reaches
 from harness.mutate.run import Mutating
 from harness.prove.plan import Target
+from harness.registry import writing
 from harness.registry.catalogue import Catalogue
 from harness.releases import managed
 from harness.store.database import Store
@@ -107,7 +108,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.slug and not arguments.keep:
         raise UnfixError("--as names the toggle that --keep makes")
     if arguments.slug:
-        keeping.check_id(arguments.slug)
+        writing.check_id(arguments.slug)
     if arguments.limit is not None and arguments.limit < 1:
         raise UnfixError("--limit is a number of faults")
     if arguments.jobs is not None and arguments.jobs < 1:
@@ -255,7 +256,7 @@ def _keep(arguments: argparse.Namespace, made: Made, target: Target, catalogue: 
     toggle = keeping.toggle_of(fault, target.tree, target.name)
     if arguments.slug:
         toggle = msgspec.structs.replace(toggle, id=arguments.slug)
-    file = keeping.write(toggle, paths.toggles(), catalogue)
+    file = writing.write(toggle, paths.toggles(), catalogue)
     if arguments.json:
         options.print_json({"kept": str(file), "toggle": toggle.id})
         return 0

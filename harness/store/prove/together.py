@@ -45,6 +45,7 @@ def _joined(earlier: OnRelease, later: OnRelease) -> OnRelease:
         states=earlier.states | later.states,
         patches=earlier.patches | later.patches,
         unguarded=_unguarded(earlier, later),
+        known_unguarded=sorted({*earlier.known_unguarded} & {*later.known_unguarded}),
         problems=list(dict.fromkeys(earlier.problems + later.problems)),
     )
 

@@ -1,0 +1,84 @@
+"""An edit carried by tokens, and where it is refused."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+from followed import trees
+
+from harness.adopt import merging
+from harness.adopt.merging import Lost, carry, text_of, tokens
+
+BEFORE = """
+def f(rows, topk):
+    width = rows * topk
+    a = first(width)
+    return second(a, width)
+"""
+AFTER = BEFORE.replace("rows * topk", "rows")
+
+
+def carried(there: str, before: str = BEFORE, after: str = AFTER) -> str:
+    texts = [tokens(text.strip(), "") for text in (before, after, there)]
+    return text_of(carry(*texts).tokens, "")
+
+
+def same(one: str, other: str) -> bool:
+    return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+
+
+def test_tokens_are_code_again() -> None:
+    module = "sglang.srt.layers.attention.flashinfer_backend"
+    source = trees()[-1].read(module)
+    assert source is not None
+    for name in source.definition_names():
+        for scope in source.scopes(name):
+            text = scope.text()
+            column = scope.range().start.column
+            again = text_of(tokens(text, " " * column), " " * column)
+            dedented = textwrap.dedent(" " * column + again)
+            assert same(dedented, textwrap.dedent(" " * column + text)), name
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        BEFORE.replace("second(a, width)", "second(a, width, True)"),
+        BEFORE.replace("def f(rows, topk)", "def f(rows, topk, *, stream=None)"),
+        BEFORE.replace("rows * topk", "max_rows * topk").replace("(rows,", "(max_rows,"),
+        BEFORE.replace("    a = ", "    check(topk)\n    a = "),
+    ],
+)
+def test_an_edit_follows_what_moved_around_it(there: str) -> None:
+    result = carried(there)
+    assert same(result, there.replace(" * topk\n", "\n"))
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        (AFTER, "does not stand there"),
+        (BEFORE.replace("rows * topk", "size_of(rows, topk)"), "."),
+        ("def f(x):\n    return g(x)\n", "."),
+    ],
+)
+def test_an_edit_is_refused_where_it_has_no_place(there: str, why: str) -> None:
+    with pytest.raises(Lost, match=why):
+        carried(there)
+
+
+def test_what_stands_there_already_is_not_put_in_twice() -> None:
+    there = AFTER.replace("width = rows\n", "width = rows\n    width = width * topk\n")
+    with pytest.raises(Lost):
+        carried(there, AFTER, BEFORE)
+
+
+def test_the_comma_that_ends_a_list_is_no_difference_and_that_of_a_tuple_is() -> None:
+    def plain(text: str) -> list[str]:
+        return [token.text for token in tokens(text, "")]
+
+    assert plain("f(a,\n  b,\n)") == plain("f(a, b)")
+    assert plain("x = (a,)") != plain("x = (a)")
+    assert merging.LINE in plain("x = 1")

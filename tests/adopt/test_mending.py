@@ -1,0 +1,54 @@
+"""Mending, with a toggle's newest variant held back: what is proposed is what a person wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from followed import TOGGLES, trees
+
+from bench import adopting as bench
+from harness import paths
+from harness.adopt import mending
+from harness.registry import files
+
+NEEDS = {
+    "26972": "the same statement with another sum",
+    "25418-large-query": "a renamed attribute",
+    "23268-fused-qk-split": "another operand",
+    "33665": "another module",
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_what_is_proposed_for_the_newest_releases_is_what_a_person_wrote(name: str) -> None:
+    assert bench.held_back(TOGGLES[name], trees()) == "equal"
+
+
+def test_nothing_is_proposed_where_the_fix_became_a_statement_of_its_own() -> None:
+    assert bench.held_back(TOGGLES["27360"], trees()) == "none"
+
+
+def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None:
+    whole = TOGGLES["26972"]
+    path = paths.toggles() / "26972.yaml"
+    text = path.read_text()
+    lines, starts = text.split("\n"), files.variant_lines(path)
+    held = bench.without_newest(whole)
+    draft = tmp_path / path.name
+    cut = "\n".join(lines[: starts[-1] - 1]) + "\n"
+    draft.write_text(cut.replace(whole.variants[-2].releases, held.variants[-1].releases))
+    assert files.read_toggle(draft) == held
+    found = mending.mend(held, trees())
+    assert found is not None
+    assert found.after is not None
+    after = mending.written(draft.read_text(), held, found.after, files.variant_lines(draft))
+    draft.write_text(after)
+    mended = files.read_toggle(draft)
+    assert [v.releases for v in mended.variants] == [v.releases for v in whole.variants]
+    assert after.startswith("\n".join(lines[: starts[-1] - 1]))
+    assert msgspec.structs.replace(mended, variants=()) == msgspec.structs.replace(
+        whole, variants=()
+    )
+    assert mending.mend(mended, trees()) is None

@@ -1,0 +1,98 @@
+"""Reading diffs, and what is said of those that no toggle can be made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.adopt import patches
+from harness.cli.main import main
+from harness.errors import UnfixError
+
+CODE = "python/sglang/srt/layers/thing.py"
+HUNK = "@@ -1,3 +1,3 @@\n def f(n):\n-    return n\n+    return n + 1\n \n"
+
+
+def diff(path: str = CODE, hunk: str = HUNK) -> str:
+    return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n{hunk}"
+
+
+def test_a_formatted_patch_says_its_title_and_number() -> None:
+    subject = "Subject: [PATCH 2/3] Fix the width of\n rows (#28788)\n\n---\n"
+    head = f"From 0123 Mon Sep 17 00:00:00 2001\n{subject}"
+    found = patches.read(head + diff(), "x")
+    assert (found.title, found.numbers) == ("Fix the width of rows", (28788,))
+    assert [file.module for file in found.files] == ["sglang.srt.layers.thing"]
+
+
+def test_a_shown_commit_says_its_title() -> None:
+    head = "commit 0123456789\nAuthor: A\nDate: today\n\n    Fix rows (#7)\n\n    More.\n\n"
+    found = patches.read(head + diff(), "x")
+    assert (found.title, found.numbers) == ("Fix rows", (7,))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (diff("test/registered/test_x.py"), "test"),
+        (diff("README.md"), "no Python of SGLang's runtime"),
+        (f"diff --git a/{CODE} b/{CODE}\nnew file mode 1\n--- /dev/null\n+++ b/{CODE}\n"
+         "@@ -0,0 +1 @@\n+x\n", "new file"),
+        (f"diff --git a/{CODE} b/{CODE}\n--- a/{CODE}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", "gone"),
+        (f"diff --git a/{CODE} b/{CODE}\nBinary files a/x and b/x differ\n", "binary"),
+        ("diff --git a/python/sglang/srt/a.py b/python/sglang/srt/b.py\nrename from "
+         "python/sglang/srt/a.py\nrename to python/sglang/srt/b.py\n", "renamed"),
+    ],
+)  # fmt: skip
+def test_what_is_no_part_of_a_toggle_says_why(text: str, why: str) -> None:
+    (file,) = patches.read(text, "x").files
+    assert why in file.why_not
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("just words\n", "holds no diff"),
+        ("a\0b", "binary file"),
+        (diff(hunk="@@ -1,3 +1,9 @@\n def f(n):\n"), "cut short"),
+    ],
+)
+def test_what_is_no_diff_is_refused_in_a_sentence(text: str, says: str) -> None:
+    with pytest.raises(UnfixError, match=says):
+        patches.read(text, "fix.diff")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (diff(), "applies to none of 11 releases"),
+        (diff("vllm/attention.py"), "changes nothing of SGLang's runtime"),
+        (diff(hunk=HUNK.replace("def f(n):", "def no_such(n):")), "none has"),
+    ],
+)
+def test_a_diff_that_fits_nowhere_is_a_wrong_call(
+    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fix.diff"
+    file.write_text(text)
+    words = ["adopt", str(file), "--as", "1", "--title", "t", "--symptom", "crash", "--dry-run"]
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no-such.diff"], "there is no file no-such.diff"),
+        (["--repo", "/no/such", "abc"], "there is no folder"),
+        (["--repo", str(Path(__file__).parents[2]), "no-such"], "has no commit 'no-such'"),
+        (["--between", "0.5.1", "0.5.9", "x"], "'0.5.1' is no managed release"),
+        (["--between", "0.5.9", "0.5.10", "no_such_function"], "nothing called no_such_function"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["adopt", *words]) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,39 @@
+"""From the difference between a toggle's two forms on one release to its states on all of them.
+
+`bench/adopting.py` asks it of the whole registry; here a few that each need another thing.
+"""
+
+from __future__ import annotations
+
+import pytest
+from followed import TOGGLES, trees
+
+from bench import adopting as bench
+from harness.adopt import following, mending
+from harness.matching.states import State
+
+NEEDS = {
+    "window-one-too-wide": "nothing: the same in all",
+    "27338": "a helper written out, and a local variable",
+    "25418-large-query": "a constant written out",
+    "24617": "what is taken out reads otherwise",
+    "23268-fused-qk-split": "another operand, other names",
+    "20606-offset-check": "another class in another module, one place less",
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_toggle_told_anew_has_the_same_states(name: str) -> None:
+    assert bench.round_trip(TOGGLES[name], trees()) == "equal"
+
+
+def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
+    """The older buggy form is in 0.5.23, and the cast that is the fix stands a few lines on."""
+    older = next(tree for tree in trees() if tree.name == "0.5.20")
+    variant = next(v for v in TOGGLES["28788-stage1"].variants if v.specifier.contains("0.5.20"))
+    there = following.known(mending.with_targets(variant), older)
+    assert there is not None
+    assert there.state is State.FIXED
+    found = following.follow(there, trees()[-1])
+    assert isinstance(found, str)
+    assert "so is what the fix puts in" in found
