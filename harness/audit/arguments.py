@@ -25,6 +25,10 @@ _KINDS = {
     "float32": "fp32", "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64",
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
 }  # fmt: skip
+_REALS = frozenset(
+    "scale scales eps alpha beta theta cap softcap temperature inv factor threshold freq penalty "
+    "prob rcp limit max_value min_value".split()
+)
 _SMALLEST_LARGE = 2**31
 
 
@@ -235,7 +239,11 @@ def _constant(
     if given.kind == "flag" or _is_flag(name):
         return bool(flags), "both"
     if given.kind == "number":
-        value = evaluated(given.expression, lambda word: usual(limits, word, name))
+        plain = isinstance(given.expression, str)  # a name of its own says more than a shape does
+        value = evaluated(
+            given.expression,
+            lambda word: usual(limits, name, word) if plain else usual(limits, word, name),
+        )
         return value, "host"
     if isinstance(default, ast.Constant) and default.value is not None:
         return default.value, "default"
@@ -243,23 +251,13 @@ def _constant(
         return 128 if "_d" in typed else 64, "name"
     if typed in ("bt", "bk", "bv", "bc"):
         return 64, "name"
-    if any(
-        word in typed
-        for word in (
-            "scale",
-            "eps",
-            "cap",
-            "limit",
-            "alpha",
-            "beta",
-            "fp8_max",
-            "max_value",
-            "min_value",
-            "theta",
-        )
-    ):
+    if _is_real(typed):
         return 1.0, "name"
     return usual(limits, name), "name"
+
+
+def _is_real(name: str) -> bool:
+    return name.endswith("scale") or not _REALS.isdisjoint(name.split("_"))
 
 
 def _is_flag(name: str) -> bool:
@@ -309,25 +307,7 @@ def _number(
         )
     if given.kind == "constant" and given.value is not None:
         return Parameter(name, "constexpr", given.value, source="host")
-    if given.kind != "number" and any(
-        word in typed
-        for word in (
-            "scale",
-            "eps",
-            "alpha",
-            "beta",
-            "theta",
-            "cap",
-            "temperature",
-            "inv",
-            "factor",
-            "threshold",
-            "freq",
-            "penalty",
-            "rcp",
-            "prob",
-        )
-    ):
+    if given.kind != "number" and _is_real(typed):
         return Parameter(name, "fp32", source="name")
     expression: Expression = given.expression if given.kind == "number" else name
     if given.kind == "unknown" and given.expression:

@@ -211,6 +211,8 @@ class Host:
                 return inner
             case ast.UnaryOp() | ast.Compare() | ast.BoolOp():
                 return Given("flag", text)
+            case ast.IfExp(test=ast.Compare(ops=[ast.Is()])):
+                return self._given(node.orelse)
             case ast.IfExp():
                 chosen = self._given(node.body)
                 return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,16 +29,24 @@ def bound_of(parameters: list[Parameter]) -> Bound:
 def attempts(made: list[Parameter]) -> Iterator[list[Parameter]]:
     """The same with what is only a guess made otherwise, one guess after the other."""
     yield made
-    for narrow in (False, True):
-        for pointee in ("*bf16", "*i32"):
-            other = [_otherwise(one, narrow, pointee) for one in made]
-            if other != made:
+    before = [made]
+    for guess in _GUESSES:
+        for other in ([guess(one) for one in made], [guess(one) for one in before[-1]]):
+            if other not in before:
+                before.append(other)
                 yield other
 
 
-def _otherwise(one: Parameter, narrow: bool, pointee: str) -> Parameter:
-    if narrow and one.kind == "i64":
-        return replace(one, kind="i32")
-    if one.kind == "*bf16" and one.source == "name":
-        return replace(one, kind=pointee)
-    return one
+def _small(one: Parameter) -> Parameter:
+    guessed = one.kind == "constexpr" and one.source in ("name", "host", "default")
+    number = isinstance(one.value, int) and not isinstance(one.value, bool)
+    return replace(one, value=32) if guessed and number and one.value > 32 else one
+
+
+# Each tried alone, and together with those before it.
+_GUESSES: tuple[Callable[[Parameter], Parameter], ...] = (
+    _small,
+    lambda one: replace(one, kind="i32") if one.kind == "i64" else one,
+    lambda one: replace(one, kind="*i32") if one.kind == "*i64" else one,
+    lambda one: replace(one, kind="*i32") if one.kind == "*bf16" and one.source == "name" else one,
+)

@@ -107,13 +107,14 @@ def _made(
     process.stdin.close()
     kernels: list[Audited] = []
     many = -1
-    for line in process.stdout:
-        if line.startswith(b"{"):
-            many = json.loads(line)["kernels"]
-            continue
-        kernels.append(pickle.loads(bytes.fromhex(line.decode())))
-        if len(kernels) % 100 == 0:
-            say(f"{len(kernels)} of {many} kernels")
+    with process.stdout as answers:
+        for line in answers:
+            if line.startswith(b"{"):
+                many = json.loads(line)["kernels"]
+                continue
+            kernels.append(pickle.loads(bytes.fromhex(line.decode())))
+            if len(kernels) % 100 == 0:
+                say(f"{len(kernels)} of {many} kernels")
     process.wait()
     if many != len(kernels):
         raise NotReady(
