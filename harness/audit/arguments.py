@@ -239,12 +239,8 @@ def _constant(
     if given.kind == "flag" or _is_flag(name):
         return bool(flags), "both"
     if given.kind == "number":
-        plain = isinstance(given.expression, str)  # a name of its own says more than a shape does
-        value = evaluated(
-            given.expression,
-            lambda word: usual(limits, name, word) if plain else usual(limits, word, name),
-        )
-        return value, "host"
+        value = evaluated(given.expression, lambda word: usual(limits, word, name))
+        return max(1, value), "host"  # a size: with none of something nothing happens
     if isinstance(default, ast.Constant) and default.value is not None:
         return default.value, "default"
     if typed.startswith(("block", "tile")) or typed in ("bd", "bs", "bh", "bn", "bm"):
@@ -265,11 +261,8 @@ def _is_flag(name: str) -> bool:
 
 
 def usual(limits: Limits, *words: str) -> int:
-    for word in words:
-        quantity = limits.quantity(word)
-        if quantity is not None:
-            return quantity.usual
-    return 16
+    quantity = limits.quantity(*words)
+    return 16 if quantity is None else quantity.usual
 
 
 def _pointee(name: str, given: Given, limits: Limits, index: bool) -> tuple[str, str]:

@@ -124,7 +124,7 @@ class Case:
             side = self._value(self._side(axis), self._programs[axis], at)
             high = min(max(0, side.high - 1), _MOST[axis] - 1)
             sides.append(Range(0, high, side.why))
-        return World(parameters, (sides[0], sides[1], sides[2]), contents)
+        return World(parameters, (sides[0], sides[1], sides[2]), contents, ranged)
 
     def number(self, one: Parameter, at: Mapping[str, int]) -> int:
         return self._value(one.expression, one.name, at).high

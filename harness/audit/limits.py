@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+_SIDE = re.compile(r"\.shape\[-?[1-9]\]$")
 OWN = Path(__file__).with_name("limits.yaml")
 
 
@@ -37,8 +38,8 @@ class Limits:
     text: str
 
     def quantity(self, *words: str) -> Quantity | None:
-        """Of the first words that the file knows."""
-        for word in words:
+        """Of the first words that the file knows; a side of a tensor says less than a name."""
+        for word in sorted(words, key=lambda one: _SIDE.search(one) is not None):
             for pattern, name in self.names:
                 if pattern.search(word):
                     return self.quantities[name]

@@ -46,6 +46,7 @@ class World:
     parameters: dict[int, Range] = field(default_factory=dict)
     programs: tuple[Range, Range, Range] = (exactly(0),) * 3
     contents: dict[int, Range] = field(default_factory=dict)
+    every: bool = False  # of all launches, and not one
 
 
 class Ranges:
@@ -281,7 +282,9 @@ class Ranges:
                 continue
             bounds = self._bounds(access, conditions)
             if bounds is None:
-                continue  # it never happens
+                if not self._world.every:
+                    continue  # it does not happen in this launch
+                bounds = {}  # with the constants at hand: that proves nothing of others
             refined = Refined(self, bounds).get
             for operation in suspects:
                 left = self._leaves(operation, refined)
