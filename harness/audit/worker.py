@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness import processes
 from harness.audit import arguments, limits, loading
 from harness.audit.arguments import Parameter
 from harness.audit.collecting import Kernel, collected
@@ -115,6 +116,7 @@ def main() -> None:
     sys.setrecursionlimit(20_000)
     warnings.simplefilter("ignore")
     global _answers
+    processes.die_with(os.getppid())
     asked = json.load(sys.stdin)
     # Triton and what it is made of print what they like: answers have a pipe of their own.
     _answers = os.dup(1)
@@ -134,9 +136,11 @@ def main() -> None:
     jobs = asked["jobs"]
     lanes = [chosen[lane::jobs] for lane in range(jobs)]
     children = []
+    own = os.getpid()
     for lane in lanes:
         child = os.fork()
         if not child:
+            processes.die_with(own)
             _lane(world, lane, known)
             os._exit(0)
         children.append(child)
@@ -164,8 +168,9 @@ def _lane(world: loading.World, kernels: list[Kernel], known: Limits) -> None:
     left = list(kernels)
     while left:
         done_read, done_write = os.pipe()
-        child = os.fork()
+        own, child = os.getpid(), os.fork()
         if not child:
+            processes.die_with(own)
             for kernel in left:
                 signal.setitimer(signal.ITIMER_PROF, _SECONDS)
                 _say(_safely(world, kernel, known))
