@@ -20,6 +20,7 @@ COMMANDS = {
     "bisect": "which fix a symptom is about, over toggles, releases or commits",
     "fuzz": "suites for as long as a budget lasts: each failure shrunk, kept, replayed anywhere",
     "mutate": "faults of the known kinds, made anywhere: how strong are the suites",
+    "audit": "every kernel of a release: where an integer wraps on its way into an address",
     "eval": "accuracy, end to end: a real server's answers, paired against a baseline's",
     "matrix": "the configuration matrix: plan, run and split combinations of options",
     "report": "any stored run again: table, page, JUnit, Markdown, JSON",
@@ -36,7 +37,7 @@ COMMANDS = {
 
 FOLDERS = {"lifecycle": "prove.lifecycle"} | {
     name: f"{name}.command"
-    for name in ("prove", "bisect", "fuzz", "mutate", "eval", "matrix", "report", "test")
+    for name in ("prove", "bisect", "fuzz", "mutate", "audit", "eval", "matrix", "report", "test")
 }
 
 

@@ -1,0 +1,1 @@
+"""Every kernel of a release, read with symbolic arguments: where its integers wrap."""

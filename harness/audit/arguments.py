@@ -1,0 +1,323 @@
+"""What a kernel is read with: for each parameter a type, or the constant that it is compiled for.
+
+The host's code comes first (`host`), then how the kernel uses the parameter, then its name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import triton.language as tl
+from triton.runtime.jit import JITFunction
+
+from harness.audit.host import Expression, Given, Launch, configured, evaluated, symbols
+from harness.audit.limits import Limits, Quantity
+from harness.audit.loading import Module
+
+_FLAGS = ("HAS", "IS", "USE", "ENABLE", "DO", "APPLY", "WITH", "RETURN", "SAVE", "STORE", "NEED")
+_ACCESSES = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
+_KINDS = {
+    "int32": "i32", "int64": "i64", "int": "i32", "long": "i64", "int16": "i16", "int8": "i8",
+    "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "i1",
+    "float32": "fp32", "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
+}  # fmt: skip
+_REALS = frozenset(
+    "scale scales eps alpha beta theta cap softcap temperature inv factor threshold freq penalty "
+    "prob rcp limit max_value min_value".split()
+)
+_SMALLEST_LARGE = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter as the kernel is read with it, and what stands for it at the call."""
+
+    name: str
+    kind: str  # as Triton writes it; "constexpr" where it is a constant
+    value: Any = None
+    expression: Expression = ""  # of a number: in the words of the caller
+    source: str = ""  # who says so: the host, the kernel, a name
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.kind.startswith("*")
+
+
+class Uses(ast.NodeVisitor):
+    """How a kernel's text uses its parameters."""
+
+    def __init__(self, module: Module, node: ast.FunctionDef) -> None:
+        self._module = module
+        self.pointers: set[str] = set()
+        self.indices: set[str] = set()  # pointers to what becomes part of an address
+        self.absent: set[str] = set()  # those compared with None
+        self._parameters = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
+        self._assigned: dict[str, list[ast.expr]] = {}
+        self._addresses: list[ast.expr] = []
+        for statement in node.body:
+            self.visit(statement)
+        loaded: list[ast.expr] = []
+        for address in self._addresses:
+            loaded += self._followed(address)
+        for one in loaded:
+            base = self._base(one)
+            if base:
+                self.indices.add(base)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._assigned.setdefault(target.id, []).append(node.value)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._assigned.setdefault(node.target.id, []).append(node.value)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        against = [one for one in node.comparators if isinstance(one, ast.Constant)]
+        if isinstance(node.left, ast.Name) and any(one.value is None for one in against):
+            self.absent.add(node.left.id)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if node.args and (name in _ACCESSES or name.startswith("atomic_")):
+            self._addresses.append(node.args[0])
+            self._points(node.args[0])
+        elif isinstance(node.func, ast.Name):
+            self._helped(node)
+        self.generic_visit(node)
+
+    def _points(self, node: ast.expr) -> None:
+        base = self._base(node)
+        if base:
+            self.pointers.add(base)
+
+    def _helped(self, call: ast.Call) -> None:
+        """What a function that it calls does with what it is given."""
+        helper = self._module.names.get(ast.unparse(call.func))
+        if not isinstance(helper, JITFunction):
+            return
+        [inner] = helper.parse().body
+        uses = _uses(self._module, inner)
+        names = [one.arg for one in inner.args.args]
+        given = dict(zip(names, call.args, strict=False))
+        given |= {one.arg: one.value for one in call.keywords if one.arg}
+        for name, value in given.items():
+            if name in uses.pointers:
+                self._points(value)
+            if name in uses.indices:
+                self.indices.add(self._base(value) or "")
+            if name in uses.absent and isinstance(value, ast.Name):
+                self.absent.add(value.id)
+
+    def _base(self, node: ast.expr, seen: frozenset[str] = frozenset()) -> str | None:
+        """The parameter at the left end of a sum."""
+        match node:
+            case ast.BinOp(op=ast.Add() | ast.Sub(), left=left, right=right):
+                return self._base(left, seen) or self._base(right, seen)
+            case ast.Call(func=ast.Attribute(value=value, attr="to" | "cast")):
+                return self._base(value, seen)
+            case (
+                ast.Call(func=ast.Name(), args=args) | ast.Call(func=ast.Attribute(), args=args)
+            ) if args and ast.unparse(node.func).endswith(
+                ("multiple_of", "make_block_ptr", "advance", "max_contiguous", "broadcast_to")
+            ):
+                return self._base(args[0], seen)
+            case ast.Subscript(value=value):
+                return self._base(value, seen)
+            case ast.IfExp(body=body):
+                return self._base(body, seen)
+            case ast.Name(id=name):
+                if name in seen:
+                    return None
+                for value in self._assigned.get(name, ()):
+                    found = self._base(value, seen | {name})
+                    if found:
+                        return found
+                return name if name in self._parameters else None
+        return None
+
+    def _followed(self, node: ast.expr, depth: int = 6) -> Iterator[ast.expr]:
+        """The addresses of loads that this expression is made from."""
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call) and ast.unparse(inner.func).endswith(
+                (".load", "atomic_add")
+            ):
+                yield inner.args[0]
+            elif isinstance(inner, ast.Name) and depth:
+                for value in self._assigned.get(inner.id, ()):
+                    yield from self._followed(value, depth - 1)
+
+
+_KNOWN: dict[str, Uses] = {}
+
+
+def _uses(module: Module, node: ast.FunctionDef) -> Uses:
+    key = ast.unparse(node)
+    if key not in _KNOWN:
+        _KNOWN[key] = Uses(module, node)
+    return _KNOWN[key]
+
+
+def parameters(
+    module: Module, node: ast.FunctionDef, launch: Launch | None, limits: Limits, flags: bool | None
+) -> list[Parameter]:
+    """How a kernel is read for a launch; `flags` decides what the host leaves open."""
+    uses = _uses(module, node)
+    tuned = configured(node)
+    made = []
+    arguments = [*node.args.args, *node.args.kwonlyargs]
+    defaults: dict[str, ast.expr] = {
+        one.arg: value
+        for one, value in zip(
+            node.args.args[len(node.args.args) - len(node.args.defaults) :],
+            node.args.defaults,
+            strict=True,
+        )
+    }
+    for place, argument in enumerate(arguments):
+        given = Given()
+        if launch is not None:
+            given = launch.arguments.get(argument.arg) or launch.arguments.get(place) or Given()
+        note = ast.unparse(argument.annotation) if argument.annotation else ""
+        constant = "constexpr" in note
+        name = argument.arg
+        pointer = name in uses.pointers or (given.kind == "tensor" and not constant)
+        if (
+            name in uses.absent
+            and not (given.is_known and given.kind != "constant")
+            and flags is False
+        ) or (name in uses.absent and not given.is_known and (constant or flags is False)):
+            made.append(Parameter(name, "constexpr", None, source="absent"))
+        elif constant:
+            value, source = _constant(module, name, given, tuned, defaults.get(name), limits, flags)
+            made.append(Parameter(name, "constexpr", value, source=source))
+        elif pointer and given.kind != "constant":
+            kind, source = _pointee(name, given, limits, name in uses.indices)
+            made.append(Parameter(name, f"*{kind}", expression=_text(given, name), source=source))
+        elif given.kind == "constant" and given.value is None and launch is not None:
+            if name in uses.pointers and flags is not False:
+                kind, source = _pointee(name, given, limits, name in uses.indices)
+                made.append(Parameter(name, f"*{kind}", expression=name, source=source))
+            else:
+                made.append(Parameter(name, "constexpr", None, source="host"))
+        else:
+            made.append(_number(name, given, limits, defaults.get(name), note))
+    return made
+
+
+def _text(given: Given, name: str) -> str:
+    return given.expression if isinstance(given.expression, str) and given.expression else name
+
+
+def _constant(
+    module: Module,
+    name: str,
+    given: Given,
+    tuned: dict[str, Any],
+    default: ast.expr | None,
+    limits: Limits,
+    flags: bool | None,
+) -> tuple[Any, str]:
+    if given.kind == "constant":
+        value = given.value
+        if isinstance(value, bool) and flags is not None:
+            return flags, "both"
+        return value, "host"
+    if name in tuned:
+        return tuned[name], "its tuner"
+    typed = name.lower()
+    if typed.endswith(("dtype", "_type")) or "_dtype" in typed:
+        return (tl.float8e4nv if "8" in typed else tl.bfloat16), "name"
+    if given.kind == "flag" or _is_flag(name):
+        return bool(flags), "both"
+    if given.kind == "number":
+        value = evaluated(given.expression, lambda word: usual(limits, word, name))
+        return max(1, value), "host"  # a size: with none of something nothing happens
+    if isinstance(default, ast.Constant) and default.value is not None:
+        return default.value, "default"
+    if typed.startswith(("block", "tile")) or typed in ("bd", "bs", "bh", "bn", "bm"):
+        return 128 if "_d" in typed else 64, "name"
+    if typed in ("bt", "bk", "bv", "bc"):
+        return 64, "name"
+    if _is_real(typed):
+        return 1.0, "name"
+    return usual(limits, name), "name"
+
+
+def _is_real(name: str) -> bool:
+    return name.endswith("scale") or not _REALS.isdisjoint(name.split("_"))
+
+
+def _is_flag(name: str) -> bool:
+    return name.upper().split("_")[0] in _FLAGS or name.upper().startswith(("IS", "HAS", "USE_"))
+
+
+def usual(limits: Limits, *words: str) -> int:
+    quantity = limits.quantity(*words)
+    return 16 if quantity is None else quantity.usual
+
+
+def _pointee(name: str, given: Given, limits: Limits, index: bool) -> tuple[str, str]:
+    if given.dtype:
+        kind = _KINDS.get(given.dtype)
+        if kind:
+            return kind, "host"
+    held = limits.content(name, _text(given, name))
+    typed = name.lower()
+    if index:
+        return (held[1] if held else "i32"), "its use"
+    if held and not any(
+        word in typed for word in ("scale", "weight", "value", "score", "logit", "prob")
+    ):
+        return held[1], "name"
+    if any(
+        word in typed
+        for word in ("scale", "lse", "max", "sum", "logit", "temperature", "prob", "bias")
+    ):
+        return "fp32", "name"
+    return "bf16", "name"
+
+
+def _number(
+    name: str, given: Given, limits: Limits, default: ast.expr | None, note: str
+) -> Parameter:
+    typed = name.lower()
+    if given.kind == "real" or isinstance(given.value, float):
+        return Parameter(name, "fp32", source="host")
+    if given.kind == "constant" and isinstance(given.value, (bool, int)):
+        if isinstance(given.value, bool):
+            return Parameter(name, "constexpr" if given.value is None else "i1", source="host")
+        return Parameter(
+            name, "i32" if given.value != 1 else "constexpr", given.value, given.value, "host"
+        )
+    if given.kind == "constant" and given.value is not None:
+        return Parameter(name, "constexpr", given.value, source="host")
+    if given.kind != "number" and _is_real(typed):
+        return Parameter(name, "fp32", source="name")
+    expression: Expression = given.expression if given.kind == "number" else name
+    if given.kind == "unknown" and given.expression:
+        expression = given.expression
+    kind = "i32"
+    if "int64" in note:
+        kind = "i64"
+    quantity = quantity_of(limits, expression, name)
+    if quantity is not None and quantity.largest == 1:
+        return Parameter(name, "constexpr", 1, 1, "host")
+    if quantity is not None and quantity.largest >= _SMALLEST_LARGE:
+        kind = "i64"
+    return Parameter(name, kind, None, expression, "host" if given.kind == "number" else "name")
+
+
+def quantity_of(limits: Limits, expression: Expression, name: str) -> Quantity | None:
+    if isinstance(expression, str):
+        return limits.quantity(expression, name)
+    largest = [limits.quantity(one) for one in symbols(expression)]
+    return next((one for one in largest if one is not None), None)

@@ -1,0 +1,79 @@
+"""What an audit says: values, with nothing that computes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+CONFIRMED = "confirmed"
+
+
+class Verdict(StrEnum):
+    SAFE = "safe"
+    WRAPS = "wraps"
+    UNTOLD = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """From where on a model's launch wraps; 0 where it does not within the limits."""
+
+    model: str
+    threshold: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of one kernel whose integer wraps."""
+
+    kernel: str
+    module: str
+    file: str
+    line: int
+    text: str
+    element: str  # the type that is too narrow
+    access: str  # what goes through that address: load, store, …
+    access_line: int
+    quantity: str  # what grows
+    threshold: int
+    largest: int  # of what grows, as the limits file has it
+    shape: str  # the rest of the condition, in the caller's words
+    grows: str  # what grows, in the caller's words
+    value: int  # of that, at the threshold
+    model: str  # whose shape it is
+    reaches: tuple[Reach, ...]
+    arithmetic: str
+    launched: str  # the host's line, or nothing
+    confirmed: str = ""  # "confirmed", or "not run: …"
+    since: str = ""
+
+    @property
+    def nearness(self) -> float:
+        """How much of the limit it takes: the less, the nearer."""
+        return self.threshold / self.largest
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same in another release, wherever it moved there."""
+        return self.kernel, " ".join(self.text.split())
+
+    @property
+    def condition(self) -> str:
+        first = f"{self.shape}: " if self.shape else ""
+        return f"{first}from {self.grows} = {self.value:,} on"
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """One kernel."""
+
+    kernel: str
+    module: str
+    file: str
+    line: int
+    verdict: Verdict
+    accesses: int
+    findings: tuple[Finding, ...] = ()
+    reasons: tuple[str, ...] = ()  # why it cannot be told
+    helper_of: str = ""  # where it is a part of others
+    last: int = 0  # its last line, of a helper

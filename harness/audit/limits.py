@@ -1,0 +1,69 @@
+"""The limits file: how large what a launch is given may be, in words of models and servers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_SIDE = re.compile(r"\.shape\[-?[1-9]\]$")
+OWN = Path(__file__).with_name("limits.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    name: str
+    usual: int
+    largest: int
+    source: str
+    size: bool = False  # grows with the load, and not with the model
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    source: str
+    values: dict[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    quantities: dict[str, Quantity]
+    models: tuple[Model, ...]
+    names: tuple[tuple[re.Pattern[str], str], ...]
+    held: tuple[tuple[re.Pattern[str], str, str], ...]  # what tensors of numbers hold, and as what
+    text: str
+
+    def quantity(self, *words: str) -> Quantity | None:
+        """Of the first words that the file knows; a side of a tensor says less than a name."""
+        for word in sorted(words, key=lambda one: _SIDE.search(one) is not None):
+            for pattern, name in self.names:
+                if pattern.search(word):
+                    return self.quantities[name]
+        return None
+
+    def content(self, *words: str) -> tuple[Quantity | None, str] | None:
+        for word in words:
+            for pattern, name, kind in self.held:
+                if pattern.search(word):
+                    return self.quantities.get(name), kind
+        return None
+
+
+def read(path: Path = OWN) -> Limits:
+    text = path.read_text()
+    data: dict[str, Any] = yaml.safe_load(text)
+    quantities = {
+        name: Quantity(name, one["usual"], one["largest"], one["source"], one.get("size", False))
+        for name, one in data["quantities"].items()
+    }
+    return Limits(
+        quantities,
+        tuple(Model(one["name"], one["source"], one["values"]) for one in data["models"]),
+        tuple((re.compile(key, re.I), name) for key, name in data["names"].items()),
+        tuple((re.compile(key, re.I), *words.split()) for key, words in data["held"].items()),
+        text,
+    )

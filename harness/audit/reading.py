@@ -1,0 +1,52 @@
+"""From parameters to the graph of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from harness.audit.arguments import Parameter
+from harness.kernels import Graph, frontend, parsing
+from harness.kernels.frontend import Bound
+from harness.kernels.kept import kept
+
+
+def read(kernel: Any, parameters: list[Parameter]) -> Graph:
+    """The graph of a kernel read with these; kept on disk."""
+    bound = bound_of(parameters)
+    key = frontend.key_of(kernel, bound)
+    return kept("graphs", key, lambda: parsing.parsed(frontend.generic_text(kernel, bound)))
+
+
+def bound_of(parameters: list[Parameter]) -> Bound:
+    values = {one.name: one.value for one in parameters}
+    kinds = tuple(one.kind for one in parameters)
+    constants = tuple(one.value if one.kind == "constexpr" else None for one in parameters)
+    return Bound(values, kinds, constants, (kinds, constants))
+
+
+def attempts(made: list[Parameter]) -> Iterator[list[Parameter]]:
+    """The same with what is only a guess made otherwise, one guess after the other."""
+    yield made
+    before = [made]
+    for guess in _GUESSES:
+        for other in ([guess(one) for one in made], [guess(one) for one in before[-1]]):
+            if other not in before:
+                before.append(other)
+                yield other
+
+
+def _small(one: Parameter) -> Parameter:
+    guessed = one.kind == "constexpr" and one.source in ("name", "host", "default")
+    number = isinstance(one.value, int) and not isinstance(one.value, bool)
+    return replace(one, value=32) if guessed and number and one.value > 32 else one
+
+
+# Each tried alone, and together with those before it.
+_GUESSES: tuple[Callable[[Parameter], Parameter], ...] = (
+    _small,
+    lambda one: replace(one, kind="i32") if one.kind == "i64" else one,
+    lambda one: replace(one, kind="*i32") if one.kind == "*i64" else one,
+    lambda one: replace(one, kind="*i32") if one.kind == "*bf16" and one.source == "name" else one,
+)

@@ -1,0 +1,151 @@
+"""An audit: a release's place in, every kernel's verdict out; kept until what it read changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness import paths
+from harness.audit.findings import Audited, Finding, Verdict
+from harness.audit.places import sources
+from harness.errors import NotReady
+from harness.kernels.kept import is_kept, kept
+from harness.releases.managed import BASE
+
+Say = Callable[[str], None]
+_CODE = "".join(
+    file.read_text()
+    for folder in ("audit", "kernels", "native", "checking")
+    for file in sorted((paths.PACKAGE / folder).glob("*.py"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """All kernels of one release."""
+
+    release: str
+    kernels: tuple[Audited, ...]
+    limits: str
+    seconds: float = 0.0
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The nearest to what models come to first."""
+        found = {
+            (one.file, one.line, one.kernel): one
+            for kernel in self.kernels
+            for one in kernel.findings
+        }
+        return sorted(found.values(), key=lambda one: (one.nearness, one.file, one.line))
+
+    def counted(self) -> dict[str, int]:
+        return {
+            str(verdict): sum(one.verdict is verdict for one in self.kernels) for verdict in Verdict
+        }
+
+    def without(self, keys: Iterable[tuple[str, str]]) -> Audit:
+        """Less the findings of these keys."""
+        gone = set(keys)
+        kernels = []
+        for one in self.kernels:
+            left = tuple(finding for finding in one.findings if finding.key not in gone)
+            verdict = one.verdict
+            if one.findings and not left:
+                verdict = Verdict.UNTOLD if one.reasons else Verdict.SAFE
+            kernels.append(replace(one, findings=left, verdict=verdict))
+        return replace(self, kernels=tuple(kernels))
+
+
+def audit(
+    place: Path, release: str, limits: Path, targets: Sequence[str], jobs: int, say: Say
+) -> Audit:
+    """Of a folder that holds the package, or a wheel."""
+    digest = hashlib.sha256(_CODE.encode())
+    digest.update(limits.read_bytes())
+    for path, content in sources(place):
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    digest.update("\0".join((str(place), *sorted(targets))).encode())
+    key = digest.hexdigest()
+    if not is_kept("releases", key):
+        say(f"reading the kernels of {release}")
+    found = kept("releases", key, lambda: _made(place, release, limits, targets, jobs, say))
+    return replace(found, release=release)
+
+
+def _made(
+    place: Path, release: str, limits: Path, targets: Sequence[str], jobs: int, say: Say
+) -> Audit:
+    start = time.monotonic()
+    asked = {
+        "place": str(place),
+        "limits": str(limits.resolve()),
+        "targets": list(targets),
+        "jobs": jobs,
+    }
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    log = paths.state() / "audit.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as noise:  # whatever Triton prints of kernels that it refuses
+        process = subprocess.Popen(
+            [BASE.python, "-m", "harness.audit.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            env=environment,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(asked).encode())
+    process.stdin.close()
+    kernels: list[Audited] = []
+    many = -1
+    with process.stdout as answers:
+        for line in answers:
+            if line.startswith(b"{"):
+                many = json.loads(line)["kernels"]
+                continue
+            kernels.append(pickle.loads(bytes.fromhex(line.decode())))
+            if len(kernels) % 100 == 0:
+                say(f"{len(kernels)} of {many} kernels")
+    process.wait()
+    if many != len(kernels):
+        raise NotReady(
+            f"the audit of {release} was cut short at {len(kernels)} of {many} kernels: see {log}"
+        )
+    order = sorted(_with_helpers(kernels), key=lambda one: (one.module, one.line))
+    return Audit(release, tuple(order), str(limits), time.monotonic() - start)
+
+
+def _with_helpers(kernels: list[Audited]) -> list[Audited]:
+    """A function that kernels call is as safe as they are in its lines."""
+    named: dict[str, list[Audited]] = {}
+    for one in kernels:
+        named.setdefault(one.kernel, []).append(one)
+    lines = {(found.file, found.line) for one in kernels for found in one.findings}
+    return [_helper(one, named, lines) if one.helper_of else one for one in kernels]
+
+
+def _helper(one: Audited, named: dict[str, list[Audited]], lines: set[tuple[str, int]]) -> Audited:
+    if any(file == one.file and one.line <= line <= one.last for file, line in lines):
+        return replace(one, verdict=Verdict.WRAPS)
+    seen: set[str] = set()
+    waiting = one.helper_of.split(",")
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for caller in named.get(name, ()):
+            if caller.helper_of:
+                waiting += caller.helper_of.split(",")
+            elif caller.verdict is not Verdict.UNTOLD:
+                return replace(one, verdict=Verdict.SAFE)
+    return replace(one, verdict=Verdict.UNTOLD, reasons=("none of its callers can be told",))

@@ -1,0 +1,222 @@
+"""The static part, where Triton is: a release's place in, one kernel's verdict a line out.
+
+One process reads the release; forks of it take the kernels in turn, so a kernel that ends Triton
+ends a fork, and the others go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import processes
+from harness.audit import arguments, limits, loading
+from harness.audit.arguments import Parameter
+from harness.audit.collecting import Kernel, collected
+from harness.audit.confirming import confirmed
+from harness.audit.examining import Case, examined
+from harness.audit.findings import CONFIRMED, Audited, Finding, Verdict
+from harness.audit.host import Launch
+from harness.audit.limits import Limits
+from harness.audit.reading import attempts, read
+from harness.kernels import frontend
+from harness.kernels.kept import kept
+
+_SECONDS = 20  # of the processor, for one kernel
+_answers = 1
+_CODE = "".join(
+    file.read_text()
+    for file in sorted(Path(__file__).parent.glob("*.py"))
+    if file.stem not in ("worker", "run", "exceptions")
+)
+
+
+def audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
+    """One kernel, from disk where nothing has changed."""
+    module = world.module(kernel.module)
+    assert module is not None
+    loaded = world.kernel(kernel.module, kernel.name)
+    words = [
+        loaded.cache_key,
+        known.text,
+        _CODE,
+        frontend._CODE,
+        repr(kernel.launches),
+        module.path,
+    ]
+    key = hashlib.sha256("\0".join(words).encode()).hexdigest()
+    return kept("audits", key, lambda: _audited(module, loaded, kernel, known))
+
+
+def _audited(module: loading.Module, loaded: object, kernel: Kernel, known: Limits) -> Audited:
+    findings: dict[tuple[str, int], Finding] = {}
+    reasons: set[str] = set()
+    accesses, error = 0, ""
+    tried: list[list[Parameter]] = []
+    launches: Sequence[Launch | None] = kernel.launches[:2] or (None,)
+    for launch in launches:
+        for flags in (True, False):
+            made = arguments.parameters(module, kernel.node, launch, known, flags)
+            if made in tried:
+                continue
+            tried.append(made)
+            case = None
+            for one in attempts(made):
+                try:
+                    case = Case(read(loaded, one), one, launch, known)
+                    break
+                except Exception as refused:
+                    error = error or _short(refused)
+            if case is None:
+                continue
+            accesses = max(accesses, len(case.reading.accesses))
+            found, why = examined(case, kernel.module)
+            reasons |= why
+            new = [one for one in found if _nearer(one[0], findings)]
+            for finding in confirmed(loaded, case, new) if new else ():
+                findings[finding.file, finding.line] = finding
+    if not accesses and error:
+        reasons.add(f"Triton does not take the arguments that are guessed: {error}")
+    verdict = Verdict.WRAPS if findings else Verdict.UNTOLD if reasons else Verdict.SAFE
+    return Audited(
+        kernel.name,
+        kernel.module,
+        module.path,
+        kernel.node.lineno,
+        verdict,
+        accesses,
+        tuple(sorted(findings.values(), key=lambda one: one.nearness)),
+        tuple(sorted(reasons)),
+    )
+
+
+def _nearer(finding: Finding, known: dict[tuple[str, int], Finding]) -> bool:
+    """Not known yet, or known for a larger load, or never seen in a run."""
+    before = known.get((finding.file, finding.line))
+    if before is None:
+        return True
+    if before.confirmed == CONFIRMED:
+        return False
+    return finding.nearness < before.nearness
+
+
+def _short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:160]
+
+
+def main() -> None:
+    sys.setrecursionlimit(20_000)
+    warnings.simplefilter("ignore")
+    global _answers
+    processes.die_with(os.getppid())
+    asked = json.load(sys.stdin)
+    # Triton and what it is made of print what they like: answers have a pipe of their own.
+    _answers = os.dup(1)
+    os.dup2(2, 1)
+    known = limits.read(Path(asked["limits"]))
+    world = loading.World(Path(asked["place"]))
+    kernels = collected(world)
+    asked_for = [one for one in kernels if _is_meant(one, asked["targets"])]
+    os.write(_answers, (json.dumps({"kernels": len(asked_for)}) + "\n").encode())
+    for kernel in asked_for:
+        if kernel.is_helper:
+            _say(_helper(world, kernel))
+    chosen = [one for one in asked_for if not one.is_helper]
+    chosen.sort(
+        key=lambda one: hashlib.sha256(one.name.encode()).digest()
+    )  # no lane has all of a kind
+    jobs = asked["jobs"]
+    lanes = [chosen[lane::jobs] for lane in range(jobs)]
+    children = []
+    own = os.getpid()
+    for lane in lanes:
+        child = os.fork()
+        if not child:
+            processes.die_with(own)
+            _lane(world, lane, known)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    os._exit(0)  # what a release's statements left behind is not worth an orderly end
+
+
+def _is_meant(kernel: Kernel, targets: Sequence[str]) -> bool:
+    """By a kernel's name, its module, a folder on the way, or its file."""
+    path = kernel.module.replace(".", "/")
+    return not targets or any(
+        target == kernel.name
+        or kernel.module == target
+        or kernel.module.startswith(f"{target}.")
+        or target in kernel.module.split(".")
+        or target.removesuffix(".py").endswith(path)
+        or target == f"{kernel.module}:{kernel.name}"
+        for target in targets
+    )
+
+
+def _lane(world: loading.World, kernels: list[Kernel], known: Limits) -> None:
+    """Each kernel in turn; a fork that Triton ends is followed by another one."""
+    left = list(kernels)
+    while left:
+        done_read, done_write = os.pipe()
+        own, child = os.getpid(), os.fork()
+        if not child:
+            processes.die_with(own)
+            for kernel in left:
+                signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+                _say(_safely(world, kernel, known))
+                os.write(done_write, b".")
+            os._exit(0)
+        os.close(done_write)
+        done = 0
+        while chunk := os.read(done_read, 4096):
+            done += len(chunk)
+        os.close(done_read)
+        _, status = os.waitpid(child, 0)
+        if done < len(left):
+            slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+            why = f"it takes more than {_SECONDS} s" if slow else "reading it ends the process"
+            _say(_untold(world, left[done], why))
+        left = left[done + 1 :]
+
+
+def _safely(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
+    try:
+        return audited(world, kernel, known)
+    except Exception as error:
+        return _untold(world, kernel, _short(error))
+
+
+def _untold(world: loading.World, kernel: Kernel, reason: str) -> Audited:
+    module = world.module(kernel.module)
+    path = module.path if module is not None else ""
+    return Audited(
+        kernel.name, kernel.module, path, kernel.node.lineno, Verdict.UNTOLD, 0, (), (reason,)
+    )
+
+
+def _helper(world: loading.World, kernel: Kernel) -> Audited:
+    module = world.module(kernel.module)
+    assert module is not None
+    return Audited(
+        kernel.name, kernel.module, module.path, kernel.node.lineno, Verdict.SAFE, 0,
+        helper_of=",".join(sorted(kernel.callers)), last=kernel.node.end_lineno or 0,
+    )  # fmt: skip
+
+
+def _say(one: Audited) -> None:
+    line = pickle.dumps(one).hex() + "\n"
+    os.write(_answers, line.encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`unfix audit`: every kernel of a release, where its integers wrap."""

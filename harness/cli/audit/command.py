@@ -1,0 +1,53 @@
+"""`unfix audit`: every kernel of a release, and where an integer wraps before an address."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.cli import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "unfix audit [TARGET…] [--release R | --from PATH] [OPTIONS]\n"
+        "       unfix audit [TARGET…] --diff A..B\n"
+        "       unfix audit [TARGET…] --upstream N"
+    )
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="a kernel, a module, a file, or a folder of kernels such as moe (default: all)",
+    )
+    parser.add_argument(
+        "--release",
+        metavar="R",
+        help="a managed release (default: the newest), or 'all': since when each finding lives",
+    )
+    parser.add_argument(
+        "--from", dest="place", type=Path, metavar="PATH", help="a checkout, a wheel or a folder"
+    )
+    parser.add_argument(
+        "--diff", default="", metavar="A..B", help="only what B has and A had not: releases, paths"
+    )
+    parser.add_argument("--limits", type=Path, metavar="FILE", help="another file of limits")
+    parser.add_argument(
+        "--exceptions", type=Path, metavar="FILE", help="another file of known findings"
+    )
+    parser.add_argument(
+        "--upstream", type=int, metavar="N", help="the text for a report of finding N, in Markdown"
+    )
+    parser.add_argument("--all", action="store_true", help="list every finding and every kernel")
+    parser.add_argument("-j", "--jobs", type=int, default=2, metavar="N", help="processes (2)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="for code scanning")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
+    options.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from harness.cli.audit import running
+
+    return running.run(arguments)

@@ -1,0 +1,94 @@
+"""A small release: a folder with a few kernels and the functions that launch them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.audit.run import Audit, audit
+from harness.releases.managed import BASE
+
+LIMITS = Path(__file__).parents[2] / "harness" / "audit" / "limits.yaml"
+KERNELS = """
+import torch
+import triton
+import triton.language as tl
+
+from sglang.nowhere import is_rare
+
+WIDTH = 64 if is_rare() else 128
+
+
+@triton.jit
+def row_in_32_bits(x_ptr, out_ptr, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    value = tl.load(x_ptr + row.to(tl.int64) * stride + columns)
+    tl.store(out_ptr + row * stride + columns, value)
+
+
+@triton.jit
+def masked_away(x_ptr, rows, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + row * stride, 1, mask=row < 1000)
+
+
+@triton.jit
+def early_return(x_ptr, rows, stride):
+    row = tl.program_id(0)
+    if row >= 1000:
+        return
+    tl.store(x_ptr + row * stride, 1)
+
+
+@triton.jit
+def carried(x_ptr, rows, stride):
+    at = 0
+    for step in range(rows):
+        tl.store(x_ptr + at, 1)
+        at += stride
+
+
+@triton.jit
+def scaled(row, stride):
+    return row * stride
+
+
+@triton.jit
+def through_a_helper(x_ptr, stride):
+    tl.store(x_ptr + scaled(tl.program_id(0), stride), 1)
+
+
+@triton.jit
+def of_what_it_loads(x_ptr, zebras_ptr, stride):
+    zebra = tl.load(zebras_ptr + tl.program_id(0))
+    tl.store(x_ptr + zebra * stride, 1)
+
+
+def launch(x: torch.Tensor, zebras: torch.Tensor):
+    tokens = x.shape[0]
+    out = torch.empty((tokens, 32, WIDTH), dtype=torch.int32)
+    row_in_32_bits[(tokens,)](x, out, out.stride(0), BLOCK=64)
+    masked_away[(triton.cdiv(tokens, 64),)](out, tokens, out.stride(0), BLOCK=64)
+    early_return[(tokens,)](out, tokens, out.stride(0))
+    carried[(1,)](out, tokens, out.stride(0))
+    through_a_helper[(tokens,)](out, out.stride(0))
+    of_what_it_loads[(tokens,)](out, zebras, out.stride(0))
+"""
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release")
+    package = folder / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "kernels.py").write_text(KERNELS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small(release: Path) -> Audit:
+    if not BASE.is_current():
+        pytest.skip("the releases' base is not installed here")
+    return audit(release, "small", LIMITS, (), 1, lambda said: None)

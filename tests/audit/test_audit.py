@@ -1,0 +1,122 @@
+"""What an audit says of kernels whose every launch can be worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.audit.findings import Audited, Finding, Verdict
+from harness.audit.run import Audit
+from harness.cli.kinds import find_reports
+from harness.cli.main import main
+
+ROW = 32 * 128  # of `out`, as the launching function makes it
+
+
+def kernel(audit: Audit, name: str) -> Audited:
+    [found] = [one for one in audit.kernels if one.kernel == name]
+    return found
+
+
+def only_finding(audit: Audit, name: str) -> Finding:
+    [found] = kernel(audit, name).findings
+    return found
+
+
+def test_a_row_in_32_bits_wraps_at_the_very_row(small: Audit) -> None:
+    found = only_finding(small, "row_in_32_bits")
+    assert found.text == "tl.store(out_ptr + row * stride + columns, value)"
+    assert found.grows == "x.shape[0]"
+    assert found.threshold == 2**31 // ROW + 1
+    assert found.confirmed == "confirmed"
+
+
+@pytest.mark.parametrize("name", ["masked_away", "early_return"])
+def test_what_a_condition_keeps_small_is_safe(small: Audit, name: str) -> None:
+    assert kernel(small, name).verdict is Verdict.SAFE
+
+
+def test_a_number_that_a_loop_carries_is_followed(small: Audit) -> None:
+    found = only_finding(small, "carried")
+    assert abs(found.threshold - 2**31 // ROW) <= 2
+
+
+def test_a_helper_is_judged_by_its_callers(small: Audit) -> None:
+    found = only_finding(small, "through_a_helper")
+    assert found.text == "return row * stride"
+    assert found.confirmed == "confirmed"
+    assert kernel(small, "scaled").verdict is Verdict.WRAPS
+
+
+def test_what_nothing_bounds_cannot_be_told(small: Audit) -> None:
+    found = kernel(small, "of_what_it_loads")
+    assert found.verdict is Verdict.UNTOLD
+    assert found.reasons == ("what zebras_ptr holds",)
+
+
+def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main(["audit", *words])
+    return code, capsys.readouterr().out
+
+
+def test_a_difference_is_what_is_new_alone(
+    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tmp_path / "before" / "sglang" / "srt"
+    before.mkdir(parents=True)
+    text = (release / "sglang" / "srt" / "kernels.py").read_text()
+    mended = text.replace("out_ptr + row * stride", "out_ptr + row.to(tl.int64) * stride")
+    assert mended != text
+    (before / "moved.py").write_text(mended)
+    code, out = call(["--diff", f"{before.parents[1]}..{release}", "--json", "-j", "1"], capsys)
+    [found] = json.loads(out)["findings"]
+    assert code == 1
+    assert found["kernel"] == "row_in_32_bits"
+    code, out = call(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
+    assert code == 0
+    assert json.loads(out)["findings"] == []
+
+
+def test_an_exception_expires_with_its_line(
+    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = only_finding(small, "carried")
+    file = tmp_path / "exceptions.yaml"
+    because = "because: nobody has as many rows"
+    file.write_text(
+        f'- {{kernel: carried, line: "{found.text}", {because}}}\n'
+        f"- {{kernel: carried, line: at += 3, {because}}}\n"
+    )
+    words = ["audit", "--from", str(release), "--exceptions", str(file), "--json", "-j", "1"]
+    assert main(words) == 1
+    said = capsys.readouterr()
+    kernels = [one["kernel"] for one in json.loads(said.out)["findings"]]
+    assert "carried" not in kernels
+    assert "row_in_32_bits" in kernels
+    assert "has expired: carried has no such line any more: at += 3" in said.err
+
+
+def test_sarif_names_file_line_and_condition(small: Audit) -> None:
+    find_reports()
+    from reports.audit import sarif
+
+    [run] = json.loads(sarif.text(small))["runs"]
+    [result] = [one for one in run["results"] if "row_in_32_bits" in one["message"]["text"]]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "python/sglang/srt/kernels.py"
+    assert place["region"]["startLine"] == only_finding(small, "row_in_32_bits").line
+    assert result["level"] == "error"
+
+
+def test_the_page_shows_the_line_and_what_would_mend_it(small: Audit) -> None:
+    find_reports()
+    from reports.audit import page, upstream
+
+    found = only_finding(small, "row_in_32_bits")
+    text = page.html(dataclasses.replace(small, kernels=(kernel(small, "row_in_32_bits"),)))
+    assert f'<span class="here"><i>{found.line}</i>' in text
+    assert "from x.shape[0] = 524,289 on" in text
+    assert "`row.to(tl.int64)` in place of `row`" in upstream.text(found, "small")
