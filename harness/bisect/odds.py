@@ -43,7 +43,7 @@ class Count:
 class Hypothesis:
     toggles: Toggles  # none: nothing here has to do with it
     mask: int
-    prior: float
+    log_prior: float
     alone: bool = False  # each by itself, and not only together
 
     def within(self, mask: int) -> bool:
@@ -82,7 +82,7 @@ class Odds:
         # A symptom that shows less often than this may not show in so many runs.
         self.least = 1 - self.alpha ** (1 / repeat)
         self.log: list[tuple[int, bool]] = []  # each run's toggles, and whether it happened
-        self.counts: dict[Toggles, Count] = {}  # the same by set
+        self.counts: dict[int, Count] = {}  # the same by what was in
         self.bit = {name: 1 << i for i, name in enumerate(universe.toggles)}
         self.silent: Counter[Toggles] = Counter()  # runs that said nothing
 
@@ -130,24 +130,26 @@ class Odds:
         """What was seen with these in says nothing about the others."""
         mask = self._mask(toggles)
         self.log = [entry for entry in self.log if not entry[0] & mask]
-        self.counts = {s: count for s, count in self.counts.items() if not s & toggles}
+        self.counts = {s: count for s, count in self.counts.items() if not s & mask}
 
     # Searching
 
     def _hypotheses(self, suspects: Toggles) -> list[Hypothesis]:
         names = self.universe.ordered(suspects)
-        found = [Hypothesis(NOTHING, 0, PRIOR_NONE)]
+        found = [Hypothesis(NOTHING, 0, math.log(PRIOR_NONE))]
         for size in range(1, LARGEST + 1):
             count = math.comb(len(names), size)
             if not count or len(found) + 2 * count > HYPOTHESES:
                 break
+            together = math.log(PRIOR[size] / count)
             for chosen in itertools.combinations(names, size):
                 mask = sum(self.bit[name] for name in chosen)
                 toggles = frozenset(chosen)
                 if self.universe.fits(toggles):
-                    found.append(Hypothesis(toggles, mask, PRIOR[size] / count))
+                    found.append(Hypothesis(toggles, mask, together))
                 if size > 1:
-                    found.append(Hypothesis(toggles, mask, PRIOR_ANY[size] / count, alone=True))
+                    alone = math.log(PRIOR_ANY[size] / count)
+                    found.append(Hypothesis(toggles, mask, alone, alone=True))
         return found
 
     def _likeliest(self, suspects: Toggles) -> Search[tuple[Hypothesis, float]]:
@@ -155,14 +157,15 @@ class Odds:
         hypotheses = self._hypotheses(suspects)
         steps = math.ceil(math.log2(len(suspects) + 1)) + 1
         ends = self._runs() + self.silent.total() + self.repeat * steps
-        inside = [Count() for _ in hypotheses]  # of the runs in which each acts
+        inside = [(0, 0)] * len(hypotheses)  # runs in which each acts, and events of these
         total, met = Count(), 0
         while True:
             for mask, event in self.log[met:]:
                 total.add(event)
-                for hypothesis, count in zip(hypotheses, inside, strict=True):
+                for place, hypothesis in enumerate(hypotheses):
                     if hypothesis.within(mask):
-                        count.add(event)
+                        runs, events = inside[place]
+                        inside[place] = runs + 1, events + event
             met = len(self.log)
             weights = self._weights(hypotheses, inside, total)
             best = max(range(len(weights)), key=weights.__getitem__)
@@ -183,28 +186,30 @@ class Odds:
                 happened.append(None)
                 continue
             event = answer.shows == self.causes
-            self.log.append((self._mask(toggles), event))
-            self.counts.setdefault(toggles, Count()).add(event)
+            mask = self._mask(toggles)
+            self.log.append((mask, event))
+            self.counts.setdefault(mask, Count()).add(event)
             happened.append(event)
         return happened
 
     def _weights(
-        self, hypotheses: list[Hypothesis], inside: list[Count], total: Count
+        self, hypotheses: list[Hypothesis], inside: list[tuple[int, int]], total: Count
     ) -> list[float]:
         """The odds of each, by Bayes' rule."""
+        likely = {counts: self._likelihood(*counts, total) for counts in set(inside)}
         logs = [
-            math.log(hypothesis.prior) + self._likelihood(count, total)
-            for hypothesis, count in zip(hypotheses, inside, strict=True)
+            hypothesis.log_prior + likely[counts]
+            for hypothesis, counts in zip(hypotheses, inside, strict=True)
         ]
         highest = max(logs)
         odds = [math.exp(log - highest) for log in logs]
         every = sum(odds)
         return [value / every for value in odds]
 
-    def _likelihood(self, inside: Count, total: Count) -> float:
+    def _likelihood(self, runs: int, events: int, total: Count) -> float:
         """Of the runs in which a hypothesis acts, and of the others."""
-        acts = inside.runs, inside.events
-        not_acts = total.runs - inside.runs, total.events - inside.events
+        acts = runs, events
+        not_acts = total.runs - runs, total.events - events
         often, seldom = (acts, not_acts) if self.causes else (not_acts, acts)
         return likelihood(*often, *seldom, self.least)
 
@@ -236,7 +241,7 @@ class Odds:
         with_rates = [(hypotheses[i], weights[i], self._rates(hypotheses[i])) for i in likely]
         scored = []
         for place, toggles in enumerate(options):
-            tried = self.counts.get(toggles, Count()).runs + self.silent[toggles]
+            tried = self.counts.get(self._mask(toggles), Count()).runs + self.silent[toggles]
             if tried < self.repeat:
                 scored.append((-self._worth(toggles, with_rates), tried, place, toggles))
         scored.sort(key=lambda entry: entry[:3])
@@ -245,8 +250,8 @@ class Odds:
     def _rates(self, hypothesis: Hypothesis) -> tuple[float, float]:
         """How often the event is expected with the hypothesis' toggles in, and without."""
         runs = events = other_runs = other_events = 0
-        for toggles, count in self.counts.items():
-            if hypothesis.within(self._mask(toggles)) == self.causes:
+        for mask, count in self.counts.items():
+            if hypothesis.within(mask) == self.causes:
                 runs, events = runs + count.runs, events + count.events
             else:
                 other_runs, other_events = other_runs + count.runs, other_events + count.events

@@ -11,8 +11,8 @@ from harness.checking.violations import OutOfBounds, Violation, Wrapped
 from harness.compiled import arena, triton_side
 from harness.compiled.launching import Given, Launched
 from harness.compiled.twins import BITS
+from harness.native.lanes import Site
 from harness.native.layout import Report
-from harness.native.lowering import Site
 from harness.native.wraps import integer_name
 
 

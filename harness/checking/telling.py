@@ -23,8 +23,8 @@ from harness.checking.violations import (
 )
 from harness.kernels import Source
 from harness.native.formats import size_of
+from harness.native.lanes import Site
 from harness.native.layout import Fault, Report
-from harness.native.lowering import Site
 from harness.native.wraps import integer_name
 
 _PAST = {"read": "read", "write": "wrote", "update": "updated"}

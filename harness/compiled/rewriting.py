@@ -19,7 +19,7 @@ from harness.compiled.twins import SYMBOLS, Part, Parts, Twins
 from harness.compiled.vectors import Runs
 from harness.kernels import flow
 from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
-from harness.native.lowering import Site
+from harness.native.lanes import Site
 
 OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's
 _WIDEST = 16  # lanes that one report looks at

@@ -26,7 +26,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 from harness.compiled import rewriting
 from harness.kernels import parsing, printing
 from harness.kernels.graph import Source
-from harness.native.lowering import Site
+from harness.native.lanes import Site
 from harness.patching import kernels as patching
 
 KEY = "unfix"  # in a compiled kernel's metadata

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +14,8 @@ from typing import TypeVar
 from harness import paths
 
 Made = TypeVar("Made")
+_DAY = 86400.0
+_MONTH = 30 * _DAY
 
 
 def kept(what: str, key: str, make: Callable[[], Made]) -> Made:
@@ -30,6 +33,19 @@ def is_kept(what: str, key: str) -> bool:
     return _place(what, key).exists()
 
 
+def forget_old() -> None:
+    """Once a day, by whoever writes: what nobody has read for a month goes."""
+    folder, now = paths.state() / "kernels", time.time()
+    looked = folder / "looked-through"
+    if looked.exists() and now - looked.stat().st_mtime < _DAY:
+        return
+    looked.touch()
+    for file in folder.glob("*/??/*"):
+        with contextlib.suppress(OSError):  # somebody else forgets it, too
+            if now - max(file.stat().st_atime, file.stat().st_mtime) > _MONTH:
+                file.unlink()
+
+
 def _place(what: str, key: str) -> Path:
     return paths.state() / "kernels" / what / key[:2] / key
 
@@ -41,3 +57,4 @@ def _put(place: Path, content: bytes) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     os.replace(name, place)
+    forget_old()

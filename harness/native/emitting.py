@@ -33,7 +33,9 @@ class Wraps(Protocol):
     ) -> str: ...
 
 
-class Emitter(Protocol):
+class Values(Protocol):
+    """Where the values of a kernel are."""
+
     exact: bool
     code: Function
     addressing: Addressing
@@ -58,6 +60,11 @@ class Emitter(Protocol):
     def held(self, *values: Value) -> None: ...
     def kept(self, base: str) -> str: ...
     def made(self, result: Value, room: str) -> None: ...
+
+
+class Emitter(Values, Protocol):
+    """And what is done with them."""
+
     def operation(self, operation: Operation) -> None: ...
 
     def access(

@@ -9,28 +9,28 @@ from collections.abc import Callable
 from math import prod
 
 from harness.kernels.graph import Operation, Value
-from harness.native.emitting import Emitter, Known, Lane
+from harness.native.emitting import Known, Lane, Values
 from harness.native.formats import Refused, literal, llvm_type, stored_type
 
-View = Callable[[Emitter, Operation, Value, str, Known], Lane]
+View = Callable[[Values, Operation, Value, str, Known], Lane]
 
 
-def _splat(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _splat(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     return own.lane(operation.operands[0], "0", known)
 
 
-def _same(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _same(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     return own.lane(operation.operands[0], index, known)
 
 
-def _range(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _range(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     kind = llvm_type(value.kind.element)
     place = index if kind == "i64" else own.code.let(f"trunc i64 {index} to {kind}")
     start = operation.number("start")
     return (own.code.let(f"add {kind} {place}, {start}") if start else place), None
 
 
-def _constant(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _constant(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     text = operation.attributes["value"]
     inner = text[text.index("<") + 1 : text.index("> : tensor")].strip()
     element = value.kind.element
@@ -46,7 +46,7 @@ def _constant(own: Emitter, operation: Operation, value: Value, index: str, know
     return own.load_lane(own.code.at(name, stored, 0), element, index), None
 
 
-def _index(own: Emitter, parts: list[tuple[str, int]]) -> str:
+def _index(own: Values, parts: list[tuple[str, int]]) -> str:
     """A sum of coordinates, each times its stride."""
     total = "0"
     for coordinate, stride in parts:
@@ -57,7 +57,7 @@ def _index(own: Emitter, parts: list[tuple[str, int]]) -> str:
     return total
 
 
-def coordinate(own: Emitter, index: str, shape: tuple[int, ...], axis: int) -> str:
+def coordinate(own: Values, index: str, shape: tuple[int, ...], axis: int) -> str:
     below = prod(shape[axis + 1 :])
     if shape[axis] == 1:
         return "0"
@@ -65,7 +65,7 @@ def coordinate(own: Emitter, index: str, shape: tuple[int, ...], axis: int) -> s
     return over if axis == 0 else own.code.let(f"urem i64 {over}, {shape[axis]}")
 
 
-def _broadcast(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _broadcast(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     source, shape = operation.operands[0], value.kind.shape
     inner = source.kind.shape
     parts = [
@@ -76,7 +76,7 @@ def _broadcast(own: Emitter, operation: Operation, value: Value, index: str, kno
     return own.lane(source, _index(own, parts), known)
 
 
-def _transposed(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _transposed(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     source, shape = operation.operands[0], value.kind.shape
     inner = source.kind.shape
     parts = [
@@ -87,7 +87,7 @@ def _transposed(own: Emitter, operation: Operation, value: Value, index: str, kn
 
 
 def _either(
-    own: Emitter, operation: Operation, second: str, places: list[str], known: Known
+    own: Values, operation: Operation, second: str, places: list[str], known: Known
 ) -> Lane:
     pairs = [
         own.lane(operand, place, known)
@@ -102,27 +102,27 @@ def _either(
     return value, code.let(f"select i1 {second}, i32 {twins[1]}, i32 {twins[0]}")
 
 
-def _joined(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _joined(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     second = own.code.let(f"trunc i64 {index} to i1")
     place = own.code.let(f"lshr i64 {index}, 1")
     return _either(own, operation, second, [place, place], known)
 
 
-def _split(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _split(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     place = own.code.let(f"shl i64 {index}, 1")
     if value is operation.results[1]:
         place = own.code.let(f"or i64 {place}, 1")
     return own.lane(operation.operands[0], place, known)
 
 
-def _together(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _together(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     first = operation.operands[0].kind.lanes
     second = own.code.let(f"icmp uge i64 {index}, {first}")
     place = own.code.let(f"urem i64 {index}, {first}")
     return _either(own, operation, second, [place, place], known)
 
 
-def _gathered(own: Emitter, operation: Operation, value: Value, index: str, known: Known) -> Lane:
+def _gathered(own: Values, operation: Operation, value: Value, index: str, known: Known) -> Lane:
     source, indices = operation.operands
     axis, inner = operation.number("axis"), source.kind.shape
     at, _ = own.lane(indices, index, known)

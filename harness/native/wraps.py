@@ -7,7 +7,7 @@ a lane that is on goes through the address; so a wrap that is masked, or only st
 from __future__ import annotations
 
 from harness.kernels.graph import Operation, Value
-from harness.native.emitting import Emitter, Lane
+from harness.native.emitting import Lane, Values
 from harness.native.formats import llvm_type, name_of
 
 _SYMBOLS = {
@@ -20,7 +20,7 @@ _SYMBOLS = {
 
 
 class Wraps:
-    def __init__(self, own: Emitter) -> None:
+    def __init__(self, own: Values) -> None:
         self._own = own
         self.scalars: dict[Value, str] = {}
         self.buffers: dict[Value, str] = {}
