@@ -7,6 +7,7 @@ import gc
 import sys
 from typing import Any
 
+MANY = 30  # forks
 _HUGE = 1 << 21  # bytes of a large page
 _COLLAPSE = 25  # MADV_COLLAPSE: what lies in small pages goes into large ones, now
 
@@ -26,11 +27,13 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    _enlarge_pages()
 
 
-def _enlarge_pages() -> None:
-    """Copying the page table is half of what a fork costs. Some kernels cannot: then it stays."""
+def enlarge_pages() -> None:
+    """Make each fork half as long, by a shorter page table, for what `MANY` of them take.
+
+    Where the kernel cannot, they stay as they are.
+    """
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     with open("/proc/self/maps") as maps:

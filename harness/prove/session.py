@@ -48,6 +48,7 @@ class Session(Generic[Told]):
         self.listener = body.Listener()
         self.problems: list[str] = []
         self._running: dict[int, tuple[Order, int, float]] = {}  # by the keeper's pidfd
+        self._forks = 0
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.pluginmanager.register(self.listener)
@@ -135,6 +136,9 @@ class Session(Generic[Told]):
             self.line.close()
             return test()
 
+        self._forks += 1
+        if self._forks == forking.MANY:
+            forking.enlarge_pages()
         pid = keeper.start(alone, keeper.Place(self.folder, order, toggles))
         self._running[os.pidfd_open(pid)] = order, pid, time.monotonic()
 
