@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ast_grep_py import SgNode
 
+from harness.errors import UnfixError
 from harness.matching.states import form
 from harness.registry.files import edit_problem
 from harness.registry.schema import Edit
@@ -240,7 +241,7 @@ class Telling:
                 for text, source in (("fixed", self.fixed), ("buggy", self.buggy))
                 for side in (edit.fixed, edit.buggy)
             }
-        except Exception:
+        except UnfixError:  # no pattern; whatever else happens is ours to hear of
             return False
         return (
             places["fixed", edit.fixed] == [fixed]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ast_grep_py import SgNode, SgRoot
 
 from harness.adopt.forms import differences
+from harness.errors import UnfixError
 from harness.registry.files import edit_problem
 from harness.registry.schema import Edit
 from harness.syntax.patterns import STAND_IN, as_code, metavariables, span
@@ -42,7 +43,7 @@ def _one(ours: Edit, theirs: Edit) -> Edit | None:
     edit = Edit(fixed=forms[0], buggy=forms[1], target=ours.target)
     try:
         return edit if pairs[0] == pairs[1] and not edit_problem(edit) else None
-    except Exception:
+    except UnfixError:  # no pattern; whatever else happens is ours to hear of
         return None
 
 

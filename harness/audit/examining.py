@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.audit.arguments import Parameter
+from harness.audit.conditions import Wrap, Wraps
 from harness.audit.findings import Finding, Reach
 from harness.audit.host import Expression, Launch, evaluated, symbols, words
 from harness.audit.intervals import Range, exactly
 from harness.audit.limits import Limits, Model, Quantity
-from harness.audit.ranges import Ranges, World, Wrap
+from harness.audit.ranges import Ranges, World
 from harness.audit.shape import Shape
 from harness.kernels.graph import Graph, Operation, Value
 
@@ -141,11 +142,11 @@ class Case:
         return {name: self.limits.quantities[name].usual for name in self.used}
 
     def wraps(self, at: Mapping[str, int], ranged: bool = False) -> list[Wrap]:
-        return list(Ranges(self.reading, self.world(at, ranged)).wraps())
+        return list(Wraps(Ranges(self.reading, self.world(at, ranged))).found())
 
     def wraps_at(self, at: Mapping[str, int], place: Place) -> Wrap | None:
-        ranges = Ranges(self.reading, self.world(at, False))
-        return next((one for one in ranges.wraps((place.file, place.line)) if one.known), None)
+        wraps = Wraps(Ranges(self.reading, self.world(at, False)))
+        return next((one for one in wraps.found((place.file, place.line)) if one.known), None)
 
 
 def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int]]], set[str]]:

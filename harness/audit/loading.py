@@ -121,10 +121,12 @@ class Names(dict[str, Any]):
         code = compile(ast.Module(body, []), self._module.path, "exec", dont_inherit=True)
         try:
             exec(code, self)
-        except Exception:  # a stand-in takes the place of whatever it would have bound
+        except Exception as error:  # a stand-in takes the place of whatever it would have bound
             for name in _bound(statement):
                 if name not in self:
-                    self[name] = StandIn(f"{self._module.__name__}.{name}")
+                    whole = f"{self._module.__name__}.{name}"
+                    self._world.problems.setdefault(whole, f"{type(error).__name__}: {error}")
+                    self[name] = StandIn(whole)
 
     def _import(
         self, name: str, globals: Any = None, locals: Any = None, froms: Any = (), level: int = 0
@@ -139,7 +141,8 @@ class Names(dict[str, Any]):
             return self._world.package(name if froms else PACKAGE, froms or ())
         try:
             return builtins.__import__(name, globals, None, froms or (), 0)
-        except Exception:
+        except Exception as error:  # a package may fail in any way where its device is missing
+            self._world.problems.setdefault(name, f"{type(error).__name__}: {error}")
             return StandIn(name)
 
 
@@ -149,6 +152,7 @@ class World:
     def __init__(self, place: Path) -> None:
         self.place, self.root = place, opened(place)
         self._modules: dict[str, Module | None] = {}
+        self.problems: dict[str, str] = {}  # why a name is stood in for
 
     def module(self, name: str) -> Module | None:
         if name not in self._modules:
@@ -180,7 +184,8 @@ class World:
         while found is not None and not isinstance(found, JITFunction):
             found = getattr(found, "fn", None)
         if found is None:
-            raise Lacking(f"{module}:{name} does not become a kernel here")
+            why = self.problems.get(f"{module}.{name}", "")
+            raise Lacking(f"{module}:{name} does not become a kernel here" + f": {why}" * bool(why))
         self._settle(found, set())
         return found
 

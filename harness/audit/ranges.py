@@ -8,15 +8,15 @@ and single numbers when one launch is looked for that wraps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.audit.intervals import BINARY, Range, exactly, union
-from harness.audit.shape import ACCESSES, SAME, Shape
-from harness.kernels.flow import OVERFLOWING, terminator
+from harness.audit.shape import SAME, Shape
+from harness.kernels.flow import terminator
 from harness.kernels.graph import Operation, Region, Value
 
-_HUGE = 1 << 62
+HUGE = 1 << 62
 
 
 def span_of(value: Value, signed: bool = True) -> tuple[int, int]:
@@ -24,19 +24,6 @@ def span_of(value: Value, signed: bool = True) -> tuple[int, int]:
     if bits == 1:
         return 0, 1
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Wrap:
-    """An operation whose true result is more than its type holds, on its way into accesses."""
-
-    operation: Operation
-    range: Range
-    access: Operation
-
-    @property
-    def known(self) -> bool:
-        return not self.range.why
 
 
 @dataclass(slots=True)
@@ -53,7 +40,7 @@ class Ranges:
     """The ranges of one graph in one world; each is made when it is first asked for."""
 
     def __init__(self, reading: Shape, world: World) -> None:
-        self.reading, self._world = reading, world
+        self.reading, self.world = reading, world
         self._of: dict[Value, Range] = {}
 
     def get(self, value: Value) -> Range:
@@ -67,7 +54,7 @@ class Ranges:
     def _new(self, value: Value) -> Range:
         place = self.reading.places.get(value)
         if place is not None:
-            known = self._world.parameters.get(place)
+            known = self.world.parameters.get(place)
             return known or self._anything(value, f"what {value.name or 'an argument'} may be")
         maker = self.reading.makers.get(value)
         if maker is None:
@@ -192,7 +179,7 @@ class Ranges:
     # One value
 
     def _anything(self, value: Value, why: str) -> Range:
-        low, high = span_of(value) if value.kind.is_integer else (-_HUGE, _HUGE)
+        low, high = span_of(value) if value.kind.is_integer else (-HUGE, HUGE)
         return Range(low, high, frozenset({why}))
 
     def made(self, operation: Operation, result: Value, get: Callable[[Value], Range]) -> Range:
@@ -212,11 +199,11 @@ class Ranges:
         if name in SAME:
             return get(operation.operands[0])
         if name == "arith.constant":
-            return _constant(operation, result)
+            return constant(operation, result)
         if name == "tt.get_program_id":
-            return self._world.programs[_axis(operation)]
+            return self.world.programs[_axis(operation)]
         if name == "tt.get_num_programs":
-            side = self._world.programs[_axis(operation)]
+            side = self.world.programs[_axis(operation)]
             return Range(side.high + 1, side.high + 1, side.why)
         if name == "tt.make_range":
             return Range(
@@ -258,8 +245,8 @@ class Ranges:
         if result.kind.bits <= 1:
             return Range(0, 1)
         place = self.reading.origins.get(operation.operands[0])
-        if place is not None and place in self._world.contents:
-            known = self._world.contents[place]
+        if place is not None and place in self.world.contents:
+            known = self.world.contents[place]
             low, high = span_of(result)
             return Range(max(low, known.low), min(high, known.high), known.why)
         name = "memory"
@@ -267,187 +254,13 @@ class Ranges:
             name = self.reading.graph.parameters[place].name or name
         return self._anything(result, f"what {name} holds")
 
-    # Backwards: what must hold for an access to happen
-
-    def wraps(self, at: tuple[str, int] | None = None) -> Iterator[Wrap]:
-        """Of each access: the operations that leave their type in lanes that may be on."""
-        for access, conditions in self.reading.accesses:
-            suspects = [
-                one
-                for one in self.reading.reached[access]
-                if (at is None or (one.source.file, one.source.line) == at)
-                and self._leaves(one, self.get)
-            ]
-            if not suspects:
-                continue
-            bounds = self._bounds(access, conditions)
-            if bounds is None:
-                if not self._world.every:
-                    continue  # it does not happen in this launch
-                bounds = {}  # with the constants at hand: that proves nothing of others
-            refined = Refined(self, bounds).get
-            for operation in suspects:
-                left = self._leaves(operation, refined)
-                if left is not None and not self._follows(operation, refined):
-                    yield Wrap(operation, left, access)
-
-    def _follows(self, operation: Operation, get: Callable[[Value], Range]) -> bool:
-        """Whether it only goes on with what has wrapped before."""
-        makers = (self.reading.makers.get(self.reading.root(one)) for one in operation.operands)
-        return any(
-            one is not None and one.name in OVERFLOWING and self._leaves(one, get) is not None
-            for one in makers
-        )
-
-    def _leaves(self, operation: Operation, get: Callable[[Value], Range]) -> Range | None:
-        result = operation.result
-        true = self.true(operation, result, get)
-        signed = self.reading.addressing.signed.get(result, True)
-        low, high = span_of(result, signed)
-        if not signed and operation.name == "arith.subi":
-            low = -_HUGE  # a difference that is masked is below zero now and then
-        if result.kind.bits >= 64 or result.kind.bits == 1:
-            return None
-        return true if true.high > high or true.low < low else None
-
-    def _bounds(
-        self, access: Operation, conditions: tuple[tuple[Value, bool], ...]
-    ) -> dict[Value, tuple[int, int]] | None:
-        bounds: dict[Value, tuple[int, int]] = {}
-        mask = _mask(access)
-        given = (*conditions, *(((mask, True),) if mask is not None else ()))
-        for value, holds in given:
-            if not self._assume(value, holds, bounds, 0):
-                return None
-        return bounds
-
-    def _assume(
-        self, value: Value, holds: bool, bounds: dict[Value, tuple[int, int]], depth: int
-    ) -> bool:
-        """Narrow what a condition speaks of; whether it can hold at all."""
-        if depth > 30:
-            return True
-        value = self.reading.root(value)
-        maker = self.reading.makers.get(value)
-        if maker is None:
-            return True
-        if maker.name == "arith.constant":
-            known = _constant(maker, value)
-            return not (known.low == known.high and bool(known.high) != holds)
-        if (maker.name == "arith.andi" and holds) or (maker.name == "arith.ori" and not holds):
-            return all(self._assume(one, holds, bounds, depth + 1) for one in maker.operands)
-        if maker.name == "arith.xori":
-            left, right = maker.operands
-            known = self.get(right)
-            if known.low == known.high:
-                return self._assume(left, holds != bool(known.low), bounds, depth + 1)
-        if maker.name == "arith.select" and holds:
-            condition, true, false = maker.operands
-            other = self.get(false)
-            if other.high == 0 and other.low == 0:
-                both = (condition, true)
-                return all(self._assume(one, True, bounds, depth + 1) for one in both)
-        if maker.name == "arith.cmpi":
-            return self._compare(maker, holds, bounds)
-        return True
-
-    def _compare(self, maker: Operation, holds: bool, bounds: dict[Value, tuple[int, int]]) -> bool:
-        word = _predicate(maker)
-        if not holds:
-            word = _OPPOSITE.get(word, "")
-        left, right = maker.operands
-        word = word.replace("u", "s") if word[:1] == "u" else word
-        if word in ("sgt", "sge"):
-            left, right, word = right, left, {"sgt": "slt", "sge": "sle"}[word]
-        low, high = self.get(left), self.get(right)
-        if word in ("slt", "sle"):
-            less = 1 if word == "slt" else 0
-            if low.low > high.high - less and not low.why and not high.why:
-                return False
-            self._narrow(left, -_HUGE, high.high - less, bounds, 0)
-            self._narrow(right, low.low + less, _HUGE, bounds, 0)
-        elif word == "eq":
-            self._narrow(left, high.low, high.high, bounds, 0)
-            self._narrow(right, low.low, low.high, bounds, 0)
-        return True
-
-    def _narrow(
-        self, value: Value, low: int, high: int, bounds: dict[Value, tuple[int, int]], depth: int
-    ) -> None:
-        """Also of what it was made from: parts of a sum of no negatives are no larger than it."""
-        value = self.reading.root(value)
-        before = bounds.get(value, (-_HUGE, _HUGE))
-        bounds[value] = (max(low, before[0]), min(high, before[1]))
-        maker = self.reading.makers.get(value)
-        if maker is None or depth > 5 or high >= _HUGE:
-            return
-        if maker.name == "arith.addi":
-            left, right = maker.operands
-            self._narrow(left, -_HUGE, high - self.get(right).low, bounds, depth + 1)
-            self._narrow(right, -_HUGE, high - self.get(left).low, bounds, depth + 1)
-        elif maker.name == "arith.muli":
-            for one, other in (maker.operands, maker.operands[::-1]):
-                factor = self.get(other)
-                if factor.low > 0 and high >= 0:
-                    self._narrow(one, -_HUGE, high // factor.low, bounds, depth + 1)
-        elif maker.name == "arith.divsi":
-            one, other = maker.operands
-            factor = self.get(other)
-            if factor.low > 0 and high >= 0:
-                self._narrow(one, -_HUGE, (high + 1) * factor.high - 1, bounds, depth + 1)
-
-
-class Refined:
-    """Ranges where conditions hold."""
-
-    def __init__(self, ranges: Ranges, bounds: dict[Value, tuple[int, int]]) -> None:
-        self._ranges, self._bounds = ranges, bounds
-        self._of: dict[Value, Range] = {}
-
-    def get(self, value: Value) -> Range:
-        if value not in self._of:
-            reading = self._ranges.reading
-            found = self._of[value] = self._ranges.get(value)  # also against circles of loops
-            maker = reading.makers.get(value)
-            plain = maker is not None and not maker.regions and maker.name not in ACCESSES
-            if maker is not None and plain and value.kind.is_integer:
-                found = self._ranges.made(maker, value, self.get)
-            bound = self._bounds.get(reading.root(value))
-            if bound is not None:
-                found = found.at_most(bound[1]).at_least(bound[0])
-            self._of[value] = found
-        return self._of[value]
-
-
-def _mask(access: Operation) -> Value | None:
-    if access.name == "tt.atomic_cas":
-        return None
-    place = 1 if access.name == "tt.load" else 2
-    if len(access.operands) <= place:
-        return None
-    mask = access.operands[place]
-    return mask if mask.kind.element == "i1" else None
-
-
-def _predicate(operation: Operation) -> str:
-    words = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-    text = operation.attributes.get("predicate", "")
-    digits = text.split(":")[0].strip()
-    return words[int(digits)] if digits.isdigit() else text
-
-
-_OPPOSITE = {
-    "slt": "sge", "sle": "sgt", "sgt": "sle", "sge": "slt", "ult": "uge", "ule": "ugt",
-    "ugt": "ule", "uge": "ult", "ne": "eq", "eq": "ne",
-}  # fmt: skip
-
 
 def _axis(operation: Operation) -> int:
     text = operation.attributes.get("axis", "0").split(":")[0].strip()
     return {"x": 0, "y": 1, "z": 2}.get(text, int(text) if text.isdigit() else 0)
 
 
-def _constant(operation: Operation, result: Value) -> Range:
+def constant(operation: Operation, result: Value) -> Range:
     text = operation.attributes.get("value", "0").removeprefix("dense<").split(":")[0].strip("> ")
     if text in ("true", "false"):
         return exactly(int(text == "true"))

@@ -35,6 +35,12 @@ def masked_away(x_ptr, rows, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def masked_by_what_wraps(x_ptr, stride, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * stride + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, 1, mask=at < 1000)
+
+
+@triton.jit
 def early_return(x_ptr, rows, stride):
     row = tl.program_id(0)
     if row >= 1000:
@@ -71,6 +77,7 @@ def launch(x: torch.Tensor, zebras: torch.Tensor):
     out = torch.empty((tokens, 32, WIDTH), dtype=torch.int32)
     row_in_32_bits[(tokens,)](x, out, out.stride(0), BLOCK=64)
     masked_away[(triton.cdiv(tokens, 64),)](out, tokens, out.stride(0), BLOCK=64)
+    masked_by_what_wraps[(tokens,)](out, out.stride(0), BLOCK=64)
     early_return[(tokens,)](out, tokens, out.stride(0))
     carried[(1,)](out, tokens, out.stride(0))
     through_a_helper[(tokens,)](out, out.stride(0))

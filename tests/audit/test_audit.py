@@ -39,6 +39,13 @@ def test_what_a_condition_keeps_small_is_safe(small: Audit, name: str) -> None:
     assert kernel(small, name).verdict is Verdict.SAFE
 
 
+def test_a_mask_of_what_has_wrapped_keeps_nothing_away(small: Audit) -> None:
+    """Below zero is below the mask's end as well."""
+    found = only_finding(small, "masked_by_what_wraps")
+    assert abs(found.threshold - 2**31 // ROW) <= 2
+    assert found.confirmed == "confirmed"
+
+
 def test_a_number_that_a_loop_carries_is_followed(small: Audit) -> None:
     found = only_finding(small, "carried")
     assert abs(found.threshold - 2**31 // ROW) <= 2
