@@ -6,8 +6,8 @@ the shadow of what nobody wrote must know.
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -52,21 +52,21 @@ class HereOnly(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
-        if "device" in kwargs:
-            kwargs["device"] = _here(kwargs["device"])
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
+        if not kwargs:
+            kwargs = {}
+        elif "device" in kwargs or "pin_memory" in kwargs:
+            kwargs = {name: _MEANT.get(name, _same)(value) for name, value in kwargs.items()}
         name = getattr(func, "__name__", "")
-        if name in ("numpy", "__array__"):
-            self._leaves_sight(args[0])
-        elif name == "data_ptr" and args[0].device.type == "cpu":
-            # A kernel may be given the address in a table of addresses.
-            self._memory.storage_of(args[0], "a tensor whose address was asked for")
-        if name == "to" or func is torch.device:
-            args = tuple(_here(value) if index else value for index, value in enumerate(args))
-        elif name == "cuda" or name == "pin_memory":
-            return args[0]
+        if name in _OF_MEMORY:
+            if name in ("cuda", "pin_memory"):
+                return args[0]
+            if name == "to":
+                args = (args[0], *map(_here, args[1:]))
+            elif name != "data_ptr":
+                self._leaves_sight(args[0])
+            elif args[0].device.type == "cpu":
+                # A kernel may be given the address in a table of addresses.
+                self._memory.storage_of(args[0], "a tensor whose address was asked for")
         return func(*args, **kwargs)
 
     def _leaves_sight(self, tensor: torch.Tensor) -> None:
@@ -84,6 +84,14 @@ def _here(value: Any) -> Any:
     return value
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+_MEANT: dict[str, Callable[[Any], Any]] = {"device": _here, "pin_memory": lambda _: False}
+_OF_MEMORY = frozenset({"numpy", "__array__", "data_ptr", "to", "cuda", "pin_memory"})
+
+
 class Writes(TorchDispatchMode):  # type: ignore[misc]
     """Marks what torch itself writes, and poisons what is born empty."""
 
@@ -91,15 +99,22 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._memory = memory
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is traced here: to be kept from tracers takes longer than what is asked."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        grows = func.name() == "aten::resize_" and not args[0].numel()
+        # An operator lives as long as torch does; to hash one takes a call.
+        told = _TOLD.get(id(func)) or _tell(func)
+        empty = told.empty or (told.resizes and not args[0].numel())
         result = func(*args, **kwargs)
-        if func.name() in _EMPTY or grows:
+        if empty:
             self._born(result)
-        for place, name in _written(func):
+        for place, name in told.writes:
             value = args[place] if place is not None and place < len(args) else kwargs.get(name)
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(tensor, torch.Tensor):
@@ -121,11 +136,24 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
                 as_bytes(storage.unwritten, tensor).fill_(0)
 
 
-@functools.cache
-def _written(func: Any) -> tuple[tuple[int | None, str], ...]:
-    """The arguments that an operator writes into."""
-    return tuple(
+class _Told(NamedTuple):
+    """What there is to know of an operator."""
+
+    empty: bool  # its result is born empty
+    resizes: bool
+    writes: tuple[tuple[int | None, str], ...]  # the arguments that it writes into
+    operator: Any  # held, for its number
+
+
+_TOLD: dict[int, _Told] = {}
+
+
+def _tell(func: Any) -> _Told:
+    writes = tuple(
         (None if argument.kwarg_only else place, argument.name)
         for place, argument in enumerate(func._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+    name = func.name()
+    told = _TOLD[id(func)] = _Told(name in _EMPTY, name == "aten::resize_", writes, func)
+    return told

@@ -80,7 +80,7 @@ def test_both_kinds_of_layer_find_the_keys_of_the_same_tokens(
         assert full == adapter.full_slots(world, order), "a full layer lost its own numbers"
         for slots, seen in zip(full, adapter.used(metadata.swa_spec_metadata), strict=True):
             assert len(slots) == len(seen)
-            there = [place for place, slot in enumerate(slots) if world.sliding(slot)]
+            there = [place for place, slot in enumerate(world.sliding(slots)) if slot]
             assert max(seen) < world.sliding_slots, f"slot {max(seen)} of {world.sliding_slots}"
             assert world.names(swa_world.SLIDING_LAYER, [seen[place] for place in there]) == (
                 world.names(swa_world.FULL_LAYER, [slots[place] for place in there])
