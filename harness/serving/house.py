@@ -10,8 +10,10 @@ in live, in the fork alone. Only where no GPU is used: no fork can use a CUDA de
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import sys
@@ -25,6 +27,20 @@ from harness.lines import Line
 from harness.patching import boot, live
 from harness.serving import adaptations, keeper
 
+# What servers import once they run, each anew: half of a scheduler's start.
+LATE = (
+    "sglang.srt.arg_groups",
+    "sglang.srt.constrained.xgrammar_backend",
+    "sglang.srt.distributed.device_communicators",
+    "sglang.srt.dllm.algorithm",
+    "sglang.srt.entrypoints.openai.serving_responses",
+    "sglang.srt.layers.attention.torch_native_backend",
+    "sglang.srt.layers.attention.triton_backend",
+    "sglang.srt.mem_cache.rust_tree_core.adapter",
+    "sglang.kernels.ops.attention.decode_attention",
+    "sglang.kernels.ops.attention.extend_attention",
+    "uvicorn.protocols.http.h11_impl",
+)
 REFUSED = 97  # the exit code of a server that was never started
 
 
@@ -35,7 +51,18 @@ def prepare() -> None:
     import sglang.srt.managers.scheduler
     import sglang.srt.models.registry  # noqa: F401  all model classes
 
+    for name in LATE:
+        for module in _with_those_below(name):
+            with contextlib.suppress(Exception, SystemExit):  # of another release or machine
+                importlib.import_module(module)
     adaptations.make_ready()
+
+
+def _with_those_below(name: str) -> Iterator[str]:
+    yield name
+    package = sys.modules.get(name)
+    for _, module, _ in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{name}."):
+        yield module
 
 
 def main(read: int, write: int) -> NoReturn:

@@ -20,6 +20,7 @@ from harness.errors import NotReady, UnfixError, UnknownToggle, WrongCall
 
 if TYPE_CHECKING:
     from harness.prove.plan import Asked, Target
+    from harness.registry.catalogue import Catalogue
     from harness.store.database import Store
     from harness.store.prove.values import Run, ToggleFacts
 
@@ -74,7 +75,8 @@ def run(arguments: argparse.Namespace, kind: str) -> int:
     earlier = _earlier(arguments, kind, store)
     if earlier is not None:
         _as_before(arguments, earlier)
-    asked = _asked(arguments, kind, earlier, store.prove.took())
+        catalogue = options.catalogue(arguments)
+    asked = _asked(arguments, kind, earlier, catalogue, store.prove.took())
     if arguments.resume is not None and earlier is not None:
         new = earlier
         new.releases = []
@@ -165,11 +167,11 @@ def _asked(
     arguments: argparse.Namespace,
     kind: str,
     earlier: Run | None,
+    catalogue: Catalogue,
     took: dict[tuple[str, str, str], float],
 ) -> Asked:
     from harness.prove import plan
 
-    catalogue = options.catalogue(arguments)
     try:
         toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
     except UnknownToggle as error:
