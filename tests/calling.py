@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+import forked
 
 from harness import paths
 
 TOY = Path(__file__).parent / "toy"
-UNFIX = [sys.executable, "-m", "harness"]
 
 
 class Caller:
@@ -27,17 +27,10 @@ class Caller:
 
     def again(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`unfix` with these words and no others."""
-        return self.call([*UNFIX, *words])
+        return self.call([*forked.UNFIX, *words])
 
     def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return forked.run(command, self.root, self.environment)
 
     def begin(self, command: list[str]) -> subprocess.Popen[str]:
         """In the background."""

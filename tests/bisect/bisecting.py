@@ -7,10 +7,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import forked
 
 from harness import paths
 
@@ -76,19 +77,13 @@ class Bisect:
         again = "--resume" in options or "--replay" in options
         first = folders if again else [*where, *folders]
         behind = ["--", *command] if command else []
-        return [sys.executable, "-m", "harness", "bisect", kind, *first, *options, *behind]
+        return [*forked.UNFIX, "bisect", kind, *first, *options, *behind]
 
     def run(
         self, *options: str, kind: str = "toggles", command: list[str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.words(*options, kind=kind, command=command or []),
-            cwd=self.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
+        words = self.words(*options, kind=kind, command=command or [])
+        return forked.run(words, self.root, self.environment, timeout=180)
 
     def stop_after(self, runs: int, command: list[str]) -> None:
         """Begin a search, and stop it after so many runs."""
@@ -100,14 +95,7 @@ class Bisect:
         assert going.wait(timeout=60) == 130
 
     def report(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "harness", "report", *words],
-            cwd=self.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return forked.run([*forked.UNFIX, "report", *words], self.root, self.environment)
 
     def search(
         self, *options: str, kind: str = "toggles", command: list[str] | None = None

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from calling import TOY, UNFIX, Caller
+from calling import TOY, Caller
+from forked import UNFIX
 
 HEAD = """
 import os, signal, sys, time

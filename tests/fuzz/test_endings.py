@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from calling import UNFIX
+from forked import UNFIX
 from nights import Nights, by_test, failures
 
 PASSING = """

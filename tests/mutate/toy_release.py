@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
+
 from harness import paths
 from harness.store.mutate.faults import Fault, identity
 
@@ -138,14 +140,8 @@ class Mutate:
 
     def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """The command, where a checkout of the release would be."""
-        return subprocess.run(
-            self.command(*words),
-            cwd=self.package.parent,
-            env={**self.environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        environment = {**self.environment, **more}
+        return forked.run(self.command(*words), self.package.parent, environment, timeout=300)
 
     def run(self, *words: str, **more: str) -> dict[str, Any]:
         """A whole run as data; `code` is how the command ended."""

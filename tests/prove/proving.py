@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from calling import TOY, UNFIX, Caller
+from calling import TOY, Caller
+from forked import UNFIX
 
 from harness.store.database import Store
 from harness.store.prove.values import Run

@@ -1,15 +1,20 @@
 """SIGKILL between any two steps, of the run, its worker or a keeper: nothing is lost or made up.
 
-Each step is one call of a function; the process is killed as it begins and, next time, as it ends.
+A step is the begin or the end of a call. What a killed run leaves is its store as it is then: one
+run keeps it at each step, and whatever differs goes on. Workers and keepers are killed in earnest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +22,7 @@ from calling import living
 from proving import Prove
 
 from harness.prove.verdicts import FAILS, PASSES
+from harness.store.database import Store
 
 GUARDS = """
 @guards("toy-plain")
@@ -29,15 +35,16 @@ def test_toothless():
 """
 EXPECTED = {"test_toy.py::test_proven": "proven", "test_toy.py::test_toothless": "toothless"}
 
-# Counts the steps in a file that all processes share, and kills whoever takes the chosen one, once.
+# Counts the steps in a file that all processes share, and kills whoever takes a chosen one.
 STEPS = """
-import functools, os, signal
+import functools, os, pathlib, shutil, signal
 
-def step(file=os.environ.get("STEPS"), chosen=int(os.environ.get("CHOSEN", "-1"))):
+def step(file=os.environ.get("STEPS"), chosen=os.environ.get("CHOSEN", "").split()):
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(handle, b".")
-    if os.fstat(handle).st_size == chosen:
+    if str(os.fstat(handle).st_size) in chosen:
         os.kill(os.getpid(), signal.SIGKILL)
+    os.close(handle)
 
 def stepped(owner, name):
     original = getattr(owner, name)
@@ -51,6 +58,13 @@ def stepped(owner, name):
 """
 OF_THE_RUN = f"""{STEPS}
 import sys
+count = step
+def step(home=pathlib.Path(os.environ["UNFIX_HOME"])):
+    count()
+    kept = home / "kept" / str(os.stat(os.environ["STEPS"]).st_size)
+    kept.mkdir(parents=True)
+    for file in (home / ".unfix").glob("runs.sqlite*"):
+        shutil.copy(file, kept)
 from harness.cli import main
 from harness.prove import run, lanes
 from harness.store.prove.table import Proofs
@@ -82,16 +96,20 @@ def verdicts(run: dict[str, Any]) -> dict[str, str | None]:
     return {cell["guard"]: cell.get("verdict") for cell in run["cells"]}
 
 
-def stepping(prove: Prove, chosen: int) -> dict[str, str]:
-    return {**prove.environment, "STEPS": str(prove.root / "steps"), "CHOSEN": str(chosen)}
+def stepping(prove: Prove, *chosen: int) -> dict[str, str]:
+    steps = prove.root / "steps"
+    steps.unlink(missing_ok=True)
+    return {**prove.environment, "STEPS": str(steps), "CHOSEN": " ".join(map(str, chosen))}
 
 
-def steps_of(prove: Prove, command: list[str]) -> int:
-    """How many steps there are, with nobody killed."""
-    subprocess.run(command, cwd=prove.root, env=stepping(prove, -1), capture_output=True)
-    count = (prove.root / "steps").stat().st_size
-    (prove.root / "steps").unlink()
-    return count
+def run_stepping(
+    prove: Prove, command: list[str], *chosen: int
+) -> tuple[subprocess.CompletedProcess[str], int]:
+    """A run in which whoever takes these steps is killed, and how many steps it took."""
+    done = subprocess.run(
+        command, cwd=prove.root, env=stepping(prove, *chosen), capture_output=True, text=True
+    )
+    return done, (prove.root / "steps").stat().st_size
 
 
 def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
@@ -100,50 +118,80 @@ def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
     driver.write_text(OF_THE_RUN)
     words = prove.command("--json", "-j", "1")[3:]
     command = [sys.executable, str(driver), *words]
-    steps = steps_of(prove, command)
+    _, steps = run_stepping(prove, command)
     assert steps > 30
-    # Neighbours with nothing written between them are one state of the store.
-    for chosen in range(1, steps + 1, 3):
-        (prove.root / "steps").unlink(missing_ok=True)
-        for file in (prove.root / ".unfix").glob("runs.sqlite*"):
-            file.unlink()
-        killed = subprocess.run(
-            command, cwd=prove.root, env=stepping(prove, chosen), capture_output=True
-        )
+    kept = prove.root / "kept"
+    kept.rename(kept := prove.root / "as it was")
+    seen: set[str] = set()
+    for chosen in range(1, steps + 1):
+        content = read(put_back(prove, kept / str(chosen)))
+        if content not in seen:
+            seen.add(content)
+            goes_on(prove, chosen)
+    assert len(seen) > 10
+    # And what is kept is what a kill leaves.
+    for chosen in (steps // 4, steps // 2, steps - 3):
+        put_back(prove, kept / "nothing")
+        shutil.rmtree(prove.root / "kept", ignore_errors=True)
+        killed, _ = run_stepping(prove, command, chosen)
         assert killed.returncode == -signal.SIGKILL, f"step {chosen}"
-        listed = json.loads(prove.again("report", "--list", "--json").stdout)
-        if not listed:  # killed before it had written that it began
-            continue
-        kept = json.loads(prove.again("report", "--json").stdout)
-        for guard, verdict in verdicts(kept).items():
-            assert verdict in (None, EXPECTED[guard]), f"made up at step {chosen}"
-        if kept["status"] == "finished":
-            assert verdicts(kept) == EXPECTED
-            continue
-        resumed = prove.again("prove", "--resume", "--json")
-        assert resumed.stdout, f"step {chosen}: {resumed.stderr}"
-        run = json.loads(resumed.stdout)
-        assert verdicts(run) == EXPECTED, f"step {chosen}"
-        assert run["id"] == kept["id"]
-        assert run["status"] == "finished"
+        goes_on(prove, chosen)
     time.sleep(0.2)
     assert living(prove.root) == []
 
 
-@pytest.mark.parametrize(("whose", "least", "every"), [(OF_A_WORKER, 20, 3), (OF_A_KEEPER, 15, 3)])
+def put_back(prove: Prove, kept: Path) -> Path:
+    """A store as it was kept."""
+    for file in (prove.root / ".unfix").glob("runs.sqlite*"):
+        file.unlink()
+    for file in kept.glob("*"):
+        shutil.copy(file, prove.root / ".unfix")
+    return prove.root / ".unfix" / "runs.sqlite"
+
+
+def read(file: Path) -> str:
+    """All that a store says."""
+    if not file.exists():
+        return ""
+    with contextlib.closing(sqlite3.connect(file)) as store:
+        return "\n".join(store.iterdump())
+
+
+def goes_on(prove: Prove, step: int) -> None:
+    """From the store as it is."""
+    store = Store(prove.root / ".unfix" / "runs.sqlite")
+    runs = store.prove.all()
+    kept = store.prove.get(runs[0].id) if runs else None
+    store.close()
+    if kept is None:  # killed before it had written that it began
+        return
+    for cell in kept.cells:
+        name, verdict = cell.guard, cell.verdict and cell.verdict.value
+        assert verdict in (None, EXPECTED[name]), f"made up at step {step}"
+    if kept.status == "finished":
+        assert all(cell.verdict for cell in kept.cells)
+        return
+    resumed = prove.again("prove", "--resume", "--json")
+    assert resumed.stdout, f"step {step}: {resumed.stderr}"
+    run = json.loads(resumed.stdout)
+    assert verdicts(run) == EXPECTED, f"step {step}"
+    assert run["id"] == kept.id
+    assert run["status"] == "finished"
+
+
+@pytest.mark.parametrize(("whose", "least"), [(OF_A_WORKER, 20), (OF_A_KEEPER, 15)])
 def test_a_worker_or_a_keeper_is_killed_at_each_step_and_another_takes_over(
-    prove: Prove, whose: str, least: int, every: int
+    prove: Prove, whose: str, least: int
 ) -> None:
     prove.write(GUARDS)
     prove.write(whose, "conftest.py", head="")
     command = prove.command("--json", "-j", "1")
-    steps = steps_of(prove, command)
+    _, steps = run_stepping(prove, command)
     assert steps >= least
-    for chosen in range(1, steps + 1, every):
-        (prove.root / "steps").unlink(missing_ok=True)
-        done = subprocess.run(
-            command, cwd=prove.root, env=stepping(prove, chosen), capture_output=True, text=True
-        )
+    # Two of them in a run, each in another test: one that ends its process twice is lost.
+    half = steps // 2
+    for chosen in range(1, half + 1, 3):
+        done, _ = run_stepping(prove, command, chosen, chosen + half)
         run = json.loads(done.stdout)
         if run["cells"]:
             assert verdicts(run) == EXPECTED, f"step {chosen}: {done.stderr}"
