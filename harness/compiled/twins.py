@@ -65,9 +65,10 @@ class Twins:
     def put(self, value: Value, parts: Parts) -> None:
         self._of[value] = parts
 
-    def united(self, value: Value) -> Value | None:
-        """One word a lane; None where nothing can have wrapped."""
-        return self._or([self._spread(part) for part in self.of(value)])
+    def united(self, *values: Value) -> Value | None:
+        """One word a lane, of all these; None where nothing can have wrapped."""
+        parts = dict.fromkeys(part for value in values for part in self.of(value))
+        return self._or([self._spread(part) for part in parts])
 
     def sure(self, value: Value) -> Value:
         return self.united(value) or self._code.constant(0, value.kind.of("i32"))
@@ -137,10 +138,22 @@ class Twins:
     def _own(self, operation: Operation) -> Part:
         code, result = self._code, operation.result
         wrapped = self._wrapped(operation, self.signed(result))
-        self.wraps.append(operation)
-        bit = 1 << (len(self.wraps) - 1) % BITS
+        bit = 1 << self._number(operation) % BITS
         kind = result.kind.of("i32")
         return Part(code.chosen(wrapped, code.constant(bit, kind), code.constant(0, kind)))
+
+    def _number(self, operation: Operation) -> int:
+        """A place in the source has one, however often it was made of it."""
+        kind = operation.result.kind.element
+        for number, other in enumerate(self.wraps):
+            if (other.name, other.source, other.result.kind.element) == (
+                operation.name,
+                operation.source,
+                kind,
+            ):
+                return number
+        self.wraps.append(operation)
+        return len(self.wraps) - 1
 
     def _wrapped(self, operation: Operation, signed: bool) -> Value:
         """Whether the true result does not fit."""

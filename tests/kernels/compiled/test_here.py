@@ -1,0 +1,191 @@
+"""Kernels with checks in, run on this machine: they tell what is wrong, and of nothing else.
+
+The CPU's executor runs the rewritten graph; what a GPU's assembly puts down is or-ed into a tensor
+here. It finds nothing to refuse in it: what would be outside was taken out.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from harness import kernels
+from harness.checking import launching as here
+from harness.checking.launches import Launches
+from harness.checking.memory import Memory
+from harness.compiled import CHECKS, launching, rewriting, triton_side
+from harness.compiled.reporting import SITES
+from harness.compiled.telling import Teller
+from harness.kernels import flow
+from harness.kernels.graph import Kind
+from harness.native import programs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
+import kernels_to_check as known
+from test_rewriting import product, reset, stepped, while_it_lasts
+
+ROWS, WIDTH = 4, 32
+INT32 = 1 << 31
+
+
+@triton.jit
+def tile(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    on = (row < rows)[:, None] & (lane < width)[None, :]
+    at = row[:, None] * stride + lane[None, :] + shift
+    tl.store(target + at, 1, mask=on)
+
+
+@triton.jit
+def tile_at(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    row, lane = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
+    at = row * stride + (lane + shift)
+    tl.store(target + at, 1, mask=(width > lane) & (row <= rows - 1))
+
+
+@triton.jit
+def turns(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    lane = tl.arange(0, WIDTH)
+    at = target + shift + lane
+    for _ in range(rows):
+        tl.store(at, 1, mask=lane < width)
+        at += stride
+
+
+@triton.jit
+def rows_of_turns(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    at = target + row[:, None] * stride + lane[None, :] + shift
+    for turn in range(0, width, 8):
+        tl.store(at, 1, mask=(lane[None, :] < min(width - turn, 8)) & (row[:, None] < rows))
+        at += 8
+
+
+def programs_made(folder: str, key: str, make: Any) -> Any:
+    return make()
+
+
+def put_down(teller: Any, told: Any) -> None:
+    code = teller._code
+    at = code.binary("addi", teller._report, code.constant(4 * told.site, Kind("i64")))
+    pointer = code.emit("tt.int_to_ptr", (at,), Kind("ptr<i32>"))
+    code.emit(
+        "tt.atomic_rmw",
+        (code.splat(pointer, told.word.kind.shape), told.word),
+        told.word.kind,
+        atomic_rmw_op="2 : i32",
+        sem="4 : i32",
+        scope="1 : i32",
+    )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_a_gpu() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Teller, "put_down", put_down)
+        patch.setattr(programs, "kept", programs_made)
+        yield
+
+
+def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
+    """Whether an access was outside, and whether an integer had wrapped."""
+    pointers, _ = launching.flattened(kernel, args, named)
+    twin = _twin(kernel, len(pointers))
+    words = torch.zeros(SITES, dtype=torch.int32)
+    whole = words.data_ptr(), 1, *(pointer.reach for pointer in pointers), *args
+    graph = kernels.read(twin, whole, named)
+    checked = rewriting.rewritten(graph, len(pointers), 128, CHECKS).graph
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here.kernels, "graph_of", lambda *bound: checked)
+        patch.setattr(flow, "addressing", lambda graph: flow.Addressing({}, frozenset()))
+        with here.Session(Memory(), Launches(), exact=False, trusting=True) as session:
+            session.launch(twin, whole, (1,), named)
+    return bool((words < 0).any()), bool((words & ~rewriting.OUTSIDE).any())
+
+
+_twins: dict[Any, Any] = {}
+
+
+def _twin(kernel: Any, pointers: int) -> Any:
+    if kernel not in _twins:
+        _twins[kernel] = triton_side.twin(kernel, pointers, CHECKS)
+    return _twins[kernel]
+
+
+def sums(kernel: Any, row: int, lane: int, stride: int, shift: int) -> list[int]:
+    """What is added up in 32 bits on the way to an address."""
+    product = row * stride
+    return {
+        tile: [product, product + lane, product + lane + shift],
+        tile_at: [product, lane + shift, product + lane + shift],
+        turns: [],
+        rows_of_turns: [product],
+    }[kernel]
+
+
+@pytest.mark.parametrize("kernel", [tile, tile_at, turns, rows_of_turns])
+@settings(deadline=None)  # the first one compiles
+@given(
+    rows=st.integers(0, ROWS),
+    width=st.integers(0, WIDTH),
+    stride=st.integers(-40, 40) | st.integers(-INT32, INT32 - 1),
+    shift=st.integers(-40, 140) | st.integers(INT32 - 200, INT32 - 1) | st.integers(-INT32, 0),
+)
+@example(rows=4, width=32, stride=32, shift=0)
+@example(rows=4, width=32, stride=32, shift=1)
+@example(rows=1, width=32, stride=0, shift=INT32 - 31)
+def test_a_lane_that_is_on_and_outside_is_told_and_taken_out(
+    kernel: Any, rows: int, width: int, stride: int, shift: int
+) -> None:
+    memory = torch.zeros(40 + ROWS * WIDTH + 40, dtype=torch.int32)
+    target = memory[40:-40]
+    outside, wrapped = told(kernel, target, rows, width, stride, shift, ROWS=ROWS, WIDTH=WIDTH)
+    lanes = [(row, lane) for row in range(rows) for lane in range(width)]
+    wraps = any(
+        not -INT32 <= one < INT32 for at in lanes for one in sums(kernel, *at, stride, shift)
+    )
+    reached = {row * stride + lane + shift for row, lane in lanes}
+    assert wrapped == wraps
+    assert wraps or outside == any(not 0 <= at < len(target) for at in reached)
+    assert not memory[:40].any()
+    assert not memory[-40:].any()
+    if not outside and not wrapped:
+        assert set(target.nonzero().flatten().tolist()) == reached
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32)
+
+
+def halves(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "named", "expected"),
+    [
+        (known.at_product, (numbers(4), 3, 1 << 30), {}, (True, True)),
+        (known.masked_product, (numbers(4), 3, 1 << 30), {}, (False, False)),
+        (known.wide_product, (numbers(4), 3, 0), {}, (False, False)),
+        (known.counted_outside, (numbers(3), 3), {}, (True, False)),
+        (stepped, (numbers(512), numbers(64), 3, 1), {"BLOCK": 64}, (False, False)),
+        (stepped, (numbers(512), numbers(64), 3, 1 << 20), {"BLOCK": 64}, (True, False)),
+        (stepped, (numbers(512), numbers(64), 3, 1 << 26), {"BLOCK": 64}, (False, True)),
+        (reset, (numbers(64), numbers(64), 5, 1 << 30), {"BLOCK": 64}, (False, False)),
+        (while_it_lasts, (numbers(8), numbers(8), 8, 2), {}, (True, False)),
+        (product, (halves(4096), halves(4096), halves(4096), 64), {"BLOCK": 64}, (False, False)),
+        (product, (halves(4096), halves(4096), halves(4096), 128), {"BLOCK": 64}, (True, False)),
+    ],
+)
+def test_what_a_kernel_does_is_told(
+    kernel: Any, args: Any, named: Any, expected: tuple[bool, bool]
+) -> None:
+    assert told(kernel, *args, **named) == expected
