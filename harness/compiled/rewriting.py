@@ -136,13 +136,11 @@ class _Rewriting:
                 self._access(operation)
             elif operation.name == "scf.for":
                 self._loop(operation)
+            elif operation.name == "scf.while":
+                self._while(operation)
             elif operation.name == "scf.if":
                 self._branch(operation)
             else:
-                if operation.name == "scf.while":
-                    blocks = [map(self._at_once, region.blocks) for region in operation.regions]
-                    regions = tuple(Region(tuple(some)) for some in blocks)
-                    operation = replace(operation, regions=regions)
                 code.operations.append(operation)
                 self._twins.follow(operation)
         made, code.operations = code.operations, outer
@@ -219,6 +217,46 @@ class _Rewriting:
         spread = Operation("tt.splat", (), (value,), {}, Source())
         return (Part(word, (spread,)),)
 
+    def _while(self, operation: Operation) -> None:
+        """Both of its halves hand on a word for each number that addresses are made of."""
+        before, after = (region.block for region in operation.regions)
+        given = self._words(before.arguments)
+        # What the first half hands on goes to the second one, and is what the loop makes.
+        watched = [
+            place
+            for place, both in enumerate(zip(after.arguments, operation.results, strict=True))
+            if any(value in self._twins for value in both)
+        ]
+        made, found = (
+            self._words(values, watched) for values in (after.arguments, operation.results)
+        )
+        halves = [
+            replace(block, arguments=(*block.arguments, *words.values()))
+            for block, words in ((before, given), (after, made))
+        ]
+        first, second = map(self._at_once, halves)
+        words = tuple(self._twins.sure(operation.operands[place]) for place in given)
+        regions = [
+            Region((self._handing_over(first, made, first=1),)),
+            Region((self._handing_over(second, given),)),
+        ]
+        self._code.operations.append(
+            replace(
+                operation,
+                operands=(*operation.operands, *words),
+                results=(*operation.results, *found.values()),
+                regions=tuple(regions),
+            )
+        )
+
+    def _words(self, values: Sequence[Value], places: Sequence[int] = ()) -> dict[int, Value]:
+        """By place, a word for each of these, or for all that may be made of what wrapped."""
+        chosen = places or [place for place, value in enumerate(values) if value in self._twins]
+        words = {place: self._code.value(values[place].kind.of("i32")) for place in chosen}
+        for place, word in words.items():
+            self._twins.put(values[place], (Part(word),))
+        return words
+
     def _branch(self, operation: Operation) -> None:
         blocks = [self._at_once(region.block) for region in operation.regions if region.blocks]
         carried: dict[int, Value] = {}
@@ -258,13 +296,14 @@ class _Rewriting:
         return made
 
     def _handing_over(
-        self, block: Block, carried: dict[int, Value], known: Sequence[Parts]
+        self, block: Block, carried: dict[int, Value], known: Sequence[Parts] = (), first: int = 0
     ) -> Block:
+        """`first`: which of the last operation's operands is the first to be handed on."""
         *before, last = block.operations
         more = []
         with self._code.at(before):
             for place, word in carried.items():
-                parts = self._twins.of(last.operands[place])
+                parts = self._twins.of(last.operands[first + place])
                 new = [part for part in parts if not known or part not in known[place]]
                 more.append(self._twins.word(new, word.kind))
         ended = replace(last, operands=(*last.operands, *more))

@@ -1,18 +1,19 @@
 """Twins of the integers that addresses are made of: bits for what wrapped on the way.
 
 The same integers as on a CPU, by the same `flow`. A twin is computed beside its integer and
-looked at when a lane that is on goes through the address. Sums over a tensor, `while` and what a
-branch of the function hands on are not followed here.
+looked at when a lane that is on goes through the address. 64 bits, and what a branch of the
+function hands on, are not followed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.compiled.building import NE, SGE, SLT, ULT, Builder
+from harness.kernels import flow
 from harness.kernels.flow import Addressing
-from harness.kernels.graph import Kind, Operation, Value
+from harness.kernels.graph import Block, Kind, Operation, Region, Value
 
 SYMBOLS = {
     "arith.addi": "+",
@@ -20,6 +21,8 @@ SYMBOLS = {
     "arith.muli": "*",
     "arith.shli": "<<",
     "arith.trunci": "narrowed",
+    "tt.reduce": "sum",
+    "tt.scan": "sum",
 }
 BITS = 31  # the highest one of a word is an access outside of its tensor
 _MOVED = frozenset(
@@ -102,6 +105,8 @@ class Twins:
 
     def _parts(self, operation: Operation) -> Parts:
         code, name = self._code, operation.name
+        if name in ("tt.reduce", "tt.scan"):
+            return self._sum(operation)
         if name in _MOVED:
             return tuple(
                 Part(part.bits, (*part.spread, operation))
@@ -123,6 +128,32 @@ class Twins:
             return (*given, self._own(operation))
         return tuple(given)
 
+    def _sum(self, operation: Operation) -> Parts:
+        """Whether the same sum in 64 bits is another number, and what had wrapped before it."""
+        code, [given], result = self._code, operation.operands, operation.result
+        found: Parts = ()
+        if flow.is_sum(operation):
+            signed = self.signed(result)
+            wide = self._folded(operation, code.extended(given, "i64", signed), "addi")
+            wrong = code.compare(NE, wide, code.extended(result, "i64", signed))
+            found = (self._numbered(operation, wrong),)
+        word = self.united(given)
+        return found if word is None else (*found, Part(self._folded(operation, word, "ori")))
+
+    def _folded(self, operation: Operation, given: Value, name: str) -> Value:
+        """As the operation does, of these, with another one in its body."""
+        code, element = self._code, given.kind.element
+        arguments = tuple(code.value(Kind(element)) for _ in range(2))
+        with code.at([]) as body:
+            both = code.binary(name, *arguments)
+            body.append(Operation(f"{operation.name}.return", (both,), (), {}, operation.source))
+        region = Region((Block("bb0", arguments, tuple(body)),))
+        made = code.value(operation.result.kind.of(element))
+        code.operations.append(
+            replace(operation, operands=(given,), results=(made,), regions=(region,))
+        )
+        return made
+
     def _confined(self, operation: Operation, given: Parts) -> Parts:
         """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
         code = self._code
@@ -136,10 +167,11 @@ class Twins:
         return given
 
     def _own(self, operation: Operation) -> Part:
-        code, result = self._code, operation.result
-        wrapped = self._wrapped(operation, self.signed(result))
+        return self._numbered(operation, self._wrapped(operation, self.signed(operation.result)))
+
+    def _numbered(self, operation: Operation, wrapped: Value) -> Part:
+        code, kind = self._code, operation.result.kind.of("i32")
         bit = 1 << self._number(operation) % BITS
-        kind = result.kind.of("i32")
         return Part(code.chosen(wrapped, code.constant(bit, kind), code.constant(0, kind)))
 
     def _number(self, operation: Operation) -> int:

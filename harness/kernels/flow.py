@@ -34,6 +34,19 @@ def terminator(region: Region) -> Operation:
     return region.block.operations[-1]
 
 
+def is_sum(operation: Operation) -> bool:
+    """Whether a reduction or a scan adds integers of fewer than 64 bits up, and nothing else."""
+    [body] = operation.regions
+    first, *rest = body.block.operations
+    return (
+        first.name == "arith.addi"
+        and len(rest) == 1
+        and terminator(body).operands == first.results
+        and set(first.operands) == set(body.block.arguments)
+        and operation.operands[0].kind.bits < 64
+    )
+
+
 def makers(graph: Graph) -> dict[Value, Operation]:
     return {result: one for one in graph.operations() for result in one.results}
 

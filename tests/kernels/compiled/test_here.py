@@ -69,6 +69,22 @@ def rows_of_turns(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH:
         at += 8
 
 
+@triton.jit
+def while_it_grows(target, step, turns):
+    at, turn = 0, 0
+    while turn < turns:
+        at += step
+        turn += 1
+    tl.store(target + at, 1)
+
+
+@triton.jit
+def of_sums(target, parts, count, N: tl.constexpr):
+    lane = tl.arange(0, N)
+    at = tl.cumsum(tl.load(parts + lane), 0)
+    tl.store(target + at, 1, mask=lane < count)
+
+
 def programs_made(folder: str, key: str, make: Any) -> Any:
     return make()
 
@@ -181,6 +197,33 @@ def halves(count: int) -> torch.Tensor:
         (stepped, (numbers(512), numbers(64), 3, 1 << 26), {"BLOCK": 64}, (False, True)),
         (reset, (numbers(64), numbers(64), 5, 1 << 30), {"BLOCK": 64}, (False, False)),
         (while_it_lasts, (numbers(8), numbers(8), 8, 2), {}, (True, False)),
+        (while_it_grows, (numbers(8), 1 << 28, 5), {}, (True, False)),
+        (while_it_grows, (numbers(8), 1 << 28, 9), {}, (True, True)),
+        (while_it_grows, (numbers(8), 0, 9), {}, (False, False)),
+        (
+            known.summed,
+            (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32)),
+            {"N": 4},
+            (False, True),
+        ),
+        (
+            known.summed,
+            (numbers(8), torch.full((4,), 1, dtype=torch.int32)),
+            {"N": 4},
+            (False, False),
+        ),
+        (
+            of_sums,
+            (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32), 1),
+            {"N": 4},
+            (True, False),
+        ),
+        (
+            of_sums,
+            (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32), 4),
+            {"N": 4},
+            (True, True),
+        ),
         (product, (halves(4096), halves(4096), halves(4096), 64), {"BLOCK": 64}, (False, False)),
         (product, (halves(4096), halves(4096), halves(4096), 128), {"BLOCK": 64}, (True, False)),
     ],
