@@ -25,6 +25,11 @@ class Builder:
         finally:
             self.operations = outer
 
+    def again(self, like: Operation, operands: Iterable[Value], kind: Kind) -> Value:
+        """The same operation of others; what was promised of its result (`tt.…`) is not of this."""
+        kept = {name: text for name, text in like.attributes.items() if not name.startswith("tt.")}
+        return self.emit(like.name, operands, kind, **kept)
+
     def value(self, kind: Kind) -> Value:
         self._next += 1
         return Value(self._next - 1, kind)

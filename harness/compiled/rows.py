@@ -236,7 +236,7 @@ class Rows:
             inner, below = _below(maker, axis), maker.operands[0]
             return self._spread(maker, axis, below if inner is None else self._first(below, inner))
         operands = [self._first(one, axis) if one.kind.shape else one for one in maker.operands]
-        return code.emit(maker.name, operands, kind, **maker.attributes)
+        return code.again(maker, operands, kind)
 
     def _last(self, value: Value, axis: int, lane: Value, spread: _Spread = ()) -> Value:
         """At that lane: what is added to the way along the axis may wrap before it.
@@ -251,7 +251,7 @@ class Rows:
                 for one in maker.operands
             ]
             kind = lane.kind.of(value.kind.element)
-            return code.emit(maker.name, operands, kind, **maker.attributes)
+            return code.again(maker, operands, kind)
         if moves and maker is not None and maker.name in _SPREADING:
             inner = _below(maker, axis)
             if inner is not None:
@@ -281,7 +281,7 @@ class Rows:
             return value
         if not value.kind.shape:
             return self._code.splat(value, kind.shape)
-        return self._code.emit(maker.name, (value,), kind, **maker.attributes)
+        return self._code.again(maker, (value,), kind)
 
 
 def _growing(more: dict[tuple[Value, int], Value]) -> Iterator[tuple[Value, int]]:

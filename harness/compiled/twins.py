@@ -91,7 +91,7 @@ class Twins:
         value = part.bits
         for operation in part.spread:
             kind = operation.result.kind.of("i32")
-            value = self._code.emit(operation.name, (value,), kind, **operation.attributes)
+            value = self._code.again(operation, (value,), kind)
         return value
 
     def follow(self, operation: Operation) -> None:
