@@ -15,7 +15,6 @@ import torch
 import triton
 import triton.language as tl
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from harness import kernels
 from harness.checking import launching as here
@@ -30,43 +29,8 @@ from harness.native import programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
+import tiles
 from test_rewriting import product, reset, stepped, while_it_lasts
-
-ROWS, WIDTH = 4, 32
-INT32 = 1 << 31
-
-
-@triton.jit
-def tile(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    on = (row < rows)[:, None] & (lane < width)[None, :]
-    at = row[:, None] * stride + lane[None, :] + shift
-    tl.store(target + at, 1, mask=on)
-
-
-@triton.jit
-def tile_at(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    row, lane = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
-    at = row * stride + (lane + shift)
-    tl.store(target + at, 1, mask=(width > lane) & (row <= rows - 1))
-
-
-@triton.jit
-def turns(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    lane = tl.arange(0, WIDTH)
-    at = target + shift + lane
-    for _ in range(rows):
-        tl.store(at, 1, mask=lane < width)
-        at += stride
-
-
-@triton.jit
-def rows_of_turns(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    at = target + row[:, None] * stride + lane[None, :] + shift
-    for turn in range(0, width, 8):
-        tl.store(at, 1, mask=(lane[None, :] < min(width - turn, 8)) & (row[:, None] < rows))
-        at += 8
 
 
 @triton.jit
@@ -136,45 +100,24 @@ def _twin(kernel: Any, pointers: int) -> Any:
     return _twins[kernel]
 
 
-def sums(kernel: Any, row: int, lane: int, stride: int, shift: int) -> list[int]:
-    """What is added up in 32 bits on the way to an address."""
-    product = row * stride
-    return {
-        tile: [product, product + lane, product + lane + shift],
-        tile_at: [product, lane + shift, product + lane + shift],
-        turns: [],
-        rows_of_turns: [product],
-    }[kernel]
-
-
-@pytest.mark.parametrize("kernel", [tile, tile_at, turns, rows_of_turns])
+@pytest.mark.parametrize("kernel", tiles.KERNELS)
 @settings(deadline=None)  # the first one compiles
-@given(
-    rows=st.integers(0, ROWS),
-    width=st.integers(0, WIDTH),
-    stride=st.integers(-40, 40) | st.integers(-INT32, INT32 - 1),
-    shift=st.integers(-40, 140) | st.integers(INT32 - 200, INT32 - 1) | st.integers(-INT32, 0),
-)
-@example(rows=4, width=32, stride=32, shift=0)
-@example(rows=4, width=32, stride=32, shift=1)
-@example(rows=1, width=32, stride=0, shift=INT32 - 31)
-def test_a_lane_that_is_on_and_outside_is_told_and_taken_out(
-    kernel: Any, rows: int, width: int, stride: int, shift: int
-) -> None:
-    memory = torch.zeros(40 + ROWS * WIDTH + 40, dtype=torch.int32)
-    target = memory[40:-40]
-    outside, wrapped = told(kernel, target, rows, width, stride, shift, ROWS=ROWS, WIDTH=WIDTH)
-    lanes = [(row, lane) for row in range(rows) for lane in range(width)]
-    wraps = any(
-        not -INT32 <= one < INT32 for at in lanes for one in sums(kernel, *at, stride, shift)
-    )
-    reached = {row * stride + lane + shift for row, lane in lanes}
-    assert wrapped == wraps
-    assert wraps or outside == any(not 0 <= at < len(target) for at in reached)
-    assert not memory[:40].any()
-    assert not memory[-40:].any()
+@given(tile=tiles.TILES)
+@example(tile=tiles.Tile(4, 32, 32, 0))
+@example(tile=tiles.Tile(4, 32, 32, 1))
+@example(tile=tiles.Tile(1, 32, 0, tiles.INT32 - 31))
+def test_a_lane_that_is_on_and_outside_is_told_and_taken_out(kernel: Any, tile: tiles.Tile) -> None:
+    around, size = tiles.AROUND, tiles.ROWS * tiles.WIDTH
+    memory = torch.zeros(around + size + around, dtype=torch.int32)
+    target = memory[around:-around]
+    named = {"ROWS": tiles.ROWS, "WIDTH": tiles.WIDTH}
+    outside, wrapped = told(kernel, target, *tile.arguments, **named)
+    assert wrapped == tile.wraps(kernel)
+    assert wrapped or outside == any(not 0 <= at < size for at in tile.reached)
+    assert not memory[:around].any()
+    assert not memory[-around:].any()
     if not outside and not wrapped:
-        assert set(target.nonzero().flatten().tolist()) == reached
+        assert set(target.nonzero().flatten().tolist()) == tile.reached
 
 
 def numbers(count: int) -> torch.Tensor:
