@@ -1,9 +1,11 @@
 """What checks compiled in cost on a GPU: kernels at real sizes, plain and checked.
 
-    unfix exec --record FILE -- python bench/compiled_checks.py
+    unfix exec --record FILE -- python bench/compiled_checks.py [own|release]
 
-Each line: a kernel, its milliseconds as it is, and how many times that with checks; and what Triton
-took to compile each. The last line is the geometric mean.
+`own`: kernels of five plain forms, beside this; `release`: those of `release_kernels.py`, which
+need SGLang 0.5.16. Each line: a kernel, its milliseconds as it is, and how many times that with
+checks; and what the first launch took, which compiles it. The last lines are geometric means. Each
+is captured in a graph, so that what is timed is the kernel and not its launch.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def multiplied(
     tl.store(c + row[:, None] * WIDTH + lane[None, :], total.to(tl.float16))
 
 
-def cases() -> dict[str, tuple[Any, Callable[[], Any]]]:
+def cases() -> dict[str, Callable[[], Any]]:
     def on(*shape: int, kind: torch.dtype = torch.float16) -> torch.Tensor:
         return torch.randn(shape, device="cuda", dtype=kind)
 
@@ -86,27 +88,16 @@ def cases() -> dict[str, tuple[Any, Callable[[], Any]]]:
     slots = torch.randperm(1 << 18, device="cuda")[:16384]
     a, b, c = on(4096, 4096), on(4096, 4096), on(4096, 4096)
     return {
-        "copied, 256 MiB": (
-            copied,
-            lambda: copied[(1 << 16,)](large, other, 1 << 26, BLOCK=1024),
+        "copied, 256 MiB": lambda: copied[(1 << 16,)](large, other, 1 << 26, BLOCK=1024),
+        "gathered, 1024 rows of 128": lambda: gathered[(256,)](
+            table, rows, sums, 1024, 128, WIDTH=128
         ),
-        "gathered, 1024 rows of 128": (
-            gathered,
-            lambda: gathered[(256,)](table, rows, sums, 1024, 128, WIDTH=128),
+        "normed, 8192 x 4096": lambda: normed[(8192,)](hidden, result, 4096, 4000, BLOCK=4096),
+        "stored, 16384 rows of 1024": lambda: stored[(16384,)](
+            values, slots, pool, 1024, WIDTH=1024
         ),
-        "normed, 8192 x 4096": (
-            normed,
-            lambda: normed[(8192,)](hidden, result, 4096, 4000, BLOCK=4096),
-        ),
-        "stored, 16384 rows of 1024": (
-            stored,
-            lambda: stored[(16384,)](values, slots, pool, 1024, WIDTH=1024),
-        ),
-        "multiplied, 4096 cubed": (
-            multiplied,
-            lambda: multiplied[(32, 32)](
-                a, b, c, 4096, ROWS=128, LANES=128, DEEP=64, WIDTH=4096, num_warps=8
-            ),
+        "multiplied, 4096 cubed": lambda: multiplied[(32, 32)](
+            a, b, c, 4096, ROWS=128, LANES=128, DEEP=64, WIDTH=4096, num_warps=8
         ),
     }
 
@@ -117,29 +108,41 @@ def timed(launch: Callable[[], Any]) -> tuple[float, float]:
     launch()
     torch.cuda.synchronize()
     first = time.perf_counter() - began
-    return float(triton.testing.do_bench(launch, warmup=20, rep=100)), first
+    return float(triton.testing.do_bench_cudagraph(launch, rep=50)), first
+
+
+def mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def main() -> None:
-    ratios: dict[tuple[str, ...], list[float]] = {checks: [] for checks in CHECKS}
-    for name, (kernel, launch) in cases().items():
+    if sys.argv[1:] == ["release"]:
+        import release_kernels
+
+        chosen = release_kernels.cases()
+    else:
+        chosen = cases()
+    took: dict[tuple[str, ...], list[float]] = {checks: [] for checks in CHECKS}
+    compiled: dict[tuple[str, ...], list[float]] = {checks: [] for checks in CHECKS}
+    for name, launch in chosen.items():
         plain, first = timed(launch)
         words = [f"{name}: {plain:.4f} ms, compiled in {first:.2f} s"]
         for checks in CHECKS:
-            kernel.device_caches.pop(launching._KEPT, None)
             launcher = launching.Launcher(checks, strict=True)
             launcher.start()
-            took, compiled = timed(launch)
+            now, begun = timed(launch)
             launcher.stop()
             assert not list(launching.REPORTS.told()), name
-            ratios[checks].append(took / plain)
-            words.append(f"{'+'.join(checks)} x {took / plain:.2f}, in {compiled:.2f} s")
+            refused = [found.refused for found in launcher.tally.values() if found.refused]
+            assert not refused, (name, refused)
+            took[checks].append(now / plain)
+            compiled[checks].append(begun / first)
+            words.append(f"{'+'.join(checks)} x {now / plain:.2f}, in {begun:.2f} s")
         print("; ".join(words), flush=True)
-    means = (
-        f"{'+'.join(checks)} x {math.exp(sum(map(math.log, found)) / len(found)):.2f}"
-        for checks, found in ratios.items()
-    )
+    means = (f"{'+'.join(one)} x {mean(found):.2f}" for one, found in took.items())
     print(f"geometric mean: {'; '.join(means)}")
+    means = (f"{'+'.join(one)} x {mean(found):.2f}" for one, found in compiled.items())
+    print(f"the first launch: {'; '.join(means)}")
 
 
 if __name__ == "__main__":

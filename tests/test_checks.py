@@ -71,6 +71,14 @@ def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
     assert "no process launched a kernel of Triton's" in done.stderr
 
 
+def test_what_an_earlier_run_left_in_the_folder_is_not_told_again(gpu: str, tmp_path: Path) -> None:
+    Writer(tmp_path / "check").report(REPORT)
+    words = ("--check", "--attestations", str(tmp_path), "--", sys.executable, "-c", "")
+    done = unfix(*words, path=gpu)
+    assert done.returncode == 3
+    assert "no report" in done.stderr
+
+
 def test_reports_of_all_processes_end_with_1_whatever_the_command_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

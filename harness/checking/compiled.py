@@ -113,11 +113,11 @@ class CompiledCheck(Check):
     def settled(self) -> None:
         """Wait for the device, and raise what kernels have put down."""
         torch.cuda.synchronize()
-        told = [on_gpu.violation(*one) for one in REPORTS.told()]
-        if told:
+        before = len(self.launches.refused)
+        self.launches.refused += [on_gpu.violation(*one) for one in REPORTS.told()]
+        if self.launches.refused[before:]:
             REPORTS.forget()
-            self.launches.refused += told
-            raise told[0]
+            raise self.launches.refused[before]
 
     def guarded(self, launch: Launch, call: Callable[[dict[str, Any]], Any]) -> Any:
         """One launch on copies; its arguments hold the result afterwards, unless it misbehaved."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.checking.memory import Memory, Span
@@ -37,7 +37,7 @@ def violation(record: arena.Told, launched: Launched) -> Violation:
         lambda number: (0, 0, 0, 0),
         launched,
     )
-    return told.wrapped_at(wraps) if wraps else told.outside()
+    return told.wrapped_at(wraps) if wraps else told.first_outside().outside()
 
 
 def _span(given: Given) -> Span:
@@ -49,6 +49,15 @@ def _span(given: Given) -> Span:
 @dataclass(frozen=True, slots=True)
 class _Told(Told):
     launched: Launched
+
+    def first_outside(self) -> _Told:
+        """Of a row, which is told with its first lane."""
+        target = self.span
+        if not isinstance(target, Span) or not target.start <= self.address < target.end:
+            return self
+        numbers = list(self.numbers)
+        numbers[Report.ADDRESS] += (target.end - self.address) // self.size * self.size
+        return replace(self, numbers=tuple(numbers))
 
     def outside(self) -> Violation:
         headline = f"{self.place.kernel} {self.did} {self._where()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def put_in(environment: dict[str, str], asked: str | None, folder: Path) -> bool
         raise NotReady(
             "--check needs an NVIDIA GPU: on a CPU `unfix prove` and `checking.checked()` check"
         )
+    shutil.rmtree(_reports(folder), ignore_errors=True)  # what an earlier run left there
     environment[reports.CHECKS] = ",".join(words)
     environment[reports.FOLDER] = str(_reports(folder))
     return True

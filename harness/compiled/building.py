@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from harness.kernels.graph import Kind, Operation, Source, Value
 
-NE, SLT, SGE, ULT, UGE = 1, 2, 5, 6, 9  # predicates of arith.cmpi
+NE, SLT, SLE, SGT, SGE, ULT, UGE = 1, 2, 3, 4, 5, 6, 9  # predicates of arith.cmpi
 
 
 class Builder:
@@ -14,6 +15,20 @@ class Builder:
         self._next = 1 + max((value.number for value in taken), default=-1)
         self.operations: list[Operation] = []
         self.source = Source()
+
+    @contextmanager
+    def at(self, operations: list[Operation]) -> Iterator[list[Operation]]:
+        """What is put meanwhile goes there."""
+        outer, self.operations = self.operations, operations
+        try:
+            yield operations
+        finally:
+            self.operations = outer
+
+    def again(self, like: Operation, operands: Iterable[Value], kind: Kind) -> Value:
+        """The same operation of others; what was promised of its result (`tt.…`) is not of this."""
+        kept = {name: text for name, text in like.attributes.items() if not name.startswith("tt.")}
+        return self.emit(like.name, operands, kind, **kept)
 
     def value(self, kind: Kind) -> Value:
         self._next += 1
@@ -37,10 +52,10 @@ class Builder:
     def splat(self, value: Value, shape: tuple[int, ...]) -> Value:
         return self.emit("tt.splat", (value,), Kind(value.kind.element, shape)) if shape else value
 
-    def binary(self, name: str, left: Value, right: Value) -> Value:
-        flags = {"overflowFlags": "#arith.overflow<none>"}
-        wanted = flags if name in ("addi", "subi", "muli", "shli") else {}
-        return self.emit(f"arith.{name}", (left, right), left.kind, **wanted)
+    def binary(self, name: str, left: Value, right: Value, **attributes: str) -> Value:
+        if name in ("addi", "subi", "muli", "shli"):
+            attributes["overflowFlags"] = "#arith.overflow<none>"
+        return self.emit(f"arith.{name}", (left, right), left.kind, **attributes)
 
     def compare(self, predicate: int, left: Value, right: Value) -> Value:
         return self.emit(
@@ -50,10 +65,14 @@ class Builder:
             predicate=f"{predicate} : i64",
         )
 
-    def chosen(self, condition: Value, true: Value, false: Value) -> Value:
+    def chosen(self, condition: Value, true: Value, false: Value, **attributes: str) -> Value:
         """Lane by lane, or by one condition for all."""
-        return self.emit("arith.select", (condition, true, false), true.kind)
+        return self.emit("arith.select", (condition, true, false), true.kind, **attributes)
 
     def extended(self, value: Value, element: str, signed: bool) -> Value:
         name = "arith.extsi" if signed else "arith.extui"
         return self.emit(name, (value,), value.kind.of(element))
+
+    def narrowed(self, value: Value, element: str) -> Value:
+        flags = {"overflowFlags": "#arith.overflow<none>"}
+        return self.emit("arith.trunci", (value,), value.kind.of(element), **flags)

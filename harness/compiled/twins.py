@@ -1,18 +1,19 @@
 """Twins of the integers that addresses are made of: bits for what wrapped on the way.
 
 The same integers as on a CPU, by the same `flow`. A twin is computed beside its integer and
-looked at when a lane that is on goes through the address. Sums over a tensor, `while` and what a
-branch of the function hands on are not followed here.
+looked at when a lane that is on goes through the address. 64 bits, and what a branch of the
+function hands on, are not followed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.compiled.building import NE, SGE, SLT, ULT, Builder
+from harness.kernels import flow
 from harness.kernels.flow import Addressing
-from harness.kernels.graph import Kind, Operation, Value
+from harness.kernels.graph import Block, Kind, Operation, Region, Value
 
 SYMBOLS = {
     "arith.addi": "+",
@@ -20,6 +21,8 @@ SYMBOLS = {
     "arith.muli": "*",
     "arith.shli": "<<",
     "arith.trunci": "narrowed",
+    "tt.reduce": "sum",
+    "tt.scan": "sum",
 }
 BITS = 31  # the highest one of a word is an access outside of its tensor
 _MOVED = frozenset(
@@ -65,9 +68,10 @@ class Twins:
     def put(self, value: Value, parts: Parts) -> None:
         self._of[value] = parts
 
-    def united(self, value: Value) -> Value | None:
-        """One word a lane; None where nothing can have wrapped."""
-        return self._or([self._spread(part) for part in self.of(value)])
+    def united(self, *values: Value) -> Value | None:
+        """One word a lane, of all these; None where nothing can have wrapped."""
+        parts = dict.fromkeys(part for value in values for part in self.of(value))
+        return self._or([self._spread(part) for part in parts])
 
     def sure(self, value: Value) -> Value:
         return self.united(value) or self._code.constant(0, value.kind.of("i32"))
@@ -87,7 +91,7 @@ class Twins:
         value = part.bits
         for operation in part.spread:
             kind = operation.result.kind.of("i32")
-            value = self._code.emit(operation.name, (value,), kind, **operation.attributes)
+            value = self._code.again(operation, (value,), kind)
         return value
 
     def follow(self, operation: Operation) -> None:
@@ -101,6 +105,8 @@ class Twins:
 
     def _parts(self, operation: Operation) -> Parts:
         code, name = self._code, operation.name
+        if name in ("tt.reduce", "tt.scan"):
+            return self._sum(operation)
         if name in _MOVED:
             return tuple(
                 Part(part.bits, (*part.spread, operation))
@@ -122,6 +128,32 @@ class Twins:
             return (*given, self._own(operation))
         return tuple(given)
 
+    def _sum(self, operation: Operation) -> Parts:
+        """Whether the same sum in 64 bits is another number, and what had wrapped before it."""
+        code, [given], result = self._code, operation.operands, operation.result
+        found: Parts = ()
+        if flow.is_sum(operation):
+            signed = self.signed(result)
+            wide = self._folded(operation, code.extended(given, "i64", signed), "addi")
+            wrong = code.compare(NE, wide, code.extended(result, "i64", signed))
+            found = (self._numbered(operation, wrong),)
+        word = self.united(given)
+        return found if word is None else (*found, Part(self._folded(operation, word, "ori")))
+
+    def _folded(self, operation: Operation, given: Value, name: str) -> Value:
+        """As the operation does, of these, with another one in its body."""
+        code, element = self._code, given.kind.element
+        arguments = tuple(code.value(Kind(element)) for _ in range(2))
+        with code.at([]) as body:
+            both = code.binary(name, *arguments)
+            body.append(Operation(f"{operation.name}.return", (both,), (), {}, operation.source))
+        region = Region((Block("bb0", arguments, tuple(body)),))
+        made = code.value(operation.result.kind.of(element))
+        code.operations.append(
+            replace(operation, operands=(given,), results=(made,), regions=(region,))
+        )
+        return made
+
     def _confined(self, operation: Operation, given: Parts) -> Parts:
         """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
         code = self._code
@@ -135,12 +167,25 @@ class Twins:
         return given
 
     def _own(self, operation: Operation) -> Part:
-        code, result = self._code, operation.result
-        wrapped = self._wrapped(operation, self.signed(result))
-        self.wraps.append(operation)
-        bit = 1 << (len(self.wraps) - 1) % BITS
-        kind = result.kind.of("i32")
+        return self._numbered(operation, self._wrapped(operation, self.signed(operation.result)))
+
+    def _numbered(self, operation: Operation, wrapped: Value) -> Part:
+        code, kind = self._code, operation.result.kind.of("i32")
+        bit = 1 << self._number(operation) % BITS
         return Part(code.chosen(wrapped, code.constant(bit, kind), code.constant(0, kind)))
+
+    def _number(self, operation: Operation) -> int:
+        """A place in the source has one, however often it was made of it."""
+        kind = operation.result.kind.element
+        for number, other in enumerate(self.wraps):
+            if (other.name, other.source, other.result.kind.element) == (
+                operation.name,
+                operation.source,
+                kind,
+            ):
+                return number
+        self.wraps.append(operation)
+        return len(self.wraps) - 1
 
     def _wrapped(self, operation: Operation, signed: bool) -> Value:
         """Whether the true result does not fit."""

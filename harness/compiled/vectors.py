@@ -1,7 +1,8 @@
 """Along which axis a pointer's lanes lie side by side: there one instruction may move several.
 
-Triton sees it again when it chooses instructions. Here it is asked only where a mask of ours may be
-called the same for neighbours; a value of which nothing is known runs nowhere.
+Triton sees it again when it chooses instructions. Here it is asked which lanes may be looked at as
+one, and where a mask of ours may be called the same for neighbours; a value of which nothing is
+known runs nowhere.
 """
 
 from __future__ import annotations
@@ -21,10 +22,7 @@ class Runs:
     def __init__(self, graph: Graph) -> None:
         self._carried = flow.carried(graph)
         self._makers = {
-            result: one
-            for one in graph.operations()
-            for result in one.results
-            if result not in self._carried
+            result: one for result, one in flow.makers(graph).items() if result not in self._carried
         }
         users: dict[Value, list[Value]] = defaultdict(list)
         for result, maker in self._makers.items():
@@ -45,6 +43,10 @@ class Runs:
         """The axis along which each lane lies behind the one before."""
         run = self._known.get(pointer, ())
         return run.index(_STEP) if _STEP in run else None
+
+    def is_still(self, value: Value, axis: int) -> bool:
+        """Whether all its lanes along the axis are the same."""
+        return self._known.get(value, ())[axis : axis + 1] == (_STILL,)
 
     def _meet(self, value: Value) -> bool:
         """Whether another run is known of it now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.kernels.graph import Graph, Kind, Operation, Region, Value
@@ -31,6 +32,23 @@ OVERFLOWING = frozenset({"arith.addi", "arith.subi", "arith.muli", "arith.shli",
 
 def terminator(region: Region) -> Operation:
     return region.block.operations[-1]
+
+
+def is_sum(operation: Operation) -> bool:
+    """Whether a reduction or a scan adds integers of fewer than 64 bits up, and nothing else."""
+    [body] = operation.regions
+    first, *rest = body.block.operations
+    return (
+        first.name == "arith.addi"
+        and len(rest) == 1
+        and terminator(body).operands == first.results
+        and set(first.operands) == set(body.block.arguments)
+        and operation.operands[0].kind.bits < 64
+    )
+
+
+def makers(graph: Graph) -> dict[Value, Operation]:
+    return {result: one for one in graph.operations() for result in one.results}
 
 
 def carried(graph: Graph) -> dict[Value, list[Value]]:
@@ -128,20 +146,23 @@ class Addressing:
         return value in self.suspects
 
 
-def addressing(graph: Graph) -> Addressing:
-    sources = carried(graph)
-    makers = {result: one for one in graph.operations() for result in one.results}
-    signs = _signs(graph, sources, makers)
+def addressing(graph: Graph, also: Iterable[Value] = ()) -> Addressing:
+    """`also`: pointers that something is asked of, besides those of accesses."""
+    sources, made_by = carried(graph), makers(graph)
+    signs = _signs(graph, sources, made_by, also)
     signed = {value: True in given for value, given in signs.items()}
-    return Addressing(signed, _suspects(signed, sources, makers))
+    return Addressing(signed, _suspects(signed, sources, made_by))
 
 
 def _signs(
-    graph: Graph, sources: dict[Value, list[Value]], makers: dict[Value, Operation]
+    graph: Graph,
+    sources: dict[Value, list[Value]],
+    makers: dict[Value, Operation],
+    also: Iterable[Value],
 ) -> dict[Value, set[bool]]:
     """Backwards from every pointer: as what each number is taken on its way."""
     signs: dict[Value, set[bool]] = defaultdict(set)
-    waiting: list[tuple[Value, bool]] = []
+    waiting = [(value, True) for value in also]
     for operation in graph.operations():
         if operation.name == "tt.addptr":
             waiting += [(value, True) for value in operation.operands]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from harness.kernels import flow
 from harness.kernels.flow import terminator
 from harness.kernels.graph import Kind, Operation, Region, Value
 from harness.native import formats
@@ -30,18 +31,6 @@ def _combined(own: Emitter, region: Region, given: list[str]) -> list[str]:
     return [own.scalars[value] for value in terminator(region).operands]
 
 
-def _is_sum(operation: Operation) -> bool:
-    [body] = operation.regions
-    first, *rest = body.block.operations
-    return (
-        first.name == "arith.addi"
-        and len(rest) == 1
-        and terminator(body).operands == first.results
-        and set(first.operands) == set(body.block.arguments)
-        and operation.operands[0].kind.bits < 64
-    )
-
-
 def _lanes_of(own: Emitter, operation: Operation, wide: bool) -> list[tuple[str, str]]:
     """Copies of the operands to work on: where they lie, and the type of an element."""
     made = []
@@ -61,7 +50,7 @@ def _lanes_of(own: Emitter, operation: Operation, wide: bool) -> list[tuple[str,
 
 def reduce(own: Emitter, operation: Operation) -> None:
     code = own.code
-    wide = operation.result in own.addressing and _is_sum(operation)
+    wide = operation.result in own.addressing and flow.is_sum(operation)
     outer, count, inner = _sides(operation.operands[0].kind, operation.number("axis"))
     rooms = _lanes_of(own, operation, wide)
     _halved(own, operation, rooms, (outer, count, inner), wide)
@@ -159,7 +148,7 @@ def _narrow_sum(
 
 def scan(own: Emitter, operation: Operation) -> None:
     code = own.code
-    wide = operation.result in own.addressing and _is_sum(operation)
+    wide = operation.result in own.addressing and flow.is_sum(operation)
     outer, count, inner = _sides(operation.operands[0].kind, operation.number("axis"))
     rooms = _lanes_of(own, operation, wide)
     if count > 1:

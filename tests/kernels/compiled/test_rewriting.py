@@ -84,6 +84,15 @@ def through_descriptor(target, BLOCK: tl.constexpr):
     rows.store([0, 0], tl.full((BLOCK, BLOCK), 7, tl.float16))
 
 
+@triton.jit
+def promised(source, target, stride, ROWS: tl.constexpr, BYTES: tl.constexpr):
+    row = tl.arange(0, ROWS)
+    at = tl.multiple_of(tl.program_id(0) * BYTES + tl.arange(0, BYTES), 16)
+    base = tl.load(source).to(tl.pointer_type(tl.int8))
+    values = tl.load(base + row[:, None] * stride + at[None, :])
+    tl.store(target + row[:, None] * stride + at[None, :], values)
+
+
 def halves(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.float16)
 
@@ -190,6 +199,12 @@ def test_loads_are_as_wide_and_as_early_as_without() -> None:
 def test_a_loop_may_go_on_with_what_a_reduction_made() -> None:
     made = compiled(summed_rows, halves(1 << 10), halves(32), 3, ROWS=32, WIDTH=32)
     assert sites(made) == [("read", 0), ("read", 1), ("write", 1)]
+
+
+def test_what_a_kernel_promises_of_its_lanes_is_not_promised_of_rows() -> None:
+    table = torch.zeros(1, dtype=torch.int64)
+    made = compiled(promised, table, halves(1 << 10).view(torch.int8), 64, ROWS=16, BYTES=64)
+    assert sites(made) == [("read", 0), ("read", None), ("write", 1)]
 
 
 def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:

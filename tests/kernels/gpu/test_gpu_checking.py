@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from hypothesis import given, settings
 
 from harness import checking, paths
 from harness.checking import FenceCrossed, OutOfBounds, Unwritten, Violation, Wrapped
@@ -19,6 +21,7 @@ from harness.checking import FenceCrossed, OutOfBounds, Unwritten, Violation, Wr
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
 import kernels_to_check as known  # noqa: E402
+import tiles  # noqa: E402
 from test_rewriting import product, reset, stepped  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
@@ -71,6 +74,24 @@ def test_vectors_of_lanes_are_checked_lane_by_lane() -> None:
     target = torch.zeros(4096, dtype=torch.float16, device="cuda")
     with pytest.raises(OutOfBounds, match=r"its index 1023, and it is float16 \[1023\]"), check():
         copy[(1,)](torch.ones_like(target), target[:1023], 1024, 0, BLOCK=1024)
+
+
+@pytest.mark.parametrize("kernel", tiles.KERNELS)
+@settings(deadline=None, max_examples=60)
+@given(tile=tiles.TILES)
+def test_a_tile_is_refused_where_a_lane_of_it_is(kernel: Any, tile: tiles.Tile) -> None:
+    around, size = tiles.AROUND, tiles.ROWS * tiles.WIDTH
+    memory = torch.zeros(around + size + around, dtype=torch.int32, device="cuda")
+    target = memory[around:-around]
+    outside = any(not 0 <= at < size for at in tile.reached)
+    is_so = {Wrapped: tile.wraps(kernel), OutOfBounds: outside}
+    wrong = tuple(kind for kind in is_so if is_so[kind])  # of several, any program's first
+    with pytest.raises(wrong) if wrong else contextlib.nullcontext(), check():
+        kernel[(1,)](target, *tile.arguments, ROWS=tiles.ROWS, WIDTH=tiles.WIDTH)
+    assert not memory[:around].any()
+    assert not memory[-around:].any()
+    if not wrong:
+        assert set(target.nonzero().flatten().tolist()) == tile.reached
 
 
 def test_an_atomic_is_an_access() -> None:

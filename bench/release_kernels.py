@@ -1,0 +1,173 @@
+"""A release's own kernels at sizes that a server of an 8-billion model on one GPU has.
+
+Through the functions that SGLang calls them by, so that blocks, warps and stages are its own. They
+are where SGLang 0.5.16 has them; `compiled_checks.py` asks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton.language as tl
+
+DEVICE = "cuda"
+
+
+def floats(*shape: int, kind: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, device=DEVICE, dtype=torch.float32).to(kind)
+
+
+def counts(*parts: int) -> torch.Tensor:
+    """Where each part begins, and the end."""
+    return torch.tensor([0, *parts], device=DEVICE, dtype=torch.int32).cumsum(0).to(torch.int32)
+
+
+def slots(count: int, pool: int) -> torch.Tensor:
+    return torch.tensor(random.Random(0).sample(range(pool), count), device=DEVICE)
+
+
+def cases() -> dict[str, Callable[[], Any]]:
+    return {
+        "decode attention, 64 of 2,048": decoded(64, 2048, 8),
+        "decode attention, a head each": decoded(16, 2048, 32),
+        "extend attention, 4 of 1,024 on 2,048": extended(),
+        "fused experts, 4,096 tokens": experts(),
+        "fp8 product in blocks": product_in_fp8(),
+        "quantized in groups": quantized(),
+        "norm of 8,192 x 4,096": normed(),
+        "gated, 8,192 x 14,336": gated(),
+        "merged states": merged(),
+        "experts summed": summed(),
+        "indices of a batch": indices(),
+        "indices of a draft": draft_indices(),
+    }
+
+
+def decoded(batch: int, length: int, heads: int) -> Callable[[], Any]:
+    from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
+
+    pool, splits = batch * length + 64, 8
+    query, result = floats(batch, 32, 128), floats(batch, 32, 128)
+    keys, values = floats(pool, heads, 128), floats(pool, heads, 128)
+    parts = [
+        torch.empty(*shape, device=DEVICE, dtype=torch.float32)
+        for shape in ((batch, 32, splits, 128), (batch, 32, splits))
+    ]
+    many = torch.full((batch,), splits, device=DEVICE, dtype=torch.int32)
+    places = counts(*[length] * batch), slots(batch * length, pool)
+    return lambda: decode_attention_fwd(
+        query, keys, values, result, *places, *parts, many, splits, 0.088, 1.0, 1.0
+    )
+
+
+def extended() -> Callable[[], Any]:
+    from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
+
+    pool, new = 4 * 2048 + 64, 4 * 1024
+    query, result = floats(new, 32, 128), floats(new, 32, 128)
+    keys, values = floats(new, 8, 128), floats(new, 8, 128)
+    buffers = floats(pool, 8, 128), floats(pool, 8, 128)
+    places = counts(*[1024] * 4), counts(*[2048] * 4), slots(4 * 2048, pool)
+    return lambda: extend_attention_fwd(
+        query, keys, values, result, *buffers, *places, None, True, None, 1024, 1.0, 1.0
+    )
+
+
+def experts() -> Callable[[], Any]:
+    from sglang.kernels.ops.moe.fused_moe_triton_kernels import invoke_fused_moe_kernel
+
+    tokens, top, many, block = 4096, 2, 8, 64
+    given, weights = floats(tokens, 2048), floats(many, 2816, 2048)
+    made = floats(tokens, top, 2816)
+    share = torch.rand(tokens, top, device=DEVICE)
+    chosen = torch.randint(0, many, (tokens, top), device=DEVICE, dtype=torch.int32)
+    order = torch.randperm(tokens * top, device=DEVICE).to(torch.int32)
+    whose = torch.arange(many, device=DEVICE, dtype=torch.int32)
+    of_blocks = whose.repeat_interleave(tokens * top // many // block)
+    padded = torch.tensor([tokens * top], device=DEVICE, dtype=torch.int32)
+    sides = {"BLOCK_SIZE_M": block, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8}
+    config = {**sides, "num_warps": 4, "num_stages": 3}
+    return lambda: invoke_fused_moe_kernel(
+        *(given, weights, None, made, None, None, None, share, chosen, order, of_blocks, padded),
+        *(False, top, config, tl.bfloat16, False, False, False, False, False),
+    )
+
+
+def product_in_fp8() -> Callable[[], Any]:
+    from sglang.kernels.ops.quantization.fp8_kernel import w8a8_block_fp8_matmul_triton
+
+    kind = torch.float8_e4m3fn
+    left, right = floats(2048, 4096, kind=kind), floats(4096, 4096, kind=kind)
+    scales = (torch.rand(side, 32, device=DEVICE) for side in (2048, 32))
+    given = left, right, *scales
+    return lambda: w8a8_block_fp8_matmul_triton(*given, [128, 128], torch.bfloat16)
+
+
+def quantized() -> Callable[[], Any]:
+    from sglang.kernels.ops.quantization.fp8_kernel import _per_token_group_quant_8bit_raw
+
+    given = floats(8192, 4096)
+    return lambda: _per_token_group_quant_8bit_raw(given, 128)
+
+
+def normed() -> Callable[[], Any]:
+    from sglang.kernels.ops.layernorm.elementwise import fused_rmsnorm
+
+    given, weight = floats(8192, 4096), floats(4096)
+    return lambda: fused_rmsnorm(given, weight, 1e-6)
+
+
+def gated() -> Callable[[], Any]:
+    from sglang.kernels.ops.layernorm.elementwise import silu_and_mul_triton
+
+    given = floats(8192, 2 * 14336)
+    return lambda: silu_and_mul_triton(given)
+
+
+def merged() -> Callable[[], Any]:
+    from sglang.kernels.ops.attention.merge_state import merge_state_triton
+
+    given = [
+        part
+        for _ in range(2)
+        for part in (floats(8192, 32, 128), floats(8192, 32, kind=torch.float32))
+    ]
+    return lambda: merge_state_triton(*given)
+
+
+def summed() -> Callable[[], Any]:
+    from sglang.kernels.ops.moe.fused_moe_triton_kernels import moe_sum_reduce_triton
+
+    given, result = floats(4096, 8, 4096), floats(4096, 4096)
+    return lambda: moe_sum_reduce_triton(given, result, 1.0)
+
+
+def indices() -> Callable[[], Any]:
+    from sglang.kernels.ops.kvcache.kv_indices import create_flashinfer_kv_indices_triton
+
+    batch, length = 256, 4096
+    rows = torch.randint(0, 1 << 20, (batch, length), device=DEVICE, dtype=torch.int32)
+    which, lengths = slots(batch, batch), torch.full((batch,), length, device=DEVICE)
+    made = torch.empty(batch * length, device=DEVICE, dtype=torch.int32)
+    begin = counts(*[length] * batch)
+    kernel = create_flashinfer_kv_indices_triton
+    return lambda: kernel[(batch,)](rows, which, lengths, begin, None, made, length)
+
+
+def draft_indices() -> Callable[[], Any]:
+    from sglang.kernels.ops.speculative.cache_locs import generate_draft_decode_kv_indices
+
+    batch, length, steps, top = 64, 2048, 3, 4
+    rows = torch.randint(0, 1 << 20, (batch, length + 64), device=DEVICE, dtype=torch.int32)
+    which, lengths = slots(batch, batch), torch.full((batch,), length, device=DEVICE)
+    width = batch * top * (length + 64)
+    made = torch.empty(steps, width, device=DEVICE, dtype=torch.int32)
+    begin = torch.zeros(steps, batch * top + 1, device=DEVICE, dtype=torch.int32)
+    places = torch.full((batch * top,), length, device=DEVICE)
+    rest = length + 64, width, batch * top + 1, 64, 4, 256, 1
+    return lambda: generate_draft_decode_kv_indices[(steps, batch, top)](
+        which, rows, lengths, made, begin, places, *rest
+    )
