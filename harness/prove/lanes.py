@@ -14,15 +14,15 @@ from harness.prove.workers import GuardWorker
 class Lane:
     """A release's workers and its part of the plan.
 
-    A worker that forks runs any number at a time, so there is one. Workers that cannot fork (on
-    CUDA) run one each; a spare one imports meanwhile, for when a test costs a worker.
+    A worker that forks runs any number at a time, so there is one. Workers whose forks cannot use
+    the device run one each; a spare one imports meanwhile, for when a test costs a worker.
     """
 
     def __init__(self, left: Left, folder: Path) -> None:
         self.left = left
         self.folder = folder / left.target.name
         self.workers: list[GuardWorker] = []
-        self.forks = left.asked.device == "cpu"
+        self.forks = True  # until a worker says that it cannot
         self.started: float | None = None
         self.ended = False
         self._given_up = False
