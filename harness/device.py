@@ -44,6 +44,8 @@ def _has_cuda() -> bool:
 
 def leave_to_forks() -> None:
     """Have this process know the GPUs without using them; its forks ask for themselves."""
+    if importlib.util.find_spec("torch") is None:
+        return
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # whether there are any, too
     import torch
 

@@ -13,6 +13,7 @@ from harness.matching import nearest
 from harness.registry.schema import Toggle
 from harness.releases import having, managed, sources
 from harness.releases.sources import SourceTree
+from harness.store.prove import recorded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,10 +57,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.mend:
         return _mend(arguments, toggles, trees)
     drift = survey(toggles, trees, named=bool(names))
+    known = [release.name for release in managed.all_releases()]
+    proven = {
+        toggle: [proof.told(known) for proof in found]
+        for toggle, found in recorded.proofs(known).items()
+    }
     if arguments.json:
-        options.print_json(drift.as_data())
+        options.print_json(
+            drift.as_data() | {"proven": {t.id: proven.get(t.id, []) for t in toggles}}
+        )
     else:
-        show(drift, options.console())
+        show(drift, proven, options.console())
     return 1 if drift.stale else 0
 
 
@@ -136,7 +144,7 @@ MARKS = {
 FULL_WIDTH = 118
 
 
-def show(drift: Drift, out: Console) -> None:
+def show(drift: Drift, proven: dict[str, list[str]], out: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -174,4 +182,10 @@ def show(drift: Drift, out: Console) -> None:
             if finding.nearest:
                 out.print(Text(finding.nearest), soft_wrap=True)
     out.print()
+    by_proof: dict[str, list[str]] = {}
+    for toggle in drift.toggles:
+        for proof in proven.get(toggle.id, ["nothing that is recorded"]):
+            by_proof.setdefault(proof, []).append(toggle.id)
+    for proof, names in sorted(by_proof.items()):
+        out.print(f"proven on {proof}: {', '.join(names)}", soft_wrap=True)
     out.print(drift.summary())

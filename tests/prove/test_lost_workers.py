@@ -107,6 +107,17 @@ EXPECTED = {
 }
 
 
+def test_a_test_that_loses_the_device_in_a_fork_costs_nothing_else(prove: Prove) -> None:
+    prove.write(GUARDS)
+    usable = "device.forks_can_use_it = lambda: True\n"
+    prove.write(CONFTEST + usable, "conftest.py", head="")
+    (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
+    run = json.loads(prove.run("--json", "--device", "auto", "--limit", "4").stdout)
+    cells = {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}
+    assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
+    assert len(set((prove.root / "workers").read_text().split())) == 1
+
+
 def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     prove.write(GUARDS)
     prove.write(CONFTEST, "conftest.py", head="")
