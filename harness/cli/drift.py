@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             drift.as_data() | {"proven": {t.id: proven.get(t.id, []) for t in toggles}}
         )
     else:
-        show(drift, proven, options.console())
+        show(drift, options.console(), proven)
     return 1 if drift.stale else 0
 
 
@@ -144,7 +145,7 @@ MARKS = {
 FULL_WIDTH = 118
 
 
-def show(drift: Drift, proven: dict[str, list[str]], out: Console) -> None:
+def show(drift: Drift, out: Console, proven: Mapping[str, list[str]] | None = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -182,10 +183,15 @@ def show(drift: Drift, proven: dict[str, list[str]], out: Console) -> None:
             if finding.nearest:
                 out.print(Text(finding.nearest), soft_wrap=True)
     out.print()
-    by_proof: dict[str, list[str]] = {}
-    for toggle in drift.toggles:
-        for proof in proven.get(toggle.id, ["nothing that is recorded"]):
-            by_proof.setdefault(proof, []).append(toggle.id)
-    for proof, names in sorted(by_proof.items()):
+    for proof, names in sorted(_by_proof(drift.toggles, proven or {}).items()):
         out.print(f"proven on {proof}: {', '.join(names)}", soft_wrap=True)
     out.print(drift.summary())
+
+
+def _by_proof(toggles: Iterable[Toggle], proven: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Toggles that were proven at the same places."""
+    found: dict[str, list[str]] = {}
+    for toggle in toggles:
+        for proof in proven.get(toggle.id, ()):
+            found.setdefault(proof, []).append(toggle.id)
+    return found

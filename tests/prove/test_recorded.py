@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.store.prove import recorded
@@ -13,7 +14,7 @@ GPU = {"gpu": "NVIDIA H200, 580.1"}
 
 
 def keep(
-    folder: Path, name: str, started: str, cells: list[tuple[str, str, str, str | None]]
+    folder: Path, name: str, started: str, cells: Sequence[tuple[str, str, str, str | None]]
 ) -> None:
     """A record: its cells as release, device, toggle and verdict."""
     places = sorted({(release, device) for release, device, _, _ in cells})
