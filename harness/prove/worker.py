@@ -133,7 +133,10 @@ class Worker(Session[Setting]):
         finally:
             if order.way is not None:
                 del stash[sides.LOOK]
-        if (error := _error_of_the_device()) and side.outcome is not Outcome.FAILED:
+        if side.outcome not in (Outcome.PASSED, Outcome.NA) and _memory_was_full(side):
+            side.outcome = Outcome.OUT_OF_MEMORY
+            side.headline = f"the memory of the device was full: {side.headline}"
+        elif (error := _error_of_the_device()) and side.outcome is not Outcome.FAILED:
             side.outcome = Outcome.CUDA_ERROR
             side.headline = side.headline or f"the device is lost after the test: {error}"
         return side
@@ -229,6 +232,15 @@ def _build(item: pytest.Item) -> None:
     if not live.engine.idle:
         what = cell or ", ".join(map(str, under))
         raise RuntimeError(f"{what} could not be taken out again: what comes after it says nothing")
+
+
+def _memory_was_full(side: values.Side) -> bool:
+    """Whether others left a test too little of the device, whatever came of that in the end."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return "CUDA error: out of memory" in side.headline + side.detail
+    found: dict[str, int] = torch.cuda.memory_stats()
+    return bool(found.get("num_ooms")) or "CUDA error: out of memory" in side.headline + side.detail
 
 
 def _error_of_the_device() -> str:
