@@ -24,6 +24,7 @@ THREAD = re.compile(r"^(Current thread|Thread) 0x")
 PATIENCE = 3.0  # seconds for a process to say where it is
 # Where whoever waits for the other ranks stands, and what only leads there.
 COLLECTIVE = "torch/distributed/"
+LOGGER = "c10d_logger.py"  # around each of torch's own, under a name that says nothing
 TOGETHER = (COLLECTIVE, "/parallel_state.py", "/communication_op.py", "/device_communicators/")
 LOOP = "/managers/scheduler.py"  # which thread of a process is the rank's own
 Frame = tuple[str, str, str]  # file, line, function
@@ -42,12 +43,13 @@ class Rank:
         return f"rank {self.name} {does} at {self.where}"
 
 
-def ranks(server: int, log: Path) -> list[Rank]:
-    """Where each stands; the server is of no use afterwards, and is to be ended."""
-    found = sorted((name, pid) for pid in processes.below(server) if (name := _name(pid)))
-    for pid in [server, *processes.below(server)]:
+def ranks(keeper: int, log: Path) -> list[Rank]:
+    """Where each stands; the server is of no use afterwards, and its keeper is to end it."""
+    all_of_it = list(processes.below(keeper))
+    found = sorted((name, pid) for pid in all_of_it if (name := _name(pid)))
+    for pid in all_of_it:
         _send(pid, signal.SIGSTOP)
-    return [_of(name or "0", _said(pid, log)) for name, pid in found]
+    return [_of(name, _said(pid, log)) for name, pid in found]
 
 
 def _name(pid: int) -> str:
@@ -95,7 +97,8 @@ def _of(name: str, said: list[str]) -> Rank:
         inside = list(itertools.takewhile(lambda frame: _is_together(frame[0]), mine))
     calls = mine[len(inside) :]
     where = _place(calls[0]) if calls else "a place that it does not say"
-    return Rank(name, where, inside[-1][2] if inside else "")
+    named = [function for file, _, function in inside if LOGGER not in file]
+    return Rank(name, where, named[-1] if named else "")
 
 
 def _is_together(file: str) -> bool:

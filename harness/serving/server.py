@@ -173,9 +173,9 @@ class Server:
                 self.seconds = time.monotonic() - self.started
                 return
             if time.monotonic() > ends:
-                said = self._last_word()
+                said = [self._last_word(), *map(str, hanging.ranks(self._pid, self.log))]
                 raise ServerFailed(
-                    f"the server was not ready after {seconds:.0f} s: {said} ({self.hang()})"
+                    f"the server was not ready after {seconds:.0f} s: {'; '.join(said)}"
                 )
 
     @property

@@ -62,3 +62,10 @@ def test_a_later_record_takes_back_what_an_earlier_one_says(tmp_path: Path) -> N
     keep(tmp_path, "b", "2026-11-21", [(r, "cpu", "one", "proven") for r in ("0.5.9", "0.5.10")])
     keep(tmp_path, "a", "2026-11-22", [("0.5.10", "cpu", "one", "toothless")])
     assert told(tmp_path) == {"one": ["CPU 0.5.9 (2026-11-21)"]}
+
+
+def test_a_later_run_that_could_not_tell_takes_nothing_back(tmp_path: Path) -> None:
+    keep(tmp_path, "b", "2026-11-21", [("0.5.9", "cpu", "one", "proven")])
+    for verdict in ("out-of-memory", "broken", "n/a", None):
+        keep(tmp_path, "a", "2026-11-22", [("0.5.9", "cpu", "one", verdict)])
+        assert told(tmp_path) == {"one": ["CPU 0.5.9 (2026-11-21)"]}

@@ -43,6 +43,7 @@ def side_by_side(tests: Path, releases: Sequence[managed.Release]) -> list[Part]
         Part("tests/kernels/checked", base, ("tests/kernels/checked",)),
         Part("tests/kernels/compiled", base, ("tests/kernels/compiled",)),
         Part("tests/kernels/gpu", base, ("tests/kernels/gpu",)),
+        Part("tests/kernels/ranks", base, ("tests/kernels/ranks",)),
     ]
 
 

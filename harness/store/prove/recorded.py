@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,10 @@ class Proof:
         return f"{self.where} {', '.join(words)} ({self.when})"
 
 
+# What takes an earlier proof back; a run that could not tell says nothing of it.
+DISPROVES = {Verdict.TOOTHLESS, Verdict.UNREACHED, Verdict.STALE}
+
+
 # What of a record is looked at; `list` reads all of them each time.
 class _Cell(msgspec.Struct):
     release: str
@@ -62,31 +66,25 @@ def proofs(known: Sequence[str], folder: Path | None = None) -> dict[str, list[P
     for file in place.glob("prove-*.json"):
         with contextlib.suppress(msgspec.ValidationError):  # a record of something else
             runs.append(msgspec.json.decode(file.read_bytes(), type=_Run))
-    latest: dict[tuple[str, str, str], tuple[bool, str]] = {}  # by toggle, machine, release
+    dates: dict[tuple[str, str], dict[str, str]] = {}  # by toggle and machine, of each release
     for run in sorted((run for run in runs if run.kind == "prove"), key=lambda run: run.started):
         names = {(on.release, on.device): _machine(on) for on in run.releases}
-        by_place: dict[tuple[str, str, str], list[_Cell]] = {}
+        verdicts: dict[tuple[str, str, str], set[Verdict | None]] = {}
         for cell in run.cells:
             where = names.get((cell.release, cell.device), cell.device)
-            by_place.setdefault((cell.toggle, where, cell.release), []).append(cell)
-        for key, cells in by_place.items():
-            latest[key] = _proven(cells), run.started[:10]
-    found: dict[str, list[Proof]] = {}
-    for toggle, where in sorted({(toggle, where) for toggle, where, _ in latest}):
-        on = {
-            release: when
-            for (one, machine, release), (well, when) in latest.items()
-            if (one, machine) == (toggle, where) and well
-        }
+            verdicts.setdefault((cell.toggle, where, cell.release), set()).add(cell.verdict)
+        for (toggle, where, release), found in verdicts.items():
+            on = dates.setdefault((toggle, where), {})
+            if Verdict.PROVEN in found and found <= {Verdict.PROVEN, Verdict.NA}:
+                on[release] = run.started[:10]
+            elif found & DISPROVES:
+                on.pop(release, None)
+    proofs: dict[str, list[Proof]] = {}
+    for (toggle, where), on in sorted(dates.items()):
         if on:
             order = sorted(on, key=lambda release: known.index(release) if release in known else -1)
-            found.setdefault(toggle, []).append(Proof(where, tuple(order), max(on.values())))
-    return found
-
-
-def _proven(cells: Iterable[_Cell]) -> bool:
-    verdicts = {cell.verdict for cell in cells}
-    return Verdict.PROVEN in verdicts and verdicts <= {Verdict.PROVEN, Verdict.NA}
+            proofs.setdefault(toggle, []).append(Proof(where, tuple(order), max(on.values())))
+    return proofs
 
 
 def _machine(on: _On) -> str:
