@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from harness import __version__, paths
+from harness.errors import NotReady
 
 PACKAGES = ("sglang", "torch", "triton", "transformers", "flashinfer-python", "sglang-kernel")
 ASK = f"""
@@ -33,6 +34,12 @@ def gpu() -> str:
     words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     done = subprocess.run(words, capture_output=True, text=True)
     return done.stdout.strip().replace("\n", "; ")
+
+
+def require(device: str) -> None:
+    """Say at once that what is asked for cannot be run here."""
+    if device == "cuda" and not gpu():
+        raise NotReady("this machine has no CUDA device: --device cpu")
 
 
 def commit() -> str:

@@ -88,7 +88,7 @@ def test_a_release_or_base_in_use_is_not_made_anew_under_its_users(
     release: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite_mark(release.folder, lock="0")
-    for python in (release.python, install.base_python()):
+    for python in (release.python, managed.BASE.python):
         with running(str(python)) as pid:
             code, told = refusal_of_add(capsys)
             assert (code, str(pid) in told, "in use" in told) == (3, True, True)

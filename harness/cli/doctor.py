@@ -7,14 +7,16 @@ import importlib.util
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness import machine as hardware
 from harness import paths
 from harness.cli import options
-from harness.cli.releases import describe
+from harness.cli.releases import state_of
 from harness.errors import UnfixError
-from harness.releases import install, managed, sources
+from harness.releases import install, managed, sources, standing
+from harness.releases.managed import Release
 
 
 @dataclass(frozen=True)
@@ -96,39 +98,47 @@ def releases() -> list[Line]:
             else "no SGLang in this python",
         )
     ]
-    base = managed.BASE.folder
-    if base.exists():
-        whole = managed.BASE.is_current()
-        found.append(
-            Line(
-                "base",
-                whole,
-                str(base)
-                if whole
-                else f"{base} is cut short or outdated: unfix releases add VERSION makes it anew",
-            )
-        )
-    for release in managed.all_releases():
-        state = describe(release)["environment"]
-        if state == "yes":
-            found.append(Line(f"release {release.name}", True, str(release.folder)))
-        elif state != "no":
-            found.append(
-                Line(
-                    f"release {release.name}", False, f"{state}: unfix releases add {release.name}"
-                )
-            )
+    for device in managed.DEVICES:
+        found += _environments(managed.all_releases(device), device)
     missing = [r.name for r in managed.all_releases() if not r.folder.exists()]
     if missing:
         found.append(Line("not installed", None, ", ".join(missing)))
     return found
 
 
+STAND_INS = (
+    (install.STANDINS, "always"),
+    (install.STANDINS_CUDA, "for CUDA"),
+    (install.STANDINS_NPU, "for NPU suites"),
+)
+
+
+def _environments(known: Sequence[Release], device: str) -> list[Line]:
+    base = known[0].base
+    found = []
+    option = "" if device == "cpu" else f" --device {device}"
+    if base.folder.exists():
+        whole = base.is_current()
+        remedy = f"unfix releases add VERSION{option} makes it anew"
+        says = f"{base.folder} is cut short or outdated: {remedy}"
+        if whole:
+            says = f"{base.folder}{f', beside {base.beside}' if base.beside else ''}"
+        found.append(Line(base.folder.name, whole, says))
+    for release in known:
+        state = state_of(release)
+        name = f"release {release.folder.name}"
+        if state == "yes":
+            found.append(Line(name, True, str(release.folder)))
+        elif state != "no":
+            found.append(Line(name, False, f"{state}: unfix releases add {release.name}{option}"))
+    return found
+
+
 def standins() -> list[Line]:
     """What imports in a release's environment without being there."""
     lines = []
-    for folder, when in ((install.STANDINS, "always"), (install.STANDINS_NPU, "for NPU suites")):
-        for name in sorted(p.name for p in folder.iterdir() if (p / "__init__.py").is_file()):
+    for folder, when in STAND_INS:
+        for name in standing.names(folder):
             real = sorted(paths.releases().glob(f"*/lib/python*/site-packages/{name}"))
             says = f"a stand-in that refuses to be called, {when}"
             if real:

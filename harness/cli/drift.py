@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from harness.matching import nearest
 from harness.registry.schema import Toggle
 from harness.releases import having, managed, sources
 from harness.releases.sources import SourceTree
+from harness.store.prove import recorded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,10 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.mend:
         return _mend(arguments, toggles, trees)
     drift = survey(toggles, trees, named=bool(names))
+    known = [release.name for release in managed.all_releases()]
+    proven = {
+        toggle: [proof.told(known) for proof in found]
+        for toggle, found in recorded.proofs(known).items()
+    }
     if arguments.json:
-        options.print_json(drift.as_data())
+        options.print_json(
+            drift.as_data() | {"proven": {t.id: proven.get(t.id, []) for t in toggles}}
+        )
     else:
-        show(drift, options.console())
+        show(drift, options.console(), proven)
     return 1 if drift.stale else 0
 
 
@@ -136,7 +145,7 @@ MARKS = {
 FULL_WIDTH = 118
 
 
-def show(drift: Drift, out: Console) -> None:
+def show(drift: Drift, out: Console, proven: Mapping[str, list[str]] | None = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -174,4 +183,15 @@ def show(drift: Drift, out: Console) -> None:
             if finding.nearest:
                 out.print(Text(finding.nearest), soft_wrap=True)
     out.print()
+    for proof, names in sorted(_by_proof(drift.toggles, proven or {}).items()):
+        out.print(f"proven on {proof}: {', '.join(names)}", soft_wrap=True)
     out.print(drift.summary())
+
+
+def _by_proof(toggles: Iterable[Toggle], proven: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Toggles that were proven at the same places."""
+    found: dict[str, list[str]] = {}
+    for toggle in toggles:
+        for proof in proven.get(toggle.id, ()):
+            found.setdefault(proof, []).append(toggle.id)
+    return found

@@ -41,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
         help="a managed version, whose python the command then finds first, or 'current' "
         "(default: whatever SGLang the command's own python has)",
     )
+    options.add_device(parser)
     parser.add_argument("--attestations", type=Path, metavar="DIR", help="where they are left")
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="write what was run, where, and what it showed"
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     inherited = boot.asked_for()
     revert += inherited[0]
     enable += inherited[1]
-    release, tree = _release(arguments.release)
+    release, tree = _release(arguments.release, arguments.device)
     environment = dict(os.environ)
     if release is not None:
         under.find_first(environment, release.python, release.folder)
@@ -110,13 +111,13 @@ def _run_name() -> str:
     return f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
-def _release(name: str | None) -> tuple[managed.Release | None, SourceTree | None]:
+def _release(name: str | None, device: str) -> tuple[managed.Release | None, SourceTree | None]:
     """The managed release to run under, if one was named; nothing is chosen by itself."""
     if name is None:
         return None, None
     if name == "current":
         return None, managed.tree(name)
-    release = managed.get(name)
+    release = managed.get(name, device)
     having.ready([release], options.say)
     return release, release.sources()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
 
 from harness.cli import options
@@ -10,6 +11,7 @@ from harness.errors import NotReady
 from harness.matching.states import State, find
 from harness.releases import having, managed, upstream
 from harness.releases.sources import SourceTree
+from harness.store.prove import recorded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     tree = tree_or_none(arguments.release, fetch=arguments.release is not None)
     states = {t.id: find(t, tree).state if tree else None for t in toggles}
     own = upstream.registered(tree) if tree else []
+    known = [release.name for release in managed.all_releases()]
+    proven = recorded.proofs(known)
     data: dict[str, Any] = {
         "release": str(tree.version or tree.name) if tree else None,
         "toggles": [
@@ -38,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "upstream": list(t.upstream),
                 "title": t.title,
                 "unguarded": t.unguarded,
+                "proven": [dataclasses.asdict(proof) for proof in proven.get(t.id, ())],
             }
             for t in toggles
         ],
@@ -46,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(data)
     else:
-        show(data)
+        show(data, {t.id: [one.told(known) for one in proven.get(t.id, ())] for t in toggles})
     return 1 if State.STALE in states.values() else 0
 
 
@@ -64,7 +69,7 @@ def tree_or_none(name: str | None, fetch: bool) -> SourceTree | None:
 STYLES = {"fixed": "green", "buggy": "yellow", "absent": "dim", "stale": "bold red"}
 
 
-def show(data: dict[str, Any]) -> None:
+def show(data: dict[str, Any], proven: dict[str, list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -74,6 +79,7 @@ def show(data: dict[str, Any]) -> None:
     for title in ("toggle", "state", *(("family", "symptom") if wide else ())):
         grid.add_column(title, no_wrap=True)
     grid.add_column("what is wrong when the fix is out")
+    grid.add_column("proven on")
     for row in data["toggles"]:
         state = row["state"] or "?"
         grid.add_row(
@@ -81,6 +87,7 @@ def show(data: dict[str, Any]) -> None:
             Text(state, style=STYLES.get(state, "")),
             *((row["family"], row["symptom"]) if wide else ()),
             row["title"] + (" (no suite yet)" if row["unguarded"] else ""),
+            "\n".join(proven[row["id"]]) if wide else " ".join(p["where"] for p in row["proven"]),
         )
     out.print(grid)
     out.print()

@@ -32,6 +32,15 @@ def add_release(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="on cuda managed releases stand beside the torch of this machine",
+    )
+
+
 def add_directions(parser: argparse.ArgumentParser) -> None:
     for word, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
         parser.add_argument(

@@ -11,7 +11,9 @@ from harness.cli.list import STYLES, tree_or_none
 from harness.matching.states import State, find
 from harness.patching import diffs
 from harness.registry.schema import Toggle
+from harness.releases import managed
 from harness.releases.sources import SourceTree
+from harness.store.prove import recorded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
     finding = find(toggle, tree) if tree else None
+    known = [release.name for release in managed.all_releases()]
     return {
         "id": toggle.id,
         "title": toggle.title,
@@ -44,6 +47,7 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
         "symptom": toggle.symptom.value,
         "devices": [device.value for device in toggle.devices],
         "upstream": list(toggle.upstream),
+        "proven": [one.told(known) for one in recorded.proofs(known).get(toggle.id, ())],
         "release": str(tree.version or tree.name) if tree else None,
         "state": finding.state.value if finding else None,
         "problem": finding.problem if finding else "",
@@ -72,6 +76,8 @@ def show(data: dict[str, Any]) -> None:
         print(textwrap.indent(textwrap.fill(data["why"], 96), "  "))
     if data["unguarded"]:
         out.print(Text(f"no suite reaches it yet: {data['unguarded']}", style="yellow"))
+    for proof in data["proven"]:
+        out.print(Text(f"proven on {proof}", style="dim"))
     out.print()
     for variant in data["variants"]:
         for target in variant["targets"]:

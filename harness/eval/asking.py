@@ -44,6 +44,9 @@ class Where:
         return managed.get(release).python
 
 
+SURE = 60.0  # seconds for one token, after which a server that gave no answers hangs
+
+
 @dataclass
 class Task:
     """A configuration to serve, with the toggles that it is served under."""
@@ -208,6 +211,9 @@ class Askers:
             finally:
                 if running.dead:
                     served.failure = f"the server died: {running.why()}"
+            errors = any(answer.error for answer in found)
+            if errors and not running.dead and not running.answers(min(self.where.limit, SURE)):
+                served.failure = running.hang()
             if served.failure:
                 return
             # A task that gave fewer than it was asked for has no more.

@@ -134,12 +134,13 @@ def cannot_be(base: Served, candidate: Served, kind: str, task: str, why: str) -
 def failed(base: Served, candidate: Served, kind: str) -> Compared:
     """One of the two was not there, or not to the end."""
     who = candidate if candidate.failure or not candidate.answers else base
+    hung = who.failure.startswith(f"{Judged.HANG}:")
     return Compared(
         base.name,
         candidate.name,
         kind,
         "",
-        Judged.FAILED if who is candidate else Judged.CANNOT_TELL,
+        (Judged.HANG if hung else Judged.FAILED) if who is candidate else Judged.CANNOT_TELL,
         f"{who.name}: {who.failure or who.absent or 'no answers'}",
         errors=sum(bool(answer.error) for answer in who.answers),
     )

@@ -85,6 +85,7 @@ class Lane:
             under=self.asked.under,
             folder=tempfile.mkdtemp(dir=self.folder),
             corpus=str(place),
+            device=self.target.device,
         )
         log = self.folder / "worker.log"
         python = self.target.python

@@ -54,6 +54,8 @@ class Worker(Session[Setting]):
             Task(number, node_of(item), left_out(item), files[item.path.parent])
             for number, item in enumerate(self.items)
         ]
+        if self.refuse_without_forks():
+            return True
         self.settle(session)
         self.say(
             Collected(

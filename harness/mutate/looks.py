@@ -91,6 +91,7 @@ class Looks:
             release=asked.target.asked or asked.target.name,
             words=["--profile", asked.profile, *asked.words, f"--ignore-glob=*/{ENGINE}"],
             folder=tempfile.mkdtemp(dir=self.folder),
+            device=asked.target.device,
         )
         log = self.folder / "worker.log"
         worker = LookWorker(asked.target.python, setting, asked.folders, asked.place, log)

@@ -22,6 +22,7 @@ from harness import paths
 from harness.mutate.messages import PASSES
 from harness.patching.instrument import FUNCTIONS, chain_to
 from harness.patching.plan import position_of
+from harness.prove.plan import Target
 from harness.releases.sources import SourceTree
 from harness.store.mutate.faults import Fault
 from harness.store.prove.values import Outcome
@@ -95,12 +96,13 @@ def reaching(fault: Fault, text: str, reaches: Reaches) -> list[Reached]:
     return [one for one in reaches.guards.values() if one.runs(fault.module, lines)]
 
 
-def key(tree: SourceTree, profile: str, python: Path, toggles: Iterable[Path] = ()) -> str:
-    """What the whole record hangs on: what guards stand on, the release, the profile.
+def key(target: Target, profile: str, toggles: Iterable[Path] = ()) -> str:
+    """What the whole record hangs on: what guards stand on, the release, device and profile.
 
-    `python` is the release's own, `toggles` are further folders of them.
+    `toggles` are further folders of them.
     """
-    digest = hashlib.sha256(f"{profile}\0{_installed(python)}\0{release_of(tree)}\0".encode())
+    words = profile, target.device, _installed(target.python), release_of(target.tree)
+    digest = hashlib.sha256("\0".join([*words, ""]).encode())
     root = paths.project()
     places = [root / "conftest.py", *sorted((root / "suites").glob("*.py")), root / "fixtures"]
     places += [paths.toggles(), *toggles, *(paths.PACKAGE / name for name in STANDS_ON)]

@@ -107,7 +107,7 @@ class Mutating:
         for problem in said.problems:
             self._problem(problem)
         asked = self.asked
-        key = reach.key(asked.target.tree, asked.profile, asked.target.python, asked.folders)
+        key = reach.key(asked.target, asked.profile, asked.folders)
         self.file = reach.file_of(asked.target.name, asked.profile, asked.words)
         self.reaches = reach.load(self.file, key, asked.place)
         modules = {fault.module for fault in asked.faults}

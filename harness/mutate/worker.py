@@ -39,6 +39,8 @@ class Worker(Session[Setting]):
         for name, count in Counter(names).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {name}")
+        if self.refuse_without_forks():
+            return True
         self.settle(session)
         self.say(
             Collected(

@@ -14,15 +14,15 @@ from harness.prove.workers import GuardWorker
 class Lane:
     """A release's workers and its part of the plan.
 
-    A worker that forks runs any number at a time, so there is one. Workers that cannot fork (on
-    CUDA) run one each; a spare one imports meanwhile, for when a test costs a worker.
+    A worker that forks runs any number at a time, so there is one. Workers whose forks cannot use
+    the device run one each; a spare one imports meanwhile, for when a test costs a worker.
     """
 
     def __init__(self, left: Left, folder: Path) -> None:
         self.left = left
         self.folder = folder / left.target.name
         self.workers: list[GuardWorker] = []
-        self.forks = left.asked.device == "cpu"
+        self.forks = True  # until a worker says that it cannot
         self.started: float | None = None
         self.ended = False
         self._given_up = False
@@ -62,18 +62,23 @@ class Lane:
             worker = GuardWorker(python, setting, asked.folders, asked.place(), log)
             self.workers.append(worker)
 
+    @property
+    def runs_alone(self) -> bool:
+        """Whether what it runs is run again, with the machine to itself."""
+        busy = (task for worker in self.workers for task in worker.running.values())
+        return any(task in self.left.alone for task in busy)
+
+    @property
+    def waits_alone(self) -> bool:
+        waiting = self.left.waiting
+        return bool(waiting) and waiting[0] in self.left.alone
+
     def next(self) -> tuple[GuardWorker, Key] | None:
-        """A task and the worker to give it to; none while what a dead worker ran is run alone."""
-        waiting, alone = self.left.waiting, self.left.alone
-        busy = [task for worker in self.workers for task in worker.running.values()]
-        if not waiting or set(alone) & set(busy):
-            return None
+        """A task and the worker to give it to."""
+        waiting = self.left.waiting
         for worker in self.workers:
-            if not worker.ready or (worker.running and not self.forks):
-                continue
-            if waiting[0] in alone and busy:
-                return None
-            return worker, waiting.popleft()
+            if waiting and worker.ready and (self.forks or not worker.running):
+                return worker, waiting.popleft()
         return None
 
     def retire(self, worker: GuardWorker, kill: bool = False) -> int:

@@ -32,6 +32,7 @@ class Target:
     python: Path
     tree: SourceTree
     asked: str = ""  # the word it was asked for by
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

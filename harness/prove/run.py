@@ -91,7 +91,11 @@ class Proving:
     def _hand_out(self, lanes: list[Lane]) -> None:
         free = self.asked.jobs - sum(lane.in_flight for lane in lanes)
         for lane in lanes:
-            while free > 0 and (given := lane.next()) is not None:
+            while free > 0 and not any(each.runs_alone for each in lanes):
+                if lane.waits_alone and free < self.asked.jobs:
+                    return  # until what runs now has ended
+                if (given := lane.next()) is None:
+                    break
                 worker, task = given
                 again = lane.left.again(task)
                 # A life is told with what the worker has; a proof has to hold with any.
@@ -126,7 +130,11 @@ class Proving:
             self._collected(lane, worker, said)
         elif isinstance(said, Ended):
             task = worker.ended(said.serial)
-            if said.side.outcome is not Outcome.LOST:
+            # A GPU's memory has no limit for each test: others may have had what this one lacked.
+            full = said.side.outcome is Outcome.OUT_OF_MEMORY and lane.left.on.device != "cpu"
+            if full and lane.left.again_alone(task, said.side.headline):
+                pass
+            elif said.side.outcome is not Outcome.LOST:
                 worker.reported[task[0]] += said.side.reach
                 self._keep(lane, task, said.side)
             elif not lane.left.again_alone(task, said.side.headline):

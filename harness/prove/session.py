@@ -22,7 +22,7 @@ import pytest
 from _pytest.config import ConftestImportFailure
 from hypothesis import given, settings, strategies
 
-from harness import forking, processes
+from harness import device, forking, processes
 from harness.errors import NotReady, UnfixError
 from harness.guards import cells, plugin, unfit
 from harness.lines import Line
@@ -100,6 +100,14 @@ class Session(Generic[Told]):
                 self.problems.append(f"{item.nodeid} cannot be run: {why}")
         return [item for item in items if unfit.REASON not in item.stash]
 
+    def refuse_without_forks(self) -> bool:
+        """Say so, and give True, where no fork can use the device."""
+        if device.forks_can_use_it():
+            return False
+        words = "no fork of a process that has imported this release can use the GPU"
+        self.say(Failed(f"{words}: it is in use from the import on; --device cpu runs"))
+        return True
+
     # Talking
 
     def say(self, said: msgspec.Struct) -> None:
@@ -176,6 +184,8 @@ def main(kind: type[Session[Told]], setting: type[Told], words: Sequence[str] = 
     code: int = 0
     try:
         told = msgspec.json.decode(os.environ["UNFIX_WORKER"], type=setting)
+        if told.device != "cpu":
+            device.leave_to_forks()
         worker = kind(told, line)
         worker.folder.mkdir(parents=True, exist_ok=True)
         live.engine.recorder.leave_in(worker.folder / "attestations")

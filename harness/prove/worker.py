@@ -1,8 +1,8 @@
 """A worker: one process of a release's own Python, which imports SGLang once and runs guards.
 
-On a CPU each test runs in a fork of this process. On CUDA, where a fork cannot use the device, the
-tests run here one after another; one that loses the device, or the process, costs this worker and
-no other test.
+Each test runs in a fork of this process. Where forks cannot use the device, since importing the
+release has used it already, the tests run here one after another; one that loses the device, or
+the process, costs this worker and no other test.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Worker(Session[Setting]):
         for key, count in Counter(task.key for task in tasks).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
-        forks = device.get() == "cpu"
+        forks = device.forks_can_use_it()
         self.settle(session, forks)
         seconds = time.time() - self.started
         release = str(live.engine.sources.version)
@@ -113,7 +113,7 @@ class Worker(Session[Setting]):
             task.na = f"no bug of {device.get()}"
         return task
 
-    # On a CPU
+    # In forks
 
     def take_orders(self) -> None:
         for order in self._orders():
@@ -129,10 +129,17 @@ class Worker(Session[Setting]):
         if order.way is not None:
             stash[sides.LOOK] = again.look(order.way, order.blob)
         try:
-            return body.run(item, self.listener)
+            side = body.run(item, self.listener)
         finally:
             if order.way is not None:
                 del stash[sides.LOOK]
+        if side.outcome not in (Outcome.PASSED, Outcome.NA) and _memory_was_full(side):
+            side.outcome = Outcome.OUT_OF_MEMORY
+            side.headline = f"the memory of the device was full: {side.headline}"
+        elif (error := _error_of_the_device()) and side.outcome is not Outcome.FAILED:
+            side.outcome = Outcome.CUDA_ERROR
+            side.headline = side.headline or f"the device is lost after the test: {error}"
+        return side
 
     def came_back(self, order: Order, side: values.Side, lost: bool = False) -> None:
         item = self.items[order.number]
@@ -141,7 +148,7 @@ class Worker(Session[Setting]):
         side.way = again.way(item, side)
         self.say(Ended(order.serial, side, lost))
 
-    # On CUDA
+    # Here
 
     def _serve_here(self) -> None:
         faulthandler.enable()
@@ -157,11 +164,7 @@ class Worker(Session[Setting]):
                 side.ran = {toggle: after[toggle] - before[toggle] for toggle in toggles}
                 side.reach = sum(side.ran.values())
                 side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
-                error = _error_of_the_device()
-                lost = side.outcome is Outcome.CUDA_ERROR or bool(error)
-                if lost and side.outcome is not Outcome.FAILED:
-                    side.outcome = Outcome.CUDA_ERROR
-                    side.headline = side.headline or f"the device is lost after the test: {error}"
+                lost = side.outcome is Outcome.CUDA_ERROR or bool(_error_of_the_device())
                 self.came_back(order, side, lost)
                 if lost:
                     return
@@ -229,6 +232,15 @@ def _build(item: pytest.Item) -> None:
     if not live.engine.idle:
         what = cell or ", ".join(map(str, under))
         raise RuntimeError(f"{what} could not be taken out again: what comes after it says nothing")
+
+
+def _memory_was_full(side: values.Side) -> bool:
+    """Whether others left a test too little of the device, whatever came of that in the end."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return "CUDA error: out of memory" in side.headline + side.detail
+    found: dict[str, int] = torch.cuda.memory_stats()
+    return bool(found.get("num_ooms")) or "CUDA error: out of memory" in side.headline + side.detail
 
 
 def _error_of_the_device() -> str:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from harness import paths
@@ -60,17 +60,18 @@ def _is_whole(here: Path) -> bool:
         return False
 
 
-def start_files(behind: Path | None) -> dict[str, str]:
+def start_files(behind: Path | None, beside: Sequence[str] = ()) -> dict[str, str]:
     """What lies in an environment's site-packages for it to find an engine, by name.
 
-    With the site-packages that stand behind it; the base has none, and no toggles.
+    With the site-packages that stand behind it, and the folders of a torch that it shares; the
+    base has none behind it, and no toggles.
     """
-    line = f"import os; exec({(_HERE / 'unfix_path.py').read_text()!r}, {{}})\n"
+    lines = [*beside, f"import os; exec({(_HERE / 'unfix_path.py').read_text()!r}, {{}})\n"]
     if behind is None:
-        return {"unfix.pth": line}
+        return {"unfix.pth": "\n".join(lines)}
     # From site-packages, so that a home may be moved or copied.
     back = os.path.join("..", "..", "..", "..", *behind.parts[-4:])
-    return {"unfix.pth": f"{back}\n{line}", START: (_HERE / START).read_text()}
+    return {"unfix.pth": "\n".join([back, *lines]), START: (_HERE / START).read_text()}
 
 
 def digest() -> str:

@@ -9,18 +9,21 @@ from harness.releases.install import Say
 from harness.releases.managed import BASE, Release
 from harness.releases.sources import SourceTree
 
-# On disk, as measured: what all share with torch, a release in front of it, and a wheel alone.
-SHARED = 2.4e9
+# On disk, as measured: what all share, with torch or beside one, a release, and a wheel alone.
+SHARED = {"cpu": 2.4e9, "cuda": 1.2e9}
 RELEASE = 0.2e9
 WHEEL = 15e6
 
 
 def ready(releases: Sequence[Release], say: Say) -> None:
     """Have these releases installed."""
-    shared = 0.0 if BASE.is_current() else SHARED
+    if not releases:
+        return
+    base = releases[0].base
+    shared = 0.0 if base.is_current() else SHARED[base.device]
     missing = [one for one in releases if shared or not one.is_current()]
     if missing:
-        torch = ", with torch" if shared else ""
+        torch = ", with torch" if shared and base == BASE else ""
         say(f"installing {_named(missing)} ({_size(shared + RELEASE * len(missing))}{torch})")
     for release in releases:
         install.add(release, say)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -22,44 +23,54 @@ from packaging.requirements import Requirement
 from harness import paths
 from harness.errors import NotReady
 from harness.releases import engines, managed
+from harness.releases.beside import Beside
+from harness.releases.beside import find as find_beside
 from harness.releases.managed import BASE, COMPLETE, Release
 
 Say = Callable[[str], None]
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 STANDINS = paths.PACKAGE / "releases" / "standins"
 STANDINS_NPU = paths.PACKAGE / "releases" / "standins_npu"
+STANDINS_CUDA = paths.PACKAGE / "releases" / "standins_cuda"
 # Pins that have no wheel for a Python, and what does not work without them.
 LACKS = {(3, 13): {"outlines-core": "SGLang's grammar backend outlines"}}
 GIBIBYTE = 2**30
+ROOM = {"cpu": 5, "cuda": 3}  # GiB that a base needs while it is made
+WHEELS = "UNFIX_WHEELS"  # a folder of wheels to install from, instead of an index
 # What pip says without a network; the last is all that is left of it with PIP_RETRIES=0.
 UNREACHABLE = ("NewConnectionError", "Temporary failure in name", "Max retries", "ConnectTimeout",
                "ProxyError", "(from versions: none)")  # fmt: skip
 
 
-def base_python() -> Path:
-    return BASE.python
+def add(release: Release, say: Say, torch: Path | None = None) -> None:
+    """Install a release and, before the first one, the base it shares with the others.
 
-
-def add(release: Release, say: Say) -> None:
-    """Install a release and, before the first one, the base it shares with the others."""
+    For CUDA beside the torch of a Python, which is looked for if none is named.
+    """
     engines.register()
-    if release.ready:
+    if release.ready and _shares(release, torch):
         return
     with _one_at_a_time():
-        _make_base(say)
+        _make_base(release.base, say, torch)
         if not release.is_current():
             _make(release, say)
         if not release.start_is_current():
             _lay_start(release)
 
 
+def _shares(release: Release, torch: Path | None) -> bool:
+    """Whether it stands beside the torch of this Python, or of any if none is named."""
+    beside = release.beside
+    return torch is None or (beside is not None and beside.python == str(torch))
+
+
 def _make(release: Release, say: Say) -> None:
-    wheel = _fetch(release, say, BASE.python)
+    wheel = _fetch(release, say, release.base.python)
     _refuse_if_used(release.folder, f"SGLang {release.name}", "end it first: it is made anew")
     say(f"installing SGLang {release.name}")
     _discard(release.folder)
     # The base's Python, which need not be this one: checkouts that share a home may differ in it.
-    _venv(BASE.python, release.folder)
+    _venv(release.base.python, release.folder)
     own = [r for r in requirements(release.lock) if r.name != "sglang"]
     _pip_install(release.python, [str(wheel), *map(str, own)])
     _lay_start(release)
@@ -78,10 +89,11 @@ def remove(release: Release, force: bool = False) -> None:
             hint = "end it first, or add --force"
             _refuse_if_used(release.folder, f"SGLang {release.name}", hint)
         _discard(release.folder)
-        for wheel in release.wheels():
-            wheel.unlink()
-        if not any(other.folder.exists() for other in managed.all_releases()):
-            _discard(BASE.folder)
+        if not any(Release(release.name, device).folder.exists() for device in managed.DEVICES):
+            for wheel in release.wheels():
+                wheel.unlink()
+        if not any(other.folder.exists() for other in managed.all_releases(release.device)):
+            _discard(release.base.folder)
 
 
 def requirements(lock: Path) -> list[Requirement]:
@@ -89,15 +101,16 @@ def requirements(lock: Path) -> list[Requirement]:
     return [Requirement(line) for line in lines if line]
 
 
-def _lay_start(release: Release) -> None:
+def _lay_start(release: Release, beside: Beside | None = None) -> None:
     """What finds an engine, then the mark: an environment without it was cut short."""
     site = _site(release.folder)
+    beside = beside or release.beside
     for left_over in (site / "harness", site / "unfix_standins.pth"):  # by earlier versions
         left_over.unlink(missing_ok=True)
-    behind = None if release == BASE else _site(BASE.folder)
-    for name, text in engines.start_files(behind).items():
+    behind = None if release == release.base else _site(release.base.folder)
+    for name, text in engines.start_files(behind, beside.folders if beside else ()).items():
         _write(site / name, text)
-    _write(release.folder / COMPLETE, json.dumps(release.facts(), indent=1))
+    _write(release.folder / COMPLETE, json.dumps(release.facts(beside), indent=1))
 
 
 def _write(path: Path, text: str) -> None:
@@ -106,38 +119,57 @@ def _write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _make_base(say: Say) -> None:
-    if BASE.is_current():
-        if not BASE.start_is_current():
-            _lay_start(BASE)
+def _make_base(base: Release, say: Say, torch: Path | None) -> None:
+    if base.is_current() and _shares(base, torch):
+        if not base.start_is_current():
+            _lay_start(base)
         return
-    if sys.version_info[:2] not in PYTHONS:
+    beside = None if base == BASE else find_beside(torch)
+    python = Path(beside.python if beside else sys.executable)
+    version = beside.version if beside else platform.python_version()
+    if tuple(map(int, version.split(".")[:2])) not in PYTHONS:
         raise NotReady(
-            f"SGLang's wheels are for Python {pythons()}, this is {sys.version.split()[0]}: "
-            "make unfix's .venv with one of those (UNFIX_PYTHON=python3.13 ./unfix …)"
-        )
+            f"SGLang's wheels are for Python {pythons()}, this is {version}"
+            + ("" if beside else ": make unfix's .venv with one of those "
+               "(UNFIX_PYTHON=python3.13 ./unfix …)")
+        )  # fmt: skip
+    needed = ROOM[base.device]
     free = shutil.disk_usage(paths.releases()).free
-    if free < 5 * GIBIBYTE:
+    if free < needed * GIBIBYTE:
         raise NotReady(
             f"{free / GIBIBYTE:.1f} GiB are free under {paths.releases()}; "
-            "the shared base of the releases needs 5"
+            f"the shared base of the releases needs {needed}"
         )
-    _refuse_if_used(BASE.folder, "what the releases share", "end it first: it is made anew")
-    say("installing what the releases share: torch, Triton and plain dependencies (minutes)")
-    _discard(BASE.folder)
-    _venv(Path(sys.executable), BASE.folder)
-    # torch alone with what it asks for: its plain build needs nothing more than the lock holds,
-    # the CUDA build that some indexes give does.
-    torch = next(str(r) for r in requirements(BASE.lock) if r.name == "torch")
-    constrained = "install --no-compile --only-binary :all: -c".split()
-    _pip(["--python", str(BASE.python), *constrained, str(BASE.lock), torch])
-    lacks = LACKS.get(sys.version_info[:2], {})
-    _pip_install(BASE.python, [str(r) for r in requirements(BASE.lock) if r.name not in lacks])
-    done = subprocess.run([BASE.python, "-c", "import torch"], capture_output=True, text=True)
+    _refuse_if_used(base.folder, "what the releases share", "end it first: it is made anew")
+    what = f"plain dependencies, beside {beside}" if beside else "torch, Triton and the rest"
+    say(f"installing what the releases share: {what} (minutes)")
+    _discard(base.folder)
+    _venv(python, base.folder)
+    _fill_base(base, beside)
+    _register_operators(_site(base.folder))
+    _lay_start(base, beside)
+
+
+def _fill_base(base: Release, beside: Beside | None) -> None:
+    wanted = requirements(base.lock)
+    if beside is None:
+        # torch alone with what it asks for: its plain build needs nothing more than the lock
+        # holds, the CUDA build that some indexes give does.
+        torch = next(str(r) for r in wanted if r.name == "torch")
+        constrained = "install --no-compile --only-binary :all: -c".split()
+        _pip(["--python", str(base.python), *constrained, str(base.lock), torch])
+    lacks = LACKS.get(_version_of(base.python), {})
+    own = [r for r in wanted if r.name not in lacks and not (beside and beside.has(r))]
+    _pip_install(base.python, [str(r) for r in own])
+    found_by = os.pathsep.join(beside.folders) if beside else ""
+    done = subprocess.run(
+        [base.python, "-c", "import torch"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": found_by},
+    )
     if done.returncode:
         raise NotReady(f"torch was installed and does not import: {_last_line(done)}")
-    _register_operators(_site(BASE.folder))
-    _lay_start(BASE)
 
 
 def pythons() -> str:
@@ -183,10 +215,16 @@ def _fetch(release: Release, say: Say, python: Path | None = None) -> Path:
 def _fitting(release: Release, python: Path | None) -> list[Path]:
     if python is None:
         return release.wheels()
-    version = _site(python.parent.parent).parent.name.removeprefix("python").replace(".", "")
+    version = "".join(map(str, _version_of(python)))
     return [
         wheel for wheel in release.wheels() if wheel.name.split("-")[2] in ("py3", f"cp{version}")
     ]
+
+
+def _version_of(python: Path) -> tuple[int, int]:
+    """Of an environment's Python, which its folders tell."""
+    major, minor = _site(python.parent.parent).parent.name.removeprefix("python").split(".")
+    return int(major), int(minor)
 
 
 def wheel_is_whole(wheel: Path) -> bool:
@@ -211,6 +249,9 @@ def _pip_install(python: Path, wanted: list[str]) -> None:
 
 def _pip(words: list[str]) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *words]
+    wheels = os.environ.get(WHEELS)
+    if wheels:
+        command += ["--no-index", "--find-links", wheels]
     done = subprocess.run(
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL, pass_fds=_held
     )
@@ -218,6 +259,11 @@ def _pip(words: list[str]) -> None:
         return
     if "No space left" in done.stderr:
         raise NotReady(f"the disk is full: pip could not go on under {paths.releases()}")
+    if wheels and "No matching distribution" in done.stderr:
+        raise NotReady(
+            f"{wheels} lacks a wheel ({_last_line(done)}): `unfix releases wheels` on a machine "
+            "with a network fills it"
+        )
     if any(word in done.stderr for word in UNREACHABLE):
         raise NotReady(
             "the package index cannot be reached: connect, or set PIP_INDEX_URL "

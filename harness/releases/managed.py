@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
 from harness import paths
 from harness.errors import NotReady, UnfixError
 from harness.releases import engines, sources
+from harness.releases.beside import Beside
 from harness.releases.sources import FolderTree, SourceTree, WheelTree
 
 LOCKS = paths.PACKAGE / "releases" / "locks"
@@ -21,13 +23,25 @@ COMPLETE = "unfix-complete.json"
 
 @dataclass(frozen=True)
 class Release:
-    """One managed release, installed or not."""
+    """One managed release, installed or not, beside a torch for one device."""
 
     name: str
+    device: str = "cpu"
 
     @property
     def folder(self) -> Path:
-        return paths.releases() / self.name
+        return paths.releases() / (self.name + ("" if self.device == "cpu" else f"-{self.device}"))
+
+    @property
+    def base(self) -> Release:
+        """What it stands in front of: torch, Triton and what the releases agree on."""
+        return Release("base", self.device)
+
+    @property
+    def beside(self) -> Beside | None:
+        """The torch of this machine that it shares; None for one with a torch of its own."""
+        found = self.base._mark().get("beside")
+        return Beside(**found) if found else None
 
     @property
     def python(self) -> Path:
@@ -40,20 +54,25 @@ class Release:
     @property
     def ready(self) -> bool:
         """Finished, and from today's locks; as is the base that it stands on."""
-        return BASE.is_current() and self.is_current() and self.start_is_current()
+        return self.base.is_current() and self.is_current() and self.start_is_current()
 
     def is_current(self) -> bool:
         """Whether its environment was finished, from today's lock, for a Python that is there."""
-        made_from = self._mark().get("lock") == _digest(self.lock)
-        return made_from and self.python.exists() and (self == BASE or self.like(BASE))
+        if self._mark().get("lock") != _digest(self.lock) or not self.python.exists():
+            return False
+        if self != self.base:
+            return self.like(self.base)
+        return self.device == "cpu" or (self.beside is not None and self.beside.is_there())
 
     def start_is_current(self) -> bool:
         """Whether the files that find an engine are today's; they are laid down in no time."""
-        return self._mark().get("start") == engines.digest()
+        mark, base = self._mark(), self.base._mark()
+        return mark.get("start") == engines.digest() and mark.get("beside") == base.get("beside")
 
-    def facts(self) -> dict[str, str]:
+    def facts(self, beside: Beside | None) -> dict[str, Any]:
         """What an environment that is made now is made from."""
-        return {"lock": _digest(self.lock), "start": engines.digest()}
+        facts: dict[str, Any] = {"lock": _digest(self.lock), "start": engines.digest()}
+        return facts | ({"beside": asdict(beside)} if beside else {})
 
     def like(self, other: Release) -> bool:
         """Whether both are for one Python."""
@@ -61,9 +80,9 @@ class Release:
             return False
         return self.site.parent.name == other.site.parent.name
 
-    def _mark(self) -> dict[str, str]:
+    def _mark(self) -> dict[str, Any]:
         try:
-            found: dict[str, str] = json.loads((self.folder / COMPLETE).read_text())
+            found: dict[str, Any] = json.loads((self.folder / COMPLETE).read_text())
         except (OSError, ValueError):
             return {}
         return found
@@ -100,26 +119,26 @@ class Release:
         )
 
 
-# What every release stands in front of: torch, Triton and what the releases agree on.
-BASE = Release("base")
+BASE = Release("base")  # of all that have a torch of their own, for the CPU
+DEVICES = ("cpu", "cuda")
 
 
 def _digest(lock: Path) -> str:
     return hashlib.sha256(lock.read_bytes()).hexdigest()
 
 
-def all_releases() -> list[Release]:
+def all_releases(device: str = "cpu") -> list[Release]:
     """Every release with a lock file, oldest first."""
     names = [path.stem for path in LOCKS.glob("*.txt") if path.stem[0].isdigit()]
-    return [Release(name) for name in sorted(names, key=Version)]
+    return [Release(name, device) for name in sorted(names, key=Version)]
 
 
 def newest() -> Release:
     return all_releases()[-1]
 
 
-def get(name: str) -> Release:
-    for release in all_releases():
+def get(name: str, device: str = "cpu") -> Release:
+    for release in all_releases(device):
         if release.name == name:
             return release
     known = ", ".join(release.name for release in all_releases())
@@ -133,9 +152,10 @@ def named(word: str | None) -> Release | None:
     return get(word)
 
 
-def default() -> Release | None:
+def default(device: str = "cpu") -> Release | None:
     """The newest release that is on this machine, with an environment if one has any."""
-    here = [r for r in all_releases() if r.ready] or [r for r in all_releases() if r.wheel]
+    known = all_releases(device)
+    here = [r for r in known if r.ready] or [r for r in known if r.wheel]
     return here[-1] if here else None
 
 

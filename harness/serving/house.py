@@ -10,6 +10,7 @@ in live, in the fork alone. Only where no GPU is used: no fork can use a CUDA de
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -137,6 +138,7 @@ def _be_the_server(asked: dict[str, Any], folder: Path, me: int) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         keeper.be_kept(me)
         keeper.become(folder / "log")
+        faulthandler.enable()  # says where a rank hangs
         os.environ.update(asked["environment"])
         attestations = Path(asked["attestations"])
         os.environ[boot.ATTESTATIONS] = str(attestations)

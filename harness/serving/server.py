@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from harness import paths, processes
 from harness.errors import NotReady, UnfixError
 from harness.patching import attestation, environment
-from harness.serving import adaptations, leftovers, ports
+from harness.serving import adaptations, hanging, leftovers, ports
 from harness.serving.house import REFUSED
 
 COLD = "harness.serving.cold"
@@ -34,6 +34,7 @@ LOOK = 0.1
 # Whether it is ready is asked often: SGLang would wait a second, and answer a prompt, each time.
 UNASKED = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
 FAREWELL = 15.0
+HANG = "hang"
 _TAIL = 60_000
 # The last line of a traceback: what an exception was, without where.
 _ERROR = re.compile(
@@ -140,6 +141,7 @@ class Server:
             dict.fromkeys([str(paths.PACKAGE.parent), *filter(None, [given.get("PYTHONPATH")])])
         )
         given |= {"PYTHONPATH": engine, "PYTHONUNBUFFERED": "1", leftovers.MARK: self._mark}
+        given["PYTHONFAULTHANDLER"] = "1"  # says where a rank hangs
         environment.put_in(
             given, setup.revert, setup.enable, list(setup.folders), self.attestations
         )
@@ -171,8 +173,9 @@ class Server:
                 self.seconds = time.monotonic() - self.started
                 return
             if time.monotonic() > ends:
+                said = [self._last_word(), *map(str, hanging.ranks(self._pid, self.log))]
                 raise ServerFailed(
-                    f"the server was not ready after {seconds:.0f} s: {self._last_word()}"
+                    f"the server was not ready after {seconds:.0f} s: {'; '.join(said)}"
                 )
 
     @property
@@ -191,6 +194,17 @@ class Server:
             data: bytes = answer.read()
             return data
 
+    def answers(self, seconds: float) -> bool:
+        """Whether it still says anything, be it that it does not understand."""
+        question = {"text": "a", "sampling_params": {"max_new_tokens": 1}}
+        try:
+            self.ask("/generate", question, seconds)
+        except urllib.error.HTTPError:
+            return True
+        except (OSError, http.client.HTTPException):
+            return False
+        return True
+
     @property
     def dead(self) -> bool:
         return self.handle.gone(0)
@@ -208,6 +222,12 @@ class Server:
         else:
             how = f"exit code {code}"
         return f"{self._last_word()} ({how})"
+
+    def hang(self) -> str:
+        """Where each of its ranks stands, for one that lives and answers no more; ends them."""
+        found = hanging.ranks(self._pid, self.log)
+        places = "; ".join(map(str, found)) or "it has no rank that could say where it stands"
+        return f"{HANG}: {places}"
 
     def _last_word(self) -> str:
         text = self.text()

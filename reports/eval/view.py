@@ -26,6 +26,7 @@ JUDGED = {
     ),
     Judged.CANNOT_TELL: Mark("cannot-tell", "?", "?", "unreached", "The items do not tell."),
     Judged.FAILED: Mark("failed", "fail", "✖", "death", "One of the two was not served."),
+    Judged.HANG: Mark("hang", "hang", "∞", "death", "It lived and answered no more."),
     Judged.NA: Mark("n/a", "n/a", "-", "quiet", "This does not apply here."),
 }
 SERVED = Mark("served", "ok", "✓", "good", "It answered.")

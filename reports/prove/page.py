@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.releases import managed
+from harness.store.prove import recorded
 from harness.store.prove.values import Cell, Run, Side
 from reports.prove import life, terminal, view
 from reports.prove.view import Box, Row, View
@@ -65,6 +67,8 @@ def chips(seen: View) -> list[tuple[texts.Mark, int]]:
 
 def table(seen: View, details: list[dict[str, Any]]) -> dict[str, Any]:
     """All that is on the page before a box is opened; the boxes' contents go to `details`."""
+    known = [release.name for release in managed.all_releases()]
+    proven = recorded.proofs(known)
     return {
         "kind": seen.kind,
         "single": seen.single,
@@ -91,7 +95,11 @@ def table(seen: View, details: list[dict[str, Any]]) -> dict[str, Any]:
         "families": [
             {
                 "name": texts.visible(family.name),
-                "toggles": [toggle(row, details) for row in family.rows],
+                "toggles": [
+                    toggle(row, details)
+                    | {"proven": [one.told(known) for one in proven.get(row.toggle.id, ())]}
+                    for row in family.rows
+                ],
             }
             for family in seen.families
         ],

@@ -37,6 +37,7 @@ function contents(spot) {
     make("p", { class: "panel-story" }, toggle.title),
     facts,
     toggle.why ? make("p", { class: "panel-why" }, toggle.why) : null,
+    toggle.proven.length ? make("p", { class: "panel-facts" }, `Recorded as proven on ${toggle.proven.join("; ")}.`) : null,
     make("div", { class: `answer tone-${toneOf(mark)}` }, make("b", {}, `${glyphOf(mark)} ${mark}`), ` ${said ? said.meaning : ""}`),
     make("p", { class: "panel-state" }, "By its sources this release is ", make("b", {}, box.state || "unknown"), stateMeans(box.state)),
     ...cells.map((cell) => guardPart(cell, cells.length <= 3 || !isGood(cell.mark))),

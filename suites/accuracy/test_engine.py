@@ -21,11 +21,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fixtures import accuracy
+from harness import device
+from harness.guards import not_here
 
 pytestmark = pytest.mark.before_forks(ready=accuracy.prepare)
 
 NATIVE = ("--attention-backend", "torch_native")
 TRITON = ("--attention-backend", "triton")
+
+
+@pytest.fixture(autouse=True)
+def _these_servers_run_on_a_cpu() -> None:
+    if device.get() != "cpu":
+        not_here("these servers run on a CPU; on a GPU `unfix eval` serves: --device cpu")
 
 
 @pytest.mark.guards("prefix-positions-forgotten")

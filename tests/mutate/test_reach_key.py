@@ -10,6 +10,7 @@ import pytest
 
 from harness import paths
 from harness.mutate import reach
+from harness.prove.plan import Target
 from harness.releases.sources import FolderTree
 
 FILES = [
@@ -46,7 +47,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def key(project: Path) -> Callable[[], str]:
     def asked() -> str:
         tree = FolderTree(project / "release", "current")
-        return reach.key(tree, "default", Path(sys.executable), [project / "further"])
+        target = Target("current", Path(sys.executable), tree)
+        return reach.key(target, "default", [project / "further"])
 
     return asked
 

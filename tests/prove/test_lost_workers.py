@@ -107,6 +107,78 @@ EXPECTED = {
 }
 
 
+def test_a_test_that_loses_the_device_in_a_fork_costs_nothing_else(prove: Prove) -> None:
+    prove.write(GUARDS)
+    usable = "device.forks_can_use_it = lambda: True\n"
+    prove.write(CONFTEST + usable, "conftest.py", head="")
+    (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
+    run = json.loads(prove.run("--json", "--device", "auto", "--limit", "4").stdout)
+    cells = {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}
+    assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
+    assert len(set((prove.root / "workers").read_text().split())) == 1
+
+
+# What tests have of a GPU's memory is held in a file; a test whose share is not there fails in any
+# of the ways in which Hypothesis and a guard may pass that on.
+CROWDED = """
+import contextlib, os, time
+import pathlib
+HELD = pathlib.Path(os.environ["UNFIX_HOME"], "held")
+
+def lacks():
+    cuda = types.SimpleNamespace(
+        is_initialized=lambda: True, synchronize=lambda: None, memory_stats=lambda: {"num_ooms": 1}
+    )
+    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+
+@contextlib.contextmanager
+def half_of_the_memory():
+    HELD.mkdir(exist_ok=True)
+    mine = HELD / str(os.getpid())
+    mine.touch()
+    try:
+        time.sleep(0.3)
+        if len(list(HELD.iterdir())) > 1:
+            lacks()
+            raise AssertionError("the guard's own words")
+        yield
+    finally:
+        mine.unlink()
+
+sys.half_of_the_memory, sys.lacks = half_of_the_memory, lacks
+"""
+CROWD = """
+import sys
+device = guards("toy-device")
+
+@device
+def test_one():
+    with sys.half_of_the_memory():
+        assert not buggy()
+
+@device
+def test_two():
+    with sys.half_of_the_memory():
+        assert not buggy()
+
+@device
+def test_takes_more_than_there_is():
+    sys.lacks()
+    forms.plain(1, 2)
+    raise MemoryError
+"""
+
+
+def test_what_others_left_no_memory_of_a_gpu_is_run_alone(prove: Prove) -> None:
+    prove.write(CROWD)
+    usable = "device.forks_can_use_it = lambda: True\n"
+    prove.write(CONFTEST + usable + CROWDED, "conftest.py", head="")
+    (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
+    run = json.loads(prove.run("--json", "--device", "auto", "-j", "4").stdout)
+    found = {cell["guard"].partition("::test_")[2]: cell["verdict"] for cell in run["cells"]}
+    assert found == {"one": "proven", "two": "proven", "takes_more_than_there_is": "out-of-memory"}
+
+
 def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     prove.write(GUARDS)
     prove.write(CONFTEST, "conftest.py", head="")

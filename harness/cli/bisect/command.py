@@ -75,7 +75,7 @@ def _add_flaky(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_guard(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of a guard")
+    options.add_device(parser)
     parser.add_argument(
         "--profile", choices=("smoke", "default", "nightly"), default="default", help="of a guard"
     )

@@ -277,7 +277,7 @@ def _go(
 
 
 def _toggles(arguments: argparse.Namespace, search: Search, known: Catalogue, going: Hunt) -> None:
-    place = _place(arguments.release)
+    place = _place(arguments.release, arguments.device)
     search.machine = machine.facts(str(place.python))
     chosen = _candidates(arguments, search, known, place)
     part = going.toggles(
@@ -309,7 +309,7 @@ def _releases(arguments: argparse.Namespace, search: Search, known: Catalogue, g
 
     def place(name: str) -> Place:
         if name not in places:
-            places[name] = _place(name)
+            places[name] = _place(name, arguments.device)
         return places[name]
 
     over = history.History(_between(arguments), place)
@@ -356,9 +356,9 @@ def _commits(arguments: argparse.Namespace, search: Search, known: Catalogue, go
     search.verdict, search.summary = commits.summary(step)
 
 
-def _place(name: str | None) -> Place:
+def _place(name: str | None, device: str = "cpu") -> Place:
     """A release that is ready to be run on, installed if need be."""
-    (target,) = running.targets([name] if name else [])
+    (target,) = running.targets([name] if name else [], device)
     folder = Path(sys.prefix) if target.asked == "current" else target.python.parents[1]
     return Place(target.asked, target.tree, target.python, folder)
 

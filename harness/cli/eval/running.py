@@ -237,10 +237,14 @@ def _device(asked: str | None) -> str:
 
 def _where(arguments: argparse.Namespace, matrix: Matrix) -> Where:
     device = _device(None if matrix.device == "auto" else matrix.device)
-    if device == "cuda" and not machine.gpu():
-        raise NotReady("this machine has no CUDA device: --device cpu")
+    machine.require(device)
     release = matrix.release or _release()
     wanted = {release} | {one.release for one in matrix.configurations if one.release}
+    if device == "cuda" and wanted != {"current"}:
+        raise NotReady(
+            "on a GPU a managed release has stand-ins for SGLang's kernels and serves nothing: "
+            "--release current, from an environment that has them"
+        )
     having.ready([managed.get(name) for name in sorted(wanted - {"current"})], options.say)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     identity = f"eval-{now}-{secrets.token_hex(2)}"

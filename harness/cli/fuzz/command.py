@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="managed versions that are here (a,b,…), 'all' of them, or 'current'",
     )
+    options.add_device(parser)
     options.add_directions(parser)
     parser.add_argument(
         "--for",

@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _asked(arguments: argparse.Namespace) -> Asked:
     seconds = options.budget(arguments.budget, "--for")
     words, place = suites(arguments.suites)
-    targets = releases(arguments.release)
+    targets = releases(arguments.release, arguments.device)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**32)
-    jobs = len(os.sched_getaffinity(0)) if arguments.jobs is None else arguments.jobs
+    jobs = running.usual_jobs(arguments.device) if arguments.jobs is None else arguments.jobs
     return Asked(
         targets=targets,
         words=words,
@@ -105,15 +105,15 @@ def _place(name: str) -> Path:
     raise UnfixError(f"no suite matches '{name}': {hint} {', '.join(known)}, and paths of tests")
 
 
-def releases(words: list[str]) -> list[Target]:
+def releases(words: list[str], device: str = "cpu") -> list[Target]:
     """Those that are asked for, installed if need be; 'all' are those that are here."""
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if "all" in names:
-        names = [release.name for release in managed.all_releases() if release.ready]
+        names = [release.name for release in managed.all_releases(device) if release.ready]
     if not names:
-        newest = managed.default() or managed.newest()
+        newest = managed.default(device) or managed.newest()
         names = ["current" if sources.current() else newest.name]
-    return running.targets(names)
+    return running.targets(names, device)
 
 
 def under(arguments: argparse.Namespace, targets: list[Target]) -> Under:

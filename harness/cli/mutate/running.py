@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -37,7 +36,7 @@ from harness.syntax.scopes import Sources
 
 SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),
-    *("profile", "memory", "suite", "examples", "equal"),
+    *("device", "profile", "memory", "suite", "examples", "equal"),
 )
 MOST = 2**33  # GiB that a limit can be
 
@@ -158,7 +157,7 @@ def _release(arguments: argparse.Namespace) -> Target:
             f"--release names one release that can be run, and not '{word}': "
             f"there are {', '.join(names[1:])}, and 'current'"
         )
-    return fuzzing.releases([word] if word is not None else [])[0]
+    return fuzzing.releases([word] if word is not None else [], arguments.device)[0]
 
 
 # Running
@@ -166,7 +165,7 @@ def _release(arguments: argparse.Namespace) -> Target:
 
 def _asked(arguments: argparse.Namespace, target: Target) -> Asked:
     """All but the faults."""
-    jobs = len(os.sched_getaffinity(0)) if arguments.jobs is None else arguments.jobs
+    jobs = running.usual_jobs(target.device) if arguments.jobs is None else arguments.jobs
     memory = running.share_of_memory(jobs) if arguments.memory is None else arguments.memory * 2**30
     words, place = fuzzing.suites(arguments.suite)
     return Asked(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.store.prove.values import Run, ToggleFacts
 
 RESERVE = 4 << 30  # of the machine's memory, for all but the tests
+TOGETHER = 6  # tests on one GPU, of which some take 16 GiB
 
 
 def add_arguments(parser: Parser) -> None:
@@ -176,8 +177,7 @@ def _asked(
         toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
     except UnknownToggle as error:
         raise WrongCall(f"{error}; nor is it a file or folder", arguments.usage) from error
-    usual = 1 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
-    jobs = usual if arguments.jobs is None else arguments.jobs
+    jobs = usual_jobs(arguments.device) if arguments.jobs is None else arguments.jobs
     memory = share_of_memory(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
     if jobs < 1 or memory < 1 or not 0 < arguments.limit < math.inf:
         raise UnfixError("-j, --limit and --memory are positive numbers")
@@ -189,7 +189,7 @@ def _asked(
     failed = arguments.failed is not None and earlier is not None
     asked = plan.Asked(
         kind=kind,
-        targets=targets(arguments.release),
+        targets=targets(arguments.release, arguments.device),
         toggles=toggles,
         named=bool(arguments.names),
         device=arguments.device,
@@ -220,6 +220,12 @@ def _places(words: list[str]) -> list[str]:
     return found
 
 
+def usual_jobs(device: str) -> int:
+    """Tests at a time: one a core, and on a GPU no more than its memory surely holds."""
+    cores = len(os.sched_getaffinity(0))
+    return cores if device == "cpu" else min(cores, TOGETHER)
+
+
 def share_of_memory(jobs: int) -> int:
     """What one test may take so that all together leave the machine alive."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -232,24 +238,26 @@ def _device(wanted: str) -> str:
     return wanted
 
 
-def targets(words: list[str]) -> list[Target]:
+def targets(words: list[str], device: str = "cpu") -> list[Target]:
     from harness.prove.plan import Target
     from harness.releases import having, managed, sources
 
+    machine.require(device)
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if "all" in names:
         names = [release.name for release in managed.all_releases()]
     if not names:
         names = ["current"] if sources.current() is not None else [managed.newest().name]
-    having.ready([managed.get(name) for name in names if name != "current"], options.say)
+    having.ready([managed.get(name, device) for name in names if name != "current"], options.say)
     found = []
     for name in names:
         if name == "current":
             tree = managed.tree(name)
-            found.append(Target(str(tree.version or name), Path(sys.executable), tree, name))
+            python = Path(sys.executable)
+            found.append(Target(str(tree.version or name), python, tree, name, device))
             continue
-        release = managed.get(name)
-        found.append(Target(name, release.python, release.sources(), name))
+        release = managed.get(name, device)
+        found.append(Target(name, release.python, release.sources(), name, device))
     twice = next((t.name for t in found if [o.name for o in found].count(t.name) > 1), None)
     if twice:
         raise UnfixError(

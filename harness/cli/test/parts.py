@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.releases import install, managed
+from harness.releases import managed
 
 # Those that take longest begin first, so that none is left for the end; the others follow.
 LONGEST = ("mutate", "prove", "eval", "*.py", "fuzz")
@@ -31,7 +31,7 @@ def side_by_side(tests: Path, releases: Sequence[managed.Release]) -> list[Part]
     """All but those that measure their own time."""
     folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
     others = sorted({"*.py", *folders} - {*ELSEWHERE, *LONGEST})
-    base = str(install.base_python())
+    base = str(managed.BASE.python)
 
     def ours(name: str) -> Part:
         return Part(f"tests/{name}", sys.executable, (*_words(tests, name), *NOT_ALONE))
@@ -43,6 +43,7 @@ def side_by_side(tests: Path, releases: Sequence[managed.Release]) -> list[Part]
         Part("tests/kernels/checked", base, ("tests/kernels/checked",)),
         Part("tests/kernels/compiled", base, ("tests/kernels/compiled",)),
         Part("tests/kernels/gpu", base, ("tests/kernels/gpu",)),
+        Part("tests/kernels/ranks", base, ("tests/kernels/ranks",)),
     ]
 
 

@@ -21,6 +21,8 @@ try:
         there = os.path.isfile(os.path.join(engine, "__init__.py"))
         if there and engine == (named or engine):
             sys.path += [entry.path, os.path.join(engine, "releases", "standins")]
+            if sys.prefix.endswith("-cuda"):
+                sys.path.append(os.path.join(engine, "releases", "standins_cuda"))
             break
     else:
         if asked:

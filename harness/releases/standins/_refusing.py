@@ -41,6 +41,9 @@ class RefusingName:
             )
         return function(*args, **kwargs)
 
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return (type(self.__name__, (), {}),)  # what derives from it is defined, and never made
+
     def __or__(self, other: object) -> Any:
         return Any  # `Refused | None` in an annotation that is evaluated
 

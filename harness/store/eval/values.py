@@ -18,6 +18,7 @@ class Judged(enum.StrEnum):
     DIFFERS = "differs"
     DRIFTS = "drifts"
     CANNOT_TELL = "cannot-tell"
+    HANG = "hang"  # it lived and answered no more
     FAILED = "failed"  # one of the two was not served, or not to the end
     NA = "n/a"
 
@@ -28,7 +29,7 @@ class Judged(enum.StrEnum):
     @property
     def seen(self) -> bool:
         """Whether this shows a fault."""
-        return self in (Judged.REGRESSED, Judged.DIFFERS, Judged.DRIFTS, Judged.FAILED)
+        return self in (Judged.REGRESSED, Judged.DIFFERS, Judged.DRIFTS, Judged.FAILED, Judged.HANG)
 
 
 class Answer(msgspec.Struct):

@@ -1,0 +1,104 @@
+"""Real ranks over gloo, of which one never comes: which one, where, and nothing left of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import processes
+from harness.serving import hanging
+
+FILES = {
+    "sglang/srt/managers/scheduler.py": """
+import faulthandler, sys
+import setproctitle, torch
+import torch.distributed as dist
+from sglang.srt.layers import late
+
+rank, meeting = int(sys.argv[1]), sys.argv[2]
+faulthandler.enable()
+setproctitle.setproctitle(f"sglang::scheduler_TP{rank}")
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+
+def run_batch():
+    if rank:
+        late.looks_for_what_is_not_there()
+    dist.all_reduce(torch.ones(1))
+
+dist.barrier()
+print("ready", flush=True)
+run_batch()
+""",
+    "sglang/srt/layers/late.py": """
+import time
+
+def looks_for_what_is_not_there():
+    while True:
+        time.sleep(0.1)
+""",
+}
+SERVER = """
+import subprocess, sys
+ranks = [subprocess.Popen([sys.executable, *sys.argv[1:2], str(n), sys.argv[2]]) for n in (0, 1)]
+for rank in ranks:
+    rank.wait()
+"""
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A keeper's process, below it a server and two ranks that wait for ever."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    log, scheduler = tmp_path / "log", tmp_path / "sglang/srt/managers/scheduler.py"
+    keeper = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    words = [sys.executable, "-c", keeper, SERVER, str(scheduler), str(tmp_path / "meeting")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with open(log, "a") as out:
+        process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
+    try:
+        ends = time.monotonic() + 120
+        while log.read_text().count("ready") < 2:
+            assert time.monotonic() < ends, log.read_text()
+            time.sleep(0.1)
+        time.sleep(0.5)  # into what never ends
+        yield process.pid, log
+    finally:
+        for pid in [*processes.below(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_the_rank_that_never_comes_is_told_from_those_that_wait(hung: tuple[int, Path]) -> None:
+    waits, late = hanging.ranks(*hung)
+    assert (waits.name, waits.waits_in) == ("TP0", "all_reduce")
+    assert waits.where.startswith("sglang/srt/managers/scheduler.py:")
+    assert waits.where.endswith(", run_batch")
+    assert (late.name, late.waits_in) == ("TP1", "")
+    assert late.where == "sglang/srt/layers/late.py:6, looks_for_what_is_not_there"
+    assert str(waits) == f"rank TP0 waits in all_reduce, called at {waits.where}"
+    assert str(late) == f"rank TP1 stands at {late.where}"
+
+
+def test_whoever_looks_after_the_server_can_still_end_it(hung: tuple[int, Path]) -> None:
+    keeper, log = hung
+    hanging.ranks(keeper, log)
+    processes_of_it = list(processes.below(keeper))
+    assert Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    for pid in processes_of_it:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    ends = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in processes_of_it):
+        assert time.monotonic() < ends
+        time.sleep(0.05)

@@ -1,0 +1,199 @@
+"""Releases for CUDA stand beside the torch that a machine has, and say what they lack.
+
+Here that torch is a few files and pip a function that lays down next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_releases import VERSION, FakePip, refusal, workspace
+
+from harness import machine
+from harness.cli.main import main
+from harness.releases import install, managed
+from harness.releases.managed import Release
+
+ADD = ["releases", "add", VERSION, "--device", "cuda"]
+
+
+class Machine:
+    """A Python that has a torch; its own, as on a machine whose image brought it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site = folder / "site"
+        self.python = folder / "python"
+        self.has("torch", "2.11.0")
+        self.has("triton", "3.6.0")
+        self.is_for("13.0")
+        self.python.write_text(f'#!/bin/sh\nPYTHONPATH={self.site} exec {sys.executable} "$@"\n')
+        self.python.chmod(0o755)
+
+    def has(self, name: str, version: str) -> None:
+        (self.site / name).mkdir(parents=True, exist_ok=True)
+        (self.site / name / "__init__.py").touch()
+        info = self.site / f"{name}-{version}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def is_for(self, cuda: str | None, version: str = "2.11.0+cu130") -> None:
+        text = f"__version__ = {version!r}\ncuda = {cuda!r}\n"
+        (self.site / "torch" / "version.py").write_text(text)
+        (self.site / "torch" / "__init__.py").write_text(
+            "from . import version\n__version__ = version.__version__\n"
+        )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Machine) -> FakePip:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    here.python.with_name("python3").symlink_to(here.python)
+    return workspace(tmp_path / "home", monkeypatch)
+
+
+def installed(pip: FakePip, python: Path) -> set[str]:
+    """The packages that were installed for a Python."""
+    calls = [words for words in pip.calls if str(python) in words]
+    return {word.partition("==")[0] for words in calls for word in words if "==" in word}
+
+
+def answer(release: Release, program: str) -> str:
+    done = subprocess.run([release.python, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_its_torch_is_the_machines_and_nothing_of_it_is_copied(
+    pip: FakePip, here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pinned = {r.name: r for r in install.requirements(managed.BASE.lock)}
+    here.has("numpy", str(pinned["numpy"].specifier).removeprefix("=="))
+    here.has("pandas", "0.0.1")
+    here.has("flashinfer", "9")
+    assert main(ADD) == 0
+    said = capsys.readouterr().err
+    release = managed.get(VERSION, "cuda")
+    own = installed(pip, release.base.python)
+    assert {"pandas", "scipy", "torchvision"} <= own
+    assert not own & {"torch", "triton", "numpy"}
+    for name in ("torch", "triton", "numpy"):
+        where = f"import {name}; print({name}.__file__)"
+        assert Path(answer(release, where)).is_relative_to(here.site)
+    assert "beside torch 2.11.0+cu130 for CUDA 13.0 and Triton 3.6.0" in said
+    shared = next(line for line in said.splitlines() if "shared with it" in line)
+    assert ("torch 2.11.0" in shared, "numpy" in shared, "pandas" in shared) == (True, True, False)
+    absent = next(line for line in said.splitlines() if "stood in for" in line)
+    assert ("sgl_kernel" in absent, "deep_gemm" in absent, "flashinfer" in absent) == (
+        *(True, True),
+        False,
+    )
+
+
+def test_it_is_apart_from_the_release_for_the_cpu(
+    pip: FakePip, here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(ADD) == 0
+    assert main(["releases", "add", VERSION]) == 0
+    assert main(["releases", "remove", VERSION, "--device", "cuda"]) == 0
+    assert managed.get(VERSION).ready
+    assert not managed.get(VERSION, "cuda").base.folder.exists()
+    assert main(["releases", "remove", VERSION]) == 0
+    assert not managed.get(VERSION).has_sources
+
+
+def test_another_torch_is_noticed_and_stood_beside(pip: FakePip, here: Machine) -> None:
+    assert main(ADD) == 0
+    here.is_for("13.1", "2.12.0+cu131")
+    release = managed.get(VERSION, "cuda")
+    assert not release.ready
+    assert main(ADD) == 0
+    assert release.beside is not None
+    assert (release.ready, release.beside.cuda) == (True, "13.1")
+
+
+def test_what_a_stand_in_gives_can_be_derived_from(pip: FakePip, here: Machine) -> None:
+    assert main(ADD) == 0
+    program = "import flashinfer\nclass A(flashinfer.Wrapper): x = 1\nprint(A.x)"
+    assert answer(managed.get(VERSION, "cuda"), program) == "1"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "says"), [(None, "has one for the CPU alone"), ("gone", "none that imports")]
+)
+def test_without_a_torch_for_cuda_nothing_is_made(
+    pip: FakePip,
+    here: Machine,
+    cuda: str | None,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here.is_for(cuda)
+    if cuda == "gone":
+        (here.site / "torch" / "version.py").unlink()
+    code, told = refusal(ADD, capsys)
+    assert (code, says in told, "--torch PYTHON" in told) == (3, True, True)
+    assert pip.calls == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["prove", "--release", "all", "--device", "cuda"],
+        ["lifecycle", "--release", "all", "--device", "cuda"],
+        ["fuzz", "kv_indices", "--release", VERSION, "--device", "cuda"],
+        ["mutate", "kv_indices", "--release", VERSION, "--device", "cuda"],
+        ["bisect", "releases", "--good", "0.5.18", "--bad", "0.5.9", "--device", "cuda", "--", "x"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_without_a_gpu_a_command_says_so_before_it_installs_anything(
+    pip: FakePip,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(machine, "gpu", lambda: "")
+    assert main(words) == 3
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == "unfix: this machine has no CUDA device: --device cpu"
+    assert pip.calls == []
+
+
+def test_a_folder_that_lacks_a_wheel_is_named_with_what_fills_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv(install.WHEELS, "")  # so that it is unset again
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    code = main(["releases", "add", VERSION, "--sources", "--wheels", str(folder)])
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert (code, f"{folder} lacks a wheel" in told) == (3, True)
+    assert "`unfix releases wheels`" in told
+
+
+def test_wheels_are_fetched_for_the_other_machines_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(install, "_pip", calls.append)
+    into = tmp_path / "wheels"
+    words = ["releases", "wheels", VERSION, "--device", "cuda", "--into", str(into)]
+    assert main([*words, "--python", "3.12"]) == 0
+    assert all(words[words.index("--python-version") + 1] == "3.12" for words in calls)
+    asked = [word.partition("==")[0] for words in calls for word in words]
+    assert {"hatchling>=1.27", "numpy", "torchvision", "sglang", "transformers"} <= set(asked)
+    assert not {"torch", "triton"} & set(asked)
+    assert json.loads("[]") == [file.name for file in into.iterdir()]
+    assert main([*words, "--python", "2.7"]) == 2
