@@ -27,7 +27,7 @@ def guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
     if file.exists() or named:
         raise UnfixError(f"{(named or [file])[0]} is a guard of {toggle.id} already")
     text = template(toggle, trees, folder)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file
 
@@ -42,8 +42,9 @@ def template(toggle: Toggle, trees: Sequence[SourceTree], folder: Path) -> str:
         said = f"# Its modules belong in HOMES of fixtures/launches.py: {target.module}"
     else:
         fixture = _fixture(folder)
-        call = [f"# {target}", *(f"#     {one}" for one in given)]
-        said = "# The fixture builds the real object small, and calls its method."
+        takes = ", ".join(one.rstrip(",") for one in given)
+        call = [f"adapter.{node.name}(check, value)  # {target.qualname}({takes})"]
+        said = "# The fixture builds the real object small, and calls its own method."
     body = textwrap.indent("\n".join([said, *call]), " " * 8)
     return f'''"""{toggle.title}: what holds instead.
 
