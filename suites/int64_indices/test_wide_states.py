@@ -60,7 +60,7 @@ def test_a_chunk_begins_with_the_state_of_its_own_slot(slot: int, value: int) ->
         assert delta_states.begun_with(check, states, slot).unique().tolist() == [float(value)]
 
 
-@pytest.mark.guards("delta-recurrent-slot-int64")
+@pytest.mark.guards("31934")
 @given(slot=rows(delta_states.RECURRENT), kept=rows(delta_states.RECURRENT), value=SMALL)
 def test_a_step_reads_keeps_and_writes_states_in_their_own_slots(
     slot: int, kept: int, value: int

@@ -37,7 +37,7 @@ def segments(device: torch.device, tokens: int, stale: int) -> dict[str, torch.T
     }  # fmt: skip
 
 
-@pytest.mark.guards("lora-empty-segments-shrink")
+@pytest.mark.guards("28371-shrink")
 @given(tokens=st.integers(1, 4), stale=STALE, value=SMALL)
 def test_shrinking_leaves_an_empty_segment_alone(tokens: int, stale: int, value: int) -> None:
     with checking.checked() as check:
@@ -50,7 +50,7 @@ def test_shrinking_leaves_an_empty_segment_alone(tokens: int, stale: int, value:
         assert out.unique().tolist() == [16.0 * value]
 
 
-@pytest.mark.guards("lora-empty-segments-expand")
+@pytest.mark.guards("28371-expand")
 @given(tokens=st.integers(1, 4), stale=STALE, value=SMALL)
 def test_expanding_leaves_an_empty_segment_alone(tokens: int, stale: int, value: int) -> None:
     with checking.checked() as check:
@@ -66,7 +66,7 @@ def test_expanding_leaves_an_empty_segment_alone(tokens: int, stale: int, value:
         assert out.unique().tolist() == [1.0 + RANK * value]
 
 
-@pytest.mark.guards("lora-empty-segments-embedding")
+@pytest.mark.guards("28371-embedding")
 @given(words=st.lists(st.integers(0, 8), min_size=1, max_size=4), stale=STALE)
 def test_an_embedding_leaves_an_empty_segment_alone(words: list[int], stale: int) -> None:
     vocabulary = 9

@@ -63,7 +63,7 @@ def test_merged_blocks_stay_in_their_row(wanted: int, requests: int) -> None:
         assert out.tolist() == [[list(range(wanted))] * requests]
 
 
-@pytest.mark.guards("gdn-gating-strides")
+@pytest.mark.guards("22312")
 @given(tokens=st.integers(1, 3), heads=st.integers(1, 9), apart=st.integers(0, 5))
 def test_gates_are_read_from_rows_that_lie_apart(tokens: int, heads: int, apart: int) -> None:
     with checking.checked() as check:

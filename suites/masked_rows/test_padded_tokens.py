@@ -88,7 +88,7 @@ def test_a_padded_row_begins_with_nothing_and_leaves_nothing(slot: int, value: i
 HEADS, WIDTH, PAGE = 1, 64, 128
 
 
-@pytest.mark.guards("mxfp8-store-padding")
+@pytest.mark.guards("35351-store")
 @given(slots=st.lists(st.sampled_from([0, 0, 5, 9]), min_size=1, max_size=3), value=SMALL)
 def test_a_padded_token_is_stored_nowhere(slots: list[int], value: int) -> None:
     slots = list(dict.fromkeys(slots)) + [0] * slots.count(0)
@@ -113,7 +113,7 @@ def test_a_padded_token_is_stored_nowhere(slots: list[int], value: int) -> None:
                 assert cache[slot].float().unique().tolist() == [256.0]
 
 
-@pytest.mark.guards("mxfp8-scales-padding")
+@pytest.mark.guards("35351-scales")
 @given(slots=st.lists(st.sampled_from([0, 0, 5, 9, 140]), min_size=1, max_size=3), value=SMALL)
 def test_a_padded_tokens_scales_are_stored_nowhere(slots: list[int], value: int) -> None:
     slots = list(dict.fromkeys(slots)) + [0] * slots.count(0)
@@ -177,7 +177,7 @@ def test_what_no_rank_holds_comes_out_as_nought(values: list[int | None]) -> Non
         assert out[0, 0].tolist() == [sum(held) / max(1, len(held))] * size
 
 
-@pytest.mark.guards("ep-scatter-padding")
+@pytest.mark.guards("33128")
 @given(held=st.lists(st.integers(0, 9), min_size=4, max_size=4))
 def test_only_rows_that_hold_tokens_name_their_expert(held: list[int]) -> None:
     block = 8
