@@ -15,6 +15,7 @@ from harness.adopt.course import Course
 from harness.adopt.following import known
 from harness.adopt.forms import Place, Telling, Told, scope_of
 from harness.adopt.patches import PYTHON
+from harness.adopt.renaming import unrenamed
 from harness.errors import UnfixError
 from harness.matching.states import State
 from harness.registry.catalogue import Catalogue
@@ -57,7 +58,9 @@ def parts(anchor: Anchor, whole: bool = False) -> tuple[list[Part], list[Left]]:
     """The edits of a fix, apart where they are independent, and what is no part of any."""
     told: list[Told] = []
     left: list[Left] = []
-    for module, (fixed, buggy) in anchor.texts.items():
+    for module, (fixed, changed) in anchor.texts.items():
+        buggy, renamed = unrenamed(fixed, changed)
+        left += [Left(f"{module}:{one}", "a name alone") for one in renamed]
         telling = Telling(module, fixed, buggy)
         if not telling.places:
             left.append(Left(module, LAYOUT))

@@ -105,7 +105,7 @@ def follow(there: Known, tree: SourceTree) -> Known | str:
     plain = known(there.edits, tree)
     if plain is not None:
         lost = plain.state is State.BUGGY and there.state is State.FIXED
-        return (again(there, tree) if lost else "") or plain
+        return wanting(plain) or (again(there, tree) if lost else "") or plain
     try:
         moved = [_moved(target, there, tree) for target in there.targets()]
     except Lost as lost:
@@ -133,6 +133,20 @@ def follow(there: Known, tree: SourceTree) -> Known | str:
     if result is None or result.state is not moved[0].state:
         return "the forms that were made for it do not hold"
     return result
+
+
+def wanting(plain: Known) -> str:
+    """The name that a fix is made of and that its module does not have."""
+    if plain.state is State.FIXED:
+        return ""
+    for target in plain.targets():
+        fixed, buggy = (ModuleSource("", "", text) for text in plain.texts[target.module])
+        made, theirs = (_scope(one, target.qualname)[0] for one in (fixed, buggy))
+        try:
+            _names_known(made, theirs, buggy)
+        except Lost as lost:
+            return f"{target}: {lost}"
+    return ""
 
 
 def again(there: Known, tree: SourceTree) -> str:
@@ -189,11 +203,20 @@ def _moved(target: Target, there: Known, tree: SourceTree) -> Moved:
                 found.append(_tried(texts, target, place, tree, there.state))
             except Lost as lost:
                 reasons.append(f"{place}: {lost}")
+        if len(found) > 1:
+            found = _not_of_twins(found, target, there.tree)
         if len(found) == 1:
             return found[0]
         if found:
             raise Lost(f"{len(found)} places take it: {', '.join(str(f.target) for f in found)}")
     raise Lost(reasons[0] if reasons else f"nothing there is like {target}")
+
+
+def _not_of_twins(found: list[Moved], target: Target, tree: SourceTree) -> list[Moved]:
+    """Without the places that lie where only another definition of this name has its own."""
+    others = {part for twin in _elsewhere(target, tree) for part in twin.module.split(".")}
+    theirs = others - set(target.module.split("."))
+    return [one for one in found if theirs.isdisjoint(one.target.module.split("."))]
 
 
 def _written_out(target: Target, there: Known, sides: list[Scope]) -> tuple[Scope, Scope] | None:
@@ -233,7 +256,7 @@ def _tried(
     for side, before, after in ((State.FIXED, fixed, buggy), (State.BUGGY, buggy, fixed)):
         try:
             carried = merging.carry(before[0], after[0], theirs)
-            _names_known(carried, theirs, before[0], source)
+            _names_known(carried.tokens, theirs, source)
             results.append((side, carried))
         except Lost as lost:
             losses.append(str(lost))
@@ -264,22 +287,21 @@ def _tried(
 
 
 def _names_known(
-    carried: Carried, theirs: list[merging.Token], before: list[merging.Token], source: ModuleSource
+    made: list[merging.Token], theirs: list[merging.Token], source: ModuleSource
 ) -> None:
     """What the edit brings must be known there: a helper may not have been written yet."""
-    new = Counter(t.text for t in carried.tokens if t.name)
+    new = Counter(t.text for t in made if t.name)
     new.subtract(t.text for t in theirs if t.name)
-    ours = {t.text for t in before}
     for name, many in new.items():
-        if many <= 0 or name in ours or keyword.iskeyword(name) or hasattr(builtins, name):
+        if many <= 0 or keyword.iskeyword(name) or hasattr(builtins, name):
             continue
-        if not re.search(rf"\b{re.escape(name)}\b", source.text) and not _bound(name, carried):
+        if not re.search(rf"\b{re.escape(name)}\b", source.text) and not _bound(name, made):
             raise Lost(f"it has no {name}")
 
 
-def _bound(name: str, carried: Carried) -> bool:
+def _bound(name: str, made: list[merging.Token]) -> bool:
     """Whether the edit itself makes the name, or takes it from something that has it."""
-    texts = [t.text for t in carried.tokens]
+    texts = [t.text for t in made]
     return any(
         text == name and (texts[n + 1 : n + 2] == ["="] or texts[n - 1 : n] == ["."])
         for n, text in enumerate(texts)

@@ -327,7 +327,8 @@ def written(text: str, run: Sequence[SgNode], replaced: Sequence[tuple[SgNode, s
     piece = unindent(piece, indent_at(text, start))
     if any("\n" in node.text() for outer in run for node in outer.find_all(kind="string")):
         return piece
-    piece = "\n".join(line.rstrip() for line in piece.split("\n") if line.strip())
+    lines = [line.rstrip() for line in piece.split("\n")]
+    piece = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
     if len(run) == 1 and not any(True for _ in run[0].find_all(kind="block")):
         line = re.sub(r"\s*\n\s*", " ", piece)
         line = re.sub(r"(?<=[(\[{]) ", "", re.sub(r",? (?=[)\]}])", "", line))

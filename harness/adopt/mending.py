@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from harness.adopt import course
 from harness.adopt.course import Course
-from harness.adopt.following import FLIP, Known, again, follow, known
+from harness.adopt.following import FLIP, Known, again, follow, known, wanting
 from harness.matching.states import State, find
 from harness.registry import writing
 from harness.registry.schema import Edit, Toggle, Variant
@@ -63,7 +63,7 @@ def _own(toggle: Toggle, tree: SourceTree, near: Known | None) -> Known | None:
     """The one of its own variants that holds there outside of its range, if it is one."""
     held = [known(with_targets(v), tree, (OWN,)) for v in toggle.variants]
     found = [cell for cell in held if cell is not None]
-    if len(found) != 1:
+    if len(found) != 1 or wanting(found[0]):
         return None
     lost = near is not None and near.state is State.FIXED and found[0].state is State.BUGGY
     return None if near is not None and lost and again(near, tree) else found[0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import paths
 from harness.adopt import adopting, anchoring, patches, trying
@@ -22,11 +23,17 @@ from harness.drift import survey
 from harness.errors import UnfixError, WrongCall
 from harness.patching import diffs
 from harness.registry import writing
-from harness.registry.schema import Symptom
+from harness.registry.schema import Symptom, Toggle
 from harness.releases import having, managed
 from harness.releases.sources import SourceTree
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.adopt.asking import Answer
+
 SYMPTOMS = [symptom.value for symptom in Symptom]
+WHO = 8  # guards that are named
 
 
 def add_arguments(parser: Parser) -> None:
@@ -49,12 +56,19 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--whole", action="store_true", help="one toggle, whatever it holds")
     parser.add_argument("--dry-run", action="store_true", help="show it and write nothing")
     parser.add_argument("--no-try", action="store_true", help="do not put it into a release")
+    parser.add_argument("--no-ask", action="store_true", help="do not ask the suites who notices")
+    parser.add_argument("--ask", action="store_true", help="FIX is toggles: ask the suites of them")
+    parser.add_argument("--guard", metavar="ID", help="begin a guard for it, from a template")
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     registry = options.catalogue(arguments)
+    if arguments.guard:
+        return _guard(registry.select(arguments.guard))
+    if arguments.ask:
+        return _ask(arguments, registry.select_all(arguments.asked))
     trees = having.read(managed.all_releases(), options.say)
     patch: Patch | None = None
     if arguments.between:
@@ -206,9 +220,16 @@ def _show(
         options.say("trying it in a release")
         courses = {one.toggle.id: one.course for one in adopted}
         tried = trying.live(courses, managed.all_releases())
+    asked = (
+        _asked_of(arguments, [one.toggle for one in adopted])
+        if files and not arguments.no_ask
+        else {}
+    )
     found = survey([one.toggle for one in adopted], list(trees), named=True)
     if arguments.json:
-        options.print_json(_as_data(adopted, files, left, tried) | {"drift": found.as_data()})
+        who = {name: asdict(answer) for name, answer in asked.items()}
+        told = _as_data(adopted, files, left, tried)
+        options.print_json(told | {"drift": found.as_data(), "asked": who})
         return 1 if found.stale else 0
     from rich.text import Text
 
@@ -234,6 +255,8 @@ def _show(
     drift.show(found, out)
     for file in files:
         out.print(f"written: {file}")
+    for one in adopted if files and not arguments.no_ask else ():
+        _say_who(out, one.toggle.id, asked.get(one.toggle.id))
     names = " ".join(one.toggle.id for one in adopted)
     if files:
         out.print(
@@ -241,6 +264,72 @@ def _show(
             f"write a guard (CONTRIBUTING), and `unfix prove {names}`"
         )
     return 1 if found.stale else 0
+
+
+# What the suites say
+
+
+def _asked_of(arguments: argparse.Namespace, toggles: Sequence[Toggle]) -> dict[str, Answer]:
+    """Each toggle's answer on the newest installed release that has its code."""
+    from harness.adopt import asking
+    from harness.prove.plan import Target
+
+    suites, jobs = paths.project() / "suites", len(os.sched_getaffinity(0))
+    said: dict[str, Answer] = {}
+    for release in reversed([one for one in managed.all_releases() if one.installed]):
+        left = [toggle for toggle in toggles if toggle.id not in said]
+        if left:
+            target = Target(release.name, release.python, release.sources(), release.name)
+            said |= asking.ask(left, target, suites, arguments.toggles, jobs, options.say)
+    return said
+
+
+def _ask(arguments: argparse.Namespace, toggles: Sequence[Toggle]) -> int:
+    if not arguments.asked:
+        raise WrongCall("--ask wants toggles: ids, families or globs", arguments.usage)
+    said = _asked_of(arguments, toggles)
+    if arguments.json:
+        options.print_json({name: asdict(answer) for name, answer in said.items()})
+    else:
+        for toggle in toggles:
+            _say_who(options.console(), toggle.id, said.get(toggle.id))
+    return 0 if all(t.id in said and said[t.id].notices for t in toggles) else 1
+
+
+def _say_who(out: Console, name: str, answer: Answer | None) -> None:
+    from rich.text import Text
+
+    if answer is None:
+        out.print(Text(f"{name}: no release that has its code is installed: nobody was asked"))
+        return
+    where = f"of {answer.asked} guards on SGLang {answer.release}"
+    if answer.notices:
+        out.print(Text(f"{name}: {len(answer.notices)} {where} notice:", style="green"))
+        guards = answer.notices
+    elif answer.runs:
+        out.print(Text(f"{name}: nobody notices; its code is run by {len(answer.runs)} {where}:"))
+        guards = answer.runs
+    else:
+        out.print(Text(f"{name}: nobody notices, and none {where} runs its code"))
+        guards = ()
+    for guard in guards[:WHO]:
+        out.print(Text(f"  {guard}"), soft_wrap=True)
+    if len(guards) > WHO:
+        out.print(f"  and {len(guards) - WHO} more")
+    if not answer.notices:
+        out.print(f"a guard begins with: unfix adopt --guard {name}")
+
+
+def _guard(toggles: Sequence[Toggle]) -> int:
+    from harness.adopt import beginning
+
+    if len(toggles) != 1:
+        names = ", ".join(toggle.id for toggle in toggles)
+        raise UnfixError(f"a guard is begun for one toggle at a time: {names}")
+    (toggle,) = toggles
+    trees = [one.sources() for one in managed.all_releases() if one.installed]
+    options.console().print(f"written: {beginning.guard(toggle, trees)}")
+    return 0
 
 
 def _as_data(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import wide_rows as adapter
+from fixtures.launches import launched
 from harness import checking
 
 NOPE, ROPE, GROUP = 512, 64, 128
@@ -31,7 +32,7 @@ def test_a_key_is_read_back_from_its_own_row(row: int, code: int, scale: int) ->
         scales = adapter.wide(row, BLOCKS, torch.float32, check.device)
         rope = adapter.wide(row, ROPE, torch.bfloat16, check.device)
         codes[row], scales[row], rope[row] = float(code), float(scale), 3.0
-        adapter.launched(
+        launched(
             check, "_dequantize_k_cache_fast_kernel", (row + 1, BLOCKS + 1),
             [(row, block) for block in range(BLOCKS + 1)],
             output_ptr=out, input_nope_q_ptr=codes, input_nope_s_ptr=scales, input_rope_ptr=rope,
@@ -52,7 +53,7 @@ def test_a_key_is_quantised_into_its_own_row(row: int, value: int) -> None:
         nope = adapter.wide(row, NOPE, torch.bfloat16, check.device)
         rope = adapter.wide(row, ROPE, torch.bfloat16, check.device)
         nope[row], rope[row] = float(value), 3.0
-        adapter.launched(
+        launched(
             check, "_quantize_k_cache_fast_kernel", (row + 1, BLOCKS + 1),
             [(row, block) for block in range(BLOCKS + 1)],
             output_nope_q_ptr=codes, output_nope_s_ptr=scales, output_rope_ptr=out_rope,
@@ -77,7 +78,7 @@ def test_a_key_of_deepseek_v4_is_quantised_into_its_own_row(row: int, value: int
         rope = adapter.wide(row, ROPE, torch.bfloat16, check.device)
         scales = adapter.wide(row, 8, torch.uint8, check.device)
         keys[row] = float(2**value)
-        adapter.launched(
+        launched(
             check, "_quant_k_cache_fused_kernel", (row + 1, tiles + 1),
             [(row, tile) for tile in range(tiles + 1)],
             k_bf16_ptr=keys, k_nope_fp8_ptr=codes, k_rope_bf16_ptr=rope,
@@ -107,7 +108,7 @@ def test_partial_results_are_joined_from_their_own_batch(
         starts[batch], starts[batch + 1], counts[batch] = 0, 64, splits
         parts[batch, :size], parts[batch, size : 2 * size] = float(first), float(second)
         weights[batch, :splits] = 0.0  # equally likely, so the mean of the two comes out
-        adapter.launched(
+        launched(
             check, "_fwd_kernel_stage2", (batch + 1, heads), [(batch, 0)],
             Mid_O=parts, Mid_O_1=weights, O=out, v_scale=1.0, kv_indptr=starts,
             num_kv_splits=counts, sink_ptr=None, stride_mid_ob=2**20, stride_mid_oh=splits * size,
@@ -126,7 +127,7 @@ def test_a_token_is_copied_to_its_own_row_among_the_experts(row: int, value: int
         out = adapter.wide(row, hidden, torch.bfloat16, check.device)
         places = torch.tensor([[row]], dtype=torch.int32, device=check.device)
         experts = torch.zeros((1, 1), dtype=torch.int32, device=check.device)
-        adapter.launched(
+        launched(
             check, "pre_reorder_triton_kernel_for_cutlass_moe", (1, hidden // 1024),
             [(0, block) for block in range(hidden // 1024)],
             input_ptr=tokens, gateup_input_ptr=out, src2dst_ptr=places, topk_ids_ptr=experts,
@@ -149,7 +150,7 @@ def test_small_probabilities_are_dropped_from_their_own_row(row: int, pivot: int
         pivots = checking.virtual((row + 1,), torch.float32, check.device)
         sums = adapter.wide(row, VOCABULARY // block, torch.float32, check.device)
         likely[row, :block], pivots[row] = torch.arange(block).float(), float(pivot)
-        adapter.launched(
+        launched(
             check, "_mask_and_partial_sum_kernel", (row + 1, VOCABULARY // block), [(row, 0)],
             probs_ptr=likely, pivots_ptr=pivots, out_ptr=out, partial_sums_ptr=sums,
             vocab_size=VOCABULARY, num_chunks=VOCABULARY // block, BLOCK_SIZE=block,
@@ -168,7 +169,7 @@ def test_probabilities_are_divided_by_the_sum_of_their_own_row(block: int, total
         row = block * size // VOCABULARY
         sums = checking.virtual((row + 2,), torch.float32, check.device)
         out[block * size :], sums[row] = float(total), float(total)
-        adapter.launched(
+        launched(
             check, "_normalize_kernel", (block + 1,), [(block,)],
             out_ptr=out, row_sums_ptr=sums, numel=out.numel(), vocab_size=VOCABULARY,
             BLOCK_SIZE=size,

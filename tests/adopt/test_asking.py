@@ -1,0 +1,55 @@
+"""What the suites say of a toggle: who runs its code, and who notices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from calling import TOY
+
+from harness.adopt import asking
+from harness.adopt.asking import Answer
+from harness.prove.plan import Target
+from harness.registry import catalogue
+from harness.releases import sources
+
+GUARDS = """
+import pytest
+from sglang import forms
+
+@pytest.mark.guards("toy-plain")
+def test_notices(): assert forms.plain(1, 2) == 4
+
+@pytest.mark.guards("toy-plain")
+def test_runs_it(): forms.plain(1, 2)
+
+@pytest.mark.guards("toy-plain")
+def test_fails_always(): assert forms.plain(1, 2) == 5
+
+@pytest.mark.guards("toy-plain")
+def test_does_not_run_it(): assert forms.CONSTANT
+"""
+
+
+def asked(root: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str, Answer]:
+    monkeypatch.setenv("PYTHONPATH", str(TOY))
+    monkeypatch.setenv("UNFIX_HOME", str(root))
+    suites = root / "suites"
+    suites.mkdir()
+    (suites / "test_toy.py").write_text(GUARDS)
+    folders = [TOY / "toggles"]
+    toggles = catalogue.load(folders).select_all(names)
+    target = Target("toy", Path(sys.executable), sources.open_tree(TOY), "current")
+    return asking.ask(toggles, target, suites, folders, 2, lambda text: None)
+
+
+def test_who_fails_with_the_fix_out_and_passes_with_it_in_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = asked(tmp_path, monkeypatch, "toy-plain", "toy-method")
+    plain, other = both["toy-plain"], both["toy-method"]
+    names = [guard.partition("::test_")[2] for guard in plain.runs]
+    assert names == ["fails_always", "notices", "runs_it"]
+    assert [guard.partition("::test_")[2] for guard in plain.notices] == ["notices"]
+    assert (other.runs, other.notices, other.asked) == ((), (), 4)

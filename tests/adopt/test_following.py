@@ -1,0 +1,62 @@
+"""Where an edit goes in another release, and where it must not."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from followed import TOGGLES, trees
+
+from harness import paths
+from harness.adopt import beginning, following, mending
+from harness.errors import UnfixError
+from harness.matching.states import find
+from harness.registry.schema import Edit
+from harness.releases.sources import SourceTree
+
+
+def tree(name: str) -> SourceTree:
+    return next(one for one in trees() if one.name == name)
+
+
+def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> None:
+    edit = Edit(
+        fixed="output_mask = (s_offset[:, None] < seg_len) & n_mask",
+        buggy="output_mask = s_offset[:, None] < seg_len",
+        target="sglang.srt.lora.triton_ops.sgemm_lora_b:_sgemm_lora_b_kernel",
+    )
+    there = following.known([edit], tree("0.5.10"))
+    assert there is not None
+    assert "it has no n_mask" in str(following.follow(there, tree("0.5.9")))
+
+
+def test_of_two_of_a_name_the_one_that_lies_where_only_the_other_does_is_not_it() -> None:
+    variant = TOGGLES["moe-lora-shrink-programs"].variants[-1]
+    there = following.known(mending.with_targets(variant), tree("0.5.23"))
+    assert there is not None
+    found = following.follow(there, tree("0.5.20"))
+    assert not isinstance(found, str)
+    assert [str(target) for target in found.targets()] == [
+        "sglang.kernels.ops.moe.virtual_experts:_moe_lora_shrink_splitk_kernel"
+    ]
+
+
+@pytest.mark.parametrize("name", ["moe-lora-expand-programs", "19016"])
+def test_a_guard_that_is_begun_is_python_and_names_its_toggle(name: str) -> None:
+    toggle = TOGGLES[name]
+    text = beginning.template(toggle, trees(), paths.project() / "suites" / toggle.family)
+    assert f'@pytest.mark.guards("{name}")' in text
+    assert isinstance(ast.parse(text).body[-1], ast.FunctionDef)
+
+
+def test_no_second_guard_is_begun_for_a_toggle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "project", lambda: tmp_path)
+    toggle = TOGGLES["moe-lora-expand-programs"]
+    there = [one for one in trees() if find(toggle, one).sites]
+    file = beginning.guard(toggle, there)
+    assert file.is_file()
+    with pytest.raises(UnfixError, match="is a guard of moe-lora-expand-programs already"):
+        beginning.guard(toggle, there)

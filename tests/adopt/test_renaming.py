@@ -1,0 +1,34 @@
+"""A name that changed along with a fix is no part of it."""
+
+from __future__ import annotations
+
+from harness.adopt.forms import Telling
+from harness.adopt.renaming import unrenamed
+
+BUGGY = """def f(rows, accept_length, other):
+    first = accept_length[0]
+    width = rows * first
+    return make(width, accept_length, x.accept_length)
+"""
+FIXED = """def f(rows, accept_len, other):
+    first = accept_len[0]
+    width = rows * first.to(int64)
+    return make(width, accept_len, x.accept_length)
+"""
+
+
+def test_what_is_left_is_the_fix() -> None:
+    buggy, said = unrenamed(FIXED, BUGGY)
+    assert said == ["f: accept_length is accept_len"]
+    edits, untold = Telling("m", FIXED, buggy).edits()
+    assert [(one.edit.fixed, one.edit.buggy) for one in edits] == [
+        ("rows * first.to(int64)", "rows * first")
+    ]
+    assert not untold
+
+
+def test_another_value_in_the_place_of_one_is_no_rename() -> None:
+    fixed = BUGGY.replace("rows * first", "rows * other")
+    assert unrenamed(fixed, BUGGY) == (BUGGY, [])
+    taken = BUGGY.replace("accept_length[0]", "padded[0]")
+    assert unrenamed(taken, BUGGY)[1] == []
