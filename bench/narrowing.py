@@ -1,4 +1,4 @@
-"""How much of what goes wrong the audit reports: `narrow_int64` applied anywhere in a release's kernels.
+"""How much the audit reports: `narrow_int64` applied anywhere in the kernels of a release.
 
     python bench/narrowing.py [--release R] [--faults N] [-j N] [--record FILE]
 
@@ -89,11 +89,11 @@ def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
         os.close(write)
         children.append((child, os.fdopen(read, "rb")))
     found = []
-    for child, answers in children:
-        with answers:
+    for child, said in children:
+        with said:
             while True:
                 try:
-                    found.append(pickle.load(answers))
+                    found.append(pickle.load(said))
                 except EOFError:
                     break
         os.waitpid(child, 0)
@@ -122,7 +122,12 @@ def _alone(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> d
         text = answer.read()
     os.waitpid(child, 0)
     said = json.loads(text) if text else {"why": f"it takes more than {SECONDS} s, or ends Triton"}
-    base = {"module": fault.module, "kernel": fault.kernel, "line": fault.line, "fault": fault.words}
+    base = {
+        "module": fault.module,
+        "kernel": fault.kernel,
+        "line": fault.line,
+        "fault": fault.words,
+    }
     return base | {"verdict": "cannot tell"} | said
 
 
@@ -139,8 +144,12 @@ def _judged(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> 
         before = read_in(world, kernel, known)
         after = read_in(changed, kernel, known)
         told |= bool(after.cases) and not after.reasons
-        new = {at: one for at, one in after.findings.items()
-               if at not in before.findings or one.threshold < before.findings[at].threshold}  # fmt: skip
+        known_of = {at: one.threshold for at, one in before.findings.items()}
+        new = {
+            at: one
+            for at, one in after.findings.items()
+            if one.threshold < known_of.get(at, one.threshold + 1)
+        }
         reported |= bool(new)
         matters |= any(one.confirmed == "confirmed" for one in new.values())
         lines = set(before.findings)
@@ -161,7 +170,7 @@ def _launched(kernels: Any, fault: Fault) -> list[Any]:
         named[one.name].append(one)
     waiting = [one for one in named[fault.kernel] if one.module == fault.module]
     found: list[Any] = []
-    seen = set()
+    seen: set[str] = set()
     while waiting and len(found) < 2:
         one = waiting.pop(0)
         if one.is_helper:

@@ -35,10 +35,10 @@ from harness.kernels import Graph
 __all__ = ["WRAPS", "Launching", "confirmed", "drawn", "make_ready"]
 
 _REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
-_TILE = 1 << 23
-_SECONDS = 1  # of the processor, for one launch and its neighbours
-_TOO_SLOW = 2  # launches, after which no other is tried
-_DRAWN = 60  # launches of tensors that hold different things, after those that hold alike
+_TILE = 1 << 21
+_SECONDS = 0.7  # of the processor, for one launch and its neighbours
+_TOO_SLOW = 4  # launches of a finding, after which no other is tried; twice that of a kernel
+_DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
 _TYPES = {
     "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
     "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
@@ -68,28 +68,35 @@ class Drawn:
 
 def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
     """The findings with what running them showed; a threshold is what was seen."""
-    return [_confirmed(kernel, case, finding, at) for finding, at in found]
+    seen, slow = [], 0
+    for finding, at in found:
+        one, ended = _confirmed(kernel, case, finding, at, min(_TOO_SLOW, 2 * _TOO_SLOW - slow))
+        slow += ended
+        seen.append(one)
+    return seen
 
 
-def _confirmed(kernel: Any, case: Case, finding: Finding, at: Mapping[str, int]) -> Finding:
-    """Launch after launch in forks, which may end any way they like."""
+def _confirmed(
+    kernel: Any, case: Case, finding: Finding, at: Mapping[str, int], patience: int
+) -> tuple[Finding, int]:
+    """Launch after launch in forks, which may end any way they like; how many ended one."""
     draws = list(drawn(case))
-    place, slow, last = 0, 0, ""
-    while place < len(draws) and slow < _TOO_SLOW:
-        told, status = _forked(kernel, case, finding, at, draws[place:])
-        place += len(told)
+    slow, last = 0, "" if patience else "other lines of this kernel were too slow to run"
+    while draws and slow < patience:
+        told, status = _forked(kernel, case, finding, at, draws)
         last = next((one for one in reversed(told) if isinstance(one, str) and one), last)
         if told and isinstance(told[-1], int):
             seen = restated(case, finding, {**at, finding.quantity: told[-1]}, told[-1])
-            return replace(seen, confirmed=CONFIRMED)
+            return replace(seen, confirmed=CONFIRMED), slow
         if last.startswith("cannot"):
             break
-        if place < len(draws):  # that one ended the process
-            place += 1
+        draws = draws[len(told) :]
+        if draws:  # the next one ended the process; others with these contents would, too
+            draws = [one for one in draws if one.contents != draws[0].contents]
             slow += 1
             ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
             last = "too slow to run" if ended else "it ends the process"
-    return replace(finding, confirmed=f"not run: {last}" if last else NEVER)
+    return replace(finding, confirmed=f"not run: {last}" if last else NEVER), slow
 
 
 def _forked(
@@ -118,12 +125,16 @@ def _forked(
 def drawn(case: Case) -> Iterator[Drawn]:
     """Launches in which all tensors of numbers hold alike, then some in which they do not."""
     names = [one.name for one in case.given if one.is_pointer and case.holds(one)]
-    for pattern, corner in itertools.product(_PATTERNS if names else [""], _CORNERS):
+    sides = case.world(case.largest(), False).programs
+    wide = [int(side.high > 0) for side in sides]
+    corners = [tuple(on & axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
+    corners = list(dict.fromkeys(corners))
+    for pattern, corner in itertools.product(_PATTERNS if names else [""], corners):
         yield Drawn(dict.fromkeys(names, pattern), corner)
     chance = random.Random(0)
     for _ in range(_DRAWN if len(names) > 1 else 0):
         contents = {name: chance.choice(list(_PATTERNS)) for name in names}
-        yield Drawn(contents, chance.choice(_CORNERS))
+        yield Drawn(contents, chance.choice(corners))
 
 
 class Watching(Session):
@@ -137,6 +148,10 @@ class Watching(Session):
 
     def graph_of(self, kernel: Any, bound: Any) -> Graph:
         return skeleton(super().graph_of(kernel, bound))
+
+    def __enter__(self) -> Watching:
+        super().__enter__()
+        return self
 
     def run_alone(self, name: str, program: tuple[int, ...]) -> None:
         self._launches.only(name, [program])

@@ -70,11 +70,10 @@ def _bare(region: Region, needed: set[Value]) -> Region:
 
 
 def _zeros(operation: Operation, needed: set[Value]) -> list[Operation]:
-    plain = operation.results and not operation.name.startswith("scf.")
+    kept = operation.name in _KEPT or operation.name.startswith("scf.")
     pointers = any(one.kind.is_pointer for one in operation.results)
-    if plain and not pointers and operation.name not in _KEPT:
-        if needed.isdisjoint(operation.results):
-            return [_zero(operation, one) for one in operation.results]
+    if operation.results and not kept and not pointers and needed.isdisjoint(operation.results):
+        return [_zero(operation, one) for one in operation.results]
     if operation.name in ("tt.reduce", "tt.scan"):
         return [operation]
     return [

@@ -87,8 +87,8 @@ def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
                 try:
                     case = Case(read(loaded, one), one, launch, known)
                     break
-                except Exception as refused:
-                    found.error = found.error or _short(refused)
+                except Exception as error:
+                    found.error = found.error or _short(error)
             if case is None:
                 continue
             found.cases.append((loaded, case))
@@ -98,8 +98,8 @@ def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
             for finding in confirming.confirmed(loaded, case, new):
                 found.findings[finding.at] = finding
     if not found.accesses and found.error:
-        why = f"Triton does not take the arguments that are guessed: {found.error}"
-        found.reasons.add(why)
+        refused = "Triton does not take the arguments that are guessed"
+        found.reasons.add(f"{refused}: {found.error}")
     return found
 
 
