@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.audit.intervals import Range
 from harness.audit.ranges import HUGE, Ranges, constant, span_of
-from harness.audit.shape import ACCESSES
+from harness.audit.shape import ACCESSES, mask_of
 from harness.kernels.flow import OVERFLOWING
 from harness.kernels.graph import Operation, Value
 
@@ -37,8 +37,11 @@ class Wraps:
         self.ranges, self.reading = ranges, ranges.reading
         self._suspect: Value | None = None
 
-    def found(self, at: tuple[str, int] | None = None) -> Iterator[Wrap]:
-        """Of each access: the operations that leave their type in lanes that may be on."""
+    def found(self, at: tuple[str, int] | None = None, own: bool = True) -> Iterator[Wrap]:
+        """Of each access: the operations that leave their type in lanes that may be on.
+
+        `own`: less those that only go on with what has wrapped before.
+        """
         for access, conditions in self.reading.accesses:
             suspects = [
                 one
@@ -54,7 +57,7 @@ class Wraps:
                     bounds = {}  # with the constants at hand: that proves nothing of others
                 refined = Refined(self.ranges, bounds).get
                 left = self._leaves(operation, refined)
-                if left is not None and not self._follows(operation, refined):
+                if left is not None and not (own and self._follows(operation, refined)):
                     yield Wrap(operation, left, access)
 
     def _follows(self, operation: Operation, get: Callable[[Value], Range]) -> bool:
@@ -82,7 +85,7 @@ class Wraps:
         """What holds wherever the access happens, whatever the suspect has made of its result."""
         self._suspect = suspect.result
         bounds: dict[Value, tuple[int, int]] = {}
-        mask = _mask(access)
+        mask = mask_of(access)
         given = (*conditions, *(((mask, True),) if mask is not None else ()))
         for value, holds in given:
             if not self._assume(value, holds, bounds, 0):
@@ -187,16 +190,6 @@ class Refined:
                 found = found.at_most(bound[1]).at_least(bound[0])
             self._of[value] = found
         return self._of[value]
-
-
-def _mask(access: Operation) -> Value | None:
-    if access.name == "tt.atomic_cas":
-        return None
-    place = 1 if access.name == "tt.load" else 2
-    if len(access.operands) <= place:
-        return None
-    mask = access.operands[place]
-    return mask if mask.kind.element == "i1" else None
 
 
 def _predicate(operation: Operation) -> str:

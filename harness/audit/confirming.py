@@ -1,34 +1,44 @@
 """A finding run: its launch under check on this CPU, one below the threshold and at it.
 
 Tensors are virtual: as large as the launch needs, their memory only what is touched. Tensors of
-numbers hold what the limits file says at that load, in one of a few patterns. Only the program at
-the far corner of the grid runs.
+numbers hold what the limits file says at that load, in one of a few patterns, each its own in the
+later launches. One program runs, mostly the one at the far corner of the grid. Where the load that
+arithmetic gives is not the least, or is none, the least is looked for by running.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
+import json
 import mmap
 import os
+import random
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 
-from harness import checking
 from harness.audit.arguments import Parameter
-from harness.audit.examining import Case, cone_of
-from harness.audit.findings import CONFIRMED, Finding
-from harness.checking import CannotFollow, Violation, Wrapped
+from harness.audit.examining import Case, restated
+from harness.audit.findings import CONFIRMED, NEVER, Finding
+from harness.audit.skeleton import skeleton
+from harness.checking import CannotFollow, Violation, Wrapped, virtual
+from harness.checking.launches import Launches
+from harness.checking.launching import Line, Session, make_ready
+from harness.checking.memory import Memory
+from harness.kernels import Graph
 
-_BYTES = 1 << 36  # a tensor's room: more than any address that is still right
-_TILE = 1 << 26
-_HELD = 1 << 35  # of tensors of numbers
-_SECONDS = 10  # of the processor, for one kernel
+__all__ = ["WRAPS", "Launching", "confirmed", "drawn", "make_ready"]
+
+_REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
+_TILE = 1 << 21
+_SECONDS = 0.7  # of the processor, for one launch and its neighbours
+_TOO_SLOW = 4  # launches of a finding, after which no other is tried; twice that of a kernel
+_DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
 _TYPES = {
     "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
     "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
@@ -38,82 +48,164 @@ _TYPES = {
 # What tensors of numbers hold: of the number of an element and the largest one.
 _PATTERNS: dict[str, Callable[[int, int], int]] = {
     "the largest": lambda place, most: most,
-    "nothing and the largest, in turn": lambda place, most: most * (place % 2),
-    "the largest and nothing, in turn": lambda place, most: most * (1 - place % 2),
     "zeros": lambda place, most: 0,
     "ones": lambda place, most: min(1, most),
+    "nothing and the largest, in turn": lambda place, most: most * (place % 2),
+    "the largest and nothing, in turn": lambda place, most: most * (1 - place % 2),
 }
+_CORNERS = ((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
+WRAPS, PASSES = "wraps", "passes"
 Found = tuple[Finding, dict[str, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One of the launches that are tried."""
+
+    contents: dict[str, str]  # what each tensor of numbers holds
+    corner: tuple[int, ...]  # which program runs: of each axis the first or the last
+
+
 def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
-    """The findings with what running them showed; in a fork, which may end any way it likes."""
+    """The findings with what running them showed; a threshold is what was seen."""
+    seen, slow = [], 0
+    for finding, at in found:
+        one, ended = _confirmed(kernel, case, finding, at, min(_TOO_SLOW, 2 * _TOO_SLOW - slow))
+        slow += ended
+        seen.append(one)
+    return seen
+
+
+def _confirmed(
+    kernel: Any, case: Case, finding: Finding, at: Mapping[str, int], patience: int
+) -> tuple[Finding, int]:
+    """Launch after launch in forks, which may end any way they like; how many ended one."""
+    draws = list(drawn(case))
+    slow, last = 0, "" if patience else "other lines of this kernel were too slow to run"
+    while draws and slow < patience:
+        told, status = _forked(kernel, case, finding, at, draws)
+        last = next((one for one in reversed(told) if isinstance(one, str) and one), last)
+        if told and isinstance(told[-1], int):
+            seen = restated(case, finding, {**at, finding.quantity: told[-1]}, told[-1])
+            return replace(seen, confirmed=CONFIRMED), slow
+        if last.startswith("cannot"):
+            break
+        draws = draws[len(told) :]
+        if draws:  # the next one ended the process; others with these contents would, too
+            draws = [one for one in draws if one.contents != draws[0].contents]
+            slow += 1
+            ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+            last = "too slow to run" if ended else "it ends the process"
+    return replace(finding, confirmed=f"not run: {last}" if last else NEVER), slow
+
+
+def _forked(
+    kernel: Any, case: Case, finding: Finding, at: Mapping[str, int], draws: list[Drawn]
+) -> tuple[list[int | str], int]:
+    """Of each launch the least load at which it wraps, or why there is none; until one has it."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
         os.close(read)
-        torch.set_num_threads(1)
-        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 2)
-        for finding, at in found:
-            os.write(write, (_words(kernel, case, finding, at).replace("\n", " ") + "\n").encode())
+        for one in draws:
+            signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+            said = _least(Launching(kernel, case, one, {finding.at}), finding, at)
+            os.write(write, (json.dumps(said) + "\n").encode())
+            if isinstance(said, int) or said.startswith("cannot"):
+                break
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answers:
-        said = answers.read().splitlines()
-    _, status = os.waitpid(child, 0)
-    ended = "too slow to run" if os.WTERMSIG(status) == signal.SIGPROF else "it ends the process"
-    said += [f"not run: {ended}"] * (len(found) - len(said))
-    return [replace(one[0], confirmed=words) for one, words in zip(found, said, strict=True)]
+        told = [json.loads(line) for line in answers]
+    return told, os.waitpid(child, 0)[1]
 
 
-def _words(kernel: Any, case: Case, finding: Finding, at: Mapping[str, int]) -> str:
-    last = "no launch that is tried comes to this line"
-    for pattern, corner in itertools.product(_PATTERNS, ((1, 1, 1), (1, 0, 0))):
-        launch = Launching(kernel, case, finding, pattern, corner)
-        above = launch.outcome(at)
-        if above == "wraps":
-            below = launch.outcome({**at, finding.quantity: finding.threshold - 1})
-            if below == "passes":
-                return CONFIRMED
-            last = f"one below: {below}"
-        elif above.startswith("cannot"):
-            return f"not run: {above}"
-        elif above not in ("passes", "elsewhere"):
-            last = above
-    return f"not run: {last}"
+def drawn(case: Case) -> Iterator[Drawn]:
+    """Launches in which all tensors of numbers hold alike, then some in which they do not."""
+    names = [one.name for one in case.given if one.is_pointer and case.holds(one)]
+    sides = case.world(case.largest(), False).programs
+    wide = [int(side.high > 0) for side in sides]
+    corners = [tuple(on & axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
+    corners = list(dict.fromkeys(corners))
+    for pattern, corner in itertools.product(_PATTERNS if names else [""], corners):
+        yield Drawn(dict.fromkeys(names, pattern), corner)
+    chance = random.Random(0)
+    for _ in range(_DRAWN if len(names) > 1 else 0):
+        contents = {name: chance.choice(list(_PATTERNS)) for name in names}
+        yield Drawn(contents, chance.choice(corners))
+
+
+class Watching(Session):
+    """The wraps of some lines count; nothing is computed but where a kernel goes."""
+
+    reads = "skeleton"
+
+    def __init__(self, lines: Collection[Line]) -> None:
+        super().__init__(Memory(), Launches(), exact=True)
+        self.only = frozenset(lines)
+
+    def graph_of(self, kernel: Any, bound: Any) -> Graph:
+        return skeleton(super().graph_of(kernel, bound))
+
+    def __enter__(self) -> Watching:
+        super().__enter__()
+        return self
+
+    def run_alone(self, name: str, program: tuple[int, ...]) -> None:
+        self._launches.only(name, [program])
+
+
+def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
+    """From where on it wraps; nothing, or why not, where it never does."""
+
+    def outcome(load: int) -> str:
+        return launching.outcome({**at, finding.quantity: load})
+
+    low, high = finding.threshold - 1, finding.threshold
+    said = outcome(high)
+    if said != WRAPS:
+        if said != PASSES:
+            return said
+        low, high = high, finding.largest
+        if outcome(high) != WRAPS:
+            return ""
+    elif outcome(low) == WRAPS:
+        low, high = 1, low
+    while high - low > 1:
+        middle = (low + high) // 2
+        if outcome(middle) == WRAPS:
+            high = middle
+        else:
+            low = middle
+    below = outcome(low)
+    return high if below == PASSES else f"one below: {below}"
 
 
 class Launching:
-    """One kernel's launches at different loads."""
+    """One kernel's launches at different loads; the wraps of some lines are looked for."""
 
-    def __init__(
-        self, kernel: Any, case: Case, finding: Finding, pattern: str, corner: tuple[int, ...]
-    ) -> None:
-        self._kernel, self._case, self._finding = kernel, case, finding
-        self._pattern, self._corner = _PATTERNS[pattern], corner
-        self._near = cone_of(case, finding.file, finding.line)
+    def __init__(self, kernel: Any, case: Case, drawn: Drawn, lines: Collection[Line]) -> None:
+        self._kernel, self._case, self._drawn, self._lines = kernel, case, drawn, lines
 
     def outcome(self, at: Mapping[str, int]) -> str:
-        world = self._case.world(at, False)
-        sides = [side.high + 1 for side in world.programs]
-        program = tuple((side - 1) * on for side, on in zip(sides, self._corner, strict=True))
+        sides = [side.high + 1 for side in self._case.world(at, False).programs]
+        corner = zip(sides, self._drawn.corner, strict=True)
         try:
-            with checking.checked("cpu", exact=True) as check:
-                check.only(self._kernel.fn.__name__, [program])
+            with Watching(self._lines) as session:
+                name = self._kernel.fn.__name__
+                session.run_alone(name, tuple((side - 1) * on for side, on in corner))
                 self._kernel[tuple(sides)](**dict(self._arguments(at)))
-        except Wrapped as error:
-            place = error.place
-            same = place is not None and place.line == self._finding.line
-            return "wraps" if same else "elsewhere"
+        except Wrapped:
+            return WRAPS
         except Violation as error:
             return error.headline
         except CannotFollow as error:
             return f"cannot follow it: {error}"
         except Exception as error:
             return f"cannot launch it: {type(error).__name__}: {error}"
-        return "passes"
+        return PASSES
 
     def _arguments(self, at: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
         for one in self._case.given:
@@ -126,36 +218,48 @@ class Launching:
             kind = _TYPES[one.kind[1:]]
             held = self._case.held(one, at)
             if held is None or kind.is_floating_point:
-                return _empty(one.name, kind)
-            return _repeated(one.name, *(self._pattern(place, held) for place in range(2)), kind)
+                return _room(one.name, kind)
+            pattern = _PATTERNS[self._drawn.contents[one.name]]
+            return _repeated(one.name, pattern(0, held), pattern(1, held), kind)
         if one.kind == "i1":
             return True
-        if one.kind[0] == "i":
-            value = self._case.number(one, at)
-            # Other lines of the kernel may wrap as well, and would be seen first.
-            apart = "stride" in one.name.lower() or "stride" in str(one.expression)
-            return 1 if apart and one.name not in self._near else value
+        if one.kind[0] in "iu":
+            return self._case.number(one, at)
         return 1.0
 
 
-@functools.lru_cache(maxsize=64)
-def _empty(name: str, kind: torch.dtype) -> torch.Tensor:
-    return checking.virtual((_BYTES // kind.itemsize,), kind)
+@cache
+def _room(name: str, kind: torch.dtype) -> torch.Tensor:
+    middle = _REACH // kind.itemsize
+    return virtual((2 * middle,), kind)[middle:]
 
 
-@functools.lru_cache(maxsize=64)
+_TILES: dict[int, tuple[int, bytes]] = {}  # by where a tensor begins: a file, what it repeats
+
+
 def _repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor:
-    """Two numbers in turn, over a room that is as large as any: one piece of memory, many times."""
+    """Two numbers in turn, over as many as 32 bits count: one piece of memory, many times."""
     low, high = (torch.iinfo(kind).min, torch.iinfo(kind).max) if kind != torch.bool else (0, 1)
     tile = torch.tensor([min(max(low, one), high) for one in (even, odd)], dtype=kind)
-    room = checking.virtual((_HELD // kind.itemsize,), kind)
-    file = os.memfd_create("unfix")
-    os.write(file, tile.repeat(_TILE // tile.nbytes).view(torch.uint8).numpy().tobytes())
-    map_ = ctypes.CDLL(None, use_errno=True).mmap
-    map_.restype = ctypes.c_void_p
-    map_.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    flags = mmap.MAP_PRIVATE | 0x10  # at this very address
-    for start in range(0, _HELD, _TILE):
-        map_(room.data_ptr() + start, _TILE, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0)
-    os.close(file)
+    content = tile.view(torch.uint8).numpy().tobytes()
+    room = _room(name, kind)
+    start = room.data_ptr()
+    if start not in _TILES:
+        _TILES[start] = (os.memfd_create("unfix"), b"")
+        os.truncate(_TILES[start][0], _TILE)
+        for place in range(0, (1 << 31) * kind.itemsize, _TILE):
+            _map(start + place, _TILES[start][0])
+    file, before = _TILES[start]
+    if content != before:
+        os.pwrite(file, content * (_TILE // len(content)), 0)
+        _TILES[start] = (file, content)
     return room
+
+
+def _map(address: int, file: int) -> None:
+    mapped = ctypes.CDLL(None, use_errno=True).mmap
+    mapped.restype = ctypes.c_void_p
+    mapped.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    flags = mmap.MAP_PRIVATE | 0x10  # at this very address
+    if mapped(address, _TILE, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
+        raise OSError(ctypes.get_errno(), "memory cannot be mapped")

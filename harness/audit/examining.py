@@ -8,7 +8,7 @@ launches, of each model's shape, and the load that it takes is found by halving.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.audit.arguments import Parameter
 from harness.audit.conditions import Wrap, Wraps
@@ -130,10 +130,15 @@ class Case:
     def number(self, one: Parameter, at: Mapping[str, int]) -> int:
         return self._value(one.expression, one.name, at).high
 
+    def holds(self, one: Parameter) -> Quantity | None:
+        """What the numbers of a tensor are."""
+        known = self.limits.content(one.name, str(one.expression))
+        return known[0] if known else None
+
     def held(self, one: Parameter, at: Mapping[str, int]) -> int | None:
         """The largest number that a tensor holds."""
-        known = self.limits.content(one.name, str(one.expression))
-        return max(0, at[known[0].name] - 1) if known and known[0] else None
+        quantity = self.holds(one)
+        return max(0, at[quantity.name] - 1) if quantity else None
 
     def largest(self) -> dict[str, int]:
         return {name: self.limits.quantities[name].largest for name in self.used}
@@ -142,11 +147,16 @@ class Case:
         return {name: self.limits.quantities[name].usual for name in self.used}
 
     def wraps(self, at: Mapping[str, int], ranged: bool = False) -> list[Wrap]:
-        return list(Wraps(Ranges(self.reading, self.world(at, ranged))).found())
+        return list(Wraps(Ranges(self.reading, self.world(at, ranged))).found(own=False))
 
-    def wraps_at(self, at: Mapping[str, int], place: Place) -> Wrap | None:
+    def wraps_at(self, at: Mapping[str, int], place: Place, own: bool = False) -> Wrap | None:
         wraps = Wraps(Ranges(self.reading, self.world(at, False)))
-        return next((one for one in wraps.found((place.file, place.line)) if one.known), None)
+        return next((one for one in wraps.found((place.file, place.line), own) if one.known), None)
+
+    def leads(self, at: Mapping[str, int]) -> set[Place]:
+        """Where something wraps that is made of nothing that has."""
+        wraps = Wraps(Ranges(self.reading, self.world(at, True))).found()
+        return {_place(one.operation) for one in wraps}
 
 
 def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int]]], set[str]]:
@@ -156,6 +166,7 @@ def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int
     if not suspects:
         return [], reasons
     certain = {_place(one.operation) for one in case.wraps(case.largest()) if one.known}
+    leading = case.leads(case.largest())
     findings: list[tuple[Finding, dict[str, int]]] = []
     for place in sorted(
         {_place(one.operation) for one in suspects}, key=lambda one: (one.file, one.line)
@@ -166,6 +177,8 @@ def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int
             if found is not None:
                 findings.append(found)
                 continue
+        if place not in leading:
+            continue  # what wraps there has wrapped before, and is told there
         why = sorted({reason for one in here for reason in one.range.why})
         reasons |= set(why[:2]) or {"ranges that are too coarse"}
     return findings, reasons
@@ -227,8 +240,11 @@ def _threshold(
                     low = middle
                 else:
                     high = middle
+            first = {**others, name: high}
+            if case.wraps_at(first, place, own=True) is None:
+                break  # what it is made of wraps before
             if best is None or high / most < best[0]:
-                best = (high / most, name, high, {**others, name: high})
+                best = (high / most, name, high, first)
             break
     return None if best is None else best[1:]
 
@@ -270,8 +286,10 @@ def _finding(
                 grows, value_there = words(side), case.world(at, False).programs[axis].high + 1
         elif maker.name == "tt.load":
             held = case.reading.origins.get(maker.operands[0])
-            if held is not None:
-                grows = f"what {case.graph.parameters[held].name} holds"
+            of = case._named.get(case.graph.parameters[held].name) if held is not None else None
+            quantity = case.holds(of) if of is not None else None
+            if of is not None and quantity is not None and quantity.name == name:
+                grows = f"what {of.name} holds"
                 value_there = threshold - 1
     kind = wrap.operation.result.kind.element
     return Finding(
@@ -296,6 +314,20 @@ def _finding(
     )
 
 
+def restated(case: Case, finding: Finding, at: Mapping[str, int], threshold: int) -> Finding:
+    """The same at another load."""
+    if threshold == finding.threshold:
+        return finding
+    place = Place(finding.file, finding.line)
+    wrap = case.wraps_at(at, place)
+    if wrap is None:  # it wraps where arithmetic over ranges does not see it yet
+        return replace(finding, threshold=threshold, value=threshold)
+    return _finding(
+        case, finding.module, place, wrap, at, finding.quantity, threshold, finding.model,
+        finding.reaches,
+    )  # fmt: skip
+
+
 def _arithmetic(case: Case, wrap: Wrap, at: Mapping[str, int]) -> str:
     ranges = Ranges(case.reading, case.world(at, False))
     symbol = {"addi": "+", "subi": "-", "muli": "*", "shli": "<<"}.get(
@@ -304,17 +336,6 @@ def _arithmetic(case: Case, wrap: Wrap, at: Mapping[str, int]) -> str:
     parts = [f"{ranges.get(one).high:,}" for one in wrap.operation.operands]
     kind = wrap.operation.result.kind.element.replace("i", "int")
     return f"{f' {symbol} '.join(parts)} is up to {wrap.range.high:,}, more than {kind} holds"
-
-
-def cone_of(case: Case, file: str, line: int) -> set[str]:
-    """The parameters that numbers of this line are made from."""
-    return {
-        value.name
-        for operation in case.graph.operations()
-        if _place(operation) == Place(file, line)
-        for value in _cone(case.reading, operation)
-        if value in case.reading.places
-    }
 
 
 def _cone(reading: Shape, operation: Operation) -> list[Value]:

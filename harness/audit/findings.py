@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CONFIRMED = "confirmed"
+NEVER = "not run: no launch that is tried comes to this line"
 
 
 class Verdict(StrEnum):
@@ -51,6 +52,10 @@ class Finding:
     def nearness(self) -> float:
         """How much of the limit it takes: the less, the nearer."""
         return self.threshold / self.largest
+
+    @property
+    def at(self) -> tuple[str, int]:
+        return self.file, self.line
 
     @property
     def key(self) -> tuple[str, str]:

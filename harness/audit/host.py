@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from harness.audit.loading import Module, called
@@ -78,6 +79,7 @@ def evaluated(expression: Expression, value_of: Callable[[str], int]) -> int:
     return _OPERATIONS[name](*(evaluated(part, value_of) for part in parts))
 
 
+@cache
 def _are_rows(expression: tuple[Any, ...]) -> bool:
     """The first sides of one tensor, multiplied: how many rows it has."""
     return _ROWS.match(words(expression)) is not None

@@ -36,16 +36,28 @@ class Limits:
     names: tuple[tuple[re.Pattern[str], str], ...]
     held: tuple[tuple[re.Pattern[str], str, str], ...]  # what tensors of numbers hold, and as what
     text: str
+    _known: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def quantity(self, *words: str) -> Quantity | None:
         """Of the first words that the file knows; a side of a tensor says less than a name."""
+        if words not in self._known:
+            self._known[words] = self._quantity(*words)
+        return self._known[words]  # type: ignore[no-any-return]
+
+    def content(self, *words: str) -> tuple[Quantity | None, str] | None:
+        key = ("held", *words)
+        if key not in self._known:
+            self._known[key] = self._content(*words)
+        return self._known[key]  # type: ignore[no-any-return]
+
+    def _quantity(self, *words: str) -> Quantity | None:
         for word in sorted(words, key=lambda one: _SIDE.search(one) is not None):
             for pattern, name in self.names:
                 if pattern.search(word):
                     return self.quantities[name]
         return None
 
-    def content(self, *words: str) -> tuple[Quantity | None, str] | None:
+    def _content(self, *words: str) -> tuple[Quantity | None, str] | None:
         for word in words:
             for pattern, name, kind in self.held:
                 if pattern.search(word):

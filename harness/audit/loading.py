@@ -11,7 +11,7 @@ import ast
 import builtins
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import decode_source
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +70,7 @@ class Module(ModuleType):
     def __init__(self, name: str, file: Place, world: World) -> None:
         super().__init__(name)
         self.path = str(file)
-        self.text = decode_source(file.read_bytes())
+        self.text = world.changed.get(name) or decode_source(file.read_bytes())
         self.code = ast.parse(self.text)
         lines = self.text.splitlines(keepends=True)
         linecache.cache[self.path] = (len(self.text), None, lines, self.path)
@@ -149,8 +149,9 @@ class Names(dict[str, Any]):
 class World:
     """The modules of one release: of a folder that holds the package, or of a wheel."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, changed: Mapping[str, str] | None = None) -> None:
         self.place, self.root = place, opened(place)
+        self.changed = dict(changed or {})  # modules that are read otherwise than they stand there
         self._modules: dict[str, Module | None] = {}
         self.problems: dict[str, str] = {}  # why a name is stood in for
 

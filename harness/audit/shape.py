@@ -118,3 +118,13 @@ def _held_in_blocks(region: Region) -> dict[str, tuple[tuple[Value, bool], ...]]
             before, taken = ways[0]
             held[block.label] = held.get(before.label, ()) + ((taken,) if taken else ())
     return held
+
+
+def mask_of(access: Operation) -> Value | None:
+    if access.name == "tt.atomic_cas":
+        return None
+    place = 1 if access.name == "tt.load" else 2
+    if len(access.operands) <= place:
+        return None
+    mask = access.operands[place]
+    return mask if mask.kind.element == "i1" else None

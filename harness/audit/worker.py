@@ -14,15 +14,15 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import processes
-from harness.audit import arguments, limits, loading
+from harness.audit import arguments, confirming, limits, loading
 from harness.audit.arguments import Parameter
 from harness.audit.collecting import Kernel, collected
-from harness.audit.confirming import confirmed
 from harness.audit.examining import Case, examined
-from harness.audit.findings import CONFIRMED, Audited, Finding, Verdict
+from harness.audit.findings import CONFIRMED, NEVER, Audited, Finding, Verdict
 from harness.audit.host import Launch
 from harness.audit.limits import Limits
 from harness.audit.reading import attempts, read
@@ -52,13 +52,28 @@ def audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
         module.path,
     ]
     key = hashlib.sha256("\0".join(words).encode()).hexdigest()
-    return kept("audits", key, lambda: _audited(module, loaded, kernel, known))
+    return kept("audits", key, lambda: _audited(world, kernel, known))
 
 
-def _audited(module: loading.Module, loaded: object, kernel: Kernel, known: Limits) -> Audited:
-    findings: dict[tuple[str, int], Finding] = {}
-    reasons: set[str] = set()
-    accesses, error = 0, ""
+@dataclass(slots=True)
+class Read:
+    """One kernel, in all the ways that its launches have it read."""
+
+    findings: dict[tuple[str, int], Finding] = field(default_factory=dict)
+    reasons: set[str] = field(default_factory=set)
+    cases: list[tuple[object, Case]] = field(default_factory=list)
+    error: str = ""  # Triton's
+
+    @property
+    def accesses(self) -> int:
+        return max((len(case.reading.accesses) for _, case in self.cases), default=0)
+
+
+def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
+    module = world.module(kernel.module)
+    assert module is not None
+    loaded = world.kernel(kernel.module, kernel.name)
+    found = Read()
     tried: list[list[Parameter]] = []
     launches: Sequence[Launch | None] = kernel.launches[:2] or (None,)
     for launch in launches:
@@ -72,29 +87,38 @@ def _audited(module: loading.Module, loaded: object, kernel: Kernel, known: Limi
                 try:
                     case = Case(read(loaded, one), one, launch, known)
                     break
-                except Exception as refused:
-                    error = error or _short(refused)
+                except Exception as error:
+                    found.error = found.error or _short(error)
             if case is None:
                 continue
-            accesses = max(accesses, len(case.reading.accesses))
-            found, why = examined(case, kernel.module)
-            reasons |= why
-            new = [one for one in found if _nearer(one[0], findings)]
-            for finding in confirmed(loaded, case, new) if new else ():
-                findings[finding.file, finding.line] = finding
-    if not accesses and error:
-        reasons.add(f"Triton does not take the arguments that are guessed: {error}")
-    verdict = Verdict.WRAPS if findings else Verdict.UNTOLD if reasons else Verdict.SAFE
+            found.cases.append((loaded, case))
+            wraps, why = examined(case, kernel.module)
+            found.reasons |= why
+            new = [one for one in wraps if _nearer(one[0], found.findings)]
+            for finding in confirming.confirmed(loaded, case, new):
+                found.findings[finding.at] = finding
+    if not found.accesses and found.error:
+        refused = "Triton does not take the arguments that are guessed"
+        found.reasons.add(f"{refused}: {found.error}")
+    return found
+
+
+def _audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
+    found = read_in(world, kernel, known)
+    findings = sorted(found.findings.values(), key=lambda one: one.nearness)
+    seen = tuple(one for one in findings if one.confirmed != NEVER)
+    reasons = found.reasons | {
+        f"line {one.line} wraps by arithmetic ({one.condition}), and in no launch that was tried"
+        for one in findings
+        if one.confirmed == NEVER
+    }
+    verdict = Verdict.WRAPS if seen else Verdict.UNTOLD if reasons else Verdict.SAFE
+    module = world.module(kernel.module)
+    assert module is not None
     return Audited(
-        kernel.name,
-        kernel.module,
-        module.path,
-        kernel.node.lineno,
-        verdict,
-        accesses,
-        tuple(sorted(findings.values(), key=lambda one: one.nearness)),
+        kernel.name, kernel.module, module.path, kernel.node.lineno, verdict, found.accesses, seen,
         tuple(sorted(reasons)),
-    )
+    )  # fmt: skip
 
 
 def _nearer(finding: Finding, known: dict[tuple[str, int], Finding]) -> bool:
@@ -122,6 +146,7 @@ def main() -> None:
     _answers = os.dup(1)
     os.dup2(2, 1)
     known = limits.read(Path(asked["limits"]))
+    confirming.make_ready()
     world = loading.World(Path(asked["place"]))
     kernels = collected(world)
     asked_for = [one for one in kernels if _is_meant(one, asked["targets"])]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from harness.patching import kernels as patching
 
 _SMALLEST_SCRATCH = 1 << 16
 _NUMBER = (1 << 64) - 1
+Line = tuple[str, int]  # a file's
 
 
 class _Device:
@@ -91,6 +93,8 @@ def make_ready() -> _Process:
 class Session:
     """Launches under check, from `__enter__` to `__exit__`."""
 
+    reads = "whole"  # what of a kernel is run, in a word: `graph_of` makes it
+
     def __init__(
         self, memory: Memory, launches: Launches, exact: bool, trusting: bool = False
     ) -> None:
@@ -99,6 +103,7 @@ class Session:
         self._trusting = trusting  # addresses that kernels load, whatever they are
         self._launches = launches
         self._running: Launch | None = None
+        self.only: frozenset[Line] | None = None  # whose wraps count, and nothing else
         self._undo: list[Any] = []
 
     def __enter__(self) -> Session:
@@ -153,13 +158,13 @@ class Session:
             self._launches.ends(launch)
 
     def _program(self, name: str, kernel: Any, binder: Any, bound: Any) -> native.Program:
-        key = (bound.key, self._exact)
+        key = (bound.key, self._exact, self.reads)
         found: native.Program | None = binder.programs.get(key)
         if found is None:
             try:
                 found = native.program_of(
-                    frontend.key_of(kernel, bound),
-                    lambda: kernels.graph_of(kernel, bound),
+                    f"{self.reads} {frontend.key_of(kernel, bound)}",
+                    lambda: self.graph_of(kernel, bound),
                     self._exact,
                 )
             except Exception as error:
@@ -168,6 +173,9 @@ class Session:
                 ) from error
             binder.programs[key] = found
         return found
+
+    def graph_of(self, kernel: Any, bound: Any) -> kernels.Graph:
+        return kernels.graph_of(kernel, bound)
 
     def _run(self, launch: Launch, kernel: Any, binder: Any, bound: Any) -> None:
         process = self._process
@@ -193,6 +201,8 @@ class Session:
             if chosen
             else b""
         )
+        only = self.only or ()
+        counting = bytes((one.source.file, one.source.line) in only for one in lowered.sites)
         context = process.context
         context[:] = [
             *launch.grid,
@@ -210,6 +220,7 @@ class Session:
             0,
             0,
             process.blocks(len(lowered.blocks)),
+            _address(counting) if self.only is not None else 0,
         ]
         process.next += len(programs) + 1
         if sys.gettrace() is not None:
@@ -273,6 +284,8 @@ class Session:
             if kind.is_pointer and not isinstance(value, int):
                 span = self._span(argument.name, value, kind)
                 value = span.start
+                if self.only is not None:  # what wraps elsewhere goes far
+                    span = replace(span, start=span.storage.start, end=span.storage.end)
             values.append(_bits(value, kind.element))
             spans.append(span)
         if len(values) != len(lowered.kinds):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 
 
@@ -51,6 +52,7 @@ class Kind:
         return f"{'x'.join(map(str, self.shape))}x{self.element}"
 
 
+@cache
 def bits_of(element: str) -> int:
     if element.startswith("ptr<"):
         return 64

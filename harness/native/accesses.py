@@ -73,6 +73,11 @@ def _wrap() -> Function:
     code = Function(
         "define i32 @unfix_wrap(ptr %context, i64 %site, i64 %left, i64 %right, i64 %result)"
     )
+    only = code.field("%context", Context.ONLY)
+    with code.when(code.let(f"icmp ne i64 {only}, 0")):
+        counts = code.load("i8", code.at(code.pointer(only), "i8", "%site"))
+        with code.when(code.let(f"icmp eq i8 {counts}, 0"), leaves=True):
+            code.do("ret i32 0")
     count = code.field("%context", Context.WRAP_COUNT)
     full = code.let(f"icmp uge i64 {count}, {MOST_WRAPS - 2}")
     number = code.let(f"select i1 {full}, i64 {count}, i64 {code.let(f'add i64 {count}, 1')}")
@@ -418,7 +423,9 @@ class _Access:
     def _no_lane_against_lane(self) -> None:
         """Two lanes of one store with one address: which of them stays is nobody's to say."""
         code = self._code
-        with code.when(code.let("icmp ugt i64 %lanes, 1")):
+        only = code.field("%context", Context.ONLY)
+        several = code.let("icmp ugt i64 %lanes, 1")
+        with code.when(self._both(several, code.let(f"icmp eq i64 {only}, 0"))):
             with self._each_on() as (index, address):
                 self._count(self._changes(index, address), address)
             self._refuse(Fault.LANES)

@@ -25,6 +25,7 @@ class Context(IntEnum):
     WRAP_COUNT = 14
     RAN = 16  # a byte for each block of operations
     REFUSED = 15  # the site of an operation that met a number it has no answer for
+    ONLY = 17  # a byte for each site: whose wraps count, and nothing but those and ends; 0 for all
 
 
 class Region(IntEnum):

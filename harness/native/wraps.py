@@ -101,7 +101,7 @@ class Wraps:
             wide = [self._wide(*one, signed) for one in (left, right, result)]
             words = ", ".join(f"i64 {one}" for one in wide)
             number = code.let(f"call i32 @unfix_wrap(ptr %context, i64 {site}, {words})")
-            code.store("i32", number, slot)
+            code.store("i32", self.united([number, united or "0"]) or "0", slot)
         return code.load("i32", slot)
 
     def _wide(self, value: str, kind: str, signed: bool) -> str:

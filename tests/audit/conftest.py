@@ -72,7 +72,34 @@ def of_what_it_loads(x_ptr, zebras_ptr, stride):
     tl.store(x_ptr + zebra * stride, 1)
 
 
-def launch(x: torch.Tensor, zebras: torch.Tensor):
+@triton.jit
+def nearer_behind_farther(x_ptr, stride):
+    row = tl.program_id(0) * 1024
+    tl.store(x_ptr + row * stride, 1)
+
+
+@triton.jit
+def two_lines(x_ptr, stride):
+    row = tl.program_id(0)
+    tl.store(x_ptr + row * stride, 1)
+    tl.store(x_ptr + row * 512, 2)
+
+
+@triton.jit
+def with_assembly(x_ptr, stride):
+    lanes = tl.arange(0, 64)
+    value = tl.load(x_ptr + lanes)
+    value = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], tl.int32, True, 1)
+    tl.store(x_ptr + tl.program_id(0) * stride + lanes, value)
+
+
+@triton.jit
+def where_another_is_empty(x_ptr, page_table_ptr, seq_lens_ptr, stride):
+    if tl.load(seq_lens_ptr) < 1:
+        tl.store(x_ptr + tl.load(page_table_ptr) * stride, 1)
+
+
+def launch(x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor):
     tokens = x.shape[0]
     out = torch.empty((tokens, 32, WIDTH), dtype=torch.int32)
     row_in_32_bits[(tokens,)](x, out, out.stride(0), BLOCK=64)
@@ -82,6 +109,10 @@ def launch(x: torch.Tensor, zebras: torch.Tensor):
     carried[(1,)](out, tokens, out.stride(0))
     through_a_helper[(tokens,)](out, out.stride(0))
     of_what_it_loads[(tokens,)](out, zebras, out.stride(0))
+    nearer_behind_farther[(tokens,)](out, out.stride(0))
+    two_lines[(tokens,)](out, out.stride(0))
+    with_assembly[(tokens,)](out, out.stride(0))
+    where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """
 
 

@@ -58,6 +58,31 @@ def test_a_helper_is_judged_by_its_callers(small: Audit) -> None:
     assert kernel(small, "scaled").verdict is Verdict.WRAPS
 
 
+def test_what_wraps_first_is_told_though_something_before_it_wraps_later(small: Audit) -> None:
+    far, near = sorted(kernel(small, "nearer_behind_farther").findings, key=lambda one: one.line)
+    assert near.threshold == 2**31 // (1024 * ROW) + 1
+    assert far.threshold == 2**31 // 1024 + 1
+    assert near.confirmed == far.confirmed == "confirmed"
+
+
+def test_each_line_is_run_as_if_no_other_wrapped(small: Audit) -> None:
+    first, second = sorted(kernel(small, "two_lines").findings, key=lambda one: one.line)
+    assert (first.threshold, second.threshold) == (2**31 // ROW + 1, 2**31 // 512 + 1)
+    assert first.confirmed == second.confirmed == "confirmed"
+
+
+def test_what_is_computed_with_values_is_not_asked(small: Audit) -> None:
+    """Inline assembly is for another machine."""
+    assert only_finding(small, "with_assembly").confirmed == "confirmed"
+
+
+def test_tensors_hold_different_things(small: Audit) -> None:
+    found = only_finding(small, "where_another_is_empty")
+    assert found.grows == "what page_table_ptr holds"
+    assert found.value == 2**31 // ROW
+    assert found.confirmed == "confirmed"
+
+
 def test_what_nothing_bounds_cannot_be_told(small: Audit) -> None:
     found = kernel(small, "of_what_it_loads")
     assert found.verdict is Verdict.UNTOLD

@@ -1,0 +1,249 @@
+"""How much the audit reports: `narrow_int64` applied anywhere in the kernels of a release.
+
+    python bench/narrowing.py [--release R] [--faults N] [-j N] [--record FILE]
+
+Faults are drawn by a seed from all that the operator makes in `@triton.jit` functions; of a helper
+the first two kernels that call it are read. A fault is **reported** if the audit then has a finding
+at a line where it had none, or from a smaller load on. Whether it **matters** is asked without the
+audit's arithmetic: launches at the limits, of tensors that hold this and that, run under check,
+and an integer wraps in a line that the audit of the release as it is has no word about. A
+fault that is reported by a finding that was confirmed matters, too. Misses are those that matter
+and are not reported; each is listed. What wraps in the release as it is, in such a run, and is
+not reported, is counted as well: `unreported`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SECONDS = 60  # of the processor, for one fault
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    module: str
+    kernel: str
+    line: int
+    start: int  # of the module's text
+    end: int
+    after: str
+    words: str
+
+
+def drawn(place: Path, many: int) -> list[Fault]:
+    from harness.audit.places import sources
+    from harness.mutate.code import ModuleCode
+    from harness.mutate.operators import narrow_int64
+    from harness.syntax.scopes import ModuleSource
+
+    made = []
+    for path, content in sources(place):
+        text = content.decode()
+        if "jit" not in text or "int64" not in text:
+            continue
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for function in ModuleCode(ModuleSource(module, path, text)).functions:
+            if not function.kernel:
+                continue
+            for change in narrow_int64.find(function):
+                line = text.count("\n", 0, change.start) + 1
+                made.append(Fault(module, function.qualname, line, change.start, change.end,
+                                  change.after, change.words))  # fmt: skip
+    print(f"{len(made)} faults can be made", file=sys.stderr)
+    return sorted(random.Random(0).sample(made, min(many, len(made))), key=lambda one: one.module)
+
+
+# The rest runs where Triton is.
+
+
+def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
+    from harness.audit import collecting, confirming, limits, loading
+
+    sys.setrecursionlimit(20_000)
+    known = limits.read()
+    confirming.make_ready()
+    world = loading.World(place)
+    kernels = collecting.collected(world)
+    children = []
+    for lane in range(jobs):
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read)
+            with os.fdopen(write, "wb") as answers:
+                for fault in faults[lane::jobs]:
+                    pickle.dump(_alone(place, world, kernels, fault, known), answers)
+                    answers.flush()
+            os._exit(0)
+        os.close(write)
+        children.append((child, os.fdopen(read, "rb")))
+    found = []
+    for child, said in children:
+        with said:
+            while True:
+                try:
+                    found.append(pickle.load(said))
+                except EOFError:
+                    break
+        os.waitpid(child, 0)
+    return found
+
+
+def _alone(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> dict[str, Any]:
+    """In a fork, with a limit; what ends it is said."""
+    import signal
+
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        try:
+            said = _judged(place, world, kernels, fault, known)
+        except Exception as error:
+            said = {"why": f"{type(error).__name__}: {error}"[:200]}
+        os.write(write, json.dumps(said).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    said = json.loads(text) if text else {"why": f"it takes more than {SECONDS} s, or ends Triton"}
+    base = {
+        "module": fault.module,
+        "kernel": fault.kernel,
+        "line": fault.line,
+        "fault": fault.words,
+    }
+    return base | {"verdict": "cannot tell"} | said
+
+
+def _judged(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> dict[str, Any]:
+    from harness.audit import loading
+    from harness.audit.worker import read_in
+
+    text = world.module(fault.module).text
+    changed = loading.World(
+        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
+    )
+    reported = matters = unreported = told = False
+    for kernel in _launched(kernels, fault):
+        before = read_in(world, kernel, known)
+        after = read_in(changed, kernel, known)
+        told |= bool(after.cases) and not after.reasons
+        known_of = {at: one.threshold for at, one in before.findings.items()}
+        new = {
+            at: one
+            for at, one in after.findings.items()
+            if one.threshold < known_of.get(at, one.threshold + 1)
+        }
+        reported |= bool(new)
+        matters |= any(one.confirmed == "confirmed" for one in new.values())
+        lines = set(before.findings)
+        whole = any(_wraps(one, lines) for one in before.cases)
+        unreported |= whole
+        if not whole:
+            matters |= any(_wraps(one, lines) for one in after.cases)
+    verdict = "reported" if reported else "missed" if matters else "cannot tell"
+    if not reported and not matters and told:
+        verdict = "harmless"
+    return {"verdict": verdict, "matters": matters, "unreported": unreported}
+
+
+def _launched(kernels: Any, fault: Fault) -> list[Any]:
+    """The kernel, or the first two that it is a part of."""
+    named: dict[str, list[Any]] = collections.defaultdict(list)
+    for one in kernels:
+        named[one.name].append(one)
+    waiting = [one for one in named[fault.kernel] if one.module == fault.module]
+    found: list[Any] = []
+    seen: set[str] = set()
+    while waiting and len(found) < 2:
+        one = waiting.pop(0)
+        if one.is_helper:
+            for name in sorted(one.callers - seen):
+                seen.add(name)
+                waiting += named[name]
+        else:
+            found.append(one)
+    return found
+
+
+def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
+    """Run at the limits: whether an integer wraps in any other line."""
+    from harness.audit.confirming import WRAPS, Launching
+    from harness.audit.confirming import drawn as launches
+
+    kernel, case = read
+    others = {(one.source.file, one.source.line) for one in case.graph.operations()} - lines
+    return any(
+        Launching(kernel, case, one, others).outcome(case.largest()) == WRAPS
+        for one in list(launches(case))[:40]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--release", default="")
+    parser.add_argument("--faults", type=int, default=320)
+    parser.add_argument("-j", "--jobs", type=int, default=1)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--place", type=Path, help="a folder that holds the package")
+    parser.add_argument("--made", type=Path, help="faults that were made before")
+    arguments = parser.parse_args()
+    if arguments.made and arguments.made.exists():  # the half that runs beside Triton
+        faults = [Fault(**one) for one in json.loads(arguments.made.read_text())]
+        found = judged(arguments.place, faults, arguments.jobs)
+        sys.stdout.write("\n" + json.dumps(found))
+        return
+    from harness import machine
+    from harness.releases import managed
+    from harness.releases.managed import BASE
+    from harness.releases.sources import FolderTree
+
+    release = managed.get(arguments.release) if arguments.release else managed.newest()
+    tree = release.sources()
+    assert isinstance(tree, FolderTree)
+    start = time.monotonic()
+    made = arguments.made or Path(os.environ.get("TMPDIR", "/tmp")) / f"faults-{os.getpid()}.json"
+    made.write_text(json.dumps([{slot: getattr(one, slot) for slot in Fault.__slots__}
+                                for one in drawn(tree.folder, arguments.faults)]))  # fmt: skip
+    if arguments.made:
+        return
+    command = [BASE.python, __file__, "--made", made, "--place", tree.folder, "-j", arguments.jobs]
+    said = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    found = json.loads(said.stdout.splitlines()[-1])
+    summary = summed(found) | {"release": release.name, "seconds": round(time.monotonic() - start)}
+    print(json.dumps(summary, indent=1))
+    if arguments.record:
+        record = {"machine": machine.facts(), **summary, "faults": found}
+        arguments.record.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+    verdicts = collections.Counter(one["verdict"] for one in found)
+    matter = sum(one.get("matters", False) for one in found)
+    caught = sum(one.get("matters", False) and one["verdict"] == "reported" for one in found)
+    return {
+        "verdicts": dict(verdicts),
+        "matter": matter,
+        "reported_of_these": caught,
+        "unreported": sum(one.get("unreported", False) for one in found),
+    }
+
+
+if __name__ == "__main__":
+    main()
