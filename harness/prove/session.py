@@ -68,6 +68,9 @@ class Session(Generic[Told]):
             checking.make_ready()  # suites that check kernels have imported it
         _first_example()
         forking.settle()
+        if len(self.items) >= forking.MANY:  # each is forked at least once
+            self._forks = forking.MANY
+            forking.enlarge_pages()
 
     # Collecting
 
