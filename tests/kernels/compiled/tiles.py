@@ -33,7 +33,7 @@ def turns(target, rows, width, stride, shift, ROWS: tl.constexpr, WIDTH: tl.cons
     lane = tl.arange(0, WIDTH)
     at = target + shift + lane
     for _ in range(rows):
-        tl.store(at, 1, mask=lane < width)
+        tl.store(at, 1, mask=lane <= width - 1)
         at += stride
 
 
