@@ -98,8 +98,12 @@ def _of(name: str, said: list[str]) -> Rank:
     inside = list(itertools.takewhile(lambda frame: _is_inside(frame[0], waits), mine))
     calls = mine[len(inside) :]
     where = _place(calls[0]) if calls else "a place that it does not say"
-    named = [function for file, _, function in inside if LOGGER not in file]
-    return Rank(name, where, named[-1] if named else "", waits)
+    named = [one for file, _, one in reversed(inside) if not waits or _is_torchs(file)]
+    return Rank(name, where, named[0] if named else "", waits)
+
+
+def _is_torchs(file: str) -> bool:
+    return COLLECTIVE in file and LOGGER not in file
 
 
 def _is_inside(file: str, waits: bool) -> bool:
