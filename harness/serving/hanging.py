@@ -25,22 +25,24 @@ PATIENCE = 3.0  # seconds for a process to say where it is
 # Where whoever waits for the other ranks stands, and what only leads there.
 COLLECTIVE = "torch/distributed/"
 LOGGER = "c10d_logger.py"  # around each of torch's own, under a name that says nothing
-TOGETHER = (COLLECTIVE, "/parallel_state.py", "/communication_op.py", "/device_communicators/")
+PACKAGE = "/sglang/"
+TOGETHER = ("/parallel_state.py", "/communication_op.py", "/device_communicators/")
 LOOP = "/managers/scheduler.py"  # which thread of a process is the rank's own
 Frame = tuple[str, str, str]  # file, line, function
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A scheduler of the server: where it is, and the collective that it waits in."""
+    """A scheduler of the server, and where it is."""
 
     name: str
-    where: str  # the innermost place that is not the collective's own
-    waits_in: str  # '' if it waits for no other rank
+    where: str  # the innermost place in SGLang that is not the collective's own
+    inside: str  # what it has called there, if that is none of SGLang's
+    waits: bool  # for the other ranks: that is a collective
 
     def __str__(self) -> str:
-        does = f"waits in {self.waits_in}, called" if self.waits_in else "stands"
-        return f"rank {self.name} {does} at {self.where}"
+        how = f"{'waits' if self.waits else 'is'} in {self.inside}, called" if self.inside else "is"
+        return f"rank {self.name} {how} at {self.where}"
 
 
 def ranks(keeper: int, log: Path) -> list[Rank]:
@@ -92,17 +94,20 @@ def _send(pid: int, number: int) -> None:
 def _of(name: str, said: list[str]) -> Rank:
     stacks = list(_stacks(said))
     mine = next((stack for stack in stacks if any(LOOP in file for file, _, _ in stack)), [])
-    inside: list[Frame] = []
-    if any(COLLECTIVE in file for file, _, _ in mine):
-        inside = list(itertools.takewhile(lambda frame: _is_together(frame[0]), mine))
+    waits = any(COLLECTIVE in file for file, _, _ in mine)
+    inside = list(itertools.takewhile(lambda frame: _is_inside(frame[0], waits), mine))
     calls = mine[len(inside) :]
     where = _place(calls[0]) if calls else "a place that it does not say"
-    named = [function for file, _, function in inside if LOGGER not in file]
-    return Rank(name, where, named[-1] if named else "")
+    named = [one for file, _, one in reversed(inside) if not waits or _is_torchs(file)]
+    return Rank(name, where, named[0] if named else "", waits)
 
 
-def _is_together(file: str) -> bool:
-    return any(part in file for part in TOGETHER)
+def _is_torchs(file: str) -> bool:
+    return COLLECTIVE in file and LOGGER not in file
+
+
+def _is_inside(file: str, waits: bool) -> bool:
+    return PACKAGE not in file or (waits and any(part in file for part in TOGETHER))
 
 
 def _stacks(said: list[str]) -> Iterator[list[Frame]]:
@@ -119,5 +124,4 @@ def _stacks(said: list[str]) -> Iterator[list[Frame]]:
 
 def _place(frame: Frame) -> str:
     file, line, function = frame
-    _, package, inside = file.rpartition("/sglang/")
-    return f"{package.lstrip('/')}{inside}:{line}, {function}"
+    return f"sglang/{file.rpartition(PACKAGE)[2]}:{line}, {function}"

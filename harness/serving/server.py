@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -196,13 +195,12 @@ class Server:
 
     def answers(self, seconds: float) -> bool:
         """Whether it still says anything, be it that it does not understand."""
-        question = {"text": "a", "sampling_params": {"max_new_tokens": 1}}
+        began = time.monotonic()
         try:
-            self.ask("/generate", question, seconds)
-        except urllib.error.HTTPError:
-            return True
+            question = {"model": "default", "prompt": "a", "max_tokens": 1}
+            self.ask("/v1/completions", question, seconds)
         except (OSError, http.client.HTTPException):
-            return False
+            return time.monotonic() - began < seconds
         return True
 
     @property

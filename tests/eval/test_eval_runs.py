@@ -142,6 +142,19 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
     assert any(f"{errors} of its answers are errors, as HTTP 500" in x for x in evaluation.problems)
 
 
+def test_a_server_that_answers_no_more_hangs_and_one_that_leaves_some_out_does_not(
+    fakes: Fakes,
+) -> None:
+    evaluation = fakes.run(
+        fake("base"), fake("all", "base", hang=[1, 1]), fake("some", "base", hang=[8, 1]), items=8
+    )
+    verdicts = {one.candidate: one.verdict for one in evaluation.compared}
+    assert evaluation.one("all").failure.startswith("hang: ")
+    assert evaluation.one("some").failure == ""
+    assert verdicts == {"all": Judged.HANG, "some": Judged.CANNOT_TELL}
+    assert not evaluation.green
+
+
 def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     evaluation = fakes.run(
         fake("base", dies_at=60), fake("one", "base", like="base"), items=100, limit=400

@@ -81,13 +81,13 @@ def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 def test_the_rank_that_never_comes_is_told_from_those_that_wait(hung: tuple[int, Path]) -> None:
     waits, late = hanging.ranks(*hung)
-    assert (waits.name, waits.waits_in) == ("TP0", "all_reduce")
+    assert (waits.name, waits.waits, waits.inside) == ("TP0", True, "all_reduce")
     assert waits.where.startswith("sglang/srt/managers/scheduler.py:")
     assert waits.where.endswith(", run_batch")
-    assert (late.name, late.waits_in) == ("TP1", "")
+    assert (late.name, late.waits, late.inside) == ("TP1", False, "")
     assert late.where == "sglang/srt/layers/late.py:6, looks_for_what_is_not_there"
     assert str(waits) == f"rank TP0 waits in all_reduce, called at {waits.where}"
-    assert str(late) == f"rank TP1 stands at {late.where}"
+    assert str(late) == f"rank TP1 is at {late.where}"
 
 
 def test_whoever_looks_after_the_server_can_still_end_it(hung: tuple[int, Path]) -> None:

@@ -1,27 +1,25 @@
 """Stands in for sgl_kernel, SGLang's CUDA binaries, which attention backends import by name."""
 
-from collections.abc import Callable
+import sys
 from typing import Any
 
-import torch
 from _refusing import stand_in
 
 stand_in(__name__)
 
-_register_fake = torch.library.register_fake
+
+def _leave_out_what_is_absent(torch: Any) -> None:
+    """An operator that is not there is never called, and torch need not know its shapes."""
+    register = torch.library.register_fake
+
+    def register_fake(operator: Any, *function: Any, **options: Any) -> Any:
+        package, _, name = str(operator).partition("::")
+        if package == "sgl_kernel" and not hasattr(torch.ops.sgl_kernel, name):
+            return function[0] if function else lambda function: function
+        return register(operator, *function, **options)
+
+    torch.library.register_fake = register_fake
 
 
-def _register_fake_of_what_is_there(operator: Any, *function: Any, **options: Any) -> Any:
-    """An operator that is absent is never called, and torch need not know its shapes."""
-    if str(operator).startswith("sgl_kernel::"):
-        name = operator.removeprefix("sgl_kernel::").removesuffix(".default")
-        if not hasattr(torch.ops.sgl_kernel, name):
-            return function[0] if function else _as_it_is
-    return _register_fake(operator, *function, **options)
-
-
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-torch.library.register_fake = _register_fake_of_what_is_there
+if "torch" in sys.modules:
+    _leave_out_what_is_absent(sys.modules["torch"])
