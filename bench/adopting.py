@@ -1,6 +1,6 @@
 """How much of the registry `unfix adopt` and `drift --mend` would have written by themselves.
 
-    .venv/bin/python bench/adopting.py [--record FILE] [TOGGLE …]
+    .venv/bin/python bench/adopting.py [--record FILE] [TOGGLE …]    # FILE keeps what is not named
 
 Round trip: a toggle's two texts on the newest release that has it, told anew and followed through
 all releases; equal where each release has the state that the registry says. Held back: its newest
@@ -113,6 +113,12 @@ def main() -> None:
         seconds = round(time.process_time() - began, 1)
         outcomes.append(Outcome(toggle.id, trip, held, seconds))
         print(f"{toggle.id:32} {held:12} {trip}", flush=True)
+    if arguments.record and arguments.names and arguments.record.exists():
+        asked = {one.toggle for one in outcomes}
+        before = [Outcome(**one) for one in json.loads(arguments.record.read_text())["toggles"]]
+        known_ids = {toggle.id for toggle in known_toggles}
+        left = [one for one in before if one.toggle in known_ids - asked]
+        outcomes = sorted([*outcomes, *left], key=lambda one: one.toggle)
     tried = [one.held_back for one in outcomes if one.held_back != "-"]
     equal = sum(one.round_trip == "equal" for one in outcomes)
     summary = {

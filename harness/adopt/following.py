@@ -18,7 +18,7 @@ from ast_grep_py import SgNode
 
 from harness.adopt import inlining, merging
 from harness.adopt.forms import Telling, meaning
-from harness.adopt.merging import Carried, Lost
+from harness.adopt.merging import Carried, Lost, Twice
 from harness.errors import UnfixError
 from harness.matching.states import State
 from harness.patching.plan import Choice, Direction, make
@@ -200,7 +200,9 @@ def _moved(target: Target, there: Known, tree: SourceTree) -> Moved:
             if place != target and _defined(place, there.tree):
                 continue  # it stood there already, so nothing moved to it
             try:
-                found.append(_tried(texts, target, place, tree, there.state))
+                found.append(_tried(texts, target, place, tree, there))
+            except Twice:
+                raise
             except Lost as lost:
                 reasons.append(f"{place}: {lost}")
         if len(found) > 1:
@@ -243,10 +245,11 @@ def _scope(source: ModuleSource, qualname: str) -> tuple[list[merging.Token], st
 
 
 def _tried(
-    texts: tuple[Scope, Scope], target: Target, place: Target, tree: SourceTree, state: State
+    texts: tuple[Scope, Scope], target: Target, place: Target, tree: SourceTree, there: Known
 ) -> Moved:
     fixed, buggy = texts
     strange = place != target
+    newer = bool(tree.version and there.tree.version and tree.version > there.tree.version)
     source = tree.read(place.module)
     if source is None:
         raise Lost("there is no such module")
@@ -258,16 +261,20 @@ def _tried(
             carried = merging.carry(before[0], after[0], theirs)
             _names_known(carried.tokens, theirs, source)
             results.append((side, carried))
+        except Twice:
+            raise
         except Lost as lost:
             losses.append(str(lost))
     if not results:
-        raise Lost(losses[0 if state is State.FIXED else 1])
+        raise Lost(losses[0 if there.state is State.FIXED else 1])
     if len(results) > 1:  # the plainer one, if it is plain
         exact = [one for one in results if not one[1].loose]
         if len(exact) != 1:
             raise Lost("the edit fits both ways")
         results = exact
     side, carried = results[0]
+    if newer and side is State.BUGGY and carried.loose:
+        raise Lost("what stood there reads otherwise since: it may be mended in another way")
     moved = place.qualname == target.qualname and carried.alike >= MOVED
     if strange and carried.loose and not moved:
         raise Lost("it is not word for word what it was")

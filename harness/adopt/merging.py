@@ -32,6 +32,10 @@ class Lost(Exception):
     """Why an edit cannot be carried, in words."""
 
 
+class Twice(Lost):
+    """Whichever way it is told, one of the two would be left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     text: str
@@ -253,6 +257,8 @@ def carry(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token
         if not gone and _there_already(new, before, there, onto, i1, k1):
             lost.setdefault(what, []).append(Lost("what the edit puts in stands there already"))
             continue
+        if not new and _times(gone, before, i1) < _times(found, there, k1):
+            raise Twice("what the edit takes out stands there twice: one alone may do nothing")
         result[k1:k2] = new
         made.add(what)
     for what, errors in lost.items():
@@ -263,6 +269,12 @@ def carry(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token
     same = sum(1 for at in onto.to if at is not None)
     fewer = sum(len(errors) for errors in lost.values())
     return Carried(result, same / max(1, len(before)), renamed, loose, fewer)
+
+
+def _times(run: Sequence[str], text: Sequence[Token], at: int) -> int:
+    """How often a run of tokens stands in the statement's line that holds a place."""
+    line = next((key(text[a:b]) for a, b in lines(text) if a <= at < b), ())
+    return sum(line[n : n + len(run)] == tuple(run) for n in range(len(line)))
 
 
 def says_already(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token]) -> bool:

@@ -12,16 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.launches import launched
+from fixtures.launches import ints, launched
 from harness import checking
 
 RANK = 16
 SMALL = st.integers(1, 8)
 STALE = st.integers(2, 10**6)  # an adapter that is not there
-
-
-def ints(device: torch.device, *values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 def ones(device: torch.device, *shape: int) -> torch.Tensor:

@@ -13,14 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.launches import launched, real
+from fixtures.launches import ints, launched, real
 from harness import checking
 
 SMALL = st.integers(1, 8)
-
-
-def ints(device: torch.device, *values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 @pytest.mark.guards("sgemm-lora-b-columns")

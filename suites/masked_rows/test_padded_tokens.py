@@ -14,15 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import delta_states
-from fixtures.launches import launched
+from fixtures.launches import ints, launched
 from harness import checking
 
 SMALL = st.integers(1, 8)
 LENGTHS = st.lists(st.integers(1, 9), min_size=2, max_size=2)  # shorter than a draft: padding
-
-
-def ints(device: torch.device, *values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 def seen(lengths: list[int], asking: int) -> list[int]:

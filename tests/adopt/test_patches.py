@@ -89,6 +89,9 @@ def test_a_diff_that_fits_nowhere_is_a_wrong_call(
         (["--repo", str(Path(__file__).parents[2]), "no-such"], "has no commit 'no-such'"),
         (["--between", "0.5.1", "0.5.9", "x"], "'0.5.1' is no managed release"),
         (["--between", "0.5.9", "0.5.10", "no_such_function"], "nothing called no_such_function"),
+        (["--ask"], "--ask wants toggles"),
+        (["--guard", "25418"], "for one toggle at a time"),
+        (["--guard", "37666"], "is a guard of 37666 already"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(
