@@ -37,6 +37,7 @@ __all__ = ["WRAPS", "Launching", "confirmed", "drawn", "make_ready"]
 _REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
 _TILE = 1 << 21
 _SECONDS = 0.7  # of the processor, for one launch and its neighbours
+_COMPILING = 3  # and for the first launch of a process
 _TOO_SLOW = 4  # launches of a finding, after which no other is tried; twice that of a kernel
 _DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
 _TYPES = {
@@ -109,8 +110,8 @@ def _forked(
         os.close(read)
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 2)
-        for one in draws:
-            signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+        for place, one in enumerate(draws):
+            signal.setitimer(signal.ITIMER_PROF, _SECONDS if place else _SECONDS + _COMPILING)
             said = _least(Launching(kernel, case, one, {finding.at}), finding, at)
             os.write(write, (json.dumps(said) + "\n").encode())
             if isinstance(said, int) or said.startswith("cannot"):

@@ -12,6 +12,7 @@ from harness.audit.findings import Audited, Finding, Verdict
 from harness.audit.run import Audit
 from harness.cli.kinds import find_reports
 from harness.cli.main import main
+from harness.registry import catalogue
 
 ROW = 32 * 128  # of `out`, as the launching function makes it
 
@@ -110,6 +111,20 @@ def test_a_difference_is_what_is_new_alone(
     code, out = call(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
     assert code == 0
     assert json.loads(out)["findings"] == []
+
+
+def test_a_family_is_the_modules_that_its_toggles_change(
+    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [changed] = catalogue.load().select("35571-normalize")
+    module = changed.variants[-1].targets[0].module
+    file = tmp_path / f"{module.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "sglang" / "srt").mkdir()
+    text = (release / "sglang" / "srt" / "kernels.py").read_text()
+    file.write_text(text[: text.index("@triton.jit\ndef masked_away")])
+    _, out = call(["--from", str(tmp_path), changed.family, "--json", "-j", "1"], capsys)
+    assert [one["kernel"] for one in json.loads(out)["kernels"]] == ["row_in_32_bits"]
 
 
 def test_an_exception_expires_with_its_line(

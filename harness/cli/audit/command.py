@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="a kernel, a module, a file, or a folder of kernels such as moe (default: all)",
+        help="a kernel, a module, a file, a folder of kernels such as moe, or toggles by id or "
+        "family (default: all)",
     )
     parser.add_argument(
         "--release",

@@ -13,6 +13,7 @@ from harness.audit.run import Audit, audit
 from harness.cli import options, pages
 from harness.cli.kinds import report
 from harness.errors import UnfixError
+from harness.registry import catalogue
 from harness.releases import having, managed, sources
 from harness.releases.managed import BASE
 from harness.releases.sources import FolderTree, SourceTree, WheelTree
@@ -61,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace, limits: Path) -> Audit:
+    targets = _targets(arguments.targets)
+
     def one(tree: SourceTree) -> Audit:
-        return audit(
-            _place(tree), tree.name, limits, arguments.targets, arguments.jobs, options.say
-        )
+        return audit(_place(tree), tree.name, limits, targets, arguments.jobs, options.say)
 
     if arguments.diff:
         before, _, after = arguments.diff.partition("..")
@@ -78,6 +79,14 @@ def _asked(arguments: argparse.Namespace, limits: Path) -> Audit:
     if arguments.place:
         return one(sources.open_tree(arguments.place))
     return one(_tree(arguments.release or managed.newest().name))
+
+
+def _targets(words: list[str]) -> list[str]:
+    """As they are, and with the modules that the toggles of a family change."""
+    known = catalogue.load()
+    toggles = known.select_all(word for word in words if known.knows(word))
+    places = (place for one in toggles for each in one.variants for place in each.targets)
+    return list(dict.fromkeys([*words, *(place.module for place in places)]))
 
 
 def _tree(word: str) -> SourceTree:
