@@ -210,7 +210,7 @@ def main() -> None:
         sys.stdout.write("\n" + json.dumps(found))
         return
     from harness import machine
-    from harness.releases import managed
+    from harness.releases import engines, managed
     from harness.releases.managed import BASE
     from harness.releases.sources import FolderTree
 
@@ -224,7 +224,11 @@ def main() -> None:
     if arguments.made:
         return
     command = [BASE.python, __file__, "--made", made, "--place", tree.folder, "-j", arguments.jobs]
-    said = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    environment = dict(os.environ)
+    engines.tell(environment)
+    said = subprocess.run(
+        list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=environment
+    )
     found = json.loads(said.stdout.splitlines()[-1])
     summary = summed(found) | {"release": release.name, "seconds": round(time.monotonic() - start)}
     print(json.dumps(summary, indent=1))
