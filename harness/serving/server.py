@@ -41,6 +41,8 @@ _ERROR = re.compile(
     r"Wrapped|CannotFollow|FenceCrossed|KernelAssertion)\b.*",
     re.MULTILINE,
 )
+# Where a process stood that a signal ended, which is no word of its own.
+_STACK = re.compile(r'Fatal Python error: |(Current t|T)hread 0x|  File "|Extension modules: ')
 _MEMORY = re.compile(
     r"out of memory|not enough memory|(?:cannot|can't) allocate memory|\bbad_alloc\b|^MemoryError",
     re.IGNORECASE,
@@ -230,7 +232,7 @@ class Server:
     def _last_word(self) -> str:
         text = self.text()
         errors = _ERROR.findall(text)
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip() and not _STACK.match(line)]
         said = errors[-_LATELY:] or lines[-_LATELY:]
         memory = [line for line in said if _MEMORY.search(line)]
         if memory:
