@@ -183,7 +183,7 @@ for release in (managed.BASE, managed.get(sys.argv[1])):
     (release.folder / "lib" / "python3" / "site-packages").mkdir(parents=True)
     release.python.parent.mkdir()
     release.python.touch()
-    (release.folder / managed.COMPLETE).write_text(json.dumps(release.facts()))
+    (release.folder / managed.COMPLETE).write_text(json.dumps(release.facts(None)))
 """
 
 
