@@ -6,6 +6,7 @@ Here that torch is a few files and pip a function that lays down next to nothing
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,8 @@ class Machine:
         (self.site / "torch" / "__init__.py").write_text(
             "from . import version\n__version__ = version.__version__\n"
         )
+        # Python tells a text from the one it compiled by its second and its length: both may agree.
+        shutil.rmtree(self.site / "torch" / "__pycache__", ignore_errors=True)
 
 
 @pytest.fixture

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from harness import paths
 from harness.errors import UnfixError, UnknownToggle
+from harness.registry import files as reading
+from harness.registry import schema
 from harness.registry.files import read_toggle
 from harness.registry.schema import Target, Toggle
+from harness.remembered import Remembered, digest
+from harness.syntax import patterns, scopes
+
+READ_BY = (reading, schema, patterns, scopes)
 
 
 class Catalogue:
@@ -69,8 +75,18 @@ class Catalogue:
 
 
 def load(folders: Iterable[Path] = ()) -> Catalogue:
-    """The project's own toggles and those of the folders named on the command line."""
-    return Catalogue(read_toggle(path) for path in files(folders).values())
+    """The project's own toggles and those of the folders named on the command line.
+
+    A file that was read before is known by its bytes: parsing it takes milliseconds, and most of
+    the processes of a run want the whole registry.
+    """
+    known: Remembered[Toggle] = Remembered("registry", Toggle, READ_BY)
+    toggles = []
+    for path in files(folders).values():
+        key = digest(path.stem, path.read_bytes())
+        toggles.append(known.get(key) or known.put(key, read_toggle(path)))
+    known.keep()
+    return Catalogue(toggles)
 
 
 def files(folders: Iterable[Path] = ()) -> dict[str, Path]:

@@ -1,0 +1,69 @@
+"""What was worked out before from the same bytes by the same code, kept on disk between runs.
+
+A key says all that the value was made of; the code that made it is part of the file's name. So
+nothing here can be out of date, and a file that is lost or cannot be written costs time alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from harness import paths
+
+T = TypeVar("T")
+MOST = 8192
+
+
+def digest(*parts: str | bytes) -> str:
+    """One word for all of these, whose borders count."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "big") + data)
+    return whole.hexdigest()[:32]
+
+
+class Remembered(Generic[T]):
+    """Values of one kind by the digest of what they were made of; `keep` writes what is new."""
+
+    def __init__(self, name: str, kind: Any, made_by: Iterable[ModuleType]) -> None:
+        code = digest(*(Path(one.__file__ or "").read_bytes() for one in made_by))
+        self._path = paths.state() / "remembered" / f"{name}-{code[:12]}"
+        self._new = False
+        self._values: dict[str, T] = {}
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            self._values = msgspec.msgpack.decode(self._path.read_bytes(), type=dict[str, kind])
+
+    def get(self, key: str) -> T | None:
+        return self._values.get(key)
+
+    def put(self, key: str, value: T) -> T:
+        self._values[key] = value
+        self._new = True
+        return value
+
+    def keep(self) -> None:
+        """Write it in one step: another process may be reading it, or writing its own.
+
+        Only where runs have left something before: to look at the registry leaves nothing behind.
+        """
+        if not self._new or not paths.state().is_dir():
+            return
+        kept = dict(list(self._values.items())[-MOST:])
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(exist_ok=True)
+            for older in self._path.parent.glob(f"{self._path.name.rpartition('-')[0]}-*"):
+                if older != self._path:
+                    older.unlink(missing_ok=True)
+            beside.write_bytes(msgspec.msgpack.encode(kept))
+            beside.replace(self._path)
+        self._new = False

@@ -1,0 +1,136 @@
+"""What is kept between runs is found again by what it was made of, and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from harness import paths
+from harness.matching import known
+from harness.matching.known import known_states
+from harness.matching.states import State
+from harness.registry import catalogue
+from harness.remembered import Remembered, digest
+from harness.syntax.scopes import ModuleSource
+
+TOGGLE = """\
+id: one
+title: One
+family: toy
+symptom: crash
+devices: [cpu]
+variants:
+  - releases: ">=1"
+    target: toy:f
+    edits:
+      - fixed: a + 1
+        buggy: a - 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+    paths.state().mkdir(parents=True)
+    return tmp_path
+
+
+def code(text: str) -> ModuleType:
+    """A module of that text."""
+    module = ModuleType("code")
+    module.__file__ = str(paths.workspace() / "code.py")
+    Path(module.__file__).write_text(text)
+    return module
+
+
+def kept() -> list[Path]:
+    return sorted((paths.state() / "remembered").iterdir())
+
+
+def test_the_borders_of_what_it_was_made_of_count() -> None:
+    assert digest("ab", "c") != digest("a", "bc") != digest("abc")
+    assert digest("ab", "c") == digest(b"ab", "c")
+
+
+def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
+    first: Remembered[int] = Remembered("n", int, [code("one")])
+    first.put("key", 3)
+    first.keep()
+    assert Remembered("n", int, [code("one")]).get("key") == 3
+    second: Remembered[int] = Remembered("n", int, [code("two")])
+    assert second.get("key") is None
+    second.put("key", 4)
+    second.keep()
+    assert len(kept()) == 1
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff\x00", b"\x81\xa3key\xa4text"])
+def test_a_file_that_says_nothing_of_use_costs_time_alone(said: bytes) -> None:
+    one: Remembered[int] = Remembered("n", int, [])
+    one.put("key", 3)
+    one.keep()
+    kept()[0].write_bytes(said)
+    assert Remembered("n", int, []).get("key") is None
+
+
+def test_a_folder_that_cannot_be_written_costs_time_alone() -> None:
+    (paths.state() / "remembered").write_text("a file, where a folder should be")
+    one: Remembered[int] = Remembered("n", int, [])
+    one.put("key", 3)
+    one.keep()
+    assert one.get("key") == 3
+
+
+def test_nothing_is_left_where_nothing_was_run() -> None:
+    paths.state().rmdir()
+    one: Remembered[int] = Remembered("n", int, [])
+    one.put("key", 3)
+    one.keep()
+    assert not paths.state().exists()
+
+
+def test_a_toggle_file_is_read_again_once_it_says_something_else(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / "toggles"
+    folder.mkdir()
+    (folder / "one.yaml").write_text(TOGGLE)
+    monkeypatch.setattr(paths, "toggles", lambda: folder)
+    assert [t.title for t in catalogue.load()] == ["One"]
+    (folder / "one.yaml").write_text(TOGGLE.replace("One", "Two"))
+    assert [t.title for t in catalogue.load()] == ["Two"]
+    monkeypatch.setattr(catalogue, "read_toggle", None)  # nobody asks it any more
+    assert [t.title for t in catalogue.load()] == ["Two"]
+
+
+class Texts:
+    """A release of one module."""
+
+    version = None
+
+    def __init__(self, text: str) -> None:
+        self._one = ModuleSource("toy", "toy.py", text)
+
+    def read(self, module: str) -> ModuleSource | None:
+        return self._one if module == "toy" else None
+
+    def modules(self) -> Iterator[str]:
+        yield "toy"
+
+
+def test_a_state_is_found_again_once_the_source_says_something_else(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / "toggles"
+    folder.mkdir()
+    (folder / "one.yaml").write_text(TOGGLE)
+    monkeypatch.setattr(paths, "toggles", lambda: folder)
+    toggles = list(catalogue.load())
+    fixed, buggy = (Texts(f"def f(a):\n    return {e}\n") for e in ("a + 1", "a - 1"))
+    assert known_states(toggles, fixed) == {"one": State.FIXED}
+    assert known_states(toggles, buggy) == {"one": State.BUGGY}
+    monkeypatch.setattr(known, "find", None)
+    assert known_states(toggles, fixed) == {"one": State.FIXED}
