@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import sys
 import zlib
 from typing import Any
 
@@ -60,6 +61,21 @@ def apply(names: list[str]) -> None:
     for name in names:
         if name != CHECKED:
             {TREE_KERNELS: _take_triton_trees, DRAWN: _draw}[name]()
+
+
+def launch(words: list[str]) -> None:
+    """Start the server with these words, and with one that some releases want on a CPU besides.
+
+    Told to capture no graphs, they still capture those of prefills, which no CPU has.
+    """
+    import torch
+    from sglang.srt.entrypoints.http_server import launch_server
+    from sglang.srt.server_args import ServerArgs, prepare_server_args
+
+    if not torch.cuda.is_available() and hasattr(ServerArgs, "disable_piecewise_cuda_graph"):
+        words = [*words, "--disable-piecewise-cuda-graph"]
+    sys.argv = ["sglang.launch_server", *words]
+    launch_server(prepare_server_args(words))
 
 
 def asked_for() -> list[str]:

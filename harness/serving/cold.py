@@ -14,12 +14,5 @@ from harness.serving import adaptations
 adaptations.apply(adaptations.asked_for())
 
 
-def main(words: list[str]) -> None:
-    from sglang.srt.entrypoints.http_server import launch_server
-    from sglang.srt.server_args import prepare_server_args
-
-    launch_server(prepare_server_args(words))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    adaptations.launch(sys.argv[1:])

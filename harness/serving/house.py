@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,15 +48,17 @@ REFUSED = 97  # the exit code of a server that was never started
 
 def prepare() -> None:
     """Import what a server and its workers import, and what runs their kernels."""
-    import sglang.srt.entrypoints.http_server
-    import sglang.srt.managers.detokenizer_manager
-    import sglang.srt.managers.scheduler
-    import sglang.srt.models.registry  # noqa: F401  all model classes
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a release imports, no guard is asked
+        import sglang.srt.entrypoints.http_server
+        import sglang.srt.managers.detokenizer_manager
+        import sglang.srt.managers.scheduler
+        import sglang.srt.models.registry  # noqa: F401  all model classes
 
-    for name in LATE:
-        for module in _with_those_below(name):
-            with contextlib.suppress(Exception, SystemExit):  # of another release or machine
-                importlib.import_module(module)
+        for name in LATE:
+            for module in _with_those_below(name):
+                with contextlib.suppress(Exception, SystemExit):  # of another release or machine
+                    importlib.import_module(module)
     adaptations.make_ready()
 
 
@@ -146,11 +149,7 @@ def _be_the_server(asked: dict[str, Any], folder: Path, me: int) -> NoReturn:
         _put_in(asked, folder)
         adaptations.apply(asked["adaptations"])
         _fork_below()
-        from sglang.srt.entrypoints.http_server import launch_server
-        from sglang.srt.server_args import prepare_server_args
-
-        sys.argv = ["sglang.launch_server", *asked["words"]]
-        launch_server(prepare_server_args(asked["words"]))
+        adaptations.launch(asked["words"])
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
