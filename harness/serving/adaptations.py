@@ -68,14 +68,16 @@ def launch(words: list[str]) -> None:
 
     Told to capture no graphs, they still capture those of prefills, which no CPU has.
     """
-    import torch
+    from sglang.srt import server_args
     from sglang.srt.entrypoints.http_server import launch_server
-    from sglang.srt.server_args import ServerArgs, prepare_server_args
 
-    if not torch.cuda.is_available() and hasattr(ServerArgs, "disable_piecewise_cuda_graph"):
-        words = [*words, "--disable-piecewise-cuda-graph"]
+    if hasattr(server_args.ServerArgs, "disable_piecewise_cuda_graph"):
+        import torch
+
+        if not torch.cuda.is_available():
+            words = [*words, "--disable-piecewise-cuda-graph"]
     sys.argv = ["sglang.launch_server", *words]
-    launch_server(prepare_server_args(words))
+    launch_server(server_args.prepare_server_args(words))
 
 
 def asked_for() -> list[str]:

@@ -19,18 +19,29 @@ from harness.serving.server import Server, ServerFailed, Setup
 from harness.serving.warm import House
 
 MODULES = {
-    "torch/__init__.py": "def set_num_threads(count): pass\n",
+    "torch/__init__.py": "from torch import cuda\ndef set_num_threads(count): pass\n",
+    "torch/cuda.py": "def is_available(): return False\n",
     "sglang/srt/entrypoints/__init__.py": "",
     "sglang/srt/entrypoints/http_server.py": """
 import json, os, sys
 from tests.eval import fake_server
 def launch_server(words):
-    sys.argv = ["fake", *words]
+    EAGER = "--disable-piecewise-cuda-graph"
+    sys.argv = ["fake", *(word for word in words if word != EAGER)]
+    if (EAGER in words) != (os.environ.get("GRAPHS") == "of prefills"):
+        raise SystemExit(8)
     if "--leave" in words:
         raise SystemExit(7)
     fake_server.main()
 """,
-    "sglang/srt/server_args.py": "def prepare_server_args(words): return words\n",
+    "sglang/srt/server_args.py": """
+import os
+class ServerArgs:
+    if os.environ.get("GRAPHS") == "of prefills":
+        disable_piecewise_cuda_graph = False
+def prepare_server_args(words):
+    return words
+""",
     "sglang/srt/managers/__init__.py": "",
     "sglang/srt/managers/detokenizer_manager.py": "",
     "sglang/srt/managers/scheduler.py": "",
@@ -85,6 +96,18 @@ def test_one_that_dies_says_why(house: House, place: Path) -> None:
         pytest.raises(ServerFailed, match=r"exit code 7"),
     ):
         server.wait(20)
+
+
+def test_a_release_that_captures_prefills_is_told_not_to(place: Path) -> None:
+    asked = Setup(PYTHON, ("--be", "{}"), environment={"GRAPHS": "of prefills"})
+    with (
+        House(asked, place / "house.log") as house,
+        Server(asked, place / "one", house) as warm,
+        Server(asked, place / "two") as cold,
+    ):
+        warm.wait(20)
+        cold.wait(20)
+        assert (warm.warm, cold.warm) == (True, False)
 
 
 def test_a_keeper_that_was_killed(house: House, place: Path) -> None:
