@@ -20,6 +20,7 @@ from harness import paths
 
 T = TypeVar("T")
 MOST = 8192
+_HELD: dict[str, dict[str, Any]] = {}
 
 
 def digest(*parts: str | bytes) -> str:
@@ -38,9 +39,12 @@ class Remembered(Generic[T]):
         code = digest(*(Path(one.__file__ or "").read_bytes() for one in made_by))
         self._path = paths.state() / "remembered" / f"{name}-{code[:12]}"
         self._new = False
-        self._values: dict[str, T] = {}
+        # What this process has read, wherever from, it and its forks need not read again.
+        self._values: dict[str, T] = _HELD.setdefault(self._path.name, {})
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            self._values = msgspec.msgpack.decode(self._path.read_bytes(), type=dict[str, kind])
+            if not self._values:
+                data = self._path.read_bytes()
+                self._values.update(msgspec.msgpack.decode(data, type=dict[str, kind]))
 
     def get(self, key: str) -> T | None:
         return self._values.get(key)

@@ -133,6 +133,7 @@ def main() -> None:
         for _, module, _ in pkgutil.walk_packages(package.__path__, f"{name}."):
             with contextlib.suppress(ImportError):  # of a release's own Python
                 importlib.import_module(module)
+    importlib.import_module("harness.registry.catalogue").load()  # a fork need not read it again
     gc.collect()
     gc.freeze()
     told = serve(socket.socket(fileno=int(sys.argv[1])))

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from harness import paths
+from harness import paths, remembered
 from harness.matching import known
 from harness.matching.known import known_states
 from harness.matching.states import State
@@ -34,6 +34,7 @@ variants:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(remembered, "_HELD", {})
     paths.state().mkdir(parents=True)
     return tmp_path
 
@@ -59,6 +60,7 @@ def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
     first: Remembered[int] = Remembered("n", int, [code("one")])
     first.put("key", 3)
     first.keep()
+    remembered._HELD.clear()
     assert Remembered("n", int, [code("one")]).get("key") == 3
     second: Remembered[int] = Remembered("n", int, [code("two")])
     assert second.get("key") is None
@@ -73,6 +75,7 @@ def test_a_file_that_says_nothing_of_use_costs_time_alone(said: bytes) -> None:
     one.put("key", 3)
     one.keep()
     kept()[0].write_bytes(said)
+    remembered._HELD.clear()
     assert Remembered("n", int, []).get("key") is None
 
 

@@ -7,19 +7,20 @@ import os
 import select
 import shlex
 import shutil
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harness import paths
+from harness.bisect import supervise
 from harness.bisect.judging import Rules
 from harness.bisect.runners import Choices, Job, Place
 from harness.errors import UnfixError
-from harness.patching import attestation, environment
+from harness.patching import attestation, environment, planner
 from harness.patching.plan import Direction
+from harness.releases.sources import FolderTree
 from harness.store.bisect.values import Answer, Trial
 
 LONGEST = 6000  # letters of output that are kept
@@ -71,23 +72,23 @@ class Commands:
 
     def run(self, batch: list[Job]) -> Iterator[tuple[int, Trial]]:
         waiting = list(enumerate(batch))
-        running: dict[int, tuple[int, Job, subprocess.Popen[bytes], Path]] = {}
+        running: dict[int, tuple[int, Job, int, Path]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.jobs:
                     index, job = waiting.pop(0)
-                    process, file = self._start(job)
-                    running[os.pidfd_open(process.pid)] = (index, job, process, file)
+                    pid, file = self._start(job)
+                    running[os.pidfd_open(pid)] = (index, job, pid, file)
                 for handle in select.select(list(running), [], [])[0]:
-                    index, job, process, file = running.pop(handle)
+                    index, job, pid, file = running.pop(handle)
                     os.close(handle)
-                    process.wait()
+                    os.waitpid(pid, 0)
                     yield index, self._trial(job, file)
         finally:
-            for handle, (_, _, process, _) in running.items():
+            for handle, (_, _, pid, _) in running.items():
                 os.close(handle)
-                process.terminate()  # it ends what it looks after
-                process.wait()
+                os.kill(pid, signal.SIGTERM)  # it ends what it looks after
+                os.waitpid(pid, 0)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -97,7 +98,7 @@ class Commands:
             return self.seconds
         return 60 + 5 * self.longest if self.longest else FIRST
 
-    def _start(self, job: Job) -> tuple[subprocess.Popen[bytes], Path]:
+    def _start(self, job: Job) -> tuple[int, Path]:
         self._number += 1
         folder = self.folder / str(self._number)
         folder.mkdir(parents=True)
@@ -115,18 +116,15 @@ class Commands:
         }
         file = folder / "asked.json"
         file.write_text(json.dumps(asked))
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "harness.bisect.supervise", str(file)],
-            env={**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        return process, file
+        return supervise.start(file), file
 
     def _environment(self, job: Job, attestations: Path) -> dict[str, str]:
         found = {**os.environ, **self.extra}
         environment.find_first(found, job.place.python, job.place.folder)
-        environment.put_in(found, *by_direction(job), self.folders, attestations)
+        revert, enable = by_direction(job)
+        environment.put_in(found, revert, enable, self.folders, attestations)
+        if isinstance(job.place.tree, FolderTree):
+            planner.ahead(job.place.tree.folder, revert, enable, found)
         return found
 
     def _trial(self, job: Job, file: Path) -> Trial:

@@ -1,7 +1,7 @@
 """One run of a command in a process of its own: its server, its limit, and all it leaves behind.
 
-Started as `python -m harness.bisect.supervise SPEC`; writes what it saw beside the specification.
-Whatever the command starts ends with it, in the background or not.
+The process is a fork of the search; it writes what it saw beside the specification. Whatever the
+command starts ends with it, in the background or not.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
+import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -24,10 +24,32 @@ from harness import processes
 
 LOOK = 0.1
 GRACE = 3.0  # seconds for a server to end by itself
-PARENT = os.getppid()
+_wanted_by = 0  # the process that waits for the outcome
 
 
-def main(file: Path) -> None:
+def start(file: Path) -> int:
+    """Begin a run, in a fork; gives its pid."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        main(file, parent)
+        code = 0
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main(file: Path, parent: int) -> None:
+    global _wanted_by
+    _wanted_by = parent
     processes.adopt_orphans()
     signal.signal(signal.SIGTERM, _stop)
     specification = json.loads(file.read_text())
@@ -88,7 +110,7 @@ def _start(asked: dict[str, Any], words: list[str] | str, output: Any) -> subpro
 
 def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     """Whether a process has ended, waiting so long for it."""
-    if os.getppid() != PARENT:
+    if os.getppid() != _wanted_by:
         _stop()  # nobody wants the outcome any more
     if process.poll() is not None:
         return True
@@ -107,7 +129,3 @@ def _answers(url: str) -> bool:
         with opener.open(url, timeout=5) as answer:
             return bool(200 <= answer.status < 300)
     return False
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -15,17 +15,17 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from harness.bisect import supervise
+
 LOOK = 0.1  # seconds between two looks at whether anybody still wants the cell
 
 
 def main(file: Path) -> None:
     parent = os.getppid()
+    here = os.getpid()
     below = os.fork()
     if not below:
-        # Imported here: whoever imports it takes its parent for the one that has to stay.
-        from harness.bisect import supervise
-
-        supervise.main(file)
+        supervise.main(file, here)
         return
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -69,6 +69,7 @@ class _Known:
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
         self._modules: dict[str, ModuleCode | None] = {}
+        self._imports: dict[str, dict[str, tuple[str, str]]] = {}
         self._called: dict[Target, list[Target]] = {}
 
     def module(self, name: str) -> ModuleCode | None:
@@ -139,7 +140,7 @@ class _Known:
         names = {function.qualname for function in code.functions}
         node = self.function(target).node
         owner = target.qualname.rpartition(".")[0]
-        imported = _imported(code.tree) | _imported(node)
+        imported = self.imported(target.module, code) | _imported(node)
         for name in dict.fromkeys(_names_called(node)):
             own = name.removeprefix("self.")
             method = f"{owner}.{own}" if own != name else name
@@ -149,6 +150,12 @@ class _Known:
                 # `self.NAME` as well: a class may hold a kernel under the kernel's own name.
                 yield from self._imported_function(*imported[own], kernel=own != name)
 
+    def imported(self, module: str, code: ModuleCode) -> dict[str, tuple[str, str]]:
+        """What a module imports by name, anywhere in it."""
+        if module not in self._imports:
+            self._imports[module] = _imported(code.tree)
+        return self._imports[module]
+
     def _imported_function(self, module: str, name: str, kernel: bool) -> Iterator[Target]:
         code = self.module(module) if module.startswith("sglang.") else None
         if code is None:
@@ -157,7 +164,7 @@ class _Known:
         for function in code.functions:
             if function.qualname == name and (function.kernel or (works and not kernel)):
                 yield Target(module, name)
-        again = _imported(code.tree).get(name)
+        again = self.imported(module, code).get(name)
         if again is not None and again[0] != module:
             yield from self._imported_function(*again, kernel=kernel)
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,9 +50,9 @@ def asked_for() -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(revert)), split(os.environ.get(ENABLE, ""))
 
 
-def folders() -> list[str]:
+def folders(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Toggle folders beside the project's own."""
-    return [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+    return [folder for folder in environment.get(FOLDERS, "").split(os.pathsep) if folder]
 
 
 def install() -> None:
@@ -92,29 +93,30 @@ def _arm(package: str, revert: list[str], enable: list[str]) -> tuple[list[Patch
 
 def _armed(package: str, revert: list[str], enable: list[str]) -> tuple[list[Patched], Recorder]:
     global recorder
-    answer = _plan(str(Path(package).parent), revert, enable)
+    request = {"root": str(Path(package).parent), "revert": revert, "enable": enable}
+    answer = plan({**request, "folders": folders()}, _ask_planner)
     if "error" in answer:
         stop(answer["error"], answer["exit_code"])
-    plan = answer["plan"]
+    chosen = answer["plan"]
     folder = Path(os.environ.get(ATTESTATIONS) or paths.state() / "attestations" / "loose")
     try:
         recorder = Recorder(folder)
-        toggles = [{"id": i, "direction": d, "title": t} for i, d, t in plan["toggles"]]
+        toggles = [{"id": i, "direction": d, "title": t} for i, d, t in chosen["toggles"]]
         if toggles:
-            recorder.applied(plan["release"], toggles)
+            recorder.applied(chosen["release"], toggles)
     except OSError as error:
         stop(f"no attestation can be left in {folder} ({error}), so no toggle is applied")
     for toggle in toggles:
         verb = "REVERTED" if toggle["direction"] == "revert" else "ENABLED"
         say(
-            f"pid {os.getpid()} runs SGLang {plan['release']} with {verb} "
+            f"pid {os.getpid()} runs SGLang {chosen['release']} with {verb} "
             f"{toggle['id']}: {toggle['title']}"
         )
     _leave_the_rest_to_upstream(answer)
     if sys.excepthook is sys.__excepthook__:
         # Python's own prints the lines of the file; this one those that ran.
         sys.excepthook = traceback.print_exception
-    return [Patched.from_data(module) for module in plan["modules"]], recorder
+    return [Patched.from_data(module) for module in chosen["modules"]], recorder
 
 
 def _leave_the_rest_to_upstream(answer: dict[str, Any]) -> None:
@@ -123,9 +125,10 @@ def _leave_the_rest_to_upstream(answer: dict[str, Any]) -> None:
         os.environ[CARRIED] = f"{left}|{','.join(answer['ours'])}"
 
 
-def _plan(root: str, revert: list[str], enable: list[str]) -> dict[str, Any]:
-    """The planner's answer for this release and these toggles, from the last time or afresh."""
-    request = {"root": root, "revert": revert, "enable": enable, "folders": folders()}
+def plan(
+    request: dict[str, Any], ask: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The planner's answer for a release and its toggles, from the last time or afresh."""
     kept = paths.state() / "plans" / f"{_key(request)}.json"
     try:
         answer: dict[str, Any] = json.loads(kept.read_text())
@@ -133,7 +136,7 @@ def _plan(root: str, revert: list[str], enable: list[str]) -> dict[str, Any]:
             return answer
     except (OSError, ValueError, KeyError):
         answer = {}  # not kept yet, or cut short: it is made again
-    answer = _ask_planner(request)
+    answer = ask(request)
     if "error" not in answer:
         for module in answer["read"]:
             module["signature"] = _signature(Path(module["path"]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UnfixError
+from harness.patching import boot
 from harness.patching.plan import Choice, Direction, make
 from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
@@ -54,6 +55,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "upstream": theirs[0] if theirs else "",
         "read": [{"path": path} for path in tree.paths_read()],
     }
+
+
+def ahead(root: Path, revert: list[str], enable: list[str], environment: dict[str, str]) -> None:
+    """Make the plan that a process of this environment will ask for, where all is imported."""
+    if revert or enable:
+        request = {"root": str(root), "revert": revert, "enable": enable}
+        boot.plan({**request, "folders": boot.folders(environment)}, answer)
 
 
 if __name__ == "__main__":
