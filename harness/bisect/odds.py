@@ -159,13 +159,15 @@ class Odds:
         ends = self._runs() + self.silent.total() + self.repeat * steps
         inside = [(0, 0)] * len(hypotheses)  # runs in which each acts, and events of these
         total, met = Count(), 0
+        acting: dict[int, list[int]] = {}  # by what was in a run: those that act in it
         while True:
             for mask, event in self.log[met:]:
                 total.add(event)
-                for place, hypothesis in enumerate(hypotheses):
-                    if hypothesis.within(mask):
-                        runs, events = inside[place]
-                        inside[place] = runs + 1, events + event
+                if mask not in acting:
+                    acting[mask] = [i for i, one in enumerate(hypotheses) if one.within(mask)]
+                for place in acting[mask]:
+                    runs, events = inside[place]
+                    inside[place] = runs + 1, events + event
             met = len(self.log)
             weights = self._weights(hypotheses, inside, total)
             best = max(range(len(weights)), key=weights.__getitem__)
