@@ -91,7 +91,7 @@ def _the_fix(places: Sequence[Place], module: str) -> tuple[list[Place], list[Le
                     place,
                     Left(
                         _where(place, module),
-                        "an import: a function that needs it where it is not there has its own",
+                        "an import: it stays, and does nothing",
                     ),
                 )
             )

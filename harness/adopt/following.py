@@ -12,7 +12,7 @@ import keyword
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.adopt import imports, inlining, merging
 from harness.adopt.forms import Telling, meaning
@@ -276,9 +276,12 @@ def _tried(
         try:
             carried = merging.carry(before[0], after[0], theirs)
             names = _unknown(carried.tokens, theirs, source)
+            if names and side is State.FIXED:
+                raise Lost(f"it has no {names[0]}")
             if names:
-                text = there.texts[target.module][side is State.FIXED]
-                carried.tokens[:] = imports.inside(carried.tokens, names, text, source, tree)
+                text = there.texts[target.module][0]
+                made = imports.inside(carried.tokens, names, text, source, tree)
+                carried = replace(carried, tokens=made, imported=tuple(names))
             results.append((side, carried))
         except Twice:
             raise
@@ -308,6 +311,8 @@ def _tried(
         words += ", what is taken out reads otherwise"
     if carried.fewer:
         words += f", {carried.fewer} of its places alike are not there"
+    if carried.imported:
+        words += f", it imports {', '.join(carried.imported)} itself"
     text = text_of(carried.tokens, indent)
     before = fixed if side is State.FIXED else buggy
     whole = carried.alike == 1 and len(before[0]) == len(theirs)

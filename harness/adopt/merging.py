@@ -108,6 +108,7 @@ class Carried:
     renamed: dict[str, str]
     loose: bool  # whether what was taken out is not word for word what it was
     fewer: int = 0  # of several places alike, how many are not there
+    imported: tuple[str, ...] = ()  # names that it brings along
 
 
 Hunk = tuple[int, int, int, int]
