@@ -12,7 +12,7 @@ from ast_grep_py import SgNode
 from harness.adopt import course
 from harness.adopt.anchoring import Anchor, Left
 from harness.adopt.course import Course
-from harness.adopt.following import known
+from harness.adopt.following import importing, known, wanting
 from harness.adopt.forms import Place, Telling, Told, scope_of
 from harness.adopt.patches import PYTHON
 from harness.adopt.renaming import unrenamed
@@ -87,7 +87,13 @@ def _the_fix(places: Sequence[Place], module: str) -> tuple[list[Place], list[Le
             _in_import(node) for node in (*place.fixed, *place.buggy)
         ):
             left.append(
-                (place, Left(_where(place, module), "an import: it stays, and does nothing"))
+                (
+                    place,
+                    Left(
+                        _where(place, module),
+                        "an import: it stays, and does nothing",
+                    ),
+                )
             )
         elif new and kinds <= {"function_definition", "class_definition", "decorated_definition"}:
             left.append((place, Left(_where(place, module), "new code: it stays, uncalled")))
@@ -171,6 +177,11 @@ def adopt(
     there = known(part.edits, anchor.tree)
     if there is None:
         raise UnfixError(f"{part.name}: its forms do not hold on {anchor.tree.name} together")
+    if wanting(there):
+        needed = importing(there, anchor.texts)
+        if isinstance(needed, str):
+            raise UnfixError(f"{part.name}: {needed}")
+        there = needed
     run = course.through(there, trees)
     variants = course.variants(run)
     if not variants:

@@ -11,34 +11,29 @@ import builtins
 import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from ast_grep_py import SgNode
-
-from harness.adopt import inlining, merging
+from harness.adopt import imports, inlining, merging
 from harness.adopt.forms import Telling, meaning
-from harness.adopt.merging import Carried, Lost, Twice
+from harness.adopt.merging import Carried, Twice
+from harness.adopt.places import about, defined, elsewhere, same
+from harness.adopt.tokens import Lost, Token, text_of, tokens
 from harness.errors import UnfixError
 from harness.matching.states import State
 from harness.patching.plan import Choice, Direction, make
 from harness.registry.schema import Device, Edit, Symptom, Target, Toggle, Variant
 from harness.releases.sources import SourceTree
 from harness.syntax.patterns import indent_at, span
-from harness.syntax.scopes import ModuleSource, defined_name, definitions, undecorated
+from harness.syntax.scopes import ModuleSource
 
 FLIP = {State.FIXED: Direction.REVERT, State.BUGGY: Direction.ENABLE}
-OTHER = {State.FIXED: State.BUGGY, State.BUGGY: State.FIXED}
-WHERE = ("sglang.srt", "sglang.kernels", "sglang.jit_kernel")
-WORD = re.compile(r"[A-Za-z_]\w{3,}")
-FEW = 3  # words that tell code from other code
-ABOUT = 0.75  # of them, what must be there
 MOVED = 0.6  # of a definition's tokens, where it is the same one in another module
 HARDLY = 0.25  # of them, where it has another name or another class
 ALIKE = 0.4  # of a definition's tokens, where it goes by its name in another module
 
 
-Scope = tuple[list[merging.Token], str, int, int]
+Scope = tuple[list[Token], str, int, int]
 
 
 @dataclass(frozen=True)
@@ -103,13 +98,14 @@ def find_quietly(toggle: Toggle, tree: SourceTree) -> State:
 def follow(there: Known, tree: SourceTree) -> Known | str:
     """The same edits on another release, or why there are none."""
     plain = known(there.edits, tree)
-    if plain is not None:
+    lacking = wanting(plain) if plain is not None else ""
+    if plain is not None and not lacking:
         lost = plain.state is State.BUGGY and there.state is State.FIXED
-        return wanting(plain) or (again(there, tree) if lost else "") or plain
+        return (again(there, tree) if lost else "") or plain
     try:
         moved = [_moved(target, there, tree) for target in there.targets()]
     except Lost as lost:
-        return str(lost)
+        return lacking or str(lost)
     states = {one.state for one in moved}
     if len(states) > 1:
         return "its places disagree: some are fixed there and some are not"
@@ -142,11 +138,27 @@ def wanting(plain: Known) -> str:
     for target in plain.targets():
         fixed, buggy = (ModuleSource("", "", text) for text in plain.texts[target.module])
         made, theirs = (_scope(one, target.qualname)[0] for one in (fixed, buggy))
-        try:
-            _names_known(made, theirs, buggy)
-        except Lost as lost:
-            return f"{target}: {lost}"
+        for name in _unknown(made, theirs, buggy):
+            return f"{target}: it has no {name}"
     return ""
+
+
+def importing(plain: Known, texts: Mapping[str, tuple[str, str]]) -> Known | str:
+    """A fix that is not there yet, with the imports that it needs, as these texts have them."""
+    edits: list[Edit] = []
+    for module, (fixed, buggy) in plain.texts.items():
+        for target in (one for one in plain.targets() if one.module == module):
+            made, indent, start, end = _scope(ModuleSource("", "", fixed), target.qualname)
+            source = ModuleSource("", "", buggy)
+            names = _unknown(made, _scope(source, target.qualname)[0], source)
+            if names:
+                try:
+                    made = imports.inside(made, names, texts[module][0], source, plain.tree)
+                except Lost as lost:
+                    return f"{target}: {lost}"
+                fixed = fixed[:start] + text_of(made, indent) + fixed[end:]
+        edits += [one.edit for one in Telling(module, fixed, buggy).edits()[0]]
+    return known(edits, plain.tree) or "its imports cannot be told from the rest of it"
 
 
 def again(there: Known, tree: SourceTree) -> str:
@@ -171,6 +183,7 @@ class Moved:
     end: int
     text: str
     how: str
+    whole: bool  # it stands there token for token but for names: it has only moved
 
 
 def _put(base: str, moved: Moved) -> str:
@@ -184,20 +197,21 @@ def _moved(target: Target, there: Known, tree: SourceTree) -> Moved:
     """The one place of the release that takes the edit of this target."""
     sides = [_scope(ModuleSource("", "", text), target.qualname)
              for text in there.texts[target.module]]  # fmt: skip
+    sides[0] = (imports.without(sides[0][0], sides[1][0]), *sides[0][1:])
     plain = (sides[0], sides[1])
     written = _written_out(target, there, sides)
-    here = _same(target, tree)
-    stages: list[tuple[Iterable[Target], tuple[Scope, Scope]]] = [(here, plain)]
+    here = same(target, tree)
+    named = here or list(elsewhere(target, tree))
+    stages: list[tuple[Iterable[Target], tuple[Scope, Scope]]] = [(named, plain)]
     if written is not None:
-        stages.append((here, written))
-    if not here:
-        stages.append((_elsewhere(target, tree), plain))
-    stages.append((_about(target, plain, tree, target.module if here else ""), plain))
+        stages.append((named, written))
+    words = merging.words_around(plain[0][0], plain[1][0])
+    stages.append((about(target, words, tree, target.module if here else ""), plain))
     reasons: list[str] = []
     for places, texts in stages:
         found: list[Moved] = []
         for place in places:
-            if place != target and _defined(place, there.tree):
+            if place != target and defined(place, there.tree):
                 continue  # it stood there already, so nothing moved to it
             try:
                 found.append(_tried(texts, target, place, tree, there))
@@ -207,6 +221,7 @@ def _moved(target: Target, there: Known, tree: SourceTree) -> Moved:
                 reasons.append(f"{place}: {lost}")
         if len(found) > 1:
             found = _not_of_twins(found, target, there.tree)
+            found = [one for one in found if one.whole] or found
         if len(found) == 1:
             return found[0]
         if found:
@@ -216,7 +231,7 @@ def _moved(target: Target, there: Known, tree: SourceTree) -> Moved:
 
 def _not_of_twins(found: list[Moved], target: Target, tree: SourceTree) -> list[Moved]:
     """Without the places that lie where only another definition of this name has its own."""
-    others = {part for twin in _elsewhere(target, tree) for part in twin.module.split(".")}
+    others = {part for twin in elsewhere(target, tree) for part in twin.module.split(".")}
     theirs = others - set(target.module.split("."))
     return [one for one in found if theirs.isdisjoint(one.target.module.split("."))]
 
@@ -230,18 +245,19 @@ def _written_out(target: Target, there: Known, sides: list[Scope]) -> tuple[Scop
         for name in names:
             plain = inlining.without_local(plain, name)
         both.append((plain, indent, start, end))
+    both[1] = (inlining.without_narrow_casts(both[0][0], both[1][0]), *both[1][1:])
     if all(one[0] == side[0] for one, side in zip(both, sides, strict=True)):
         return None
     return both[0], both[1]
 
 
-def _scope(source: ModuleSource, qualname: str) -> tuple[list[merging.Token], str, int, int]:
+def _scope(source: ModuleSource, qualname: str) -> tuple[list[Token], str, int, int]:
     scopes = source.scopes(qualname)
     if len(scopes) != 1:
         raise Lost(f"{qualname or 'it'} is defined {len(scopes)} times")
     start, end = span(scopes[0])
     indent = indent_at(source.text, start)
-    return merging.tokens(source.text[start:end], indent), indent, start, end
+    return tokens(source.text[start:end], indent), indent, start, end
 
 
 def _tried(
@@ -259,7 +275,13 @@ def _tried(
     for side, before, after in ((State.FIXED, fixed, buggy), (State.BUGGY, buggy, fixed)):
         try:
             carried = merging.carry(before[0], after[0], theirs)
-            _names_known(carried.tokens, theirs, source)
+            names = _unknown(carried.tokens, theirs, source)
+            if names and side is State.FIXED:
+                raise Lost(f"it has no {names[0]}")
+            if names:
+                text = there.texts[target.module][0]
+                made = imports.inside(carried.tokens, names, text, source, tree)
+                carried = replace(carried, tokens=made, imported=tuple(names))
             results.append((side, carried))
         except Twice:
             raise
@@ -289,108 +311,36 @@ def _tried(
         words += ", what is taken out reads otherwise"
     if carried.fewer:
         words += f", {carried.fewer} of its places alike are not there"
-    text = merging.text_of(carried.tokens, indent)
-    return Moved(place, side, start, end, text, words)
+    if carried.imported:
+        words += f", it imports {', '.join(carried.imported)} itself"
+    text = text_of(carried.tokens, indent)
+    before = fixed if side is State.FIXED else buggy
+    whole = carried.alike == 1 and len(before[0]) == len(theirs)
+    return Moved(place, side, start, end, text, words, whole)
 
 
-def _names_known(
-    made: list[merging.Token], theirs: list[merging.Token], source: ModuleSource
-) -> None:
-    """What the edit brings must be known there: a helper may not have been written yet."""
+def _unknown(made: list[Token], theirs: list[Token], source: ModuleSource) -> list[str]:
+    """The names that an edit brings and that are not known there."""
     new = Counter(t.text for t in made if t.name)
     new.subtract(t.text for t in theirs if t.name)
-    for name, many in new.items():
-        if many <= 0 or keyword.iskeyword(name) or hasattr(builtins, name):
-            continue
-        if not re.search(rf"\b{re.escape(name)}\b", source.text) and not _bound(name, made):
-            raise Lost(f"it has no {name}")
+    return [
+        name
+        for name, many in new.items()
+        if many > 0
+        and not keyword.iskeyword(name)
+        and not hasattr(builtins, name)
+        and not re.search(rf"\b{re.escape(name)}\b", source.text)
+        and not _bound(name, made)
+    ]
 
 
-def _bound(name: str, made: list[merging.Token]) -> bool:
+def _bound(name: str, made: list[Token]) -> bool:
     """Whether the edit itself makes the name, or takes it from something that has it."""
     texts = [t.text for t in made]
     return any(
         text == name and (texts[n + 1 : n + 2] == ["="] or texts[n - 1 : n] == ["."])
         for n, text in enumerate(texts)
     )
-
-
-def _defined(place: Target, tree: SourceTree) -> bool:
-    source = tree.read(place.module)
-    return source is not None and bool(source.scopes(place.qualname))
-
-
-def _same(target: Target, tree: SourceTree) -> list[Target]:
-    return [target] if _defined(target, tree) else []
-
-
-def _elsewhere(target: Target, tree: SourceTree) -> Iterator[Target]:
-    """Definitions of that name, in that module first and in all others else."""
-    name = target.qualname.rpartition(".")[2]
-    if not name or name.startswith("__"):
-        return
-    own = list(_named(name, target.module, tree))
-    own = [place for place in own if place != target]
-    if own:
-        yield from own
-        return
-    for module in searched(tree):
-        if module != target.module:
-            yield from _named(name, module, tree)
-
-
-def _named(name: str, module: str, tree: SourceTree) -> Iterator[Target]:
-    source = tree.read(module)
-    if source is None or not re.search(rf"\b(def|class) {name}\b", source.text):
-        return
-    for qualname in source.definition_names():
-        if qualname.rpartition(".")[2] == name:
-            yield Target(module, qualname)
-
-
-def _about(
-    target: Target, sides: tuple[Scope, Scope], tree: SourceTree, only: str
-) -> Iterator[Target]:
-    """Functions that hold the words that stand around the edit, where its own is gone."""
-    words = merging.words_around(sides[0][0], sides[1][0])
-    if len(words) < FEW:
-        return
-    for module in [only] if only else searched(tree):
-        source = tree.read(module)
-        if source is None or not _holds(words, source.text):
-            continue
-        yield from (place for place in _innermost(source, words) if place != target)
-
-
-def _innermost(source: ModuleSource, words: list[str]) -> list[Target]:
-    """The functions that hold these words, without those that only hold such a function."""
-    found: list[str] = []
-
-    def look(scope: SgNode, prefix: str) -> bool:
-        inside = False
-        for one in definitions(scope):
-            if _holds(words, one.text()):
-                name = prefix + defined_name(one)
-                deeper = look(undecorated(one), f"{name}.")
-                if not deeper and is_function(one):
-                    found.append(name)
-                inside = True
-        return inside
-
-    look(source.root, "")
-    return [Target(source.module, name) for name in dict.fromkeys(found)]
-
-
-def is_function(scope: SgNode) -> bool:
-    return undecorated(scope).kind() == "function_definition"
-
-
-def _holds(words: list[str], text: str) -> bool:
-    return sum(word in text for word in words) >= ABOUT * len(words)
-
-
-def searched(tree: SourceTree) -> list[str]:
-    return [name for name in tree.modules() if name.startswith(WHERE)]
 
 
 def same_effect(one: Known, other: Known) -> bool:

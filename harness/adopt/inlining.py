@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from harness.adopt.merging import CLOSE, IN, LINE, OPEN, OUT, Lost, Token, key, lines, tokens
+from harness.adopt import merging
+from harness.adopt.tokens import CLOSE, IN, LINE, OPEN, OUT, Lost, Token, key, lines, tokens
 from harness.releases.sources import SourceTree
 
 
@@ -123,6 +124,21 @@ def without_local(found: Sequence[Token], name: str) -> list[Token]:
     for at in range(last, len(found)):
         attribute = found[at - 1].text == "." or key(found[at + 1 : at + 2]) == ("=",)
         result += value if found[at].text == name and not attribute else [found[at]]
+    return result
+
+
+WIDE, NARROW = ((".", "to", "(", "tl", ".", f"int{bits}", ")") for bits in (64, 32))
+
+
+def without_narrow_casts(fixed: Sequence[Token], buggy: Sequence[Token]) -> list[Token]:
+    """The buggy tokens without casts to 32 bits where the fixed ones cast to 64.
+
+    Such a cast says what code from before the fix does by saying nothing.
+    """
+    result = list(buggy)
+    for i1, i2, j1, j2 in reversed(merging.hunks(merging.align(fixed, buggy), fixed, buggy)):
+        if key(fixed[i1 - 5 : i2 + 1]) == WIDE and key(buggy[j1 - 5 : j2 + 1]) == NARROW:
+            del result[j1 - 5 : j2 + 1]
     return result
 
 

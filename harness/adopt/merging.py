@@ -7,15 +7,13 @@ carried where what it takes out stands, and what stands around it does, under th
 from __future__ import annotations
 
 import difflib
-import io
 import keyword
-import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-LINE, IN, OUT = "<line>", "<in>", "<out>"
-OPEN, CLOSE = ("(", "[", "{"), (")", "]", "}")
+from harness.adopt.tokens import LINE, Lost, Token, key, lines
+
 AROUND = 6  # tokens on each side of an edit that are looked for
 ENOUGH = 6  # of the twelve must be there,
 SURE = 8  # and more where one side's next token is not
@@ -28,102 +26,8 @@ LINES = 40_000  # lines times lines: what is compared in a moment
 OTHER = "other code stands where the edit would put its own"
 
 
-class Lost(Exception):
-    """Why an edit cannot be carried, in words."""
-
-
 class Twice(Lost):
     """Whichever way it is told, one of the two would be left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    text: str
-    gap: str = ""  # what stands before it, without comments
-    name: bool = False
-
-
-def tokens(text: str, indent: str) -> list[Token]:
-    """A definition's tokens; `indent` is what its first line is indented by."""
-    head = "if 1:\n" if indent else ""
-    source = f"{head}{indent}{text}\n"
-    lines = source.splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    found: list[Token] = []
-    end, begun, deep = 0, 0, 0
-    skip = 4 if indent else 0  # `if 1 : <line>` and its indent
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            first = starts[token.start[0] - 1] + token.start[1]
-            last = starts[token.end[0] - 1] + token.end[1]
-            kind = tokenize.tok_name[token.type]
-            if kind in ("FSTRING_START", "TSTRING_START"):
-                begun = first if deep == 0 else begun
-                deep += 1
-                continue
-            if kind in ("FSTRING_END", "TSTRING_END"):
-                deep -= 1
-                first = begun
-            if deep or kind in ("COMMENT", "NL", "ENDMARKER"):
-                continue
-            mark = {"NEWLINE": LINE, "INDENT": IN, "DEDENT": OUT}.get(kind)
-            if mark:
-                found.append(Token(mark))
-            else:
-                gap = source[end:first] if end <= first else ""
-                gap = "\n".join(part.split("#")[0].rstrip() if "#" in part else part
-                                for part in gap.split("\n"))  # fmt: skip
-                own = found and found[-1].text not in (LINE, IN, OUT)
-                found.append(Token(source[first:last], gap if own else "", kind == "NAME"))
-            end = last
-    except (tokenize.TokenError, SyntaxError, IndexError) as error:
-        raise Lost(f"it is not read as Python: {error}") from error
-    if indent:
-        found = found[skip + 1 : -1]
-    while found and found[-1].text == OUT:
-        found.pop()
-    return _without_spare_commas(found)
-
-
-def _without_spare_commas(found: list[Token]) -> list[Token]:
-    """Without the comma that ends a list, which a formatter puts and takes; a tuple keeps its."""
-    result: list[Token] = []
-    tuples: list[bool] = []
-    for token in found:
-        if token.text in OPEN:
-            before = result[-1] if result else Token("")
-            called = (before.name and not keyword.iskeyword(before.text)) or before.text in CLOSE
-            tuples.append(token.text == "(" and not called)
-        elif token.text in CLOSE:
-            spare = bool(tuples) and not tuples.pop()
-            if spare and result[-1].text == "," and result[-2].text not in OPEN:
-                result.pop()
-        result.append(token)
-    return result
-
-
-def text_of(found: Sequence[Token], indent: str) -> str:
-    """Tokens as code again; its first line is not indented, the others are."""
-    parts: list[str] = []
-    depth, fresh, inside = 0, True, 0
-    for token in found:
-        if token.text == LINE:
-            parts.append("\n")
-            fresh = True
-        elif token.text in (IN, OUT):
-            depth += 1 if token.text == IN else -1
-        else:
-            if fresh:
-                parts.append(indent + "    " * depth if parts else "")
-            else:
-                bare = not inside and "\n" in token.gap and "\\" not in token.gap
-                parts.append(" " if bare else token.gap)
-            parts.append(token.text)
-            inside += (token.text in OPEN) - (token.text in CLOSE)
-            fresh = False
-    return "".join(parts).rstrip("\n")
 
 
 @dataclass
@@ -195,22 +99,6 @@ def _within(
                     found.names.setdefault(one.text, other.text)
 
 
-def lines(found: Sequence[Token]) -> list[tuple[int, int]]:
-    """Where each statement's line begins and ends, its indentation with it."""
-    result, begun = [], 0
-    for index, token in enumerate(found):
-        if token.text == LINE:
-            result.append((begun, index + 1))
-            begun = index + 1
-    if begun < len(found):
-        result.append((begun, len(found)))
-    return result
-
-
-def key(run: Sequence[Token]) -> tuple[str, ...]:
-    return tuple(token.text for token in run)
-
-
 @dataclass(frozen=True, slots=True)
 class Carried:
     """A text with the edit made, and how sure it is."""
@@ -220,6 +108,7 @@ class Carried:
     renamed: dict[str, str]
     loose: bool  # whether what was taken out is not word for word what it was
     fewer: int = 0  # of several places alike, how many are not there
+    imported: tuple[str, ...] = ()  # names that it brings along
 
 
 Hunk = tuple[int, int, int, int]
@@ -238,7 +127,10 @@ def carry(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token
     made: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
     lost: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Lost]] = {}
     for hunk in reversed(hunks(align(before, after), before, after)):
-        what = (key(before[hunk[0] : hunk[1]]), key(after[hunk[2] : hunk[3]]))
+        what = min(
+            (key(before[i1:i2]), key(after[j1:j2]))
+            for i1, i2, j1, j2 in slides(hunk, before, after)
+        )
         try:
             (i1, i2, j1, j2), k1, k2 = _slid(hunk, onto, before, after, there)
         except Lost as error:
@@ -383,6 +275,8 @@ def _place(
             raise Lost("what the edit takes out does not stand there" if gone else OTHER)
         if gone and _ratio(gone, found) < LOOSE:
             raise Lost("what the edit takes out does not stand there")
+    elif inside and (known := _behind_landmark(before, there, i1, i2)) is not None:
+        return known
     elif i1 == i2 and inside and (prior is not None or following is not None):
         start = end = prior + 1 if prior is not None else following or 0
     else:
@@ -398,6 +292,25 @@ def _place(
     if sum(seen) < min(SURE if one_side else ENOUGH, len(seen)):
         raise Lost("too little of what stands around the edit is there")
     return start, end
+
+
+def _behind_landmark(
+    before: Sequence[Token], there: Sequence[Token], i1: int, i2: int
+) -> tuple[int, int] | None:
+    """Where an edit in a line stands behind tokens that each of the texts has once."""
+    start = i1 - ENOUGH
+    mark = key(before[start:i1])
+    if start < 0 or LINE in mark or _at(mark, before) != [start]:
+        return None
+    found = _at(key(before[start:i2]), there)
+    if len(found) != 1 or _at(mark, there) != found:
+        return None
+    return found[0] + ENOUGH, found[0] + ENOUGH + i2 - i1
+
+
+def _at(run: Sequence[str], text: Sequence[Token]) -> list[int]:
+    whole = key(text)
+    return [n for n in range(len(whole) - len(run) + 1) if whole[n : n + len(run)] == tuple(run)]
 
 
 def _own(

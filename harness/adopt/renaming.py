@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.adopt import merging
-from harness.adopt.merging import Lost, Token
+from harness.adopt.tokens import CLOSE, LINE, OPEN, Lost, Token, text_of, tokens
 from harness.syntax.patterns import indent_at, span
 from harness.syntax.scopes import ModuleSource
 
@@ -22,8 +22,8 @@ def unrenamed(fixed: str, buggy: str) -> tuple[str, list[str]]:
         start, end = span(scopes[1][0])
         indent = indent_at(buggy, start)
         try:
-            after = merging.tokens(scopes[0][0].text(), indent_at(fixed, span(scopes[0][0])[0]))
-            before = merging.tokens(buggy[start:end], indent)
+            after = tokens(scopes[0][0].text(), indent_at(fixed, span(scopes[0][0])[0]))
+            before = tokens(buggy[start:end], indent)
         except Lost:
             continue
         names = dict(_renamed(before, after))
@@ -33,7 +33,7 @@ def unrenamed(fixed: str, buggy: str) -> tuple[str, list[str]]:
                 replace(one, text=names.get(one.text, one.text)) if at in places else one
                 for at, one in enumerate(before)
             ]
-            buggy = buggy[:start] + merging.text_of(own, indent) + buggy[end:]
+            buggy = buggy[:start] + text_of(own, indent) + buggy[end:]
             said += [f"{name}: {old} is {new}" for old, new in names.items()]
     return buggy, said
 
@@ -59,9 +59,9 @@ def _binds(text: Sequence[Token], at: int) -> bool:
     """Whether a name is assigned there, or is a parameter."""
     deep = 0
     for here in range(at, -1, -1):
-        deep += (text[here].text in merging.CLOSE) - (text[here].text in merging.OPEN)
+        deep += (text[here].text in CLOSE) - (text[here].text in OPEN)
         if deep < 0:
             return here >= 2 and text[here - 2].text == "def"
-        if text[here].text == merging.LINE:
+        if text[here].text == LINE:
             break
     return text[at + 1 : at + 2] != [] and text[at + 1].text in ("=", ",", ":", "in")

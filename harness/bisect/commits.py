@@ -88,6 +88,16 @@ class Repository:
             raise UnfixError(f"{self.folder} has no commit '{name}'")
         return done.stdout.strip()
 
+    def parent(self, commit: str) -> str:
+        """The commit before one, the first of several."""
+        done = self.try_git("rev-parse", "--verify", "--quiet", f"{commit}^")
+        if done.returncode:
+            raise UnfixError(
+                f"{self.folder} has nothing before {commit[:10]}: it is the first commit there, "
+                "or the checkout is shallow (`git fetch --deepen 1`)"
+            )
+        return done.stdout.strip()
+
     def holds(self, older: str, newer: str) -> bool:
         return not self.try_git("merge-base", "--is-ancestor", older, newer).returncode
 

@@ -83,7 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     story = _story(arguments, patch)
     names = [story.id if len(parts) == 1 else f"{story.id}-{part.name}" for part in parts]
     for name in names:
-        writing.check_id(name)
+        if arguments.dry_run:
+            writing.check_id(name)
+        else:
+            writing.check_free(name, registry)
     adopted = []
     for name, part in zip(names, parts, strict=True):
         options.say(f"following {name} from {anchor.tree.name} through {len(trees)} releases")
@@ -106,7 +109,7 @@ def _patch(arguments: argparse.Namespace) -> Patch:
         for word in arguments.asked:
             older, dots, newer = word.partition("..")
             commit = repository.commit(newer.lstrip(".") if dots else word)
-            base = repository.commit(older) if dots else f"{commit}^"
+            base = repository.commit(older) if dots else repository.parent(commit)
             head = repository.git("show", "--no-patch", "--format=Subject: %s%n", commit)
             texts.append(f"{head}\n\n{repository.git('diff', '-M', base, commit)}\n")
         return patches.read("\n".join(texts), " ".join(arguments.asked))
@@ -164,7 +167,7 @@ def _between(
     for name in arguments.between:
         if name not in known:
             raise UnfixError(f"'{name}' is no managed release; there are {', '.join(known)}")
-    older, newer = (known[name] for name in arguments.between)
+    older, newer = (known[name] for name in sorted(arguments.between, key=list(known).index))
     if not arguments.asked:
         raise WrongCall("--between wants words of a module or function to look in", arguments.usage)
     changes = adopting.between(older, newer, arguments.asked)

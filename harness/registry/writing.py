@@ -28,12 +28,17 @@ def check_id(name: str) -> None:
         ) from error
 
 
+def check_free(name: str, known: Catalogue) -> None:
+    """Refuse an id that a toggle has, or a group of them."""
+    check_id(name)
+    with contextlib.suppress(UnknownToggle):
+        taken = ", ".join(other.id for other in known.select(name))
+        raise UnfixError(f"'{name}' already stands for {taken}: --as names another toggle")
+
+
 def write(toggle: Toggle, folder: Path, known: Catalogue) -> Path:
     """A toggle's file, once the registry has read it, where no other has its name."""
-    check_id(toggle.id)
-    with contextlib.suppress(UnknownToggle):
-        taken = ", ".join(other.id for other in known.select(toggle.id))
-        raise UnfixError(f"'{toggle.id}' already stands for {taken}: --as names another toggle")
+    check_free(toggle.id, known)
     with tempfile.TemporaryDirectory(prefix="unfix-") as aside:
         draft = Path(aside) / f"{toggle.id}.yaml"
         draft.write_text(as_yaml(toggle), encoding="utf-8")

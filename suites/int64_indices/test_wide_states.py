@@ -176,7 +176,7 @@ def test_residuals_in_one_launch_come_from_their_own_bank(
         assert out[token, :WIDTH].tolist() == pytest.approx([(first + second) / 2] * WIDTH)
 
 
-@pytest.mark.guards("hunyuan-pack-int64")
+@pytest.mark.guards("36009")
 @given(token=rows(BANK), value=SMALL)
 def test_projections_are_packed_from_their_own_row(token: int, value: int) -> None:
     size = 16

@@ -8,8 +8,8 @@ import textwrap
 import pytest
 from followed import trees
 
-from harness.adopt import merging
-from harness.adopt.merging import Lost, carry, text_of, tokens
+from harness.adopt.merging import carry
+from harness.adopt.tokens import LINE, Lost, text_of, tokens
 
 BEFORE = """
 def f(rows, topk):
@@ -81,4 +81,4 @@ def test_the_comma_that_ends_a_list_is_no_difference_and_that_of_a_tuple_is() ->
 
     assert plain("f(a,\n  b,\n)") == plain("f(a, b)")
     assert plain("x = (a,)") != plain("x = (a)")
-    assert merging.LINE in plain("x = 1")
+    assert LINE in plain("x = 1")

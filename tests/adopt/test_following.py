@@ -31,15 +31,21 @@ def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> No
     assert "it has no n_mask" in str(following.follow(there, tree("0.5.9")))
 
 
-def test_of_two_of_a_name_the_one_that_lies_where_only_the_other_does_is_not_it() -> None:
-    variant = TOGGLES["moe-lora-shrink-programs"].variants[-1]
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("moe-lora-shrink-programs", "moe.virtual_experts:_moe_lora_shrink_splitk_kernel"),
+        ("30378-draft-extend", "attention.dsa_metadata:_fused_dsa_draft_extend_metadata_kernel"),
+    ],
+)
+def test_of_two_of_a_name_it_is_the_one_that_moved(name: str, place: str) -> None:
+    """Not the one that lies where only a namesake lay, nor one that only looks like it."""
+    variant = TOGGLES[name].variants[-1]
     there = following.known(mending.with_targets(variant), tree("0.5.23"))
     assert there is not None
     found = following.follow(there, tree("0.5.20"))
     assert not isinstance(found, str)
-    assert [str(target) for target in found.targets()] == [
-        "sglang.kernels.ops.moe.virtual_experts:_moe_lora_shrink_splitk_kernel"
-    ]
+    assert [str(target) for target in found.targets()] == [f"sglang.kernels.ops.{place}"]
 
 
 @pytest.mark.parametrize("name", ["moe-lora-expand-programs", "19016"])

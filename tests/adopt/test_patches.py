@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_diff_that_fits_nowhere_is_a_wrong_call(
         (["--repo", "/no/such", "abc"], "there is no folder"),
         (["--repo", str(Path(__file__).parents[2]), "no-such"], "has no commit 'no-such'"),
         (["--between", "0.5.1", "0.5.9", "x"], "'0.5.1' is no managed release"),
-        (["--between", "0.5.9", "0.5.10", "no_such_function"], "nothing called no_such_function"),
+        (["--between", "0.5.10", "0.5.9", "no_such_function"], "between 0.5.9 and 0.5.10"),
         (["--ask"], "--ask wants toggles"),
         (["--guard", "25418"], "for one toggle at a time"),
         (["--guard", "37666"], "is a guard of 37666 already"),
@@ -99,3 +100,34 @@ def test_a_wrong_call_says_what_is_wrong(
 ) -> None:
     assert main(["adopt", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_first_commit_has_nothing_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "first",
+    ]
+    for words in (["init", "-q"], made):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    assert main(["adopt", "--repo", str(tmp_path), "HEAD"]) == 2
+    assert "it is the first commit there" in capsys.readouterr().err
+
+
+def test_a_taken_id_is_refused_before_anything_is_followed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--between", "0.5.15", "0.5.16", "decode_attention", "_fwd_kernel_stage1"]
+    story = ["--hunks", "2", "--as", "28788", "--title", "t", "--symptom", "overflow"]
+    assert main(["adopt", *words, *story]) == 2
+    said = capsys.readouterr().err
+    assert "'28788' already stands for 28788-" in said
+    assert "following" not in said

@@ -19,6 +19,9 @@ NEEDS = {
     "24617": "what is taken out reads otherwise",
     "23268-fused-qk-split": "another operand, other names",
     "20606-offset-check": "another class in another module, one place less",
+    "28788-stage1": "a cast to 32 bits that older code has by not casting",
+    "30859-dsv4-paged": "a place told by what stands right before it, one place less",
+    "delta-chunk-padded-rows": "a name that older code has not: its value is written out",
 }
 
 

@@ -1,0 +1,62 @@
+"""A fix that needs an import, where the module has none: the function imports it by itself."""
+
+from __future__ import annotations
+
+import pytest
+from followed import trees
+
+from harness.adopt import adopting
+from harness.adopt.anchoring import Anchor
+from harness.errors import UnfixError
+from harness.matching.states import State
+from harness.registry import catalogue
+from harness.registry.schema import Symptom
+
+MODULE = "sglang.srt.speculative.eagle_utils"
+STORY = adopting.Story("trial", "t", Symptom.CRASH, "trial")
+KERNELS = "sglang.kernels.ops.attention.decode_attention"
+
+
+def adopted(module: str, line: str, becomes: str, brings: str) -> adopting.Adopted:
+    """A fix of the newest release, which no release has yet."""
+    newest = trees()[-1]
+    source = newest.read(module)
+    assert source is not None
+    fixed = source.text.replace("import torch\n", f"import torch\n{brings}\n", 1)
+    fixed = fixed.replace(line, becomes, 1)
+    anchor = Anchor(newest, State.BUGGY, {module: (fixed, source.text)}, ())
+    (part,), _ = adopting.parts(anchor)
+    return adopting.adopt(part, anchor, STORY, trees(), catalogue.load())
+
+
+def test_each_release_that_lacks_it_imports_it_inside() -> None:
+    found = adopted(
+        MODULE,
+        "num_draft_token - 1, dim=-1",
+        "ceil_align(num_draft_token - 1, 1), dim=-1",
+        "from sglang.srt.utils.common import ceil_align",
+    )
+    assert [cell.state for cell in found.course.held] == [State.BUGGY] * len(trees())
+    for cell in found.course.held:
+        body = cell.texts[MODULE][0].partition("def organize_draft_results")[2]
+        assert body.count("    from sglang.srt.utils.common import ceil_align\n") == 1
+
+
+def test_what_a_release_has_not_is_imported_by_nobody() -> None:
+    with pytest.raises(UnfixError, match="it has no no_such_name"):
+        adopted(
+            MODULE,
+            "num_draft_token - 1, dim=-1",
+            "no_such_name(num_draft_token - 1), dim=-1",
+            "from sglang.srt.utils.common import no_such_name",
+        )
+
+
+def test_a_kernel_imports_nothing() -> None:
+    with pytest.raises(UnfixError, match="a kernel cannot import it"):
+        adopted(
+            KERNELS,
+            "cur_head = tl.program_id(1)",
+            "cur_head = ceil_align(tl.program_id(1), 1)",
+            "from sglang.srt.utils.common import ceil_align",
+        )
