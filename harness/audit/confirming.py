@@ -212,7 +212,7 @@ class Launching:
                 self._kernel[tuple(sides)](**dict(self._arguments(at)))
         except Wrapped:
             return WRAPS
-        except OutOfBounds:
+        except (OutOfBounds, OverflowError):  # of a stride that 64 bits do not hold
             return BEYOND
         except Violation as error:
             return error.headline

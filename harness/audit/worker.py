@@ -132,8 +132,11 @@ def _nearer(finding: Finding, known: dict[tuple[str, int], Finding]) -> bool:
     return finding.nearness < before.nearness
 
 
-def _short(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+def _short(error: BaseException) -> str:
+    """What Triton says at the very place, and not where that was called from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:160]
 
 
