@@ -133,6 +133,7 @@ def _alone(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> d
 
 def _judged(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> dict[str, Any]:
     from harness.audit import loading
+    from harness.audit.findings import BEYOND, NEVER
     from harness.audit.worker import read_in
 
     text = world.module(fault.module).text
@@ -149,6 +150,7 @@ def _judged(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> 
             at: one
             for at, one in after.findings.items()
             if one.threshold < known_of.get(at, one.threshold + 1)
+            and one.confirmed not in (NEVER, BEYOND)
         }
         reported |= bool(new)
         matters |= any(one.confirmed == "confirmed" for one in new.values())

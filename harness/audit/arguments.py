@@ -6,6 +6,7 @@ The host's code comes first (`host`), then how the kernel uses the parameter, th
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ _REALS = frozenset(
     "scale scales eps alpha beta theta cap softcap temperature inv factor threshold freq penalty "
     "prob rcp limit max_value min_value".split()
 )
+_NUMBERS = re.compile(r"stride|bytes|offset|_cap$")  # whatever else stands in the name
+_SHORT = ("i8", "u8", "i16", "fp8e4nv")  # nothing is counted in these
+_TURNS = 4  # of a loop that is unrolled as often as nobody says
 _SMALLEST_LARGE = 2**31
 
 
@@ -55,6 +59,9 @@ class Uses(ast.NodeVisitor):
         self.pointers: set[str] = set()
         self.indices: set[str] = set()  # pointers to what becomes part of an address
         self.absent: set[str] = set()  # those compared with None
+        self.counted: set[str] = set()  # pointers to what is changed atomically
+        self.unrolled: set[str] = set()  # constants that say how often a loop is unrolled
+        self.required: dict[str, Any] = {}  # what the kernel's text asks of a constant
         self._parameters = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
         self._assigned: dict[str, list[ast.expr]] = {}
         self._addresses: list[ast.expr] = []
@@ -83,13 +90,42 @@ class Uses(ast.NodeVisitor):
         against = [one for one in node.comparators if isinstance(one, ast.Constant)]
         if isinstance(node.left, ast.Name) and any(one.value is None for one in against):
             self.absent.add(node.left.id)
+        words = [one.value for one in against if isinstance(one.value, str)]
+        if isinstance(node.left, ast.Name) and words:
+            self.required.setdefault(node.left.id, words[0])
         self.generic_visit(node)
+
+    def _asserted(self, node: ast.AST) -> None:
+        """A number that a kernel insists on."""
+        for one in ast.walk(node):
+            match one:
+                case ast.Compare(
+                    left=ast.Name(id=name),
+                    ops=[ast.Eq()],
+                    comparators=[ast.Constant(value=int(value))],
+                ):
+                    self.required.setdefault(name, value)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = ast.unparse(node.func).rpartition(".")[2]
         if node.args and (name in _ACCESSES or name.startswith("atomic_")):
             self._addresses.append(node.args[0])
             self._points(node.args[0])
+            if name.startswith("atomic_"):
+                self.counted.add(self._base(node.args[0]) or "")
+        elif name == "static_range":
+            self.unrolled |= {
+                one.id
+                for bound in node.args
+                for one in ast.walk(bound)
+                if isinstance(one, ast.Name)
+            }
+        elif name == "static_assert":
+            self._asserted(node.args[0])
+        elif name == "dot":
+            for one in node.keywords:
+                if one.arg == "input_precision" and isinstance(one.value, ast.Name):
+                    self.required.setdefault(one.value.id, "ieee")
         elif isinstance(node.func, ast.Name):
             self._helped(node)
         self.generic_visit(node)
@@ -114,8 +150,14 @@ class Uses(ast.NodeVisitor):
                 self._points(value)
             if name in uses.indices:
                 self.indices.add(self._base(value) or "")
+            if name in uses.counted:
+                self.counted.add(self._base(value) or "")
+            if name in uses.unrolled and isinstance(value, ast.Name):
+                self.unrolled.add(value.id)
             if name in uses.absent and isinstance(value, ast.Name):
                 self.absent.add(value.id)
+            if name in uses.required and isinstance(value, ast.Name):
+                self.required.setdefault(value.id, uses.required[name])
 
     def _base(self, node: ast.expr, seen: frozenset[str] = frozenset()) -> str | None:
         """The parameter at the left end of a sum."""
@@ -198,9 +240,16 @@ def parameters(
             made.append(Parameter(name, "constexpr", None, source="absent"))
         elif constant:
             value, source = _constant(module, name, given, tuned, defaults.get(name), limits, flags)
+            if given.kind != "constant" and source in ("name", "both", "host"):
+                if name in uses.required:
+                    value, source = uses.required[name], "its use"
+                elif name in uses.unrolled and type(value) is int:
+                    value = min(value, _TURNS)
             made.append(Parameter(name, "constexpr", value, source=source))
         elif pointer and given.kind != "constant":
             kind, source = _pointee(name, given, limits, name in uses.indices)
+            if name in uses.counted and kind in _SHORT:
+                kind, source = "i32", "its use"
             made.append(Parameter(name, f"*{kind}", expression=_text(given, name), source=source))
         elif given.kind == "constant" and given.value is None and launch is not None:
             if name in uses.pointers and flags is not False:
@@ -234,10 +283,10 @@ def _constant(
     if name in tuned:
         return tuned[name], "its tuner"
     typed = name.lower()
-    if typed.endswith(("dtype", "_type")) or "_dtype" in typed:
-        return (tl.float8e4nv if "8" in typed else tl.bfloat16), "name"
     if given.kind == "flag" or _is_flag(name):
         return bool(flags), "both"
+    if typed.endswith(("dtype", "_type")) or "_dtype" in typed:
+        return (tl.float8e4nv if "8" in typed else tl.bfloat16), "name"
     if given.kind == "number":
         value = evaluated(given.expression, lambda word: usual(limits, word, name))
         return max(1, value), "host"  # a size: with none of something nothing happens
@@ -253,11 +302,14 @@ def _constant(
 
 
 def _is_real(name: str) -> bool:
+    if _NUMBERS.search(name):
+        return False
     return name.endswith("scale") or not _REALS.isdisjoint(name.split("_"))
 
 
 def _is_flag(name: str) -> bool:
-    return name.upper().split("_")[0] in _FLAGS or name.upper().startswith(("IS", "HAS", "USE_"))
+    first, *rest = name.upper().split("_")
+    return first in _FLAGS or first.startswith(("IS", "HAS")) or not {"IS", "HAS"}.isdisjoint(rest)
 
 
 def usual(limits: Limits, *words: str) -> int:

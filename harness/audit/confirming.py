@@ -24,9 +24,9 @@ import torch
 
 from harness.audit.arguments import Parameter
 from harness.audit.examining import Case, restated
-from harness.audit.findings import CONFIRMED, NEVER, Finding
+from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Finding
 from harness.audit.skeleton import skeleton
-from harness.checking import CannotFollow, Violation, Wrapped, virtual
+from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped, virtual
 from harness.checking.launches import Launches
 from harness.checking.launching import Line, Session, make_ready
 from harness.checking.memory import Memory
@@ -35,10 +35,10 @@ from harness.kernels import Graph
 __all__ = ["WRAPS", "Launching", "confirmed", "drawn", "make_ready"]
 
 _REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
-_TILE = 1 << 21
+_TILE = 1 << 23
 _SECONDS = 0.7  # of the processor, for one launch and its neighbours
-_COMPILING = 3  # and for the first launch of a process
-_TOO_SLOW = 4  # launches of a finding, after which no other is tried; twice that of a kernel
+_COMPILING = 3  # and for the first launch of a kernel: later processes find it compiled
+_TOO_SLOW = 4  # launches of a line, after which no other is tried; after twice that of a kernel, 1
 _DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
 _TYPES = {
     "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
@@ -69,39 +69,50 @@ class Drawn:
 
 def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
     """The findings with what running them showed; a threshold is what was seen."""
-    seen, slow = [], 0
-    for finding, at in found:
-        one, ended = _confirmed(kernel, case, finding, at, min(_TOO_SLOW, 2 * _TOO_SLOW - slow))
-        slow += ended
-        seen.append(one)
-    return seen
+    run = _Run(kernel, case, list(drawn(case)))
+    return [_confirmed(run, finding, at) for finding, at in found]
 
 
-def _confirmed(
-    kernel: Any, case: Case, finding: Finding, at: Mapping[str, int], patience: int
-) -> tuple[Finding, int]:
-    """Launch after launch in forks, which may end any way they like; how many ended one."""
-    draws = list(drawn(case))
-    slow, last = 0, "" if patience else "other lines of this kernel were too slow to run"
+@dataclass(slots=True)
+class _Run:
+    """What the lines of one kernel have in common."""
+
+    kernel: Any
+    case: Case
+    draws: list[Drawn]  # the one that showed a line comes first for the next
+    slow: int = 0  # launches that were ended
+    compiling: float = _COMPILING
+
+
+def _confirmed(run: _Run, finding: Finding, at: Mapping[str, int]) -> Finding:
+    """Launch after launch in forks, which may end any way they like."""
+    draws = list(run.draws)
+    slow, patience = 0, max(1, min(_TOO_SLOW, 2 * _TOO_SLOW - run.slow))
+    last = ""
     while draws and slow < patience:
-        told, status = _forked(kernel, case, finding, at, draws)
+        told, status = _forked(run, finding, at, draws)
+        run.compiling = 0
         last = next((one for one in reversed(told) if isinstance(one, str) and one), last)
         if told and isinstance(told[-1], int):
-            seen = restated(case, finding, {**at, finding.quantity: told[-1]}, told[-1])
-            return replace(seen, confirmed=CONFIRMED), slow
+            shown = draws[len(told) - 1]
+            run.draws.sort(key=lambda one: one != shown)
+            seen = restated(run.case, finding, {**at, finding.quantity: told[-1]}, told[-1])
+            return replace(seen, confirmed=CONFIRMED)
         if last.startswith("cannot"):
             break
         draws = draws[len(told) :]
         if draws:  # the next one ended the process; others with these contents would, too
             draws = [one for one in draws if one.contents != draws[0].contents]
             slow += 1
+            run.slow += 1
             ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
             last = "too slow to run" if ended else "it ends the process"
-    return replace(finding, confirmed=f"not run: {last}" if last else NEVER), slow
+    why = last if last == BEYOND else f"not run: {last}" if last else NEVER
+    return replace(finding, confirmed=why)
 
 
 def _forked(
-    kernel: Any, case: Case, finding: Finding, at: Mapping[str, int], draws: list[Drawn]
+    run: _Run, finding: Finding, at: Mapping[str, int], draws: list[Drawn]
 ) -> tuple[list[int | str], int]:
     """Of each launch the least load at which it wraps, or why there is none; until one has it."""
     read, write = os.pipe()
@@ -111,8 +122,9 @@ def _forked(
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 2)
         for place, one in enumerate(draws):
-            signal.setitimer(signal.ITIMER_PROF, _SECONDS if place else _SECONDS + _COMPILING)
-            said = _least(Launching(kernel, case, one, {finding.at}), finding, at)
+            seconds = _SECONDS if place else _SECONDS + run.compiling
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            said = _least(Launching(run.kernel, run.case, one, {finding.at}), finding, at)
             os.write(write, (json.dumps(said) + "\n").encode())
             if isinstance(said, int) or said.startswith("cannot"):
                 break
@@ -181,7 +193,7 @@ def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int
         else:
             low = middle
     below = outcome(low)
-    return high if below == PASSES else f"one below: {below}"
+    return high if below == PASSES else below if below == BEYOND else f"one below: {below}"
 
 
 class Launching:
@@ -200,6 +212,8 @@ class Launching:
                 self._kernel[tuple(sides)](**dict(self._arguments(at)))
         except Wrapped:
             return WRAPS
+        except (OutOfBounds, OverflowError):  # of a stride that 64 bits do not hold
+            return BEYOND
         except Violation as error:
             return error.headline
         except CannotFollow as error:
@@ -257,10 +271,15 @@ def _repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor
     return room
 
 
-def _map(address: int, file: int) -> None:
+@cache
+def _mmap() -> Any:
     mapped = ctypes.CDLL(None, use_errno=True).mmap
     mapped.restype = ctypes.c_void_p
     mapped.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    return mapped
+
+
+def _map(address: int, file: int) -> None:
     flags = mmap.MAP_PRIVATE | 0x10  # at this very address
-    if mapped(address, _TILE, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
+    if _mmap()(address, _TILE, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
         raise OSError(ctypes.get_errno(), "memory cannot be mapped")

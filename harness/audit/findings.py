@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CONFIRMED = "confirmed"
+# Of what wraps by arithmetic alone:
 NEVER = "not run: no launch that is tried comes to this line"
+BEYOND = "not run: the launches that were tried go more than 512 GiB past a tensor"
 
 
 class Verdict(StrEnum):

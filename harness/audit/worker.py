@@ -22,7 +22,7 @@ from harness.audit import arguments, confirming, limits, loading
 from harness.audit.arguments import Parameter
 from harness.audit.collecting import Kernel, collected
 from harness.audit.examining import Case, examined
-from harness.audit.findings import CONFIRMED, NEVER, Audited, Finding, Verdict
+from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Audited, Finding, Verdict
 from harness.audit.host import Launch
 from harness.audit.limits import Limits
 from harness.audit.reading import attempts, read
@@ -106,11 +106,12 @@ def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
 def _audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
     found = read_in(world, kernel, known)
     findings = sorted(found.findings.values(), key=lambda one: one.nearness)
-    seen = tuple(one for one in findings if one.confirmed != NEVER)
+    seen = tuple(one for one in findings if one.confirmed not in (NEVER, BEYOND))
     reasons = found.reasons | {
-        f"line {one.line} wraps by arithmetic ({one.condition}), and in no launch that was tried"
+        f"line {one.line} wraps by arithmetic ({one.condition}); "
+        + one.confirmed.removeprefix("not run: ")
         for one in findings
-        if one.confirmed == NEVER
+        if one.confirmed in (NEVER, BEYOND)
     }
     verdict = Verdict.WRAPS if seen else Verdict.UNTOLD if reasons else Verdict.SAFE
     module = world.module(kernel.module)
@@ -131,8 +132,11 @@ def _nearer(finding: Finding, known: dict[tuple[str, int], Finding]) -> bool:
     return finding.nearness < before.nearness
 
 
-def _short(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+def _short(error: BaseException) -> str:
+    """What Triton says at the very place, and not where that was called from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:160]
 
 

@@ -99,7 +99,24 @@ def where_another_is_empty(x_ptr, page_table_ptr, seq_lens_ptr, stride):
         tl.store(x_ptr + tl.load(page_table_ptr) * stride, 1)
 
 
-def launch(x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor):
+@triton.jit
+def insists(x_ptr, mask_ptr, stride, MODE: tl.constexpr, FOUR: tl.constexpr, TURNS: tl.constexpr):
+    tl.static_assert(FOUR == 4 and MODE == "rows")
+    tl.atomic_add(mask_ptr, 1)
+    for turn in tl.static_range(TURNS):
+        tl.store(x_ptr + tl.program_id(0) * stride + turn, 1)
+
+
+@triton.jit
+def beyond_any_memory(x_ptr, stride):
+    row = tl.program_id(0)
+    tl.store(x_ptr + row.to(tl.int64) * stride * 4096, 1)
+    tl.store(x_ptr + row * stride, 1)
+
+
+def launch(
+    x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor, mode
+):
     tokens = x.shape[0]
     out = torch.empty((tokens, 32, WIDTH), dtype=torch.int32)
     row_in_32_bits[(tokens,)](x, out, out.stride(0), BLOCK=64)
@@ -112,6 +129,8 @@ def launch(x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_
     nearer_behind_farther[(tokens,)](out, out.stride(0))
     two_lines[(tokens,)](out, out.stride(0))
     with_assembly[(tokens,)](out, out.stride(0))
+    insists[(tokens,)](out, zebras, out.stride(0), mode, x.shape[2], x.shape[1])
+    beyond_any_memory[(tokens,)](out, out.stride(0))
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """
 

@@ -84,6 +84,19 @@ def test_tensors_hold_different_things(small: Audit) -> None:
     assert found.confirmed == "confirmed"
 
 
+def test_what_a_kernel_insists_on_is_what_it_is_given(small: Audit) -> None:
+    """A word, a number, and loops that are unrolled a few times, however wide a model is."""
+    found = only_finding(small, "insists")
+    assert found.value == 2**31 // ROW + 1
+    assert found.confirmed == "confirmed"
+
+
+def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: Audit) -> None:
+    found = kernel(small, "beyond_any_memory")
+    assert found.verdict is Verdict.UNTOLD
+    assert "512 GiB past a tensor" in found.reasons[0]
+
+
 def test_what_nothing_bounds_cannot_be_told(small: Audit) -> None:
     found = kernel(small, "of_what_it_loads")
     assert found.verdict is Verdict.UNTOLD
