@@ -103,7 +103,7 @@ def test_a_draft_changes_no_answer() -> None:
         "sglang.kernels.ops.speculative.spec_tree",
         "sglang.srt.speculative.triton_ops.spec_tree",
     )
-    accuracy.not_in(("0.5.15",), "a draft waits for CUDA")
+    accuracy.not_in(("0.5.15", "0.5.16"), "on a CPU, its draft ends the server")
     asked = accuracy.items("recall", 2)
     with accuracy.served(
         "llama",
