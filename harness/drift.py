@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import PatchError
+from harness.matching.known import Known
 from harness.matching.states import Finding, State, find
+from harness.patching import plan
 from harness.patching.plan import Choice, Direction, make
 from harness.registry.schema import Toggle
 from harness.releases import upstream
@@ -103,13 +105,14 @@ def _count(number: int, noun: str) -> str:
 def survey(toggles: list[Toggle], trees: list[SourceTree], named: bool = False) -> Drift:
     """The survey; where toggles were named, SGLang's own reverts of the same fixes alone."""
     numbers = {str(number) for toggle in toggles for number in toggle.upstream}
+    known = Known("drift", applied, (plan,))
     columns = []
     for tree in trees:
         own = [r for r in upstream.registered(tree) if not named or r.name in numbers]
         columns.append(
             Column(
                 tree.name,
-                tuple(applied(toggle, tree) for toggle in toggles),
+                tuple(known.find(toggles, tree)),
                 {revert.name: "broken" if revert.problem else "applies" for revert in own},
                 {revert.name: revert.problem for revert in own},
             )

@@ -9,10 +9,11 @@ from types import ModuleType
 import pytest
 
 from harness import paths, remembered
-from harness.matching import known
-from harness.matching.known import known_states
-from harness.matching.states import State
+from harness.matching import states
+from harness.matching.known import Known
+from harness.matching.states import Finding, State
 from harness.registry import catalogue
+from harness.registry.schema import Toggle
 from harness.remembered import Remembered, digest
 from harness.syntax.scopes import ModuleSource
 
@@ -132,8 +133,17 @@ def test_a_state_is_found_again_once_the_source_says_something_else(
     (folder / "one.yaml").write_text(TOGGLE)
     monkeypatch.setattr(paths, "toggles", lambda: folder)
     toggles = list(catalogue.load())
-    fixed, buggy = (Texts(f"def f(a):\n    return {e}\n") for e in ("a + 1", "a - 1"))
-    assert known_states(toggles, fixed) == {"one": State.FIXED}
-    assert known_states(toggles, buggy) == {"one": State.BUGGY}
-    monkeypatch.setattr(known, "find", None)
-    assert known_states(toggles, fixed) == {"one": State.FIXED}
+    asked = []
+
+    def find(toggle: Toggle, texts: Texts) -> Finding:
+        asked.append(texts)
+        return states.find(toggle, texts)
+
+    def state(expression: str) -> State:
+        texts = Texts(f"def f(a):\n    return {expression}\n")
+        (found,) = Known("n", find).find(toggles, texts)
+        return found.state
+
+    assert (state("a + 1"), state("a - 1")) == (State.FIXED, State.BUGGY)
+    assert (state("a + 1"), state("a - 1"), len(asked)) == (State.FIXED, State.BUGGY, 2)
+    assert (state("a"), state("a"), len(asked)) == (State.STALE, State.STALE, 4)

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.cli import options
 from harness.errors import NotReady
-from harness.matching.known import known_states
-from harness.matching.states import State
+from harness.matching.known import Known
+from harness.matching.states import State, find
 from harness.releases import having, managed, upstream
 from harness.releases.sources import SourceTree
 from harness.store.prove import recorded
@@ -27,7 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
     # At once, and without a network: only a release that is named is fetched.
     tree = tree_or_none(arguments.release, fetch=arguments.release is not None)
-    states = known_states(toggles, tree) if tree else dict.fromkeys(t.id for t in toggles)
+    states: dict[str, State | None] = dict.fromkeys(toggle.id for toggle in toggles)
+    if tree:
+        states |= {f.toggle.id: f.state for f in Known("states", find).find(toggles, tree)}
     own = upstream.registered(tree) if tree else []
     known = [release.name for release in managed.all_releases()]
     proven = recorded.proofs(known)

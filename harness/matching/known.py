@@ -1,30 +1,58 @@
-"""The states of toggles on a release, for who wants no more than the word."""
+"""What was found of toggles on a release, found again by the texts that it was read from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Generic, TypeVar
 
 import ast_grep_py
 import msgspec
 
-from harness.matching import states as finding
-from harness.matching.states import State, find
+from harness.matching import states
+from harness.matching.states import Finding, State
 from harness.registry.schema import Toggle
 from harness.remembered import Remembered, digest
 from harness.syntax import patterns, scopes
 from harness.syntax.scopes import Sources
 
-FOUND_BY = (finding, patterns, scopes, ast_grep_py)
+Read = TypeVar("Read", bound=Sources)
 
 
-def known_states(toggles: Sequence[Toggle], sources: Sources) -> dict[str, State]:
-    """The state of each toggle, by its id: from the texts of its targets, read before or now."""
-    remembered: Remembered[State] = Remembered("states", State, FOUND_BY)
-    found = {}
-    for toggle in toggles:
+class Told(msgspec.Struct, frozen=True):
+    state: State
+    problem: str
+
+
+class Known(Generic[Read]):
+    """Findings of one way to find; a stale one is looked into anew, since its nearest source may
+    lie in any module. Of the others the state and the problem are kept, and not where it stands."""
+
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[Toggle, Read], Finding],
+        found_by: Iterable[ModuleType] = (),
+    ) -> None:
+        by = (states, patterns, scopes, ast_grep_py, *found_by)
+        self._find = find
+        self._told: Remembered[Told] = Remembered(name, Told, by)
+
+    def find(self, toggles: Iterable[Toggle], sources: Read) -> list[Finding]:
+        found = [self._one(toggle, sources) for toggle in toggles]
+        self._told.keep()
+        return found
+
+    def _one(self, toggle: Toggle, sources: Read) -> Finding:
         modules = dict.fromkeys(t.module for v in toggle.variants for t in v.targets)
         texts = [source.text if (source := sources.read(m)) else "\0" for m in modules]
-        key = digest(msgspec.msgpack.encode(toggle), str(sources.version), *texts)
-        found[toggle.id] = remembered.get(key) or remembered.put(key, find(toggle, sources).state)
-    remembered.keep()
-    return found
+        versions = f"{sources.version} {sys.version}"
+        key = digest(msgspec.msgpack.encode(toggle), versions, *texts)
+        told = self._told.get(key)
+        if told is not None:
+            return Finding(toggle, told.state, problem=told.problem)
+        found = self._find(toggle, sources)
+        if found.state is not State.STALE:
+            self._told.put(key, Told(found.state, found.problem))
+        return found
