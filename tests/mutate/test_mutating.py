@@ -164,8 +164,8 @@ def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None
     mutate.run()
     assert sources(mutate) == before
     assert living(mutate.root) == []
-    left = sorted(path.name for path in (mutate.root / ".unfix").iterdir())
-    assert left == ["reach", "remembered", "runs", "runs.sqlite"]
+    left = {path.name for path in (mutate.root / ".unfix").iterdir()}
+    assert left - {"remembered"} == {"reach", "runs", "runs.sqlite"}
     assert list((mutate.root / ".unfix" / "runs").iterdir()) == []
 
 
