@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import PatchError
-from harness.matching.known import Known
+from harness.matching.known import FOUND_BY, Known
 from harness.matching.states import Finding, State, find
 from harness.patching import plan
 from harness.patching.plan import Choice, Direction, make
 from harness.registry.schema import Toggle
 from harness.releases import upstream
 from harness.releases.sources import SourceTree
+from harness.remembered import code_of
+
+# Who makes a finding here: this module, and what plans a patch.
+APPLIED_BY = code_of(sys.modules[__name__], plan, versions=(FOUND_BY,))
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def _count(number: int, noun: str) -> str:
 def survey(toggles: list[Toggle], trees: list[SourceTree], named: bool = False) -> Drift:
     """The survey; where toggles were named, SGLang's own reverts of the same fixes alone."""
     numbers = {str(number) for toggle in toggles for number in toggle.upstream}
-    known = Known("drift", applied, (plan,))
+    known = Known("drift", applied, APPLIED_BY)
     columns = []
     for tree in trees:
         own = [r for r in upstream.registered(tree) if not named or r.name in numbers]

@@ -1,7 +1,8 @@
 """What was worked out before from the same bytes by the same code, kept on disk between runs.
 
-A key says all that the value was made of; the code that made it is part of the file's name. So
-nothing here can be out of date, and a file that is lost or cannot be written costs time alone.
+A key says all that the value was made of; the code that made it, as it was when it was imported,
+is part of the file's name. So nothing here can be out of date, and a file that is lost or cannot be
+written costs time alone.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ def digest(*parts: str | bytes) -> str:
     return whole.hexdigest()[:32]
 
 
+def code_of(*modules: ModuleType, versions: Iterable[str] = ()) -> str:
+    """What makes values, in a word: to be asked where it is imported, not when it is used."""
+    return digest(*(Path(one.__file__ or "").read_bytes() for one in modules), *versions)
+
+
 class Remembered(Generic[T]):
     """Values of one kind by the digest of what they were made of; `keep` writes what is new."""
 
-    def __init__(self, name: str, kind: Any, made_by: Iterable[ModuleType]) -> None:
-        code = digest(*(Path(one.__file__ or "").read_bytes() for one in made_by))
+    def __init__(self, name: str, kind: Any, code: str) -> None:
         self._path = paths.state() / "remembered" / f"{name}-{code[:12]}"
         self._new = False
         # What this process has read, wherever from, it and its forks need not read again.

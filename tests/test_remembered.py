@@ -14,7 +14,7 @@ from harness.matching.known import Known
 from harness.matching.states import Finding, State
 from harness.registry import catalogue
 from harness.registry.schema import Toggle
-from harness.remembered import Remembered, digest
+from harness.remembered import Remembered, code_of, digest
 from harness.syntax.scopes import ModuleSource
 
 TOGGLE = """\
@@ -40,14 +40,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def code(text: str) -> ModuleType:
-    """A module of that text."""
-    module = ModuleType("code")
-    module.__file__ = str(paths.workspace() / "code.py")
-    Path(module.__file__).write_text(text)
-    return module
-
-
 def kept() -> list[Path]:
     return sorted((paths.state() / "remembered").iterdir())
 
@@ -57,13 +49,23 @@ def test_the_borders_of_what_it_was_made_of_count() -> None:
     assert digest("ab", "c") == digest(b"ab", "c")
 
 
+def test_code_is_what_its_files_and_versions_say(home: Path) -> None:
+    module = ModuleType("code")
+    module.__file__ = str(home / "code.py")
+    said = []
+    for text, version in (("one", "1"), ("two", "1"), ("two", "2"), ("two", "2")):
+        (home / "code.py").write_text(text)
+        said.append(code_of(module, versions=[version]))
+    assert (len(set(said)), said[2]) == (3, said[3])
+
+
 def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
-    first: Remembered[int] = Remembered("n", int, [code("one")])
+    first: Remembered[int] = Remembered("n", int, "one")
     first.put("key", 3)
     first.keep()
     remembered._HELD.clear()
-    assert Remembered("n", int, [code("one")]).get("key") == 3
-    second: Remembered[int] = Remembered("n", int, [code("two")])
+    assert Remembered("n", int, "one").get("key") == 3
+    second: Remembered[int] = Remembered("n", int, "two")
     assert second.get("key") is None
     second.put("key", 4)
     second.keep()
@@ -72,17 +74,17 @@ def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"\xff\x00", b"\x81\xa3key\xa4text"])
 def test_a_file_that_says_nothing_of_use_costs_time_alone(said: bytes) -> None:
-    one: Remembered[int] = Remembered("n", int, [])
+    one: Remembered[int] = Remembered("n", int, "")
     one.put("key", 3)
     one.keep()
     kept()[0].write_bytes(said)
     remembered._HELD.clear()
-    assert Remembered("n", int, []).get("key") is None
+    assert Remembered("n", int, "").get("key") is None
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone() -> None:
     (paths.state() / "remembered").write_text("a file, where a folder should be")
-    one: Remembered[int] = Remembered("n", int, [])
+    one: Remembered[int] = Remembered("n", int, "")
     one.put("key", 3)
     one.keep()
     assert one.get("key") == 3
@@ -90,7 +92,7 @@ def test_a_folder_that_cannot_be_written_costs_time_alone() -> None:
 
 def test_nothing_is_left_where_nothing_was_run() -> None:
     paths.state().rmdir()
-    one: Remembered[int] = Remembered("n", int, [])
+    one: Remembered[int] = Remembered("n", int, "")
     one.put("key", 3)
     one.keep()
     assert not paths.state().exists()
@@ -141,7 +143,7 @@ def test_a_state_is_found_again_once_the_source_says_something_else(
 
     def state(expression: str) -> State:
         texts = Texts(f"def f(a):\n    return {expression}\n")
-        (found,) = Known("n", find).find(toggles, texts)
+        (found,) = Known("n", find, "").find(toggles, texts)
         return found.state
 
     assert (state("a + 1"), state("a - 1")) == (State.FIXED, State.BUGGY)

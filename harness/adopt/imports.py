@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 
 from harness.adopt.tokens import IN, LINE, OUT, Lost, Token, key, lines, tokens
 from harness.releases.sources import SourceTree
@@ -30,15 +31,32 @@ def inside(
 
 
 def without(fixed: Sequence[Token], buggy: Sequence[Token]) -> list[Token]:
-    """The fixed tokens without imports of its own: each release is asked anew what it needs."""
+    """The fixed tokens without imports of its own: each release is asked anew what it needs.
+
+    One that binds a name which the buggy tokens import, too, from elsewhere, is the fix itself.
+    """
     kept = {key(buggy[a:b]) for a, b in lines(buggy)}
+    known = {name for line in kept for name in _bound(line)}
     result: list[Token] = []
     for a, b in lines(fixed):
         line = fixed[a:b]
         code = [token for token in line if token.text not in (IN, OUT)]
-        own = code and code[0].text in ("import", "from") and key(line) not in kept
+        own = key(line) not in kept and known.isdisjoint(names := _bound(key(code))) and names
         result += [token for token in line if token.text in (IN, OUT)] if own else line
     return result
+
+
+def _bound(line: Sequence[str]) -> set[str]:
+    """The names that a line brings, if it is an import."""
+    code = [text for text in line if text not in (LINE, IN, OUT)]
+    if not code or code[0] not in ("import", "from"):
+        return set()
+    try:
+        [node] = ast.parse(" ".join(code)).body
+    except SyntaxError:
+        return set()
+    assert isinstance(node, ast.Import | ast.ImportFrom)
+    return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
 
 
 def _body(made: Sequence[Token]) -> int:
@@ -76,5 +94,27 @@ def _has(tree: SourceTree, there: ModuleSource, module: str, name: str) -> bool:
     source = tree.read(module)
     if source is None:
         return False
-    own = not name or re.search(rf"^(\w.*\b)?{re.escape(name)}\b", source.text, re.MULTILINE)
-    return bool(own) or tree.read(f"{module}.{name}") is not None
+    return not name or name in _defined(source.text) or tree.read(f"{module}.{name}") is not None
+
+
+@lru_cache(maxsize=256)
+def _defined(text: str) -> set[str]:
+    """The names that a module has once it is imported, as far as its text tells."""
+    found: set[str] = set()
+    waiting: list[ast.stmt] = list(ast.parse(text).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+            waiting += [one for part in getattr(node, "handlers", ()) for one in part.body]
+        else:
+            found |= {
+                one.id
+                for one in ast.walk(node)
+                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            }
+    return found

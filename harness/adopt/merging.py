@@ -11,6 +11,7 @@ import keyword
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from harness.adopt.tokens import LINE, Lost, Token, key, lines
 
@@ -121,7 +122,7 @@ def carry(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token
     several places.
     """
     onto = align(before, there)
-    result = list(there)
+    cuts: list[tuple[int, int, list[Token]]] = []
     loose = False
     renamed: dict[str, str] = {}
     made: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
@@ -151,11 +152,17 @@ def carry(before: Sequence[Token], after: Sequence[Token], there: Sequence[Token
             continue
         if not new and _times(gone, before, i1) < _times(found, there, k1):
             raise Twice("what the edit takes out stands there twice: one alone may do nothing")
-        result[k1:k2] = new
+        cuts.append((k1, k2, new))
         made.add(what)
     for what, errors in lost.items():
         if what not in made:
             raise errors[0]
+    result = list(there)
+    cuts.sort(key=lambda cut: cut[:2])
+    if any(end > start for (_, end, _), (start, _, _) in pairwise(cuts)):
+        raise Lost("two parts of the edit meet in one place")
+    for k1, k2, new in reversed(cuts):
+        result[k1:k2] = new
     if key(result) == key(there):
         raise Lost("the edit changes nothing there")
     same = sum(1 for at in onto.to if at is not None)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ _REALS = frozenset(
 _NUMBERS = re.compile(r"stride|bytes|offset|_cap$")  # whatever else stands in the name
 _SHORT = ("i8", "u8", "i16", "fp8e4nv")  # nothing is counted in these
 _TURNS = 4  # of a loop that is unrolled as often as nobody says
+ONE_WORD, FEW_TURNS = "one of its words", "a few turns"  # where a kernel is not read whole
 _SMALLEST_LARGE = 2**31
 
 
@@ -62,6 +64,12 @@ class Uses(ast.NodeVisitor):
         self.counted: set[str] = set()  # pointers to what is changed atomically
         self.unrolled: set[str] = set()  # constants that say how often a loop is unrolled
         self.required: dict[str, Any] = {}  # what the kernel's text asks of a constant
+        self.words: dict[str, str] = {}  # the first of those that a constant is compared with
+        self._read = Counter(
+            one.id
+            for one in ast.walk(node)
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+        )
         self._parameters = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
         self._assigned: dict[str, list[ast.expr]] = {}
         self._addresses: list[ast.expr] = []
@@ -92,19 +100,21 @@ class Uses(ast.NodeVisitor):
             self.absent.add(node.left.id)
         words = [one.value for one in against if isinstance(one.value, str)]
         if isinstance(node.left, ast.Name) and words:
-            self.required.setdefault(node.left.id, words[0])
+            self.words.setdefault(node.left.id, words[0])
         self.generic_visit(node)
 
-    def _asserted(self, node: ast.AST) -> None:
-        """A number that a kernel insists on."""
-        for one in ast.walk(node):
-            match one:
-                case ast.Compare(
-                    left=ast.Name(id=name),
-                    ops=[ast.Eq()],
-                    comparators=[ast.Constant(value=int(value))],
-                ):
-                    self.required.setdefault(name, value)
+    def _asserted(self, node: ast.expr) -> None:
+        """A number or a word that a kernel insists on, and nothing else."""
+        match node:
+            case ast.BoolOp(op=ast.And(), values=both):
+                for one in both:
+                    self._asserted(one)
+            case ast.Compare(
+                left=ast.Name(id=name),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value=int() | str() as value)],
+            ):
+                self.required.setdefault(name, value)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = ast.unparse(node.func).rpartition(".")[2]
@@ -114,11 +124,9 @@ class Uses(ast.NodeVisitor):
             if name.startswith("atomic_"):
                 self.counted.add(self._base(node.args[0]) or "")
         elif name == "static_range":
+            # What counts something else besides would be another number there, too.
             self.unrolled |= {
-                one.id
-                for bound in node.args
-                for one in ast.walk(bound)
-                if isinstance(one, ast.Name)
+                one.id for one in node.args if isinstance(one, ast.Name) and self._read[one.id] == 1
             }
         elif name == "static_assert":
             self._asserted(node.args[0])
@@ -152,8 +160,10 @@ class Uses(ast.NodeVisitor):
                 self.indices.add(self._base(value) or "")
             if name in uses.counted:
                 self.counted.add(self._base(value) or "")
-            if name in uses.unrolled and isinstance(value, ast.Name):
+            if name in uses.unrolled and isinstance(value, ast.Name) and self._read[value.id] == 1:
                 self.unrolled.add(value.id)
+            if name in uses.words and isinstance(value, ast.Name):
+                self.words.setdefault(value.id, uses.words[name])
             if name in uses.absent and isinstance(value, ast.Name):
                 self.absent.add(value.id)
             if name in uses.required and isinstance(value, ast.Name):
@@ -196,6 +206,15 @@ class Uses(ast.NodeVisitor):
             elif isinstance(inner, ast.Name) and depth:
                 for value in self._assigned.get(inner.id, ()):
                     yield from self._followed(value, depth - 1)
+
+
+def unread(made: Sequence[Parameter]) -> set[str]:
+    """What of a kernel is not read with these: nothing there is safe by it."""
+    return {
+        f"it is read with {one.name} = {one.value!r} alone"
+        for one in made
+        if one.source in (ONE_WORD, FEW_TURNS)
+    }
 
 
 _KNOWN: dict[str, Uses] = {}
@@ -243,8 +262,10 @@ def parameters(
             if given.kind != "constant" and source in ("name", "both", "host"):
                 if name in uses.required:
                     value, source = uses.required[name], "its use"
-                elif name in uses.unrolled and type(value) is int:
-                    value = min(value, _TURNS)
+                elif name in uses.words:
+                    value, source = uses.words[name], ONE_WORD
+                elif name in uses.unrolled and type(value) is int and value > _TURNS:
+                    value, source = _TURNS, FEW_TURNS
             made.append(Parameter(name, "constexpr", value, source=source))
         elif pointer and given.kind != "constant":
             kind, source = _pointee(name, given, limits, name in uses.indices)

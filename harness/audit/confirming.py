@@ -91,7 +91,7 @@ def _confirmed(run: _Run, finding: Finding, at: Mapping[str, int]) -> Finding:
     last = ""
     while draws and slow < patience:
         told, status = _forked(run, finding, at, draws)
-        run.compiling = 0
+        run.compiling = 0 if told else run.compiling
         last = next((one for one in reversed(told) if isinstance(one, str) and one), last)
         if told and isinstance(told[-1], int):
             shown = draws[len(told) - 1]

@@ -93,7 +93,7 @@ def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
                 continue
             found.cases.append((loaded, case))
             wraps, why = examined(case, kernel.module)
-            found.reasons |= why
+            found.reasons |= why | arguments.unread(made)
             new = [one for one in wraps if _nearer(one[0], found.findings)]
             for finding in confirming.confirmed(loaded, case, new):
                 found.findings[finding.at] = finding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -81,14 +82,13 @@ class Commands:
                     running[os.pidfd_open(pid)] = (index, job, pid, file)
                 for handle in select.select(list(running), [], [])[0]:
                     index, job, pid, file = running.pop(handle)
-                    os.close(handle)
-                    os.waitpid(pid, 0)
+                    _gone(handle, pid)
                     yield index, self._trial(job, file)
         finally:
             for handle, (_, _, pid, _) in running.items():
-                os.close(handle)
-                os.kill(pid, signal.SIGTERM)  # it ends what it looks after
-                os.waitpid(pid, 0)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGTERM)  # it ends what it looks after
+                _gone(handle, pid)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -178,6 +178,13 @@ class Commands:
         words += ["--enable", ",".join(enable)] if enable else []
         words += [word for folder in self.folders for word in ("--toggles", str(folder))]
         return f"cd {shlex.quote(str(self.cwd))} && {shlex.join([*words, '--', *self.words])}"
+
+
+def _gone(handle: int, pid: int) -> None:
+    """Wait for the end of a process, unless somebody has done so."""
+    os.close(handle)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def by_direction(job: Job) -> tuple[list[str], list[str]]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import processes
+from harness.stops import STOPS
 
 LOOK = 0.1
 GRACE = 3.0  # seconds for a server to end by itself
@@ -30,12 +31,18 @@ _wanted_by = 0  # the process that waits for the outcome
 def start(file: Path) -> int:
     """Begin a run, in a fork; gives its pid."""
     parent = os.getpid()
+    # Until it has its own, the fork must not take the search's way to stop.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     code = 1
     try:
         os.setsid()
+        for one in STOPS:
+            signal.signal(one, _stop)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         main(file, parent)
         code = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.cli import options
 from harness.errors import NotReady
-from harness.matching.known import Known
+from harness.matching.known import FOUND_BY, Known
 from harness.matching.states import State, find
 from harness.releases import having, managed, upstream
 from harness.releases.sources import SourceTree
@@ -29,7 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     tree = tree_or_none(arguments.release, fetch=arguments.release is not None)
     states: dict[str, State | None] = dict.fromkeys(toggle.id for toggle in toggles)
     if tree:
-        states |= {f.toggle.id: f.state for f in Known("states", find).find(toggles, tree)}
+        states |= {
+            f.toggle.id: f.state for f in Known("states", find, FOUND_BY).find(toggles, tree)
+        }
     own = upstream.registered(tree) if tree else []
     known = [release.name for release in managed.all_releases()]
     proven = recorded.proofs(known)

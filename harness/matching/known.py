@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Generic, TypeVar
 
-import ast_grep_py
 import msgspec
+import packaging
 
 from harness.matching import states
 from harness.matching.states import Finding, State
+from harness.registry import schema
 from harness.registry.schema import Toggle
-from harness.remembered import Remembered, digest
+from harness.remembered import Remembered, code_of, digest
 from harness.syntax import patterns, scopes
 from harness.syntax.scopes import Sources
 
+FOUND_BY = code_of(
+    *(states, patterns, scopes, schema), versions=(packaging.__version__, patterns.MATCHER)
+)
 Read = TypeVar("Read", bound=Sources)
 
 
@@ -33,11 +36,10 @@ class Known(Generic[Read]):
         self,
         name: str,
         find: Callable[[Toggle, Read], Finding],
-        found_by: Iterable[ModuleType] = (),
+        code: str,
     ) -> None:
-        by = (states, patterns, scopes, ast_grep_py, *found_by)
         self._find = find
-        self._told: Remembered[Told] = Remembered(name, Told, by)
+        self._told: Remembered[Told] = Remembered(name, Told, code)
 
     def find(self, toggles: Iterable[Toggle], sources: Read) -> list[Finding]:
         found = [self._one(toggle, sources) for toggle in toggles]

@@ -8,6 +8,7 @@ processes one pays for it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -172,9 +173,16 @@ def _key(request: dict[str, Any]) -> str:
     seen = [json.dumps(request, sort_keys=True)]
     for folder in [paths.toggles(), *map(Path, request["folders"])]:
         seen += [f"{p} {p.read_bytes()!r}" for p in sorted(folder.glob("*.yaml"))]
-    for package in ("registry", "matching", "patching", "releases"):
-        seen += [str(_signature(p)) for p in sorted((paths.PACKAGE / package).glob("*.py"))]
+    seen += engine()
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:24]
+
+
+@functools.cache
+def engine() -> list[str]:
+    """The code that makes plans, as it was when it was first asked for."""
+    packages = ("registry", "matching", "patching", "releases")
+    files = (file for name in packages for file in sorted((paths.PACKAGE / name).glob("*.py")))
+    return [str(_signature(file)) for file in files]
 
 
 def _signature(path: Path) -> list[Any]:

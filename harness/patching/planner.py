@@ -18,6 +18,8 @@ from harness.registry.catalogue import Catalogue
 from harness.releases import upstream
 from harness.releases.sources import FolderTree, SourceTree
 
+boot.engine()  # the one that is imported here: a plan of today's is no plan of tomorrow's
+
 
 def choices(
     toggles: Catalogue, revert: list[str], enable: list[str], tree: SourceTree

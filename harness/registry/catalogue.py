@@ -8,16 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from harness import paths
+import msgspec
+import packaging
+import yaml
+
+from harness import lined_yaml, paths
 from harness.errors import UnfixError, UnknownToggle
 from harness.registry import files as reading
 from harness.registry import schema
 from harness.registry.files import read_toggle
 from harness.registry.schema import Target, Toggle
-from harness.remembered import Remembered, digest
+from harness.remembered import Remembered, code_of, digest
 from harness.syntax import patterns, scopes
 
-READ_BY = (reading, schema, patterns, scopes)
+READ_BY = code_of(
+    *(reading, lined_yaml, schema, patterns, scopes),
+    versions=(yaml.__version__, msgspec.__version__, packaging.__version__, patterns.MATCHER),
+)
 
 
 class Catalogue:

@@ -6,16 +6,20 @@ nodes, so a run is matched as neighbouring siblings that agree on their metavari
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+import ast_grep_py
 from ast_grep_py import SgNode, SgRoot
 
 from harness.errors import UnfixError
 
+# Which ast-grep it is: its version is not said where it is imported.
+MATCHER = "{0.st_size} {0.st_mtime_ns}".format(os.stat(ast_grep_py.ast_grep_py.__file__))
 METAVARIABLE = re.compile(r"\$\$\$([A-Z_][A-Z0-9_]*)|\$([A-Z_][A-Z0-9_]*)")
 ANONYMOUS = re.compile(r"\$\$\$(?![A-Z])|\$_|\$\$\$_")
 # What ast-grep itself puts in the place of '$', which no Python identifier may hold.

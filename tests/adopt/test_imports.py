@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from followed import trees
 
-from harness.adopt import adopting
+from harness.adopt import adopting, imports
 from harness.adopt.anchoring import Anchor
+from harness.adopt.tokens import key, tokens
 from harness.errors import UnfixError
 from harness.matching.states import State
 from harness.registry import catalogue
@@ -60,3 +61,10 @@ def test_a_kernel_imports_nothing() -> None:
             "cur_head = ceil_align(tl.program_id(1), 1)",
             "from sglang.srt.utils.common import ceil_align",
         )
+
+
+def test_an_import_from_elsewhere_is_the_fix_itself() -> None:
+    buggy = tokens("def f():\n    from a import g\n    return g()\n", "")
+    fixed = tokens("def f():\n    from b import g\n    from c import h\n    return g(h)\n", "")
+    left = key(imports.without(fixed, buggy))
+    assert ("b" in left, "c" in left) == (True, False)

@@ -108,6 +108,28 @@ def insists(x_ptr, mask_ptr, stride, MODE: tl.constexpr, FOUR: tl.constexpr, TUR
 
 
 @triton.jit
+def in_a_later_turn(x_ptr, stride, TURNS: tl.constexpr):
+    for turn in tl.static_range(TURNS):
+        if turn > 5:
+            tl.store(x_ptr + tl.program_id(0) * stride + turn, 1)
+
+
+@triton.jit
+def turns_that_are_a_stride(x_ptr, TURNS: tl.constexpr):
+    for turn in tl.static_range(TURNS):
+        tl.store(x_ptr + tl.program_id(0) * (TURNS * 4096) + turn, 1)
+
+
+@triton.jit
+def by_its_word(x_ptr, stride, MODE: tl.constexpr):
+    row = tl.program_id(0)
+    if MODE == "narrow":
+        tl.store(x_ptr + row.to(tl.int64) * stride, 1)
+    elif MODE == "wide":
+        tl.store(x_ptr + row * stride, 1)
+
+
+@triton.jit
 def beyond_any_memory(x_ptr, stride):
     row = tl.program_id(0)
     tl.store(x_ptr + row.to(tl.int64) * stride * 4096, 1)
@@ -130,6 +152,9 @@ def launch(
     two_lines[(tokens,)](out, out.stride(0))
     with_assembly[(tokens,)](out, out.stride(0))
     insists[(tokens,)](out, zebras, out.stride(0), mode, x.shape[2], x.shape[1])
+    in_a_later_turn[(tokens,)](out, out.stride(0), x.shape[1])
+    turns_that_are_a_stride[(tokens,)](out, x.shape[1])
+    by_its_word[(tokens,)](out, out.stride(0), mode)
     beyond_any_memory[(tokens,)](out, out.stride(0))
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """

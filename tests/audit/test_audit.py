@@ -91,6 +91,19 @@ def test_what_a_kernel_insists_on_is_what_it_is_given(small: Audit) -> None:
     assert found.confirmed == "confirmed"
 
 
+@pytest.mark.parametrize("name", ["in_a_later_turn", "by_its_word"])
+def test_what_is_not_read_is_not_called_safe(small: Audit, name: str) -> None:
+    """A turn that comes later, a word that is another one."""
+    found = kernel(small, name)
+    assert (found.verdict, found.findings) == (Verdict.UNTOLD, ())
+    assert "it is read with " in found.reasons[0]
+
+
+def test_a_count_that_is_a_stride_is_not_cut(small: Audit) -> None:
+    found = only_finding(small, "turns_that_are_a_stride")
+    assert found.confirmed == "confirmed"
+
+
 def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: Audit) -> None:
     found = kernel(small, "beyond_any_memory")
     assert found.verdict is Verdict.UNTOLD
