@@ -60,11 +60,15 @@ def leave_to_forks() -> None:
     with open(read, "rb") as told:
         text = told.read()
     os.waitpid(pid, 0)
-    if not text:
-        return  # nothing here, as `choose` will say
-    here, known = os.getpid(), [SimpleNamespace(**one) for one in json.loads(text)]
+    here, known = os.getpid(), [SimpleNamespace(**one) for one in json.loads(text or "[]")]
+    if not known:
+        return  # as `choose` will say
     asked: Any = torch.cuda
     properties, current = asked.get_device_properties, asked.current_device
+    bound: Any = torch._C
+    accelerator = (
+        bound._get_accelerator
+    )  # what `torch.get_device_module()` asks, and asks the driver
 
     def get_device_properties(device: Any = None) -> Any:
         if os.getpid() != here:
@@ -72,7 +76,12 @@ def leave_to_forks() -> None:
         return known[torch.device("cuda" if device is None else device).index or 0]
 
     asked.get_device_properties = get_device_properties
+
+    def get_accelerator(*checked: bool) -> Any:
+        return accelerator(*checked) if os.getpid() != here else torch.device("cuda")
+
     asked.current_device = lambda: 0 if os.getpid() == here else current()
+    bound._get_accelerator = get_accelerator
 
 
 def _described(torch: Any) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import gc
 import os
 import sys
 import time
@@ -125,7 +126,7 @@ class Worker(Session[Setting]):
     def _run(self, item: pytest.Item, order: Order) -> values.Side:
         if order.chance is not None:
             again.draw_anew(order.chance)
-        stash = item.config.stash
+        stash, full = item.config.stash, _times_full()
         if order.way is not None:
             stash[sides.LOOK] = again.look(order.way, order.blob)
         try:
@@ -133,7 +134,8 @@ class Worker(Session[Setting]):
         finally:
             if order.way is not None:
                 del stash[sides.LOOK]
-        if side.outcome not in (Outcome.PASSED, Outcome.NA) and _memory_was_full(side):
+        told = "CUDA error: out of memory" in side.headline + side.detail
+        if side.outcome not in (Outcome.PASSED, Outcome.NA) and (told or _times_full() > full):
             side.outcome = Outcome.OUT_OF_MEMORY
             side.headline = f"the memory of the device was full: {side.headline}"
         elif (error := _error_of_the_device()) and side.outcome is not Outcome.FAILED:
@@ -165,6 +167,8 @@ class Worker(Session[Setting]):
                 side.reach = sum(side.ran.values())
                 side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
                 lost = side.outcome is Outcome.CUDA_ERROR or bool(_error_of_the_device())
+                if not lost:
+                    _leave_the_memory()
                 self.came_back(order, side, lost)
                 if lost:
                     return
@@ -234,25 +238,33 @@ def _build(item: pytest.Item) -> None:
         raise RuntimeError(f"{what} could not be taken out again: what comes after it says nothing")
 
 
-def _memory_was_full(side: values.Side) -> bool:
-    """Whether others left a test too little of the device, whatever came of that in the end."""
+def _cuda() -> Any:
+    """torch.cuda, where this process uses it."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return "CUDA error: out of memory" in side.headline + side.detail
-    found: dict[str, int] = torch.cuda.memory_stats()
-    return bool(found.get("num_ooms")) or "CUDA error: out of memory" in side.headline + side.detail
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
+def _times_full() -> int:
+    """How often this process found the device's memory full: others had it, whatever that did."""
+    return int(cuda.memory_stats().get("num_ooms", 0)) if (cuda := _cuda()) is not None else 0
 
 
 def _error_of_the_device() -> str:
     """What a launch of the test left pending; anything but CUDA's own errors goes on up."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if (cuda := _cuda()) is None:
         return ""
     try:
-        torch.cuda.synchronize()
+        cuda.synchronize()
     except RuntimeError as error:
         return str(error).partition("\n")[0]
     return ""
+
+
+def _leave_the_memory() -> None:
+    """What a test had of the device is the next one's, in whichever process."""
+    if (cuda := _cuda()) is not None:
+        gc.collect()
+        cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -124,12 +124,17 @@ CROWDED = """
 import contextlib, os, time
 import pathlib
 HELD = pathlib.Path(os.environ["UNFIX_HOME"], "held")
+lacked = []  # a process counts all its life
 
 def lacks():
+    lacked.append(1)
     cuda = types.SimpleNamespace(
-        is_initialized=lambda: True, synchronize=lambda: None, memory_stats=lambda: {"num_ooms": 1}
+        is_initialized=lambda: True, synchronize=lambda: None, empty_cache=lambda: None,
+        memory_stats=lambda: {"num_ooms": len(lacked)},
     )
-    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda, manual_seed=id)
+    errors = types.SimpleNamespace(CudaError=ArithmeticError, LostDevice=ArithmeticError)
+    sys.modules["harness.checking"] = errors
 
 @contextlib.contextmanager
 def half_of_the_memory():
@@ -169,9 +174,10 @@ def test_takes_more_than_there_is():
 """
 
 
-def test_what_others_left_no_memory_of_a_gpu_is_run_alone(prove: Prove) -> None:
+@pytest.mark.parametrize("forks", [True, False])
+def test_what_others_left_no_memory_of_a_gpu_is_run_alone(prove: Prove, forks: bool) -> None:
     prove.write(CROWD)
-    usable = "device.forks_can_use_it = lambda: True\n"
+    usable = f"device.forks_can_use_it = lambda: {forks}\n"
     prove.write(CONFTEST + usable + CROWDED, "conftest.py", head="")
     (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
     run = json.loads(prove.run("--json", "--device", "auto", "-j", "4").stdout)

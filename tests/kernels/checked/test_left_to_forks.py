@@ -1,0 +1,49 @@
+"""A process whose forks are to use a GPU asks its driver nothing, whatever a release asks torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+import torch
+
+from harness import device
+
+
+def test_a_release_that_asks_for_the_accelerator_leaves_forks_their_gpu() -> None:
+    assert _in_a_fork(_both) == ["torch.cuda", "the driver was asked"]
+
+
+def _both() -> list[str]:
+    def ask_the_driver(*_: bool) -> torch.device:
+        raise RuntimeError("the driver was asked")
+
+    torch._C._get_accelerator = ask_the_driver
+    device._described = lambda _: [{"name": "a GPU"}]
+    device.leave_to_forks()
+    return [_accelerator(), *_in_a_fork(lambda: [_accelerator()])]
+
+
+def _accelerator() -> str:
+    torch.get_device_module.cache_clear()
+    try:
+        return str(torch.get_device_module().__name__)
+    except RuntimeError as error:
+        return str(error)
+
+
+def _in_a_fork(ask: Callable[[], list[str]]) -> list[str]:
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.write(write, json.dumps(ask()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as told:
+        text = told.read()
+    os.waitpid(pid, 0)
+    found: list[str] = json.loads(text or '["it died"]')
+    return found
