@@ -9,11 +9,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_releases import ASKING, VERSION, added, workspace
 
 from harness import paths
+from harness.adopt import trying
+from harness.matching.states import State
 from harness.releases import engines, managed
 from harness.releases.managed import COMPLETE, Release
 
@@ -152,6 +156,19 @@ def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
     done = bare(release, **{ASKING[0]: "27460", engines.VARIABLE: str(other.engine)})
     assert (done.returncode, done.stdout) == (3, "")
     assert f"{other.engine} is no engine that is known" in done.stderr
+
+
+def test_a_toggle_is_tried_with_the_engine_of_who_asks(
+    release: Release, other: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(engines.folder())  # as of a checkout that has only read so far
+    monkeypatch.setenv(engines.VARIABLE, str(paths.PACKAGE))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        trying, "CODE", "import harness, os; print('27460:', os.path.realpath(harness.__file__))"
+    )
+    here: Any = SimpleNamespace(state=State.FIXED)
+    assert trying._asked(release, {"27460": here}) == {"27460": str(paths.PACKAGE / "__init__.py")}
 
 
 def test_a_checkouts_commands_use_its_own_engine_inside_anothers(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
 from harness.adopt.course import Course
 from harness.adopt.following import Known
 from harness.matching.states import State
+from harness.releases import engines
 from harness.releases.managed import Release
 
 LONGEST = 120.0  # seconds; importing SGLang takes ten
@@ -50,9 +52,12 @@ def _asked(release: Release, cells: Mapping[str, Known]) -> dict[str, str]:
         f"{'reverted' if cell.state is State.FIXED else 'enabled'}:{name}"
         for name, cell in cells.items()
     ]
+    environment = dict(os.environ)
+    engines.tell(environment)
+    command = [str(release.python), "-c", CODE, *words]
     try:
         done = subprocess.run(
-            [release.python, "-c", CODE, *words], capture_output=True, text=True, timeout=LONGEST
+            command, capture_output=True, text=True, timeout=LONGEST, env=environment
         )
     except subprocess.TimeoutExpired:
         late = f"its modules did not import within {LONGEST:.0f} seconds"

@@ -17,6 +17,7 @@ from harness.audit.findings import Audited, Finding, Verdict
 from harness.audit.places import sources
 from harness.errors import NotReady
 from harness.kernels.kept import is_kept, kept
+from harness.releases import engines
 from harness.releases.managed import BASE
 
 Say = Callable[[str], None]
@@ -91,6 +92,7 @@ def _made(
         "jobs": jobs,
     }
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    engines.tell(environment)
     log = paths.state() / "audit.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as noise:  # whatever Triton prints of kernels that it refuses
