@@ -42,7 +42,10 @@ def elsewhere(target: Target, tree: SourceTree) -> Iterator[Target]:
 
 def _named(name: str, module: str, tree: SourceTree) -> Iterator[Target]:
     source = tree.read(module)
-    if source is None or not re.search(rf"\b(def|class) {name}\b", source.text):
+    # A plain search first: the name is in few modules, and the other takes ten times as long.
+    if source is None or name not in source.text:
+        return
+    if not re.search(rf"\b(def|class) {name}\b", source.text):
         return
     for qualname in source.definition_names():
         if qualname.rpartition(".")[2] == name:
