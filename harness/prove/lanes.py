@@ -14,8 +14,8 @@ from harness.prove.workers import GuardWorker
 class Lane:
     """A release's workers and its part of the plan.
 
-    A worker that forks runs any number at a time, so there is one. Workers whose forks cannot use
-    the device run one each; a spare one imports meanwhile, for when a test costs a worker.
+    A worker that forks runs any number at a time, so there is one. Workers on a GPU run one each; a
+    spare one imports meanwhile, for when a test costs a worker.
     """
 
     def __init__(self, left: Left, folder: Path) -> None:

@@ -39,6 +39,7 @@ class Session(Generic[Told]):
     """A pytest plugin that takes over where pytest would run the tests."""
 
     items: list[pytest.Item]  # once they are collected
+    forks_alone = True  # what runs on a GPU does so in forks: this process leaves it to them
 
     def __init__(self, setting: Told, line: Line) -> None:
         self.setting = setting
@@ -60,6 +61,7 @@ class Session(Generic[Told]):
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         session.config.pluginmanager.unregister(reporter)
         if not forks:
+            gc.freeze()  # what is imported stays
             gc.enable()
             return
         for ready in _wanted_before(self.items):
@@ -187,7 +189,7 @@ def main(kind: type[Session[Told]], setting: type[Told], words: Sequence[str] = 
     code: int = 0
     try:
         told = msgspec.json.decode(os.environ["UNFIX_WORKER"], type=setting)
-        if told.device != "cpu":
+        if told.device != "cpu" and kind.forks_alone:
             device.leave_to_forks()
         worker = kind(told, line)
         worker.folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """A worker: one process of a release's own Python, which imports SGLang once and runs guards.
 
-Each test runs in a fork of this process. Where forks cannot use the device, since importing the
-release has used it already, the tests run here one after another; one that loses the device, or
+Each test runs in a fork of this process. On a GPU they run here, one after another, since a fork
+would have to start CUDA anew, which takes longer than most of them; one that loses the device, or
 the process, costs this worker and no other test.
 """
 
@@ -38,6 +38,8 @@ from harness.toggles import Toggled
 class Worker(Session[Setting]):
     """One that runs guards, each side of a cell for itself."""
 
+    forks_alone = False
+
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[plugin.SIDES] = tuple(Side(side) for side in self.setting.sides)
         super().pytest_configure(config)
@@ -62,7 +64,7 @@ class Worker(Session[Setting]):
         for key, count in Counter(task.key for task in tasks).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
-        forks = device.forks_can_use_it()
+        forks = device.get() == "cpu"
         self.settle(session, forks)
         seconds = time.time() - self.started
         release = str(live.engine.sources.version)

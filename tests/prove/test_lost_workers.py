@@ -107,17 +107,6 @@ EXPECTED = {
 }
 
 
-def test_a_test_that_loses_the_device_in_a_fork_costs_nothing_else(prove: Prove) -> None:
-    prove.write(GUARDS)
-    usable = "device.forks_can_use_it = lambda: True\n"
-    prove.write(CONFTEST + usable, "conftest.py", head="")
-    (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
-    run = json.loads(prove.run("--json", "--device", "auto", "--limit", "4").stdout)
-    cells = {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}
-    assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
-    assert len(set((prove.root / "workers").read_text().split())) == 1
-
-
 # What tests have of a GPU's memory is held in a file; a test whose share is not there fails in any
 # of the ways in which Hypothesis and a guard may pass that on.
 CROWDED = """
@@ -174,11 +163,9 @@ def test_takes_more_than_there_is():
 """
 
 
-@pytest.mark.parametrize("forks", [True, False])
-def test_what_others_left_no_memory_of_a_gpu_is_run_alone(prove: Prove, forks: bool) -> None:
+def test_what_others_left_no_memory_of_a_gpu_is_run_alone(prove: Prove) -> None:
     prove.write(CROWD)
-    usable = f"device.forks_can_use_it = lambda: {forks}\n"
-    prove.write(CONFTEST + usable + CROWDED, "conftest.py", head="")
+    prove.write(CONFTEST + CROWDED, "conftest.py", head="")
     (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
     run = json.loads(prove.run("--json", "--device", "auto", "-j", "4").stdout)
     found = {cell["guard"].partition("::test_")[2]: cell["verdict"] for cell in run["cells"]}
