@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.checking.memory import Memory, Span
-from harness.checking.telling import Told, place_of
-from harness.checking.violations import OutOfBounds, Violation, Wrapped
+from harness.checking.telling import Told
+from harness.checking.violations import OutOfBounds, Violation
 from harness.compiled import arena, triton_side
 from harness.compiled.launching import Given, Launched
-from harness.compiled.twins import BITS
+from harness.compiled.rewriting import OUTSIDE
+from harness.kernels.graph import bits_of
 from harness.native.lanes import Site
 from harness.native.layout import Report
-from harness.native.wraps import integer_name
 
 
 def violation(record: arena.Told, launched: Launched) -> Violation:
@@ -21,11 +22,6 @@ def violation(record: arena.Told, launched: Launched) -> Violation:
     numbers = [0] * len(Report)
     numbers[Report.SITE], numbers[Report.ADDRESS] = record.site, record.address
     numbers[Report.X], numbers[Report.Y], numbers[Report.Z] = record.program
-    wraps = [
-        site
-        for number, site in enumerate(triton_side.sites(launched.compiled, "wraps"))
-        if record.word >> number % BITS & 1
-    ]
     told = _Told(
         launched.kernel,
         tuple(numbers),
@@ -37,7 +33,29 @@ def violation(record: arena.Told, launched: Launched) -> Violation:
         lambda number: (0, 0, 0, 0),
         launched,
     )
-    return told.wrapped_at(wraps) if wraps else told.first_outside().outside()
+    if not (number := record.word & ~OUTSIDE):
+        return told.first_outside().outside()
+    site = triton_side.sites(launched.compiled, "wraps")[number - 1]
+    return told.wrapped_at(site, *_combined(site, *record.operands))
+
+
+def _combined(site: Site, left: int, right: int) -> tuple[int, int, int]:
+    """What was combined, and what it became: of each as many bits as there were."""
+    signed, element = site.element[0] != "u", site.element.removeprefix("u")
+    bits = bits_of(element)
+    if site.what in ("narrowed", "sum"):
+        left, right = _number(left, 64, signed), 0
+        return left, right, _number(left, bits, signed)
+    left, right = _number(left, bits, signed), _number(right, bits, signed and site.what != "<<")
+    return left, right, _number(_COMBINED[site.what](left, right), bits, signed)
+
+
+_COMBINED = {"+": operator.add, "-": operator.sub, "*": operator.mul, "<<": operator.lshift}
+
+
+def _number(number: int, bits: int, signed: bool) -> int:
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if signed and number >> (bits - 1) else number
 
 
 def _span(given: Given) -> Span:
@@ -61,25 +79,8 @@ class _Told(Told):
 
     def outside(self) -> Violation:
         headline = f"{self.place.kernel} {self.did} {self._where()}"
-        return OutOfBounds(headline, self.place, self._launch())
+        return OutOfBounds(headline, self.place, self._besides())
 
-    def wrapped_at(self, sites: list[Site]) -> Violation:
-        first, *others = sites
-        wrapped = place_of(self.kernel, first.source, self.program)
-        here = self.place
-        details = [
-            f"{first.what} goes beyond {integer_name(first.element)}",
-            f"{self.site.what} through that address at {here.file}:{here.line}  {here.text}",
-        ]
-        if isinstance(self.span, Span):
-            details.append(f"the index that it came to: {self.span.index_of(self.address)}")
-        details += [f"or at {place_of(self.kernel, one.source, self.program)}" for one in others]
-        return Wrapped(
-            f"{wrapped.kernel}: an integer wraps on its way into an address",
-            wrapped,
-            (*details, *self._launch()),
-        )
-
-    def _launch(self) -> tuple[str, ...]:
+    def _besides(self) -> tuple[str, ...]:
         when = (self.launched.when,) if self.launched.when else ()
         return (f"launched with {self.launched}", *when)

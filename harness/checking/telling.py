@@ -179,7 +179,9 @@ class Told:
 
     def wrapped(self) -> Exception:
         number, left, right, result = self.wrap_of(self.numbers[Report.OTHER])
-        site = self.sites[number]
+        return self.wrapped_at(self.sites[number], left, right, result)
+
+    def wrapped_at(self, site: Site, left: int, right: int, result: int) -> Wrapped:
         kind = integer_name(site.element)
         if site.what == "narrowed":
             words = f"{left} narrowed to {kind} became {result}"
@@ -189,14 +191,18 @@ class Told:
             words = f"{left} {site.what} {right} became {result}: more than {kind} holds"
         wrapped = place_of(self.kernel, site.source, self.program)
         here = self.place
-        return Wrapped(
-            f"{wrapped.kernel}: an integer wraps on its way into an address",
-            wrapped,
-            (
-                words,
-                f"{self.site.what} through that address at {here.file}:{here.line}  {here.text}",
-            ),
-        )
+        details = [
+            words,
+            f"{self.site.what} through that address at {here.file}:{here.line}  {here.text}",
+        ]
+        if self.span is not None:
+            details.append(f"which is index {self.span.index_of(self.address)} of {self.span.name}")
+        headline = f"{wrapped.kernel}: an integer wraps on its way into an address"
+        return Wrapped(headline, wrapped, (*details, *self._besides()))
+
+    def _besides(self) -> tuple[str, ...]:
+        """What else there is to say of the launch."""
+        return ()
 
     def assertion(self) -> Exception:
         place = self.place

@@ -25,8 +25,8 @@ _RECORDS_BYTES = SITES * RECORDS * RECORD_BYTES
 _SEEN = 2
 _FIELDS = np.dtype(
     {
-        "names": ["written", "launch", "address", "word", "site", "x", "y", "z"],
-        "formats": ["<u4", "<i8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4"],
+        "names": "written launch address word site x y z left right".split(),
+        "formats": ["<u4", "<i8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", "<i8", "<i8"],
         "offsets": [int(field) for field in Record],
         "itemsize": RECORD_BYTES,
     }
@@ -42,6 +42,7 @@ class Told:
     word: int
     site: int
     program: tuple[int, int, int]
+    operands: tuple[int, int]  # of what wrapped
 
 
 class Arena:
@@ -84,6 +85,7 @@ class Arena:
                     int(record["word"]),
                     int(record["site"]),
                     program,
+                    (int(record["left"]), int(record["right"])),
                 )
             )
             read["written"][tuple(place)] = _SEEN

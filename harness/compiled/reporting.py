@@ -2,7 +2,7 @@
 
 Each thread has its lanes' words (0: all is well) or-ed and passes on. It writes its first bad
 lane down as a record in the host's memory, which is read without stopping the device, and can be
-read when it died.
+read when it died. What an integer was made of that wrapped goes along.
 """
 
 from __future__ import annotations
@@ -36,25 +36,36 @@ class Record(IntEnum):
     X = 32
     Y = 36
     Z = 40
+    LEFT = 48
+    RIGHT = 56
 
 
-def constraints(pack: int) -> str:
-    return ",".join(["=r"] * pack + ["r"] * pack + ["l"] * 3 * pack)
+def constraints(pack: int, wide: int) -> str:
+    return ",".join(["=r"] * pack + ["r"] * pack + ["l"] * (wide + 2) * pack)
 
 
-def assembly(site: int, pack: int) -> str:
-    """For `pack` lanes at once: words, addresses, and as often the table and the launch."""
-    words = [f"${pack + lane}" for lane in range(pack)]
-    addresses = [f"${2 * pack + lane}" for lane in range(pack)]
-    report, launch = f"${3 * pack}", f"${4 * pack}"
-    lines = [".reg .pred bad, skip", ".reg .b32 word, count, here", ".reg .b64 at, to, far"]
-    lines += [f"mov.b32 word, {words[0]}"]
+def assembly(site: int, pack: int, wide: int) -> str:
+    """For `pack` lanes at once: words, `wide` numbers of 64 bits, and as often table and launch.
+
+    The numbers are an address, and what was to be combined where something can have wrapped.
+    """
+    of = [[f"${(1 + number) * pack + lane}" for lane in range(pack)] for number in range(1 + wide)]
+    words, *numbers = of
+    report, launch = f"${(2 + wide) * pack}", f"${(3 + wide) * pack}"
+    names = ("at", "left", "right")[:wide]
+    places = (Record.ADDRESS, Record.LEFT, Record.RIGHT)[:wide]
+    lines = [".reg .pred bad, skip", ".reg .b32 word, count, here"]
+    lines += [f".reg .b64 to, far, {', '.join(names)}", f"mov.b32 word, {words[0]}"]
     lines += [f"or.b32 word, word, {other}" for other in words[1:]]
-    lines += ["setp.eq.b32 skip, word, 0", "@skip bra DONE"]
-    lines += [f"mov.b32 word, {words[-1]}", f"mov.b64 at, {addresses[-1]}"]
-    for word, address in zip(words[-2::-1], addresses[-2::-1], strict=True):
-        lines += [f"setp.ne.b32 bad, {word}, 0", f"selp.b32 word, {word}, word, bad"]
-        lines += [f"selp.b64 at, {address}, at, bad"]
+    lines += ["setp.eq.b32 skip, word, 0", "@skip bra DONE", f"mov.b32 word, {words[-1]}"]
+    lines += [f"mov.b64 {name}, {lanes[-1]}" for name, lanes in zip(names, numbers, strict=True)]
+    for lane in range(pack - 2, -1, -1):
+        lines += [f"setp.ne.b32 bad, {words[lane]}, 0"]
+        lines += [f"selp.b32 word, {words[lane]}, word, bad"]
+        lines += [
+            f"selp.b64 {name}, {lanes[lane]}, {name}, bad"
+            for name, lanes in zip(names, numbers, strict=True)
+        ]
     slot = site % SITES
     lines += [
         f"atom.global.add.u32 count, [{report}+{Block.COUNTS + 4 * slot}], 1",
@@ -65,10 +76,13 @@ def assembly(site: int, pack: int) -> str:
         "add.s64 to, to, far",
         f"add.s64 to, to, {slot * RECORDS * RECORD_BYTES}",
         f"st.volatile.global.u64 [to+{int(Record.LAUNCH)}], {launch}",
-        f"st.volatile.global.u64 [to+{int(Record.ADDRESS)}], at",
         f"st.volatile.global.u32 [to+{int(Record.WORD)}], word",
         f"mov.u32 here, {site}",
         f"st.volatile.global.u32 [to+{int(Record.SITE)}], here",
+    ]
+    lines += [
+        f"st.volatile.global.u64 [to+{int(place)}], {name}"
+        for name, place in zip(names, places, strict=True)
     ]
     for axis, place in zip("xyz", (Record.X, Record.Y, Record.Z), strict=True):
         lines += [f"mov.u32 here, %ctaid.{axis}", f"st.volatile.global.u32 [to+{int(place)}], here"]

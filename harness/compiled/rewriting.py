@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.compiled.building import UGE, Builder
+from harness.compiled.ranges import Ranges
 from harness.compiled.rows import Rows
 from harness.compiled.telling import Teller, Told
-from harness.compiled.twins import SYMBOLS, Part, Parts, Twins
+from harness.compiled.twins import SYMBOLS, Part, Parts, Twin, Twins
 from harness.compiled.vectors import Runs
 from harness.kernels import flow
 from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
 from harness.native.lanes import Site
 
-OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's
+OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's number
 _VECTOR = 16  # bytes that one instruction moves
 _WIDE = Kind("i64")
 # What each access does, and which of its operands is the mask.
@@ -74,7 +75,7 @@ class _Rewriting:
             ends = [end for row in self._rows.of.values() for end in (row.first, row.last)]
             watched = flow.addressing(graph, ends)
         suspects = watched.suspects - self._rows.sure
-        self._twins = Twins(self._code, replace(watched, suspects=suspects))
+        self._twins = Twins(self._code, replace(watched, suspects=suspects), Ranges(graph))
         self._sites: list[Site] = []
         self._unchecked: Counter[str] = Counter()
         report, launch, *extents = graph.parameters[: 2 + pointers]
@@ -91,18 +92,25 @@ class _Rewriting:
         self._ends: dict[int, Value] = {}
         self._limits: dict[tuple[int, int], Value] = {}
         self._entry: list[Operation] = []
+        self._given: dict[str, dict[int, Twin]] = {}  # by block, what jumps to it hand on besides
 
     def rewritten(self) -> Rewritten:
         self._enter()
-        first, *others = map(self._block, self._graph.body.blocks)
+        entry, *targets = self._graph.body.blocks
+        self._given = {block.label: self._handed(block.arguments) for block in targets}
+        first, *others = map(self._block, (entry, *targets))
         first = replace(first, operations=(*self._entry, *first.operations))
-        blocks = (first, *others)
+        blocks = (first, *map(self._taking, others))
         return Rewritten(
             replace(self._graph, body=Region(blocks)),
             tuple(self._sites),
             tuple(self._wrap_site(operation) for operation in self._twins.wraps),
             dict(self._unchecked),
         )
+
+    def _taking(self, block: Block) -> Block:
+        more = _values(self._given[block.label])
+        return replace(block, arguments=(*block.arguments, *more))
 
     def _wrap_site(self, operation: Operation) -> Site:
         signed = self._twins.signed(operation.result)
@@ -140,6 +148,8 @@ class _Rewriting:
                 self._while(operation)
             elif operation.name == "scf.if":
                 self._branch(operation)
+            elif operation.name in ("cf.br", "cf.cond_br"):
+                self._jump(operation)
             else:
                 code.operations.append(operation)
                 self._twins.follow(operation)
@@ -158,7 +168,7 @@ class _Rewriting:
             twins.of(value) if inside in twins else ()
             for inside, value in zip(own, given, strict=True)
         ]
-        carried: dict[int, Value] = {}  # by place, what stands for all turns so far
+        carried: dict[int, Twin] = {}  # by place, what stands for all turns so far
         first: set[int] = set()  # places at which a turn may leave what was there before
         while True:
             for place, inside in enumerate(own):
@@ -168,9 +178,10 @@ class _Rewriting:
                 block = self._block(body)
             left = [twins.of(value) for value in block.operations[-1].operands]
             grown = {
-                place: self._code.value(kind)
+                place: self._twins.fresh(shape)
                 for place, inside in enumerate(own)
-                if (kind := self._room(inside, left[place], before[place], carried.get(place)))
+                if (shape := self._room(inside, left[place], before[place], carried.get(place)))
+                is not None
             }
             if not grown:
                 break
@@ -181,46 +192,47 @@ class _Rewriting:
             carried |= grown
             del self._sites[at[0] :], twins.wraps[at[1] :]
             self._unchecked = at[2]
-        words = tuple(
-            twins.sure(given[place]) if place in first else self._code.constant(0, word.kind)
-            for place, word in carried.items()
+        begun = tuple(
+            twins.handed(twins.of(given[place]) if place in first else (), twin.word.kind.shape)
+            for place, twin in carried.items()
         )
         loop, block = self._teller.keeping(operation, block, later)
-        block = replace(block, arguments=(*block.arguments, *carried.values()))
-        made = self._put(loop, (*loop.operands, *words), (block,), carried, before)
+        block = replace(block, arguments=(*block.arguments, *_values(carried)))
+        operands = (*loop.operands, *(value for twin in begun for value in twin))
+        made = self._put(loop, operands, (block,), carried, before)
         kept = loop.results[len(operation.results) :]
         for place, result in enumerate(operation.results):
             twins.put(result, (*before[place], *self._carried_part(made, place, result)))
         self._teller.tell_kept(later, kept)
 
     def _room(
-        self, inside: Value, left: Parts, before: Parts, carried: Value | None
-    ) -> Kind | None:
-        """What a turn needs to hand on what it adds, where it has not got that yet."""
+        self, inside: Value, left: Parts, before: Parts, carried: Twin | None
+    ) -> tuple[int, ...] | None:
+        """The shape in which a turn hands on what it adds, where it has none that will do."""
         if inside not in self._twins:
             return None
         stays = set(before) <= set(left)
         new = set(left) - set(self._twins.of(inside))
         if not new and stays:
             return None
-        kind = _word(inside, flat=stays and all(part.is_scalar for part in new))
-        enough = carried is not None and stays and kind.shape in ((), carried.kind.shape)
-        return None if enough else kind
+        shape = () if stays and all(part.is_scalar for part in new) else inside.kind.shape
+        enough = carried is not None and stays and shape in ((), carried.word.kind.shape)
+        return None if enough else shape
 
     @staticmethod
-    def _carried_part(carried: dict[int, Value], place: int, value: Value) -> tuple[Part, ...]:
+    def _carried_part(carried: dict[int, Twin], place: int, value: Value) -> Parts:
         if place not in carried:
             return ()
-        word = carried[place]
-        if word.kind.shape == value.kind.shape:
-            return (Part(word),)
+        twin = carried[place]
+        if twin.word.kind.shape == value.kind.shape:
+            return (Part(twin),)
         spread = Operation("tt.splat", (), (value,), {}, Source())
-        return (Part(word, (spread,)),)
+        return (Part(twin, (spread,)),)
 
     def _while(self, operation: Operation) -> None:
-        """Both of its halves hand on a word for each number that addresses are made of."""
+        """Both of its halves hand on a twin of each number that addresses are made of."""
         before, after = (region.block for region in operation.regions)
-        given = self._words(before.arguments)
+        given = self._handed(before.arguments)
         # What the first half hands on goes to the second one, and is what the loop makes.
         watched = [
             place
@@ -228,14 +240,14 @@ class _Rewriting:
             if any(value in self._twins for value in both)
         ]
         made, found = (
-            self._words(values, watched) for values in (after.arguments, operation.results)
+            self._handed(values, watched) for values in (after.arguments, operation.results)
         )
         halves = [
-            replace(block, arguments=(*block.arguments, *words.values()))
-            for block, words in ((before, given), (after, made))
+            replace(block, arguments=(*block.arguments, *_values(twins)))
+            for block, twins in ((before, given), (after, made))
         ]
         first, second = map(self._at_once, halves)
-        words = tuple(self._twins.sure(operation.operands[place]) for place in given)
+        begun = {place: self._sure(operation.operands[place]) for place in given}
         regions = [
             Region((self._handing_over(first, made, first=1),)),
             Region((self._handing_over(second, given),)),
@@ -243,40 +255,56 @@ class _Rewriting:
         self._code.operations.append(
             replace(
                 operation,
-                operands=(*operation.operands, *words),
-                results=(*operation.results, *found.values()),
+                operands=(*operation.operands, *_values(begun)),
+                results=(*operation.results, *_values(found)),
                 regions=tuple(regions),
             )
         )
 
-    def _words(self, values: Sequence[Value], places: Sequence[int] = ()) -> dict[int, Value]:
-        """By place, a word for each of these, or for all that may be made of what wrapped."""
+    def _handed(self, values: Sequence[Value], places: Sequence[int] = ()) -> dict[int, Twin]:
+        """By place, a twin of each of these, or of all that may be made of what wrapped."""
         chosen = places or [place for place, value in enumerate(values) if value in self._twins]
-        words = {place: self._code.value(values[place].kind.of("i32")) for place in chosen}
-        for place, word in words.items():
-            self._twins.put(values[place], (Part(word),))
-        return words
+        handed = {place: self._twins.fresh(values[place].kind.shape) for place in chosen}
+        for place, twin in handed.items():
+            self._twins.put(values[place], (Part(twin),))
+        return handed
+
+    def _sure(self, value: Value) -> Twin:
+        return self._twins.handed(self._twins.of(value), value.kind.shape)
 
     def _branch(self, operation: Operation) -> None:
         blocks = [self._at_once(region.block) for region in operation.regions if region.blocks]
-        carried: dict[int, Value] = {}
+        carried: dict[int, Twin] = {}
         for place, result in enumerate(operation.results):
             parts = [self._twins.of(block.operations[-1].operands[place]) for block in blocks]
             if result in self._twins and any(parts):
                 flat = all(part.is_scalar for some in parts for part in some)
-                carried[place] = self._code.value(_word(result, flat))
+                carried[place] = self._twins.fresh(() if flat else result.kind.shape)
         made = self._put(operation, operation.operands, blocks, carried)
         for place, result in enumerate(operation.results):
             self._twins.put(result, self._carried_part(made, place, result))
+
+    def _jump(self, operation: Operation) -> None:
+        """Another block is handed the twins of what it is handed."""
+        ways = []
+        for label, values in flow.successors(operation):
+            handed = {place: self._sure(values[place]) for place in self._given[label]}
+            ways.append((*values, *_values(handed)))
+        condition = operation.operands[:1] if operation.name == "cf.cond_br" else ()
+        made = (*condition, *(value for way in ways for value in way))
+        sizes = ", ".join(map(str, [1, *map(len, ways)]))
+        more = {"operandSegmentSizes": f"array<i32: {sizes}>"} if condition else {}
+        attributes = {**operation.attributes, **more}
+        self._code.operations.append(replace(operation, operands=made, attributes=attributes))
 
     def _put(
         self,
         operation: Operation,
         operands: tuple[Value, ...],
         blocks: Sequence[Block],
-        carried: dict[int, Value],
+        carried: dict[int, Twin],
         known: Sequence[Parts] = (),
-    ) -> dict[int, Value]:
+    ) -> dict[int, Twin]:
         """The operation over these blocks, each of which hands its twins over; what it makes.
 
         `known`: by place, what need not be handed over.
@@ -284,28 +312,28 @@ class _Rewriting:
         ended = [self._handing_over(block, carried, known) for block in blocks]
         regions = [Region((block,)) for block in ended]
         regions += [Region(()) for _ in operation.regions[len(regions) :]]
-        made = {place: self._code.value(word.kind) for place, word in carried.items()}
+        made = {place: self._twins.fresh(twin.word.kind.shape) for place, twin in carried.items()}
         self._code.operations.append(
             replace(
                 operation,
                 operands=operands,
-                results=(*operation.results, *made.values()),
+                results=(*operation.results, *_values(made)),
                 regions=tuple(regions),
             )
         )
         return made
 
     def _handing_over(
-        self, block: Block, carried: dict[int, Value], known: Sequence[Parts] = (), first: int = 0
+        self, block: Block, carried: dict[int, Twin], known: Sequence[Parts] = (), first: int = 0
     ) -> Block:
         """`first`: which of the last operation's operands is the first to be handed on."""
         *before, last = block.operations
-        more = []
+        more: list[Value] = []
         with self._code.at(before):
-            for place, word in carried.items():
+            for place, twin in carried.items():
                 parts = self._twins.of(last.operands[first + place])
                 new = [part for part in parts if not known or part not in known[place]]
-                more.append(self._twins.word(new, word.kind))
+                more += self._twins.handed(new, twin.word.kind.shape)
         ended = replace(last, operands=(*last.operands, *more))
         return replace(block, operations=(*before, ended))
 
@@ -322,30 +350,44 @@ class _Rewriting:
             self._unchecked["its pointer came from no one argument"] += 1
         row = self._rows.of.get(operation)
         here, on = (pointer, mask) if row is None else (row.first, row.on)
-        watched = (pointer,) if row is None else (row.first, row.last)
-        word = self._twins.united(*watched)
+        twin = self._twins.united(here)
+        last = self._twins.united(row.last, but=here) if row else None
         bounds = "bounds" in self._checks and origin is not None
-        if word is None and not bounds:
+        if twin is None and last is None and not bounds:
             code.operations.append(operation)
             return
-        zero = code.constant(0, here.kind.of("i32"))
-        if word is not None and on is not None:
-            word = code.chosen(on, word, zero)
-        address = code.emit("tt.ptr_to_int", (here,), here.kind.of("i64"))
+        address = far = code.emit("tt.ptr_to_int", (here,), here.kind.of("i64"))
+        if row is not None and last is not None:
+            twin, far = self._of_either(twin, address, last, row.last)
+        word, *operands = (None,) if twin is None else self._twins.told(twin, on)
         bad = None
         if bounds:
             assert origin is not None
             bad = self._outside(address, origin, _size(operation), row.count if row else 1)
             bad = bad if on is None else code.binary("andi", on, bad)
-            outside = code.chosen(bad, code.constant(OUTSIDE, zero.kind), zero)
+            kind = here.kind.of("i32")
+            outside = code.chosen(bad, code.constant(OUTSIDE, kind), code.constant(0, kind))
             word = outside if word is None else code.binary("ori", word, outside)
         assert word is not None
         own = None if origin is None else list(self._extents).index(origin)
         self._sites.append(Site(verb, pointer.kind.pointee, operation.source, own))
-        self._teller.tell(Told(len(self._sites) - 1, word, address, operation.source))
+        site = len(self._sites) - 1
+        self._teller.tell(Told(site, operation.source, word, far, tuple(operands)))
         if bad is not None and place is not None:
             operation = _masked(operation, place, self._narrowed(pointer, mask, bad))
         code.operations.append(operation)
+
+    def _of_either(
+        self, twin: Twin | None, address: Value, last: Twin, end: Value
+    ) -> tuple[Twin, Value]:
+        """Of a row: its first lane's twin, or its last one's, and where that lane is."""
+        code = self._code
+        there = code.emit("tt.ptr_to_int", (end,), address.kind)
+        found = code.chosen(self._twins.holds(last), there, address)
+        if twin is None:
+            return last, found
+        found = code.chosen(self._twins.holds(twin), address, found)
+        return self._twins.either(twin, last), found
 
     def _outside(self, address: Value, origin: int, size: int, count: int | Value) -> Value:
         """Where so many elements from there on are not all inside of the argument."""
@@ -407,8 +449,8 @@ def _masked(operation: Operation, place: int, mask: Value) -> Operation:
     return replace(operation, operands=operands, attributes=attributes)
 
 
-def _word(value: Value, flat: bool) -> Kind:
-    return Kind("i32") if flat else value.kind.of("i32")
+def _values(twins: dict[int, Twin]) -> tuple[Value, ...]:
+    return tuple(value for twin in twins.values() for value in twin)
 
 
 def _size(operation: Operation) -> int:

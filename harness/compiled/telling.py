@@ -23,9 +23,17 @@ class Told:
     """What is to be put down of a site, if the word is not 0."""
 
     site: int
+    source: Source
     word: Value
     address: Value
-    source: Source
+    operands: tuple[Value, ...] = ()  # of what wrapped: two, where something can have
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        return self.word, self.address, *self.operands
+
+    def of(self, values: Sequence[Value]) -> Told:
+        return Told(self.site, self.source, values[0], values[1], tuple(values[2:]))
 
 
 class Teller:
@@ -50,15 +58,17 @@ class Teller:
 
     def put_down(self, told: Told) -> None:
         code, shape = self._code, told.address.kind.shape
-        pack = max(1, min(_WIDEST, told.address.kind.lanes // self._threads)) if shape else 1
+        widest = _WIDEST // 2 if told.operands else _WIDEST
+        pack = max(1, min(widest, told.address.kind.lanes // self._threads)) if shape else 1
         both = (code.splat(self._report, shape), code.splat(self._launch, shape))
+        wide = 1 + len(told.operands)
         code.source = told.source
         code.emit(
             "tt.elementwise_inline_asm",
-            (told.word, told.address, *both),
+            (*told.values, *both),
             Kind("i32", shape),
-            asm_string=f'"{assembly(told.site, pack)}"',
-            constraints=f'"{constraints(pack)}"',
+            asm_string=f'"{assembly(told.site, pack, wide)}"',
+            constraints=f'"{constraints(pack, wide)}"',
             packed_element=f"{pack} : i32",
             pure="false",
         )
@@ -68,15 +78,17 @@ class Teller:
     ) -> tuple[Operation, Block]:
         """The loop, and its body, with what it hands on of these: the first word that is not 0."""
         code = self._code
-        now = [value for one in later for value in (one.word, one.address)]
+        now = [value for one in later for value in one.values]
         before = tuple(code.constant(0, value.kind) for value in now)
         inside, after = ([code.value(value.kind) for value in now] for _ in range(2))
         *operations, last = block.operations
         kept: list[Value] = []
         with code.at(operations):
-            for at in range(0, len(now), 2):
+            for one in later:
+                at = len(kept)
                 known = code.compare(NE, inside[at], code.constant(0, inside[at].kind))
-                kept += [code.chosen(known, inside[way], now[way]) for way in (at, at + 1)]
+                ways = range(at, at + len(one.values))
+                kept += [code.chosen(known, inside[way], now[way]) for way in ways]
         return (
             replace(
                 operation,
@@ -92,5 +104,7 @@ class Teller:
 
     def tell_kept(self, later: Sequence[Told], kept: Sequence[Value]) -> None:
         """Behind the loop."""
-        for told, word, address in zip(later, kept[::2], kept[1::2], strict=True):
-            self.put_down(replace(told, word=word, address=address))
+        for told in later:
+            many = len(told.values)
+            self.put_down(told.of(kept[:many]))
+            kept = kept[many:]

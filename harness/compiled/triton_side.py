@@ -106,12 +106,16 @@ def checked(module: Any, metadata: dict[str, Any], pointers: int, checks: Sequen
     except (rewriting.CannotInstrument, parsing.Unreadable) as error:
         metadata[KEY] = {"refused": str(error)}
         return _parsed(text.replace("generic = 1 : i32", ""), context)
-    metadata[KEY] = {
+    metadata[KEY] = told_of(found)
+    return _parsed(printing.printed(found.graph), context)
+
+
+def told_of(found: rewriting.Rewritten) -> dict[str, Any]:
+    return {
         "sites": [_as_data(site) for site in found.sites],
         "wraps": [_as_data(site) for site in found.wraps],
         "unchecked": found.unchecked,
     }
-    return _parsed(printing.printed(found.graph), context)
 
 
 def _parsed(text: str, context: Any) -> Any:

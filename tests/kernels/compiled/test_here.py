@@ -1,13 +1,16 @@
 """Kernels with checks in, run on this machine: they tell what is wrong, and of nothing else.
 
-The CPU's executor runs the rewritten graph; what a GPU's assembly puts down is or-ed into a tensor
-here. It finds nothing to refuse in it: what would be outside was taken out.
+The CPU's executor runs the rewritten graph; what a GPU's assembly puts down is stored into a tensor
+here, and told in the words of `on_gpu`. It finds nothing to refuse in it: what would be outside was
+taken out.
 """
 
 from __future__ import annotations
 
+import operator
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +18,15 @@ import torch
 import triton
 import triton.language as tl
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from harness import kernels
+from harness.checking import OutOfBounds, Violation, Wrapped, on_gpu
 from harness.checking import launching as here
 from harness.checking.launches import Launches
 from harness.checking.memory import Memory
-from harness.compiled import CHECKS, launching, rewriting, triton_side
+from harness.compiled import CHECKS, arena, launching, rewriting, triton_side
+from harness.compiled.building import NE
 from harness.compiled.reporting import SITES
 from harness.compiled.telling import Teller
 from harness.kernels import flow
@@ -30,7 +36,7 @@ from harness.native import programs
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
 import tiles
-from test_rewriting import product, reset, stepped, while_it_lasts
+from test_rewriting import in_branches, product, reset, stepped, while_it_lasts
 
 
 @triton.jit
@@ -53,18 +59,38 @@ def programs_made(folder: str, key: str, make: Any) -> Any:
     return make()
 
 
+@triton.jit
+def at_sum(target, row, stride):
+    tl.store(target + (row + stride) // 2, 1)
+
+
+@triton.jit
+def at_difference(target, row, stride):
+    tl.store(target + (row - stride) // 2, 1)
+
+
+@triton.jit
+def at_shifted(target, row, stride):
+    tl.store(target + (row << stride), 1)
+
+
 def put_down(teller: Any, told: Any) -> None:
     code = teller._code
-    at = code.binary("addi", teller._report, code.constant(4 * told.site, Kind("i64")))
-    pointer = code.emit("tt.int_to_ptr", (at,), Kind("ptr<i32>"))
-    code.emit(
-        "tt.atomic_rmw",
-        (code.splat(pointer, told.word.kind.shape), told.word),
-        told.word.kind,
-        atomic_rmw_op="2 : i32",
-        sem="4 : i32",
-        scope="1 : i32",
-    )
+    shape = told.word.kind.shape
+    on = code.compare(NE, told.word, code.constant(0, told.word.kind))
+    word = code.extended(told.word, "i64", signed=True)
+    for place, value in enumerate((word, *told.values[1:])):
+        number = code.constant(32 * told.site + 8 * place, Kind("i64"))
+        at = code.binary("addi", teller._report, number)
+        pointer = code.splat(code.emit("tt.int_to_ptr", (at,), Kind("ptr<i64>")), shape)
+        code.emit(
+            "tt.atomic_rmw",
+            (pointer, value, on),
+            value.kind,
+            atomic_rmw_op="10 : i32",  # exchange
+            sem="4 : i32",
+            scope="1 : i32",
+        )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,20 +101,35 @@ def without_a_gpu() -> Any:
         yield
 
 
-def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
-    """Whether an access was outside, and whether an integer had wrapped."""
-    pointers, _ = launching.flattened(kernel, args, named)
+def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
+    """What a launch of one program puts down, as it is told; a site's last lane."""
+    pointers, scalars = launching.flattened(kernel, args, named)
     twin = _twin(kernel, len(pointers))
-    words = torch.zeros(SITES, dtype=torch.int32)
-    whole = words.data_ptr(), 1, *(pointer.reach for pointer in pointers), *args
+    records = torch.zeros((SITES, 4), dtype=torch.int64)
+    whole = records.data_ptr(), 1, *(pointer.reach for pointer in pointers), *args
     graph = kernels.read(twin, whole, named)
-    checked = rewriting.rewritten(graph, len(pointers), 128, CHECKS).graph
+    checked = rewriting.rewritten(graph, len(pointers), 128, CHECKS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(here.kernels, "graph_of", lambda *bound: checked)
+        patch.setattr(here.kernels, "graph_of", lambda *bound: checked.graph)
         patch.setattr(flow, "addressing", lambda graph: flow.Addressing({}, frozenset()))
         with here.Session(Memory(), Launches(), exact=False, trusting=True) as session:
             session.launch(twin, whole, (1,), named)
-    return bool((words < 0).any()), bool((words & ~rewriting.OUTSIDE).any())
+    launched = launching.Launched(kernel.fn.__name__, pointers, scalars, False, "")
+    launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
+    setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))
+    return [
+        on_gpu.violation(
+            arena.Told(1, address, word & 0xFFFFFFFF, site, (0, 0, 0), (left, right)), launched
+        )
+        for site, (word, address, left, right) in enumerate(records.tolist())
+        if word
+    ]
+
+
+def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
+    """Whether an access was outside, and whether an integer had wrapped."""
+    found = violations(kernel, *args, **named)
+    return tuple(any(isinstance(one, kind) for one in found) for kind in (OutOfBounds, Wrapped))  # type: ignore[return-value]
 
 
 _twins: dict[Any, Any] = {}
@@ -131,7 +172,7 @@ def halves(count: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("kernel", "args", "named", "expected"),
     [
-        (known.at_product, (numbers(4), 3, 1 << 30), {}, (True, True)),
+        (known.at_product, (numbers(4), 3, 1 << 30), {}, (False, True)),
         (known.masked_product, (numbers(4), 3, 1 << 30), {}, (False, False)),
         (known.wide_product, (numbers(4), 3, 0), {}, (False, False)),
         (known.counted_outside, (numbers(3), 3), {}, (True, False)),
@@ -141,7 +182,7 @@ def halves(count: int) -> torch.Tensor:
         (reset, (numbers(64), numbers(64), 5, 1 << 30), {"BLOCK": 64}, (False, False)),
         (while_it_lasts, (numbers(8), numbers(8), 8, 2), {}, (True, False)),
         (while_it_grows, (numbers(8), 1 << 28, 5), {}, (True, False)),
-        (while_it_grows, (numbers(8), 1 << 28, 9), {}, (True, True)),
+        (while_it_grows, (numbers(8), 1 << 28, 9), {}, (False, True)),
         (while_it_grows, (numbers(8), 0, 9), {}, (False, False)),
         (
             known.summed,
@@ -165,7 +206,7 @@ def halves(count: int) -> torch.Tensor:
             of_sums,
             (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32), 4),
             {"N": 4},
-            (True, True),
+            (False, True),
         ),
         (product, (halves(4096), halves(4096), halves(4096), 64), {"BLOCK": 64}, (False, False)),
         (product, (halves(4096), halves(4096), halves(4096), 128), {"BLOCK": 64}, (True, False)),
@@ -175,3 +216,65 @@ def test_what_a_kernel_does_is_told(
     kernel: Any, args: Any, named: Any, expected: tuple[bool, bool]
 ) -> None:
     assert told(kernel, *args, **named) == expected
+
+
+WIDE = 1 << 63
+
+
+def wraps(number: int, bits: int) -> bool:
+    return not -(1 << (bits - 1)) <= number < 1 << (bits - 1)
+
+
+NUMBERS = st.integers(-WIDE, WIDE - 1)
+SMALL = st.integers(-(1 << 31), (1 << 31) - 1)
+COMBINING = [
+    (known.at_product, "*", operator.mul),
+    (at_sum, "+", operator.add),
+    (at_difference, "-", operator.sub),
+    (at_shifted, "<<", operator.lshift),
+]
+
+
+@pytest.mark.parametrize(("kernel", "symbol", "combined"), COMBINING)
+@settings(deadline=None)
+@given(row=SMALL | NUMBERS, stride=SMALL | NUMBERS)
+@example(row=-WIDE, stride=-1)
+@example(row=3 << 40, stride=3 << 40)
+@example(row=1 << 16, stride=1 << 16)
+def test_what_wrapped_is_told_with_its_numbers(
+    kernel: Any, symbol: str, combined: Any, row: int, stride: int
+) -> None:
+    if symbol == "<<":
+        stride %= 31
+    bits = 64 if wraps(row, 32) or wraps(stride, 32) else 32
+    true = combined(row, stride)
+    found = [one for one in violations(kernel, numbers(4), row, stride) if isinstance(one, Wrapped)]
+    assert bool(found) == wraps(true, bits)
+    if found:
+        became = (true + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+        assert found[0].details[0] == (
+            f"{row} {symbol} {stride} became {became}: more than int{bits} holds"
+        )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "named", "words"),
+    [
+        (known.narrowed, (numbers(4), torch.tensor([3 << 31])), {}, "6442450944 narrowed to int32"),
+        (
+            known.summed,
+            (numbers(8), torch.full((8,), 1 << 30, dtype=torch.int32)),
+            {"N": 8},
+            "a sum of 8589934592 became 0 in int32",
+        ),
+        (in_branches, (numbers(4), 3, 1 << 30, 1), {}, "3 * 1073741824 became -1073741824"),
+        (in_branches, (numbers(4), 3, 1 << 30, 2), {}, None),
+        (in_branches, (numbers(4), 3, 1 << 30, 0), {}, None),
+        (in_branches, (numbers(4), 1 << 20, 1 << 20, 1), {}, "1048576 * 1048576 became 0"),
+    ],
+)
+def test_what_wrapped_elsewhere_is_told_with_its_numbers(
+    kernel: Any, args: Any, named: Any, words: str | None
+) -> None:
+    found = [one for one in violations(kernel, *args, **named) if isinstance(one, Wrapped)]
+    assert [one.details[0].startswith(words or "") for one in found] == [True] * bool(words)

@@ -93,6 +93,23 @@ def promised(source, target, stride, ROWS: tl.constexpr, BYTES: tl.constexpr):
     tl.store(target + row[:, None] * stride + at[None, :], values)
 
 
+@triton.jit
+def at_sums(target, rows, stride, N: tl.constexpr):
+    at = tl.load(rows + tl.arange(0, N)) * stride
+    tl.store(target + tl.sum(at, 0), 1)
+    tl.store(target + tl.cumsum(at, 0), 1)
+
+
+@triton.jit
+def in_branches(target, row, stride, which):
+    at = row
+    if which == 0:
+        return
+    if which == 1:
+        at = row * stride
+    tl.store(target + at, 1, mask=which != 3)
+
+
 def halves(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.float16)
 
@@ -179,6 +196,23 @@ def test_loops_hand_on_what_wrapped(kernel: Any, args: Any, wraps: int) -> None:
     made = compiled(kernel, *args, **({"BLOCK": 64} if kernel is not while_it_lasts else {}))
     assert len(triton_side.sites(made, "wraps")) == wraps
     assert made.asm["ptx"].count("atom.global.add") >= 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "named", "wraps"),
+    [
+        (known.at_product, (numbers(4), 1 << 40, 5), {}, ["*"]),
+        (in_branches, (numbers(4), 3, 5, 1), {}, ["*"]),
+        (at_sums, (numbers(4), numbers(8), 3), {"N": 8}, ["*", "sum", "sum"]),
+    ],
+)
+def test_triton_compiles_what_follows_a_number(
+    kernel: Any, args: Any, named: Any, wraps: list[str]
+) -> None:
+    made = compiled(kernel, *args, **named)
+    assert "refused" not in made.metadata.unfix
+    assert [site.what for site in triton_side.sites(made, "wraps")] == wraps
+    assert made.asm["ptx"].count("+48], left") >= 1
 
 
 def test_loads_are_as_wide_and_as_early_as_without() -> None:

@@ -42,6 +42,10 @@ def numbers(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.int32, device="cuda")
 
 
+def wrapped32(number: int) -> int:
+    return (number + 2**31) % 2**32 - 2**31
+
+
 def test_a_right_kernel_leaves_its_result_where_it_belongs() -> None:
     both = torch.zeros(48, dtype=torch.int32, device="cuda")
     with check() as held:
@@ -126,7 +130,9 @@ def test_a_wrap_is_told_where_it_reaches_an_address(
         check(),
     ):
         kernel[(1,)](numbers(4), row, stride)
-    assert "* goes beyond int32" in str(caught.value)
+    assert f"{row} * {stride} became {wrapped32(row * stride)}: more than int32 holds" in str(
+        caught.value
+    )
     assert "kernels_to_check.py:" in str(caught.value)
 
 
