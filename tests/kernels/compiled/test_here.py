@@ -77,20 +77,24 @@ def at_shifted(target, row, stride):
 def put_down(teller: Any, told: Any) -> None:
     code = teller._code
     shape = told.word.kind.shape
-    on = code.compare(NE, told.word, code.constant(0, told.word.kind))
-    word = code.extended(told.word, "i64", signed=True)
-    for place, value in enumerate((word, *told.values[1:])):
-        number = code.constant(32 * told.site + 8 * place, Kind("i64"))
-        at = code.binary("addi", teller._report, number)
-        pointer = code.splat(code.emit("tt.int_to_ptr", (at,), Kind("ptr<i64>")), shape)
-        code.emit(
-            "tt.atomic_rmw",
-            (pointer, value, on),
-            value.kind,
-            atomic_rmw_op="10 : i32",  # exchange
-            sem="4 : i32",
-            scope="1 : i32",
-        )
+    word = code.extended(told.word, "i64", signed=False)
+    none = code.constant(0, word.kind)
+    number = code.binary("andi", word, code.constant(~rewriting.OUTSIDE, word.kind))
+    wraps, outside = code.compare(NE, number, none), code.compare(NE, word, none)
+    outside = code.chosen(wraps, code.constant(0, outside.kind), outside)
+    for on, row in ((wraps, 2 * told.site), (outside, 2 * told.site + 1)):
+        for place, value in enumerate((word, *told.values[1:])):
+            offset = code.constant(32 * row + 8 * place, Kind("i64"))
+            at = code.binary("addi", teller._report, offset)
+            pointer = code.splat(code.emit("tt.int_to_ptr", (at,), Kind("ptr<i64>")), shape)
+            code.emit(
+                "tt.atomic_rmw",
+                (pointer, value, on),
+                value.kind,
+                atomic_rmw_op="10 : i32",  # exchange
+                sem="4 : i32",
+                scope="1 : i32",
+            )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -102,10 +106,11 @@ def without_a_gpu() -> Any:
 
 
 def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
-    """What a launch of one program puts down, as it is told; a site's last lane."""
+    """What a launch of one program puts down, as it is told: a site's last wrap, its last access
+    outside."""
     pointers, scalars = launching.flattened(kernel, args, named)
     twin = _twin(kernel, len(pointers))
-    records = torch.zeros((SITES, 4), dtype=torch.int64)
+    records = torch.zeros((2 * SITES, 4), dtype=torch.int64)
     whole = records.data_ptr(), 1, *(pointer.reach for pointer in pointers), *args
     graph = kernels.read(twin, whole, named)
     checked = rewriting.rewritten(graph, len(pointers), 128, CHECKS)
@@ -118,10 +123,8 @@ def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
     launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
     setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))
     return [
-        on_gpu.violation(
-            arena.Told(1, address, word & 0xFFFFFFFF, site, (0, 0, 0), (left, right)), launched
-        )
-        for site, (word, address, left, right) in enumerate(records.tolist())
+        on_gpu.violation(arena.Told(1, address, word, row // 2, (0, 0, 0), (left, right)), launched)
+        for row, (word, address, left, right) in enumerate(records.tolist())
         if word
     ]
 
@@ -206,7 +209,7 @@ def halves(count: int) -> torch.Tensor:
             of_sums,
             (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32), 4),
             {"N": 4},
-            (False, True),
+            (True, True),
         ),
         (product, (halves(4096), halves(4096), halves(4096), 64), {"BLOCK": 64}, (False, False)),
         (product, (halves(4096), halves(4096), halves(4096), 128), {"BLOCK": 64}, (True, False)),
