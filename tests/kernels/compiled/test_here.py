@@ -270,10 +270,10 @@ def test_what_wrapped_is_told_with_its_numbers(
             {"N": 8},
             "a sum of 8589934592 became 0 in int32",
         ),
-        (in_branches, (numbers(4), 3, 1 << 30, 1), {}, "3 * 1073741824 became -1073741824"),
-        (in_branches, (numbers(4), 3, 1 << 30, 2), {}, None),
-        (in_branches, (numbers(4), 3, 1 << 30, 0), {}, None),
-        (in_branches, (numbers(4), 1 << 20, 1 << 20, 1), {}, "1048576 * 1048576 became 0"),
+        (in_branches, (numbers(4), 3, 1 << 30, 4), {}, "3 * 1073741824 became -1073741824"),
+        (in_branches, (numbers(4), 3, 1 << 30, 3), {}, None),
+        (in_branches, (numbers(4), 3, 1 << 30, 5), {}, None),
+        (in_branches, (numbers(4), 1 << 20, 1 << 20, 4), {}, "1048576 * 1048576 became 0"),
     ],
 )
 def test_what_wrapped_elsewhere_is_told_with_its_numbers(

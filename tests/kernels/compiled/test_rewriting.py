@@ -102,12 +102,13 @@ def at_sums(target, rows, stride, N: tl.constexpr):
 
 @triton.jit
 def in_branches(target, row, stride, which):
-    at = row
-    if which == 0:
-        return
-    if which == 1:
+    if which > 3:
         at = row * stride
-    tl.store(target + at, 1, mask=which != 3)
+        if which > 4:
+            return
+    else:
+        at = row
+    tl.store(target + at, 1)
 
 
 def halves(count: int) -> torch.Tensor:
@@ -202,7 +203,7 @@ def test_loops_hand_on_what_wrapped(kernel: Any, args: Any, wraps: int) -> None:
     ("kernel", "args", "named", "wraps"),
     [
         (known.at_product, (numbers(4), 1 << 40, 5), {}, ["*"]),
-        (in_branches, (numbers(4), 3, 5, 1), {}, ["*"]),
+        (in_branches, (numbers(4), 3, 5, 4), {}, ["*"]),
         (at_sums, (numbers(4), numbers(8), 3), {"N": 8}, ["*", "sum", "sum"]),
     ],
 )
