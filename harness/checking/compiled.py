@@ -22,6 +22,7 @@ from harness.checking.launches import Launch, whole_grid
 from harness.checking.memory import POISON, Index
 from harness.checking.violations import CannotFollow, LostDevice, Violation
 from harness.checking.zones import Guarded, moved
+from harness.compiled.known import KNOWN
 from harness.compiled.launching import REPORTS, Launcher
 from harness.patching import kernels as patching
 
@@ -58,7 +59,7 @@ class CompiledCheck(Check):
         self._refuse_unwritten(chosen & empty, chosen)
 
     def knows(self, tensor: torch.Tensor, name: str) -> None:
-        """Addresses in tables are not followed here."""
+        KNOWN.meet(tensor, name)
 
     @contextlib.contextmanager
     def _jit_launches(self) -> Any:
@@ -114,7 +115,8 @@ class CompiledCheck(Check):
         """Wait for the device, and raise what kernels have put down."""
         torch.cuda.synchronize()
         before = len(self.launches.refused)
-        self.launches.refused += [on_gpu.violation(*one) for one in REPORTS.told()]
+        told = (on_gpu.violation(*one) for one in REPORTS.told())
+        self.launches.refused += [one for one in told if one is not None]
         if self.launches.refused[before:]:
             REPORTS.forget()
             raise self.launches.refused[before]

@@ -10,6 +10,7 @@ from harness.checking.memory import Memory, Span
 from harness.checking.telling import Told
 from harness.checking.violations import OutOfBounds, Violation
 from harness.compiled import arena, triton_side
+from harness.compiled.known import KNOWN
 from harness.compiled.launching import Given, Launched
 from harness.compiled.rewriting import OUTSIDE
 from harness.kernels.graph import bits_of
@@ -17,26 +18,53 @@ from harness.native.lanes import Site
 from harness.native.layout import Report
 
 
-def violation(record: arena.Told, launched: Launched) -> Violation:
-    """A record of this launch as an error; a wrap before what came of it."""
+def violation(record: arena.Told, launched: Launched) -> Violation | None:
+    """A record of this launch as an error; a wrap before what came of it.
+
+    None where it was told of a table that was out of date: what lies there has been freed since.
+    """
     numbers = [0] * len(Report)
     numbers[Report.SITE], numbers[Report.ADDRESS] = record.site, record.address
     numbers[Report.X], numbers[Report.Y], numbers[Report.Z] = record.program
+    sites = triton_side.sites(launched.compiled, "sites")
+    spans = list(map(_span, launched.pointers))
+    number = record.word & ~OUTSIDE
+    if sites[record.site].argument is None and not number:
+        span = _pointed_into(record, spans)
+        if span is None or span.start <= record.address < span.end:
+            return None
+        sites[record.site] = replace(sites[record.site], argument=len(spans))
+        spans.append(span)
     told = _Told(
         launched.kernel,
         tuple(numbers),
-        tuple(triton_side.sites(launched.compiled, "sites")),
-        tuple(map(_span, launched.pointers)),
+        tuple(sites),
+        tuple(spans),
         None,
         Memory(),
         lambda number: (number, 0, 0),
         lambda number: (0, 0, 0, 0),
         launched,
     )
-    if not (number := record.word & ~OUTSIDE):
+    if not number:
         return told.first_outside().outside()
     site = triton_side.sites(launched.compiled, "wraps")[number - 1]
     return told.wrapped_at(site, *_combined(site, *record.operands))
+
+
+def _pointed_into(record: arena.Told, spans: list[Span]) -> Span | None:
+    """What a pointer was in that came from no one argument: another one, or what is known."""
+    start, size = record.operands
+    for span in spans:
+        if (span.start, span.end - span.start + 1) == (start, size):
+            return span
+    found = KNOWN.starting_at(start)
+    if found is None or found.size + 1 != size:
+        return None
+    storage: Any = None
+    return Span(
+        found.name, found.start, found.end, found.itemsize, found.shape, found.kind, storage
+    )
 
 
 def _combined(site: Site, left: int, right: int) -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from harness.compiled.known import KNOWN
 from harness.compiled.reporting import (
     BLOCK_BYTES,
     RECORD_BYTES,
@@ -42,7 +43,7 @@ class Told:
     word: int
     site: int
     program: tuple[int, int, int]
-    operands: tuple[int, int]  # of what wrapped
+    operands: tuple[int, int]  # of what wrapped, or where the pointer's memory is and its size + 1
 
 
 class Arena:
@@ -54,6 +55,9 @@ class Arena:
         blocks = np.zeros((KERNELS, BLOCK_BYTES // 8), dtype=np.int64)
         blocks[:, 0] = self._records.data_ptr() + np.arange(KERNELS) * _RECORDS_BYTES
         blocks[:, 1] = self._bell.data_ptr()
+        self._memory = torch.from_numpy(KNOWN.table()).to(f"cuda:{device}")
+        blocks[:, 2] = self._memory.data_ptr()
+        self._shown = 0  # how many changes of what is known of memory
         self._blank = torch.from_numpy(blocks)
         self._blocks = self._blank.to(f"cuda:{device}")
         self._rung = self._bell.numpy()
@@ -66,6 +70,12 @@ class Arena:
             return None
         self._taken += 1
         return int(self._blocks.data_ptr()) + (self._taken - 1) * BLOCK_BYTES
+
+    def show_memory(self) -> None:
+        """Put on the device what is known of memory, in front of what is launched next."""
+        if self._shown != KNOWN.changes:
+            self._shown = KNOWN.changes
+            self._memory.copy_(torch.from_numpy(KNOWN.table()), non_blocking=True)
 
     def rings(self) -> bool:
         return bool(self._rung[0])

@@ -17,6 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from harness.compiled import CHECKS, triton_side
 from harness.compiled.arena import Arena, Told
+from harness.compiled.known import KNOWN, follow
 from harness.patching import kernels as patching
 
 _KEPT = "checked by unfix"  # beside the compiled kernels: whoever sets those aside takes it along
@@ -62,6 +63,7 @@ class Tally:
     launches: int = 0
     refused: str = ""
     unchecked: dict[str, int] = field(default_factory=dict)
+    looks_up: bool = True  # what is known of memory, for all that is known of the kernel
 
 
 class Reports:
@@ -79,6 +81,10 @@ class Reports:
                 return None
             self._arenas[device] = Arena(device)
         return self._arenas[device].block()
+
+    def show_memory(self, device: int) -> None:
+        if not torch.cuda.is_current_stream_capturing():  # a graph reads what is there by then
+            self._arenas[device].show_memory()
 
     def remember(self, note: Launched) -> int:
         number = next(self._numbers)
@@ -120,18 +126,23 @@ class Launcher:
         self._whole = whole_storages
         self.tally: dict[str, Tally] = {}
         self._before: Any = None
+        self._heard: Any = None
 
     def start(self) -> None:
         triton_side.prepare()
+        self._heard = follow()
         launcher = self
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-            return launcher.run(kernel, args, grid, warmup, options)
+            with KNOWN.deaf():
+                return launcher.run(kernel, args, grid, warmup, options)
 
         self._before = patching.running(JITFunction, run)
 
     def stop(self) -> None:
         patching.running(JITFunction, self._before)
+        if self._heard is not None:
+            torch.Tensor.data_ptr = self._heard
 
     def refuses(self, name: str) -> str:
         """Why a kernel of this name runs without checks; nothing where it is not so."""
@@ -158,6 +169,8 @@ class Launcher:
         if made is None:
             return plain()
         twin, block = made
+        if tally.looks_up:
+            REPORTS.show_memory(torch.cuda.current_device())
         note = Launched(name, pointers, scalars, capturing, self._when())
         number = REPORTS.remember(note)
         extents = (pointer.reach for pointer in pointers)
@@ -180,6 +193,7 @@ class Launcher:
         else:
             tally.refused = found.get("refused", "")
             tally.unchecked = found.get("unchecked", {})
+            tally.looks_up = found.get("looks_up", False)
         return note.compiled
 
     def _twin(self, kernel: Any, pointers: int, tally: Tally) -> tuple[Any, int] | None:

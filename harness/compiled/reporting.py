@@ -19,7 +19,8 @@ class Block(IntEnum):
 
     RECORDS = 0
     BELL = 8
-    COUNTS = 16
+    MEMORY = 16  # where the table is of what is known of memory
+    COUNTS = 24
 
 
 BLOCK_BYTES = Block.COUNTS + 4 * SITES

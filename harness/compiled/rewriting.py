@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.compiled.building import UGE, Builder
+from harness.compiled.building import NE, Builder
 from harness.compiled.ranges import Ranges
+from harness.compiled.reaches import Reach, Reaches
 from harness.compiled.rows import Rows
 from harness.compiled.telling import Teller, Told
 from harness.compiled.twins import SYMBOLS, Part, Parts, Twin, Twins
@@ -25,7 +26,6 @@ from harness.native.lanes import Site
 
 OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's number
 _VECTOR = 16  # bytes that one instruction moves
-_WIDE = Kind("i64")
 # What each access does, and which of its operands is the mask.
 _ACCESSES = {
     "tt.load": ("read", 1),
@@ -46,6 +46,7 @@ class Rewritten:
     sites: tuple[Site, ...]
     wraps: tuple[Site, ...]
     unchecked: dict[str, int]  # accesses without a check, by the reason
+    looks_up: bool  # what is known of memory
 
 
 def rewritten(graph: Graph, pointers: int, threads: int, checks: Sequence[str]) -> Rewritten:
@@ -69,7 +70,6 @@ class _Rewriting:
             graph, self._code, self._runs, {name: mask for name, (_, mask) in _ACCESSES.items()}
         )
         self._graph = graph = self._rows.graph
-        self._origins = flow.origins(graph)
         watched = flow.Addressing({}, frozenset())
         if "wraps" in checks:
             ends = [end for row in self._rows.of.values() for end in (row.first, row.last)]
@@ -87,25 +87,24 @@ class _Rewriting:
         ]
         if len(own) != pointers:
             raise CannotInstrument(f"{len(own)} pointers and {pointers} extents")
-        self._extents = dict(zip(own, extents, strict=True))
-        self._bases: dict[int, Value] = {}
-        self._ends: dict[int, Value] = {}
-        self._limits: dict[tuple[int, int], Value] = {}
-        self._entry: list[Operation] = []
+        self._places = {place: number for number, place in enumerate(own)}
+        held = dict(zip(own, extents, strict=True))
+        self._reaches = Reaches(graph, self._code, held, report)
+        self._unsteady: set[Value] = set()  # what loops hand on and is not always in one place
         self._given: dict[str, dict[int, Twin]] = {}  # by block, what jumps to it hand on besides
 
     def rewritten(self) -> Rewritten:
-        self._enter()
         entry, *targets = self._graph.body.blocks
         self._given = {block.label: self._handed(block.arguments) for block in targets}
         first, *others = map(self._block, (entry, *targets))
-        first = replace(first, operations=(*self._entry, *first.operations))
+        first = replace(first, operations=(*self._reaches.entry, *first.operations))
         blocks = (first, *map(self._taking, others))
         return Rewritten(
             replace(self._graph, body=Region(blocks)),
             tuple(self._sites),
             tuple(self._wrap_site(operation) for operation in self._twins.wraps),
             dict(self._unchecked),
+            self._reaches.looks_up,
         )
 
     def _taking(self, block: Block) -> Block:
@@ -116,22 +115,6 @@ class _Rewriting:
         signed = self._twins.signed(operation.result)
         element = operation.result.kind.element
         return Site(SYMBOLS[operation.name], element if signed else f"u{element}", operation.source)
-
-    def _enter(self) -> None:
-        """What every check needs, once: where each argument starts, and one byte past its end."""
-        code = self._code
-        used = {
-            origin
-            for operation in self._graph.operations()
-            if operation.name in _ACCESSES
-            and (origin := self._origins[operation.operands[0]]) is not None
-        }
-        with code.at(self._entry):
-            for place in sorted(used):
-                pointer = self._graph.parameters[place]
-                self._bases[place] = code.emit("tt.ptr_to_int", (pointer,), _WIDE)
-                one = code.constant(1, _WIDE)
-                self._ends[place] = code.binary("addi", self._extents[place], one)
 
     # The walk
 
@@ -153,6 +136,7 @@ class _Rewriting:
             else:
                 code.operations.append(operation)
                 self._twins.follow(operation)
+                self._reaches.follow(operation)
         made, code.operations = code.operations, outer
         return Block(block.label, block.arguments, tuple(made))
 
@@ -172,6 +156,8 @@ class _Rewriting:
         first: set[int] = set()  # places at which a turn may leave what was there before
         while True:
             for place, inside in enumerate(own):
+                if inside not in self._unsteady:
+                    self._reaches.put(inside, self._reaches.of(given[place]))
                 twins.put(inside, (*before[place], *self._carried_part(carried, place, inside)))
             at = len(self._sites), len(twins.wraps), self._unchecked.copy()
             with self._teller.waiting(in_loop=True) as later:
@@ -183,7 +169,8 @@ class _Rewriting:
                 if (shape := self._room(inside, left[place], before[place], carried.get(place)))
                 is not None
             }
-            if not grown:
+            unsteady = self._moved(own, block)
+            if not grown and not unsteady:
                 break
             for place in grown:
                 if not set(before[place]) <= set(left[place]):
@@ -196,6 +183,8 @@ class _Rewriting:
             twins.handed(twins.of(given[place]) if place in first else (), twin.word.kind.shape)
             for place, twin in carried.items()
         )
+        for inside, result in zip(own, operation.results, strict=True):
+            self._reaches.put(result, self._reaches.of(inside))
         loop, block = self._teller.keeping(operation, block, later)
         block = replace(block, arguments=(*block.arguments, *_values(carried)))
         operands = (*loop.operands, *(value for twin in begun for value in twin))
@@ -204,6 +193,18 @@ class _Rewriting:
         for place, result in enumerate(operation.results):
             twins.put(result, (*before[place], *self._carried_part(made, place, result)))
         self._teller.tell_kept(later, kept)
+
+    def _moved(self, own: Sequence[Value], block: Block) -> bool:
+        """Whether a turn hands on a pointer into something else than it was handed, once more."""
+        moved = [
+            inside
+            for inside, value in zip(own, block.operations[-1].operands, strict=True)
+            if (reach := self._reaches.of(inside)) is not None and reach != self._reaches.of(value)
+        ]
+        for inside in moved:
+            self._reaches.put(inside, None)
+        self._unsteady.update(moved)
+        return bool(moved)
 
     def _room(
         self, inside: Value, left: Parts, before: Parts, carried: Twin | None
@@ -282,6 +283,9 @@ class _Rewriting:
                 carried[place] = self._twins.fresh(() if flat else result.kind.shape)
         made = self._put(operation, operation.operands, blocks, carried)
         for place, result in enumerate(operation.results):
+            ways = [self._reaches.of(block.operations[-1].operands[place]) for block in blocks]
+            if all(way is not None and way.everywhere for way in ways):
+                self._reaches.put(result, self._reaches.chosen(operation.operands[0], *ways))
             self._twins.put(result, self._carried_part(made, place, result))
 
     def _jump(self, operation: Operation) -> None:
@@ -345,14 +349,14 @@ class _Rewriting:
         mask = None
         if place is not None and len(operation.operands) > place:
             mask = operation.operands[place]
-        origin = self._origins[pointer]
-        if origin is None:
-            self._unchecked["its pointer came from no one argument"] += 1
         row = self._rows.of.get(operation)
         here, on = (pointer, mask) if row is None else (row.first, row.on)
         twin = self._twins.united(here)
         last = self._twins.united(row.last, but=here) if row else None
-        bounds = "bounds" in self._checks and origin is not None
+        reach = self._reaches.of(here)
+        if reach is None:
+            self._unchecked["nobody knows what its pointer points into"] += 1
+        bounds = "bounds" in self._checks and reach is not None
         if twin is None and last is None and not bounds:
             code.operations.append(operation)
             return
@@ -361,21 +365,34 @@ class _Rewriting:
             twin, far = self._of_either(twin, address, last, row.last)
         word, *operands = (None,) if twin is None else self._twins.told(twin, on)
         bad = None
-        if bounds:
-            assert origin is not None
-            bad = self._outside(address, origin, _size(operation), row.count if row else 1)
+        if reach is not None and bounds:
+            bad = self._reaches.outside(reach, address, _size(operation), row.count if row else 1)
             bad = bad if on is None else code.binary("andi", on, bad)
             kind = here.kind.of("i32")
             outside = code.chosen(bad, code.constant(OUTSIDE, kind), code.constant(0, kind))
+            if self._reaches.origins[here] is None:
+                operands = self._which(word, operands, reach, here.kind.shape)
             word = outside if word is None else code.binary("ori", word, outside)
         assert word is not None
-        own = None if origin is None else list(self._extents).index(origin)
+        origin = self._reaches.origins[here]
+        own = None if origin is None else self._places[origin]
         self._sites.append(Site(verb, pointer.kind.pointee, operation.source, own))
         site = len(self._sites) - 1
         self._teller.tell(Told(site, operation.source, word, far, tuple(operands)))
-        if bad is not None and place is not None:
+        if reach is not None and reach.sure and bad is not None and place is not None:
             operation = _masked(operation, place, self._narrowed(pointer, mask, bad))
         code.operations.append(operation)
+
+    def _which(
+        self, word: Value | None, operands: Sequence[Value], reach: Reach, shape: tuple[int, ...]
+    ) -> list[Value]:
+        """What a report says besides: of a wrap its numbers, else what the pointer lies in."""
+        lies = self._reaches.operands(reach, shape)
+        if word is None:
+            return list(lies)
+        wrapped = self._code.compare(NE, word, self._code.constant(0, word.kind))
+        both = zip(operands, lies, strict=True)
+        return [self._code.chosen(wrapped, *one) for one in both]
 
     def _of_either(
         self, twin: Twin | None, address: Value, last: Twin, end: Value
@@ -388,18 +405,6 @@ class _Rewriting:
             return last, found
         found = code.chosen(self._twins.holds(twin), address, found)
         return self._twins.either(twin, last), found
-
-    def _outside(self, address: Value, origin: int, size: int, count: int | Value) -> Value:
-        """Where so many elements from there on are not all inside of the argument."""
-        code, shape = self._code, address.kind.shape
-        far = code.binary("subi", address, code.splat(self._bases[origin], shape))
-        if isinstance(count, int):
-            limit = code.splat(self._limit(origin, count * size), shape)
-        else:
-            reach = code.binary("muli", count, code.constant(size, count.kind))
-            limit = code.binary("subi", code.splat(self._ends[origin], shape), reach)
-            limit = code.binary("maxsi", limit, code.constant(0, limit.kind))
-        return code.compare(UGE, far, limit)
 
     def _narrowed(self, pointer: Value, mask: Value | None, bad: Value) -> Value:
         """The mask without what is outside: a whole row, or a lane that was looked at alone."""
@@ -428,16 +433,6 @@ class _Rewriting:
         lanes[axis] = min(max(1, _VECTOR // size), pointer.kind.shape[axis])
         listed = ", ".join(map(str, lanes))
         return {"tt.constancy": f"dense<[{listed}]> : tensor<{len(lanes)}xi32>"}
-
-    def _limit(self, origin: int, size: int) -> Value:
-        """How far from its start so many bytes of an argument may begin, and no farther."""
-        if (origin, size) not in self._limits:
-            code = self._code
-            with code.at(self._entry):
-                less = code.binary("subi", self._ends[origin], code.constant(size, _WIDE))
-                limit = code.binary("maxsi", less, code.constant(0, _WIDE))
-            self._limits[origin, size] = limit
-        return self._limits[origin, size]
 
 
 def _masked(operation: Operation, place: int, mask: Value) -> Operation:

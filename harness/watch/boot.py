@@ -1,7 +1,8 @@
 """Checks through the environment: what a Python process does when the variable is set.
 
-Nothing is loaded before the program itself launches a kernel: Triton's launcher is exchanged when
-its module is imported, and asks for the rest at the first launch.
+Next to nothing is loaded before the program itself launches a kernel: Triton's launcher is
+exchanged when its module is imported, and asks for the rest at the first launch. Meanwhile it is
+heard what tensors' addresses are asked for.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class _Finder:
 def _exchange(module: Any) -> None:
     from harness.patching import kernels as patching
 
+    if hasattr(sys.modules.get("torch"), "Tensor"):  # which a server has, before its pools
+        from harness.compiled import known
+
+        known.follow()
     cls = module.JITFunction
 
     def first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:

@@ -71,6 +71,8 @@ class _Process:
         while launched.compiled is None:  # the launch itself has yet to come back
             time.sleep(_LOOK)
         found = on_gpu.violation(record, launched)
+        if found is None:
+            return
         place = found.place
         assert place is not None
         key = (type(found).__name__, place.file, place.line, launched.kernel)

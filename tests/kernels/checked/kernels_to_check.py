@@ -136,6 +136,32 @@ def through_table(table, target):
 
 
 @triton.jit
+def copied_from_table(table, target, count, which):
+    """Rows of eight, one after the other."""
+    source = tl.load(table + which).to(tl.pointer_type(tl.int32))
+    lane = tl.arange(0, 8)
+    for _ in range(0, count, 8):
+        tl.store(target + lane, tl.load(source + lane))
+        source += 8
+
+
+@triton.jit
+def along_a_list(links, target, count):
+    """What each step reads is where the next one is."""
+    link = links
+    for _ in range(count):
+        link = tl.load(link).to(tl.pointer_type(tl.int64))
+    tl.store(target, tl.load(link))
+
+
+@triton.jit
+def one_of_two(first, second, target, which, at):
+    source = first + 1 if which > 5 else second + 1
+    tl.store(target, tl.load(source + at))
+    tl.store(tl.where(which > 6, first, second) + at + 1, 7)
+
+
+@triton.jit
 def inner(source, at):
     return tl.load(source + at)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,8 @@ from harness.checking.launches import Launches
 from harness.checking.memory import Memory
 from harness.compiled import CHECKS, arena, launching, rewriting, triton_side
 from harness.compiled.building import NE
-from harness.compiled.reporting import SITES
+from harness.compiled.known import KNOWN, Known
+from harness.compiled.reporting import SITES, Block
 from harness.compiled.telling import Teller
 from harness.kernels import flow
 from harness.kernels.graph import Kind
@@ -74,6 +76,9 @@ def at_shifted(target, row, stride):
     tl.store(target + (row << stride), 1)
 
 
+_HEAD = 32  # bytes of a kernel's table in front of what is put down
+
+
 def put_down(teller: Any, told: Any) -> None:
     code = teller._code
     shape = told.word.kind.shape
@@ -84,7 +89,7 @@ def put_down(teller: Any, told: Any) -> None:
     outside = code.chosen(wraps, code.constant(0, outside.kind), outside)
     for on, row in ((wraps, 2 * told.site), (outside, 2 * told.site + 1)):
         for place, value in enumerate((word, *told.values[1:])):
-            offset = code.constant(32 * row + 8 * place, Kind("i64"))
+            offset = code.constant(_HEAD + 32 * row + 8 * place, Kind("i64"))
             at = code.binary("addi", teller._report, offset)
             pointer = code.splat(code.emit("tt.int_to_ptr", (at,), Kind("ptr<i64>")), shape)
             code.emit(
@@ -110,7 +115,9 @@ def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
     outside."""
     pointers, scalars = launching.flattened(kernel, args, named)
     twin = _twin(kernel, len(pointers))
-    records = torch.zeros((2 * SITES, 4), dtype=torch.int64)
+    memory = torch.from_numpy(KNOWN.table())
+    records = torch.zeros((1 + 2 * SITES, 4), dtype=torch.int64)
+    records[0, Block.MEMORY // 8] = memory.data_ptr()
     whole = records.data_ptr(), 1, *(pointer.reach for pointer in pointers), *args
     graph = kernels.read(twin, whole, named)
     checked = rewriting.rewritten(graph, len(pointers), 128, CHECKS)
@@ -122,11 +129,12 @@ def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
     launched = launching.Launched(kernel.fn.__name__, pointers, scalars, False, "")
     launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
     setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))
-    return [
+    found = [
         on_gpu.violation(arena.Told(1, address, word, row // 2, (0, 0, 0), (left, right)), launched)
-        for row, (word, address, left, right) in enumerate(records.tolist())
+        for row, (word, address, left, right) in enumerate(records[1:].tolist())
         if word
     ]
+    return [one for one in found if one is not None]
 
 
 def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
@@ -281,3 +289,70 @@ def test_what_wrapped_elsewhere_is_told_with_its_numbers(
 ) -> None:
     found = [one for one in violations(kernel, *args, **named) if isinstance(one, Wrapped)]
     assert [one.details[0].startswith(words or "") for one in found] == [True] * bool(words)
+
+
+@pytest.mark.parametrize(
+    ("which", "at", "words"),
+    [
+        (6, 0, []),
+        (5, 6, []),
+        (6, 3, ["read 4 bytes past the end of first (its index 4, and it is int32 [4])"]),
+        (
+            5,
+            7,
+            [
+                "read 4 bytes past the end of second (its index 8, and it is int32 [8])",
+                "wrote 4 bytes past the end of second (its index 8, and it is int32 [8])",
+            ],
+        ),
+    ],
+)
+def test_a_pointer_of_several_arguments_is_held_against_the_one_it_is(
+    which: int, at: int, words: list[str]
+) -> None:
+    both = torch.zeros(12, dtype=torch.int32)
+    found = violations(known.one_of_two, both[:4], both[4:], numbers(1), which, at)
+    assert [one.headline.removeprefix("one_of_two ") for one in found] == words
+    assert any("wrote" in one for one in words) == (7 not in both.tolist())
+
+
+def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> None:
+    pools = [torch.arange(16, dtype=torch.int32) + 100 * pool for pool in range(3)]
+    for pool in pools:
+        KNOWN.meet(pool, "a pool")
+    table = torch.tensor([pool.data_ptr() for pool in pools])
+    target = numbers(8)
+    assert not violations(known.copied_from_table, table, target, 16, 1)
+    assert target.tolist() == list(range(108, 116))
+    [outside] = violations(known.copied_from_table, table, target, 24, 1)
+    assert outside.headline == (
+        "copied_from_table read 4 bytes past the end of a pool (its index 16, and it is int32 [16])"
+    )
+
+
+def test_an_address_in_no_storage_that_is_known_may_lead_anywhere() -> None:
+    unknown = numbers(64)
+    KNOWN.meet(numbers(8), "a tensor that is gone")
+    table = torch.tensor([unknown[:16].data_ptr()])
+    assert not violations(known.copied_from_table, table, numbers(8), 24, 0)
+
+
+def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
+    memory = Known()
+    whole = torch.zeros(64, dtype=torch.int32)
+    memory.meet(whole)
+    [row] = [row for row in memory.table().tolist() if row[0] == whole.data_ptr()]
+    assert row[1] - row[0] == 256
+    assert memory.starting_at(row[0]) is not None
+    del whole
+    assert memory.starting_at(row[0]) is None
+    parts = torch.zeros(8, dtype=torch.int32)
+    memory._storages[parts.data_ptr() - 8] = replace(
+        *memory._storages.values(), start=parts.data_ptr() - 8
+    )
+    memory._starts = [parts.data_ptr() - 8]
+    memory.meet(parts)
+    assert [list(row) for row in memory.table().tolist()[1:3]] == [
+        [parts.data_ptr(), parts.data_ptr() + 32],
+        [(1 << 63) - 1] * 2,
+    ]

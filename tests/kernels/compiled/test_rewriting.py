@@ -168,10 +168,26 @@ def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
     assert ["tl.load" in code[line - 1] for line in lines] == [True, False]
 
 
-def test_a_pointer_that_is_one_of_several_is_left_and_said() -> None:
-    made = compiled(known.chosen, numbers(1), numbers(1), numbers(1), 3)
-    assert sites(made) == [("write", 2)]
-    assert list(made.metadata.unfix["unchecked"].values()) == [1]
+@pytest.mark.parametrize(
+    ("kernel", "args", "expected", "looks_up"),
+    [
+        (known.chosen, (numbers(1), numbers(1), numbers(1), 3), [None, 2], False),
+        (known.through_table, (torch.zeros(1, dtype=torch.int64), numbers(1)), [0, None, 1], True),
+        (known.copied_from_table, (numbers(2).long(), numbers(8), 8, 1), [0, None, 1], True),
+    ],
+)
+def test_a_pointer_of_no_one_argument_is_checked_all_the_same(
+    kernel: Any, args: Any, expected: list[int | None], looks_up: bool
+) -> None:
+    made = compiled(kernel, *args)
+    assert [argument for _, argument in sites(made)] == expected
+    assert made.metadata.unfix["unchecked"] == {}
+    assert made.metadata.unfix["looks_up"] == looks_up
+
+
+def test_a_pointer_that_leads_anywhere_is_left_and_said() -> None:
+    made = compiled(known.along_a_list, numbers(2).long(), numbers(8), 8)
+    assert list(made.metadata.unfix["unchecked"].values()) == [2]
 
 
 def test_the_integers_that_lead_to_an_address_are_watched_and_no_others() -> None:
@@ -240,6 +256,7 @@ def test_what_a_kernel_promises_of_its_lanes_is_not_promised_of_rows() -> None:
     table = torch.zeros(1, dtype=torch.int64)
     made = compiled(promised, table, halves(1 << 10).view(torch.int8), 64, ROWS=16, BYTES=64)
     assert sites(made) == [("read", 0), ("read", None), ("write", 1)]
+    assert made.metadata.unfix["unchecked"] == {}
 
 
 def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:

@@ -136,6 +136,42 @@ def test_a_wrap_is_told_where_it_reaches_an_address(
     assert "kernels_to_check.py:" in str(caught.value)
 
 
+def test_what_wraps_in_64_bits_is_told_with_its_numbers() -> None:
+    with pytest.raises(Wrapped) as caught, check():
+        known.at_product[(1,)](numbers(4), 3 << 40, 3 << 40)
+    assert "3298534883328 * 3298534883328 became 0: more than int64 holds" in str(caught.value)
+
+
+def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> None:
+    """Each pool is a storage of its own, all of them in one segment of the allocator."""
+    with check() as held:
+        pools = [numbers(128) + 1000 * pool for pool in range(3)]
+        table = torch.tensor([pool.data_ptr() for pool in pools], device="cuda")
+        target = numbers(8)
+        known.copied_from_table[(1,)](table, target, 128, 1)
+        assert target.tolist() == list(range(1120, 1128))
+        with pytest.raises(OutOfBounds, match=r"past the end of .* whose address it loaded \(its"):
+            known.copied_from_table[(1,)](table, target, 136, 1)
+        held.forgive()
+
+
+def test_a_pool_that_is_made_again_is_known_by_its_new_ends() -> None:
+    with check():
+        for count in (128, 8192, 1024):
+            pool = numbers(count)
+            table = torch.tensor([pool.data_ptr()], device="cuda")
+            known.copied_from_table[(1,)](table, numbers(8), count, 0)
+            del pool
+
+
+@pytest.mark.parametrize(("which", "told"), [(6, "first"), (5, "second")])
+def test_a_pointer_of_several_arguments_is_held_against_the_one_it_is(
+    which: int, told: str
+) -> None:
+    with pytest.raises(OutOfBounds, match=f"read .* past the end of {told} "), check():
+        known.one_of_two[(1,)](numbers(4), numbers(8), numbers(1), which, 20)
+
+
 @pytest.mark.parametrize(("stride", "told"), [(1, None), (2**26, "wraps"), (2**20, "past the end")])
 def test_what_wraps_in_a_loop_is_told_in_the_turn_that_uses_it(
     stride: int, told: str | None
