@@ -1,7 +1,7 @@
 """Kernels under check on a GPU: Triton's with checks compiled in, others between guard zones.
 
-Fences are held by comparison, as the union over the grid; what nobody wrote is told by the
-poison's bits. `only` is for the CPU: here the whole grid runs.
+Between zones fences are held by comparison, as the union over the grid; what nobody wrote is told
+by the poison's bits. `only` is for the CPU: here the whole grid runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from harness.checking import modes, on_gpu
 from harness.checking.check import Check
+from harness.checking.fenced import Lists
 from harness.checking.launches import Launch, whole_grid
 from harness.checking.memory import POISON, Index
 from harness.checking.violations import CannotFollow, LostDevice, Violation
@@ -83,7 +84,7 @@ class CompiledCheck(Check):
                 return call(given)
             sides = grid(given) if callable(grid) else grid
             launch = Launch(kernel.fn.__name__, whole_grid(sides), given)
-            return self._launched(launch, call, launcher)
+            return self._launched(launch, call, launcher, kernel)
 
         checked = patching.running(JITFunction, run)
         try:
@@ -94,20 +95,27 @@ class CompiledCheck(Check):
             launcher.stop()
 
     def _launched(
-        self, launch: Launch, call: Callable[[dict[str, Any]], Any], launcher: Launcher
+        self,
+        launch: Launch,
+        call: Callable[[dict[str, Any]], Any],
+        launcher: Launcher,
+        kernel: Any,
     ) -> Any:
-        """A Triton kernel: its checks are compiled in, but for fences and where they cannot be."""
-        fenced = self.launches.fences_of(launch) or any(
-            self._memory.storage_of(value).fences
-            for value in launch.arguments.values()
-            if isinstance(value, torch.Tensor)
-        )
-        if fenced or launcher.refuses(launch.kernel):
+        """A Triton kernel: its checks are compiled in, where they can be."""
+        if launcher.refuses(kernel):
             return self.guarded(launch, call)
-        self.launches.append(launch)
-        result = self._waited(launch, lambda: call(launch.arguments))
-        self.settled()
-        if launcher.refuses(launch.kernel):  # which it found out by compiling it
+        for name, value in launch.arguments.items():
+            if isinstance(value, torch.Tensor):
+                self._memory.storage_of(value, name)
+        self.launches.starts(launch, self._memory)
+        launcher.fences = Lists(launch, self._memory)
+        try:
+            result = self._waited(launch, lambda: call(launch.arguments))
+            self.settled()
+        finally:
+            launcher.fences = None
+            self.launches.ends(launch)
+        if launcher.refuses(kernel):  # which it found out by compiling it
             self.unchecked.add(launch.kernel)
         return result
 
@@ -115,7 +123,7 @@ class CompiledCheck(Check):
         """Wait for the device, and raise what kernels have put down."""
         torch.cuda.synchronize()
         before = len(self.launches.refused)
-        told = (on_gpu.violation(*one) for one in REPORTS.told())
+        told = (on_gpu.violation(*one, self._memory) for one in REPORTS.told())
         self.launches.refused += [one for one in told if one is not None]
         if self.launches.refused[before:]:
             REPORTS.forget()

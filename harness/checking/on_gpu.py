@@ -10,16 +10,18 @@ from harness.checking.memory import Memory, Span
 from harness.checking.telling import Told
 from harness.checking.violations import OutOfBounds, Violation
 from harness.compiled import arena, triton_side
+from harness.compiled.fences import READ, WRITE
 from harness.compiled.known import KNOWN
 from harness.compiled.launching import Given, Launched
-from harness.compiled.rewriting import OUTSIDE
 from harness.kernels.graph import bits_of
 from harness.native.lanes import Site
 from harness.native.layout import Report
 
 
-def violation(record: arena.Told, launched: Launched) -> Violation | None:
-    """A record of this launch as an error; a wrap before what came of it.
+def violation(
+    record: arena.Told, launched: Launched, memory: Memory | None = None
+) -> Violation | None:
+    """A record of this launch as an error; a wrap before what came of it. `memory` has its fences.
 
     None where it was told of a table that was out of date: what lies there has been freed since.
     """
@@ -27,8 +29,8 @@ def violation(record: arena.Told, launched: Launched) -> Violation | None:
     numbers[Report.SITE], numbers[Report.ADDRESS] = record.site, record.address
     numbers[Report.X], numbers[Report.Y], numbers[Report.Z] = record.program
     sites = triton_side.sites(launched.compiled, "sites")
-    spans = list(map(_span, launched.pointers))
-    number = record.word & ~OUTSIDE
+    spans = [_span(given, memory) for given in launched.pointers]
+    number = record.word & 0xFFFF
     if sites[record.site].argument is None and not number:
         span = _pointed_into(record, spans)
         if span is None or span.start <= record.address < span.end:
@@ -41,11 +43,13 @@ def violation(record: arena.Told, launched: Launched) -> Violation | None:
         tuple(sites),
         tuple(spans),
         None,
-        Memory(),
+        memory or Memory(),
         lambda number: (number, 0, 0),
         lambda number: (0, 0, 0, 0),
         launched,
     )
+    if record.word & (READ | WRITE):
+        return told.fence("write" if record.word & WRITE else "read")
     if not number:
         return told.first_outside().outside()
     site = triton_side.sites(launched.compiled, "wraps")[number - 1]
@@ -86,9 +90,10 @@ def _number(number: int, bits: int, signed: bool) -> int:
     return number - (1 << bits) if signed and number >> (bits - 1) else number
 
 
-def _span(given: Given) -> Span:
+def _span(given: Given, memory: Memory | None) -> Span:
     end = given.start + given.reach
-    storage: Any = None  # whose memory it is, nobody asks here
+    # Whose memory it is, nobody asks but for fences.
+    storage: Any = memory.living_at(given.start) if memory is not None else None
     return Span(given.name, given.start, end, given.itemsize, given.shape, given.kind, storage)
 
 

@@ -129,7 +129,7 @@ class Told:
             return "no tensor is near"
         return f"nearest tensor: {nearest.name}, {_distance(nearest, address)}"
 
-    def fence(self, kind: str) -> Exception:
+    def fence(self, kind: str) -> FenceCrossed:
         storage = self._storage()
         offset = self.address - storage.start
         fence = next(one for one in storage.fences if self._crosses(one, kind, storage, offset))
@@ -138,11 +138,12 @@ class Told:
         where = offset // tensor.element_size() - tensor.storage_offset()
         index = _unravelled(where, tuple(tensor.shape), tuple(tensor.stride()))
         many = self.numbers[Report.MANY]
+        told = (f"{many} elements of {name} {list(tensor.shape)}, outside the fence",)
         return FenceCrossed(
             f"{self.place.kernel} {self.did} {name}{list(index)}, outside of what program "
             f"{self.program} may {'read' if self.site.what == 'read' else 'write'}",
             self.place,
-            (f"{many} elements of {name} {list(tensor.shape)}, outside the fence",),
+            (*(told if many else ()), *self._besides()),
         )
 
     def _crosses(self, fence: Fence, kind: str, storage: Storage, offset: int) -> bool:

@@ -21,6 +21,7 @@ from harness.compiled.known import KNOWN, follow
 from harness.patching import kernels as patching
 
 _KEPT = "checked by unfix"  # beside the compiled kernels: whoever sets those aside takes it along
+_REFUSED = "why not"
 _REMEMBERED = 1 << 14  # launches; those that a graph captured are remembered for good
 _ANYWHERE = 1 << 62
 
@@ -125,6 +126,8 @@ class Launcher:
         self.checks, self._when, self._strict = tuple(checks), when, strict
         self._whole = whole_storages
         self.tally: dict[str, Tally] = {}
+        # A launch's table of fences, or none; asked while this is set.
+        self.fences: Callable[[Sequence[Given]], int | None] | None = None
         self._before: Any = None
         self._heard: Any = None
 
@@ -144,9 +147,11 @@ class Launcher:
         if self._heard is not None:
             torch.Tensor.data_ptr = self._heard
 
-    def refuses(self, name: str) -> str:
-        """Why a kernel of this name runs without checks; nothing where it is not so."""
-        return self.tally[name].refused if name in self.tally else ""
+    def refuses(self, kernel: Any) -> str:
+        """Why this kernel runs without checks, for all that is known; nothing where it does not."""
+        if type(kernel) is not JITFunction:
+            return f"it is a {type(kernel).__name__}"
+        return str(kernel.device_caches.get(_KEPT, {}).get(_REFUSED, ""))
 
     def run(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, warmup: bool, options: dict[str, Any]
@@ -159,13 +164,14 @@ class Launcher:
         name = str(kernel.fn.__name__)
         tally = self.tally.setdefault(name, Tally())
         tally.launches += 1
-        if type(kernel) is not JITFunction:
-            tally.refused = f"it is a {type(kernel).__name__}"
+        tally.refused = tally.refused or self.refuses(kernel)
         if tally.refused:
             return plain()
         capturing = torch.cuda.is_current_stream_capturing()
         pointers, scalars = flattened(kernel, args, options, capturing or self._whole)
-        made = self._twin(kernel, len(pointers), tally)
+        lists = self.fences(pointers) if self.fences is not None else None
+        checks = self.checks if lists is None else (*self.checks, "fences")
+        made = self._twin(kernel, len(pointers), checks, tally)
         if made is None:
             return plain()
         twin, block = made
@@ -173,40 +179,48 @@ class Launcher:
             REPORTS.show_memory(torch.cuda.current_device())
         note = Launched(name, pointers, scalars, capturing, self._when())
         number = REPORTS.remember(note)
+        head = (block, number, *(() if lists is None else (lists,)))
         extents = (pointer.reach for pointer in pointers)
         try:
-            with triton_side.compiling(len(pointers), self.checks):
+            with triton_side.compiling(len(pointers), checks):
                 note.compiled = self._before(
-                    twin, block, number, *extents, *args, grid=grid, warmup=False, **options
+                    twin, *head, *extents, *args, grid=grid, warmup=False, **options
                 )
         except Exception as error:
             if self._strict or "CUDA error" in str(error):
                 raise
             # With checks it does not compile, or does not fit; if it is wrong itself, this says so.
-            tally.refused = (
-                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            )
+            words = str(error).splitlines()[0] if str(error) else ""
+            self._refuse(kernel, tally, f"{type(error).__name__}: {words}")
             return plain()
         found = getattr(note.compiled.metadata, triton_side.KEY, None)
         if found is None:
-            tally.refused = "what compiled it passed the check by"
+            self._refuse(kernel, tally, "what compiled it passed the check by")
         else:
-            tally.refused = found.get("refused", "")
+            self._refuse(kernel, tally, found.get("refused", ""))
             tally.unchecked = found.get("unchecked", {})
             tally.looks_up = found.get("looks_up", False)
         return note.compiled
 
-    def _twin(self, kernel: Any, pointers: int, tally: Tally) -> tuple[Any, int] | None:
+    @staticmethod
+    def _refuse(kernel: Any, tally: Tally, why: str) -> None:
+        tally.refused = why
+        if why:
+            kernel.device_caches.setdefault(_KEPT, {})[_REFUSED] = why
+
+    def _twin(
+        self, kernel: Any, pointers: int, checks: tuple[str, ...], tally: Tally
+    ) -> tuple[Any, int] | None:
         """The kernel with checks, and the address of its table."""
         made = kernel.device_caches.setdefault(_KEPT, {})
-        key = (pointers, self.checks, torch.cuda.current_device())
+        key = (pointers, checks, torch.cuda.current_device())
         if key not in made:
             table = REPORTS.table(key[2])
             if table is None:
                 tally.refused = "there was no room for its reports"
                 return None
             try:
-                made[key] = (triton_side.twin(kernel, pointers, self.checks), table)
+                made[key] = (triton_side.twin(kernel, pointers, checks), table)
             except (OSError, ValueError, TypeError) as error:
                 tally.refused = f"its source cannot be read again ({error})"
                 return None

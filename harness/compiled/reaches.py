@@ -45,6 +45,7 @@ class Reaches:
         self.looks_up = False
         self.entry: list[Operation] = []  # what is needed once
         self._graph, self._code, self._extents, self._report = graph, code, extents, report
+        self._like = _plain_load(graph)
         self._of: dict[Value, Reach] = {}
         self._arguments: dict[int, Reach] = {}
         self._limits: dict[tuple[Value, int], Value] = {}
@@ -147,17 +148,17 @@ class Reaches:
         if self._table is None:
             with code.at(self.entry):
                 at = code.binary("addi", self._report, code.constant(int(Block.MEMORY), _WIDE))
-                self._table = self._loaded(at)
+                self._table = self.loaded(at)
         kind = pointer.kind.of("i64")
         address = code.emit("tt.ptr_to_int", (pointer,), kind)
         place = code.splat(self._table, kind.shape)
         step = MOST
         while step := step // 2:
             probe = code.binary("addi", place, code.constant(16 * step, kind))
-            before = code.compare(SLE, self._loaded(probe), address)
+            before = code.compare(SLE, self.loaded(probe), address)
             place = code.chosen(before, probe, place)
-        start = self._loaded(place)
-        end = self._loaded(code.binary("addi", place, code.constant(8, kind)))
+        start = self.loaded(place)
+        end = self.loaded(code.binary("addi", place, code.constant(8, kind)))
         inside = code.compare(ULT, address, end)
         size = code.binary("subi", end, start)
         size = code.binary("addi", size, code.constant(1, kind))
@@ -168,17 +169,20 @@ class Reaches:
             everywhere=False,
         )
 
-    def _loaded(self, address: Value) -> Value:
-        """As the kernel's own loads are written, of one number a lane."""
-        code, shape = self._code, address.kind.shape
-        like = next((one for one in self._graph.operations() if one.name == "tt.load"), None)
-        kept = {} if like is None else like.attributes
-        attributes = {
-            "cache": "1 : i32",
-            "evict": "1 : i32",
-            "isVolatile": "false",
-            **{name: text for name, text in kept.items() if name == "boundaryCheck"},
-            "operandSegmentSizes": "array<i32: 1, 0, 0>",
-        }
-        pointer = code.emit("tt.int_to_ptr", (address,), Kind("ptr<i64>", shape))
-        return code.emit("tt.load", (pointer,), address.kind, **attributes)
+    def loaded(self, address: Value) -> Value:
+        """Numbers of 64 bits that lie there."""
+        pointer = self._code.emit("tt.int_to_ptr", (address,), address.kind.of("ptr<i64>"))
+        return self._code.emit("tt.load", (pointer,), address.kind, **self._like)
+
+
+def _plain_load(graph: Graph) -> dict[str, str]:
+    """How Triton writes a load without a mask."""
+    found = next((one for one in graph.operations() if one.name == "tt.load"), None)
+    more = {} if found is None else found.attributes
+    return {
+        "cache": "1 : i32",
+        "evict": "1 : i32",
+        "isVolatile": "false",
+        **{name: text for name, text in more.items() if name == "boundaryCheck"},
+        "operandSegmentSizes": "array<i32: 1, 0, 0>",
+    }

@@ -1,38 +1,29 @@
-"""A graph with checks written into it: bounds and wraps in front of each access.
+"""A graph with checks written into it: bounds, wraps and fences in front of each access.
 
 What is an access, which argument its pointer came from and which integers lead to it is `flow`'s
 to say, as for the executor on a CPU. The check's parameters stand before the kernel's own: the
-report, the launch's number, and for each pointer how many bytes it may reach. An access outside
-of its tensor is told and taken out; its report stands apart from its mask, so that Triton can
-pipeline the access as before.
+report, the launch's number, a table of fences where there are any, and for each pointer how many
+bytes it may reach. What loops and branches hand on is handed on with what is known of it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.compiled.building import NE, Builder
+from harness.compiled.accesses import ACCESSES, Accesses
+from harness.compiled.building import Builder
+from harness.compiled.fences import Fences
 from harness.compiled.ranges import Ranges
-from harness.compiled.reaches import Reach, Reaches
+from harness.compiled.reaches import Reaches
 from harness.compiled.rows import Rows
-from harness.compiled.telling import Teller, Told
+from harness.compiled.telling import Teller
 from harness.compiled.twins import SYMBOLS, Part, Parts, Twin, Twins
 from harness.compiled.vectors import Runs
 from harness.kernels import flow
-from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
+from harness.kernels.graph import Block, Graph, Operation, Region, Source, Value
 from harness.native.lanes import Site
 
-OUTSIDE = -(1 << 31)  # the bit of a report's word that is no wrap's number
-_VECTOR = 16  # bytes that one instruction moves
-# What each access does, and which of its operands is the mask.
-_ACCESSES = {
-    "tt.load": ("read", 1),
-    "tt.store": ("write", 2),
-    "tt.atomic_rmw": ("update", 2),
-    "tt.atomic_cas": ("update", None),
-}
 _REFUSED = ("tt.descriptor_", "tt.experimental_", "tt.make_tensor_descriptor", "ttng.", "ttg.")
 
 
@@ -61,13 +52,12 @@ class _Rewriting:
         for operation in graph.operations():
             if operation.name.startswith(_REFUSED) and not operation.name.endswith("barrier"):
                 raise CannotInstrument(f"it uses {operation.name}")
-        self._checks = checks
         values = (value for one in graph.operations() for value in (*one.results, *one.operands))
         inner = (value for block in _blocks(graph.body) for value in block.arguments)
         self._code = Builder([*values, *inner])
         self._runs = Runs(graph)
         self._rows = Rows(
-            graph, self._code, self._runs, {name: mask for name, (_, mask) in _ACCESSES.items()}
+            graph, self._code, self._runs, {name: mask for name, (_, mask) in ACCESSES.items()}
         )
         self._graph = graph = self._rows.graph
         watched = flow.Addressing({}, frozenset())
@@ -76,20 +66,31 @@ class _Rewriting:
             watched = flow.addressing(graph, ends)
         suspects = watched.suspects - self._rows.sure
         self._twins = Twins(self._code, replace(watched, suspects=suspects), Ranges(graph))
-        self._sites: list[Site] = []
-        self._unchecked: Counter[str] = Counter()
-        report, launch, *extents = graph.parameters[: 2 + pointers]
+        fenced = "fences" in checks
+        head = 2 + fenced + pointers
+        report, launch, *extents = graph.parameters[:head]
         self._teller = Teller(self._code, report, launch, threads)
         own = [
             place
             for place, parameter in enumerate(graph.parameters)
-            if parameter.kind.is_pointer and place >= 2 + pointers
+            if parameter.kind.is_pointer and place >= head
         ]
         if len(own) != pointers:
             raise CannotInstrument(f"{len(own)} pointers and {pointers} extents")
-        self._places = {place: number for number, place in enumerate(own)}
+        lists = extents.pop(0) if fenced else None
         held = dict(zip(own, extents, strict=True))
         self._reaches = Reaches(graph, self._code, held, report)
+        self._accesses = Accesses(
+            self._code,
+            self._teller,
+            self._rows,
+            self._runs,
+            self._twins,
+            self._reaches,
+            None if lists is None else Fences(self._code, lists, self._reaches),
+            {place: number for number, place in enumerate(own)},
+            "bounds" in checks,
+        )
         self._unsteady: set[Value] = set()  # what loops hand on and is not always in one place
         self._given: dict[str, dict[int, Twin]] = {}  # by block, what jumps to it hand on besides
 
@@ -101,9 +102,9 @@ class _Rewriting:
         blocks = (first, *map(self._taking, others))
         return Rewritten(
             replace(self._graph, body=Region(blocks)),
-            tuple(self._sites),
+            tuple(self._accesses.sites),
             tuple(self._wrap_site(operation) for operation in self._twins.wraps),
-            dict(self._unchecked),
+            dict(self._accesses.unchecked),
             self._reaches.looks_up,
         )
 
@@ -123,8 +124,9 @@ class _Rewriting:
         outer, code.operations = code.operations, []
         for operation in block.operations:
             code.source = operation.source
-            if operation.name in _ACCESSES:
-                self._access(operation)
+            if operation.name in ACCESSES:
+                code.operations.append(self._accesses.checked(operation))
+                self._reaches.follow(operation)
             elif operation.name == "scf.for":
                 self._loop(operation)
             elif operation.name == "scf.while":
@@ -146,7 +148,7 @@ class _Rewriting:
 
     def _loop(self, operation: Operation) -> None:
         """A loop hands on what wraps inside of it; what wrapped before, and stays, is known."""
-        twins, body = self._twins, operation.regions[0].block
+        twins, accesses, body = self._twins, self._accesses, operation.regions[0].block
         own, given = body.arguments[1:], operation.operands[3:]
         before = [
             twins.of(value) if inside in twins else ()
@@ -159,7 +161,7 @@ class _Rewriting:
                 if inside not in self._unsteady:
                     self._reaches.put(inside, self._reaches.of(given[place]))
                 twins.put(inside, (*before[place], *self._carried_part(carried, place, inside)))
-            at = len(self._sites), len(twins.wraps), self._unchecked.copy()
+            at = len(accesses.sites), len(twins.wraps), accesses.unchecked.copy()
             with self._teller.waiting(in_loop=True) as later:
                 block = self._block(body)
             left = [twins.of(value) for value in block.operations[-1].operands]
@@ -177,8 +179,8 @@ class _Rewriting:
                     before[place] = ()
                     first.add(place)
             carried |= grown
-            del self._sites[at[0] :], twins.wraps[at[1] :]
-            self._unchecked = at[2]
+            del self._accesses.sites[at[0] :], twins.wraps[at[1] :]
+            self._accesses.unchecked = at[2]
         begun = tuple(
             twins.handed(twins.of(given[place]) if place in first else (), twin.word.kind.shape)
             for place, twin in carried.items()
@@ -341,116 +343,9 @@ class _Rewriting:
         ended = replace(last, operands=(*last.operands, *more))
         return replace(block, operations=(*before, ended))
 
-    # An access
-
-    def _access(self, operation: Operation) -> None:
-        code, pointer = self._code, operation.operands[0]
-        verb, place = _ACCESSES[operation.name]
-        mask = None
-        if place is not None and len(operation.operands) > place:
-            mask = operation.operands[place]
-        row = self._rows.of.get(operation)
-        here, on = (pointer, mask) if row is None else (row.first, row.on)
-        twin = self._twins.united(here)
-        last = self._twins.united(row.last, but=here) if row else None
-        reach = self._reaches.of(here)
-        if reach is None:
-            self._unchecked["nobody knows what its pointer points into"] += 1
-        bounds = "bounds" in self._checks and reach is not None
-        if twin is None and last is None and not bounds:
-            code.operations.append(operation)
-            return
-        address = far = code.emit("tt.ptr_to_int", (here,), here.kind.of("i64"))
-        if row is not None and last is not None:
-            twin, far = self._of_either(twin, address, last, row.last)
-        word, *operands = (None,) if twin is None else self._twins.told(twin, on)
-        bad = None
-        if reach is not None and bounds:
-            bad = self._reaches.outside(reach, address, _size(operation), row.count if row else 1)
-            bad = bad if on is None else code.binary("andi", on, bad)
-            kind = here.kind.of("i32")
-            outside = code.chosen(bad, code.constant(OUTSIDE, kind), code.constant(0, kind))
-            if self._reaches.origins[here] is None:
-                operands = self._which(word, operands, reach, here.kind.shape)
-            word = outside if word is None else code.binary("ori", word, outside)
-        assert word is not None
-        origin = self._reaches.origins[here]
-        own = None if origin is None else self._places[origin]
-        self._sites.append(Site(verb, pointer.kind.pointee, operation.source, own))
-        site = len(self._sites) - 1
-        self._teller.tell(Told(site, operation.source, word, far, tuple(operands)))
-        if reach is not None and reach.sure and bad is not None and place is not None:
-            operation = _masked(operation, place, self._narrowed(pointer, mask, bad))
-        code.operations.append(operation)
-
-    def _which(
-        self, word: Value | None, operands: Sequence[Value], reach: Reach, shape: tuple[int, ...]
-    ) -> list[Value]:
-        """What a report says besides: of a wrap its numbers, else what the pointer lies in."""
-        lies = self._reaches.operands(reach, shape)
-        if word is None:
-            return list(lies)
-        wrapped = self._code.compare(NE, word, self._code.constant(0, word.kind))
-        both = zip(operands, lies, strict=True)
-        return [self._code.chosen(wrapped, *one) for one in both]
-
-    def _of_either(
-        self, twin: Twin | None, address: Value, last: Twin, end: Value
-    ) -> tuple[Twin, Value]:
-        """Of a row: its first lane's twin, or its last one's, and where that lane is."""
-        code = self._code
-        there = code.emit("tt.ptr_to_int", (end,), address.kind)
-        found = code.chosen(self._twins.holds(last), there, address)
-        if twin is None:
-            return last, found
-        found = code.chosen(self._twins.holds(twin), address, found)
-        return self._twins.either(twin, last), found
-
-    def _narrowed(self, pointer: Value, mask: Value | None, bad: Value) -> Value:
-        """The mask without what is outside: a whole row, or a lane that was looked at alone."""
-        code, shape = self._code, pointer.kind.shape
-        alone = bad.kind.shape == shape
-        good = code.binary(
-            "xori", bad, code.constant(1, bad.kind), **(self._together(pointer) if alone else {})
-        )
-        if not good.kind.shape:
-            good = code.splat(good, shape)
-        elif not alone:
-            good = code.emit("tt.broadcast", (good,), Kind("i1", shape))
-        return good if mask is None else code.binary("andi", mask, good)
-
-    def _together(self, pointer: Value) -> dict[str, str]:
-        """That neighbours which one instruction moves are on or off together, by our mask.
-
-        It is true while no lane is outside, which is why lanes that are off count as inside. When
-        one is, the first of them speaks for all; and Triton would move each lane alone without.
-        """
-        axis = self._runs.axis(pointer)
-        if axis is None:
-            return {}
-        size = max(1, Kind(pointer.kind.pointee).bits // 8)
-        lanes = [1] * len(pointer.kind.shape)
-        lanes[axis] = min(max(1, _VECTOR // size), pointer.kind.shape[axis])
-        listed = ", ".join(map(str, lanes))
-        return {"tt.constancy": f"dense<[{listed}]> : tensor<{len(lanes)}xi32>"}
-
-
-def _masked(operation: Operation, place: int, mask: Value) -> Operation:
-    operands = (*operation.operands[:place], mask, *operation.operands[place + 1 :])
-    attributes = operation.attributes
-    if "operandSegmentSizes" in attributes:
-        others = len(operands) - 1 - place
-        attributes = {**attributes, "operandSegmentSizes": f"array<i32: {place}, 1, {others}>"}
-    return replace(operation, operands=operands, attributes=attributes)
-
 
 def _values(twins: dict[int, Twin]) -> tuple[Value, ...]:
     return tuple(value for twin in twins.values() for value in twin)
-
-
-def _size(operation: Operation) -> int:
-    kind = Kind(operation.operands[0].kind.pointee)
-    return max(1, kind.bits // 8)
 
 
 def _blocks(region: Region) -> list[Block]:

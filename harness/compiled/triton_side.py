@@ -46,17 +46,19 @@ def _code() -> str:
 
 
 def twin(kernel: Any, pointers: int, checks: Sequence[str]) -> Any:
-    """The same kernel, with a report, a launch's number and that many extents before all else."""
+    """The same kernel, with a report, a launch's number, perhaps a table of fences, and that many
+    extents before all else."""
     mark = version(checks)
-    names = [f"unfix_{name}_{mark}" for name in ("report", "launch")]
+    more = ("fences",) if "fences" in checks else ()
+    names = [f"unfix_{name}_{mark}" for name in ("report", "launch", *more)]
     names += [f"unfix_extent{number}_{mark}" for number in range(pointers)]
     own = list(kernel.signature.parameters.values())
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    more = [inspect.Parameter(name, kind, annotation="i64") for name in names]
+    heads = [inspect.Parameter(name, kind, annotation="i64") for name in names]
     old = kernel.fn
     made = FunctionType(old.__code__, old.__globals__, old.__name__, None, old.__closure__)
     made.__qualname__, made.__module__, made.__doc__ = old.__qualname__, old.__module__, old.__doc__
-    made.__signature__ = inspect.Signature([*more, *own])  # type: ignore[attr-defined]
+    made.__signature__ = inspect.Signature([*heads, *own])  # type: ignore[attr-defined]
     singled = [one.name for one in kernel.params if one.do_not_specialize]
     unaligned = [one.name for one in kernel.params if one.do_not_specialize_on_alignment]
     fresh = patching.another(kernel, made, [*names, *singled], [*names, *unaligned])

@@ -14,6 +14,15 @@ def copy(source, target, count, shift, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def moved(source, target, count, shift, BLOCK: tl.constexpr):
+    """Elements of as many as there are programs, by rows."""
+    program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    at = program * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(source + at + shift, mask=at < count, other=0)
+    tl.store(target + at + shift, value, mask=at < count)
+
+
+@triton.jit
 def at_product(target, row, stride):
     tl.store(target + row * stride, 1)
 

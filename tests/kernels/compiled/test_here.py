@@ -26,7 +26,8 @@ from harness.checking import OutOfBounds, Violation, Wrapped, on_gpu
 from harness.checking import launching as here
 from harness.checking.launches import Launches
 from harness.checking.memory import Memory
-from harness.compiled import CHECKS, arena, launching, rewriting, triton_side
+from harness.compiled import CHECKS, arena, fences, launching, rewriting, triton_side
+from harness.compiled.accesses import OUTSIDE
 from harness.compiled.building import NE
 from harness.compiled.known import KNOWN, Known
 from harness.compiled.reporting import SITES, Block
@@ -84,7 +85,7 @@ def put_down(teller: Any, told: Any) -> None:
     shape = told.word.kind.shape
     word = code.extended(told.word, "i64", signed=False)
     none = code.constant(0, word.kind)
-    number = code.binary("andi", word, code.constant(~rewriting.OUTSIDE, word.kind))
+    number = code.binary("andi", word, code.constant(~OUTSIDE, word.kind))
     wraps, outside = code.compare(NE, number, none), code.compare(NE, word, none)
     outside = code.chosen(wraps, code.constant(0, outside.kind), outside)
     for on, row in ((wraps, 2 * told.site), (outside, 2 * told.site + 1)):
@@ -110,28 +111,38 @@ def without_a_gpu() -> Any:
         yield
 
 
-def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
-    """What a launch of one program puts down, as it is told: a site's last wrap, its last access
-    outside."""
-    pointers, scalars = launching.flattened(kernel, args, named)
-    twin = _twin(kernel, len(pointers))
+def put_down_by(
+    kernel: Any, args: Any, named: Any, grid: tuple[int, ...] = (1,), lists: int | None = None
+) -> tuple[rewriting.Rewritten, list[list[int]]]:
+    """What a launch puts down: of each site its last wrap, and its last access outside."""
+    pointers, _ = launching.flattened(kernel, args, named)
+    checks = CHECKS if lists is None else (*CHECKS, "fences")
+    twin = _twin(kernel, len(pointers), checks)
     memory = torch.from_numpy(KNOWN.table())
     records = torch.zeros((1 + 2 * SITES, 4), dtype=torch.int64)
     records[0, Block.MEMORY // 8] = memory.data_ptr()
-    whole = records.data_ptr(), 1, *(pointer.reach for pointer in pointers), *args
+    head = (records.data_ptr(), 1, *(() if lists is None else (lists,)))
+    whole = (*head, *(pointer.reach for pointer in pointers), *args)
     graph = kernels.read(twin, whole, named)
-    checked = rewriting.rewritten(graph, len(pointers), 128, CHECKS)
+    checked = rewriting.rewritten(graph, len(pointers), 128, checks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(here.kernels, "graph_of", lambda *bound: checked.graph)
         patch.setattr(flow, "addressing", lambda graph: flow.Addressing({}, frozenset()))
         with here.Session(Memory(), Launches(), exact=False, trusting=True) as session:
-            session.launch(twin, whole, (1,), named)
+            session.launch(twin, whole, grid, named)
+    return checked, records[1:].tolist()
+
+
+def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
+    """What a launch of one program puts down, as it is told."""
+    checked, records = put_down_by(kernel, args, named)
+    pointers, scalars = launching.flattened(kernel, args, named)
     launched = launching.Launched(kernel.fn.__name__, pointers, scalars, False, "")
     launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
     setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))
     found = [
         on_gpu.violation(arena.Told(1, address, word, row // 2, (0, 0, 0), (left, right)), launched)
-        for row, (word, address, left, right) in enumerate(records[1:].tolist())
+        for row, (word, address, left, right) in enumerate(records)
         if word
     ]
     return [one for one in found if one is not None]
@@ -146,10 +157,10 @@ def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
 _twins: dict[Any, Any] = {}
 
 
-def _twin(kernel: Any, pointers: int) -> Any:
-    if kernel not in _twins:
-        _twins[kernel] = triton_side.twin(kernel, pointers, CHECKS)
-    return _twins[kernel]
+def _twin(kernel: Any, pointers: int, checks: tuple[str, ...]) -> Any:
+    if (kernel, checks) not in _twins:
+        _twins[kernel, checks] = triton_side.twin(kernel, pointers, checks)
+    return _twins[kernel, checks]
 
 
 @pytest.mark.parametrize("kernel", tiles.KERNELS)
@@ -334,7 +345,8 @@ def test_an_address_in_no_storage_that_is_known_may_lead_anywhere() -> None:
     unknown = numbers(64)
     KNOWN.meet(numbers(8), "a tensor that is gone")
     table = torch.tensor([unknown[:16].data_ptr()])
-    assert not violations(known.copied_from_table, table, numbers(8), 24, 0)
+    _, records = put_down_by(known.copied_from_table, (table, numbers(8), 24, 0), {})
+    assert not any(map(any, records))
 
 
 def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
@@ -356,3 +368,41 @@ def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
         [parts.data_ptr(), parts.data_ptr() + 32],
         [(1 << 63) - 1] * 2,
     ]
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=4)
+
+
+@settings(deadline=None)
+@given(
+    allowed=st.lists(INTERVALS, min_size=4, max_size=4),
+    shift=st.integers(-3, 12),
+    verb=st.sampled_from([fences.READ, fences.WRITE]),
+)
+def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
+    allowed: list[list[tuple[int, int]]], shift: int, verb: int
+) -> None:
+    source, target = torch.arange(1, 41, dtype=torch.int32), numbers(40)
+    moved = target if verb == fences.WRITE else source
+    spans = [
+        sorted({at for first, many in one for at in range(first, min(first + many, 40))})
+        for one in allowed
+    ]
+    start = moved.data_ptr()
+    own = [[(start + 4 * at, start + 4 * at + 4) for at in one] for one in spans]
+    lists = [(own, None), (None, None)] if verb == fences.READ else [(None, None), (None, own)]
+    table = torch.from_numpy(fences.table(lists, 0))
+    table.copy_(torch.from_numpy(fences.table(lists, table.data_ptr())))
+    _, records = put_down_by(
+        known.moved, (source, target, 30, shift), {"BLOCK": 8}, (2, 2), table.data_ptr()
+    )
+    expected, crossed = [0] * 40, False
+    for program in range(4):
+        row = [at + shift for at in range(8 * program, min(8 * program + 8, 30))]
+        if all(0 <= at < 40 for at in row):  # else the tensor's ends take it out whole
+            crossed |= not set(row) <= set(spans[program])
+            for at in set(row) & set(spans[program]):
+                expected[at] = at + 1
+    words = {row[0] for row in records if row[0] & (fences.READ | fences.WRITE)}
+    assert words == ({verb} if crossed else set())
+    assert target.tolist() == expected

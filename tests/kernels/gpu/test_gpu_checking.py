@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -222,8 +223,25 @@ def test_a_neighbours_row_must_not_change() -> None:
     with check() as held:
         held.fence(rows, write=lambda x, y, z: x)
         copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
-        with pytest.raises(FenceCrossed, match="copy wrote element 24 of target's storage"):
+        with pytest.raises(FenceCrossed) as caught:
             copy[(3,)](numbers(24) + 1, rows, 24, 2, BLOCK=8)
+        held.forgive()
+    told = str(caught.value)
+    assert re.search(r"copy wrote target\[(\d), 0\], outside of what program \((\d), 0, 0\)", told)
+    assert "tl.store(target + at + shift" in told
+    assert rows[:, :2].tolist() == [[0, 1], [8, 9], [16, 17], [0, 0]]  # and was taken out
+
+
+def test_a_fence_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
+    with check() as held:
+        held.fence_argument(
+            "copy",
+            "source",
+            read=lambda launch, x, y, z: slice(8 * x, launch.arguments["count"] - 1),
+        )
+        for count in (24, 20):
+            with pytest.raises(FenceCrossed, match=rf"copy read source\[{count - 1}\], outside"):
+                copy[(3,)](numbers(24), numbers(32), count, 0, BLOCK=8)
         held.forgive()
 
 

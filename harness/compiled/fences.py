@@ -1,0 +1,119 @@
+"""Fences in a kernel: what each program may touch, as intervals of addresses in order.
+
+A launch with fences has a table more. For each pointer it says where what may be read is listed,
+and where what may be written; there, how far apart the programs' lists are told (0: all have one),
+and from where to where each program's lies. A list is looked through by halves, lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.compiled.building import SLE, SLT, Builder
+from harness.compiled.reaches import Reaches
+from harness.kernels.graph import Kind, Value
+
+LONGEST = 1 << 14  # intervals of a list
+READ, WRITE = 1 << 29, 1 << 30  # in a report's word
+_BOTH = ("read", "write")
+_WIDE = Kind("i64")
+_END = 1 << 62
+
+
+class Fences:
+    def __init__(self, code: Builder, table: Value, reaches: Reaches) -> None:
+        self._code, self._table, self._reaches = code, table, reaches
+        self._lists: dict[tuple[int, str], tuple[Value, Value]] = {}
+        self._number: Value | None = None
+
+    def crossed(self, verb: str, number: int, address: Value, size: int) -> Value:
+        """A report's word: which fences of this pointer are crossed."""
+        code, word = self._code, None
+        for kind, bit in zip(_BOTH, (READ, WRITE), strict=True):
+            if verb in (kind, "update"):
+                bad = self._outside(number, kind, address, size)
+                bits = code.constant(bit, bad.kind.of("i32"))
+                own = code.chosen(bad, bits, code.constant(0, bits.kind))
+                word = own if word is None else code.binary("ori", word, own)
+        assert word is not None
+        return word
+
+    def _outside(self, number: int, kind: str, address: Value, size: int) -> Value:
+        code, shape = self._code, address.kind.shape
+        first, last = (code.splat(one, shape) for one in self._list(number, kind))
+        place, step = first, LONGEST
+        while step := step // 2:
+            probe = code.binary("addi", place, code.constant(16 * step, place.kind))
+            probe = code.binary("minsi", probe, last)
+            before = code.compare(SLE, self._loaded(probe), address)
+            place = code.chosen(before, probe, place)
+        start = self._loaded(place)
+        end = self._loaded(code.binary("addi", place, code.constant(8, place.kind)))
+        ends = code.binary("addi", address, code.constant(size, address.kind))
+        return code.binary("ori", code.compare(SLT, address, start), code.compare(SLT, end, ends))
+
+    def _list(self, number: int, kind: str) -> tuple[Value, Value]:
+        """Where this program's list begins, and its last interval."""
+        code = self._code
+        if (number, kind) not in self._lists:
+            with code.at(self._reaches.entry):
+                at = code.constant(16 * number + 8 * _BOTH.index(kind), _WIDE)
+                lists = self._loaded(code.binary("addi", self._table, at))
+                way = code.binary("muli", self._loaded(lists), self._program())
+                row = code.binary("addi", code.binary("addi", lists, way), self._bytes(8))
+                last = self._loaded(code.binary("addi", row, self._bytes(8)))
+                self._lists[number, kind] = self._loaded(row), last
+        return self._lists[number, kind]
+
+    def _program(self) -> Value:
+        """Its number, the last side first, as `itertools.product` counts."""
+        code = self._code
+        if self._number is None:
+            sides = [self._side("tt.get_num_programs", axis) for axis in (1, 2)]
+            number, *others = (self._side("tt.get_program_id", axis) for axis in range(3))
+            for side, here in zip(sides, others, strict=True):
+                number = code.binary("addi", code.binary("muli", number, side), here)
+            self._number = number
+        return self._number
+
+    def _side(self, name: str, axis: int) -> Value:
+        return self._code.extended(
+            self._code.emit(name, (), Kind("i32"), axis=f"{axis} : i32"), "i64", signed=True
+        )
+
+    def _bytes(self, count: int) -> Value:
+        return self._code.constant(count, _WIDE)
+
+    def _loaded(self, address: Value) -> Value:
+        return self._reaches.loaded(address)
+
+
+Intervals = Sequence[tuple[int, int]]
+
+
+def table(lists: Sequence[tuple[Sequence[Intervals] | None, ...]], start: int) -> Any:
+    """Of each pointer, for reads and writes, each program's intervals (None: anything goes), as a
+    table that is to lie at `start`."""
+    words = [0] * (2 * len(lists))
+    anything = _put(words, [[(0, _END)]], start, 0)
+    for number, both in enumerate(lists):
+        for way, programs in enumerate(both):
+            at = anything if programs is None else _put(words, programs, start, 16)
+            words[2 * number + way] = at
+    return np.array(words, dtype=np.int64)
+
+
+def _put(words: list[int], programs: Sequence[Intervals], start: int, apart: int) -> int:
+    at = len(words)
+    words.append(apart)
+    words += [0] * (2 * len(programs))
+    for place, intervals in enumerate(programs):
+        first = start + 8 * len(words)
+        listed = [*intervals] or [(0, 0)]
+        words += [side for interval in listed for side in interval]
+        row = at + 1 + 2 * place
+        words[row : row + 2] = first, first + 16 * (len(listed) - 1)
+    return start + 8 * at
