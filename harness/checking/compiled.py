@@ -112,6 +112,9 @@ class CompiledCheck(Check):
         try:
             result = self._waited(launch, lambda: call(launch.arguments))
             self.settled()
+        except CannotFollow as error:
+            self.launches.refused.append(error)
+            raise
         finally:
             launcher.fences = None
             self.launches.ends(launch)

@@ -124,7 +124,8 @@ def compiled(kernel: Any, *args: Any, checks: tuple[str, ...] = CHECKS, **named:
     triton_side.prepare()
     pointers, _ = launching.flattened(kernel, args, named)
     twin = triton_side.twin(kernel, len(pointers), checks) if checks else kernel
-    more = (0, 0, *(pointer.reach for pointer in pointers)) if checks else ()
+    head = (0,) * (2 + ("fences" in checks))
+    more = (*head, *(pointer.reach for pointer in pointers)) if checks else ()
     bound = frontend.binder_of(twin).bind((*more, *args), named)
     signature = dict(zip(bound.values, bound.kinds, strict=True))
     aligned = {
@@ -183,6 +184,14 @@ def test_a_pointer_of_no_one_argument_is_checked_all_the_same(
     assert [argument for _, argument in sites(made)] == expected
     assert made.metadata.unfix["unchecked"] == {}
     assert made.metadata.unfix["looks_up"] == looks_up
+
+
+def test_a_fence_is_asked_of_each_lane_beside_the_row() -> None:
+    made = compiled(
+        known.moved, numbers(64), numbers(64), 64, 0, checks=(*CHECKS, "fences"), BLOCK=32
+    )
+    assert sites(made) == [("read", 0), ("read", 0), ("write", 1), ("write", 1)]
+    assert "refused" not in made.metadata.unfix
 
 
 def test_a_pointer_that_leads_anywhere_is_left_and_said() -> None:
