@@ -53,7 +53,7 @@ class _Finder:
 def _exchange(module: Any) -> None:
     from harness.patching import kernels as patching
 
-    if hasattr(sys.modules.get("torch"), "Tensor"):  # which a server has, before its pools
+    if "torch.multiprocessing.reductions" in sys.modules:  # as in a server, before its pools
         from harness.compiled import known
 
         known.follow()
