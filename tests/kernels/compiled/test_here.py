@@ -8,6 +8,8 @@ taken out.
 from __future__ import annotations
 
 import operator
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness import kernels
+from harness import kernels, paths
 from harness.checking import OutOfBounds, Violation, Wrapped, on_gpu
 from harness.checking import launching as here
 from harness.checking.launches import Launches
@@ -406,3 +408,29 @@ def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
     words = {row[0] for row in records if row[0] & (fences.READ | fences.WRITE)}
     assert words == ({verb} if crossed else set())
     assert target.tolist() == expected
+
+
+WATCHED = """
+import torch
+from harness.watch import boot
+boot.install()
+import triton.runtime.jit
+from harness.compiled import known
+pool = torch.zeros(8)
+heard = []
+known.KNOWN.meet = lambda tensor: heard.append(tensor.shape)
+assert torch.zeros(4).data_ptr() and not heard  # it is on a CPU
+known.KNOWN.hears(type("Tensor", (), {"is_cuda": True, "shape": (8,)})())
+print(torch.Tensor.data_ptr.by_unfix, heard)
+"""
+
+
+def test_a_watched_process_hears_what_addresses_are_asked_for() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        env={**os.environ, "UNFIX_CHECK": "bounds", "PYTHONPATH": str(paths.project())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "True [(8,)]", done.stderr
