@@ -21,6 +21,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 MOST = 4096  # storages; a table's first row is none
+_FEW = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Known:
         self._storages: dict[int, Storage] = {}
         self._lock = threading.Lock()
         self._deaf = threading.local()
+        self._many = _FEW  # so many, and who is gone is looked for
         self.changes = 0
 
     def meet(self, tensor: Any, name: str = "a tensor whose address it loaded") -> None:
@@ -57,9 +59,10 @@ class Known:
         ref = StorageWeakRef(storage)
         met = Storage(start, size, name, tuple(tensor.shape), kind, tensor.element_size(), ref)
         with self._lock:
-            if len(self._starts) + 2 > MOST:
+            if len(self._starts) >= self._many:
                 self._drop([one for one in self._storages.values() if one.alive.expired()])
-            if len(self._starts) + 2 > MOST:
+                self._many = min(MOST - 1, max(_FEW, 2 * len(self._starts)))
+            if len(self._starts) == MOST - 1:
                 return
             self._drop(list(self._overlapping(met)))  # what lay there was freed
             bisect.insort(self._starts, start)
@@ -76,8 +79,9 @@ class Known:
         rows = np.full((MOST, 2), np.iinfo(np.int64).max, dtype=np.int64)
         rows[0] = 0
         with self._lock:
-            for place, start in enumerate(self._starts, 1):
-                rows[place] = start, self._storages[start].end
+            many = len(self._starts)
+            rows[1 : many + 1, 0] = self._starts
+            rows[1 : many + 1, 1] = [self._storages[start].end for start in self._starts]
         return rows
 
     def hears(self, tensor: Any) -> None:

@@ -410,6 +410,20 @@ def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
     assert target.tolist() == expected
 
 
+def test_of_more_storages_than_a_table_holds_the_living_ones_stay() -> None:
+    memory = Known()
+    gone = [numbers(1) for _ in range(4000)]
+    for one in gone:
+        memory.meet(one)
+    del gone, one
+    kept = [numbers(1 << 16) for _ in range(200)]  # elsewhere, as it is large
+    for one in kept:
+        memory.meet(one)
+    starts = memory.table()[:, 0].tolist()
+    assert starts == sorted(starts)
+    assert {one.data_ptr() for one in kept} <= set(starts)
+
+
 WATCHED = """
 import torch
 from harness.watch import boot
