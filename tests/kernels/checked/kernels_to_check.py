@@ -145,6 +145,14 @@ def through_table(table, target):
 
 
 @triton.jit
+def at_address(place):
+    base, row, stride = tl.load(place), tl.load(place + 1), tl.load(place + 2)
+    product = row * stride
+    address = base + tl.where(product > 64, 64, tl.where(product < -64, -64, product))
+    tl.store(address.to(tl.pointer_type(tl.int32)), 1)
+
+
+@triton.jit
 def copied_from_table(table, target, count, which):
     """Rows of eight, one after the other."""
     source = tl.load(table + which).to(tl.pointer_type(tl.int32))

@@ -305,6 +305,18 @@ def test_what_wrapped_elsewhere_is_told_with_its_numbers(
 
 
 @pytest.mark.parametrize(
+    ("row", "stride", "wraps"),
+    [(-1, 4, False), (1, -4, False), (-3 << 40, 3 << 40, True), (3 << 40, 3 << 40, True)],
+)
+def test_what_is_added_to_an_address_may_be_negative(row: int, stride: int, wraps: bool) -> None:
+    target = numbers(8)
+    place = torch.tensor([target.data_ptr() + 16, row, stride])
+    _, records = put_down_by(known.at_address, (place,), {})
+    assert bool(sum(record[0] & 0xFFFF for record in records)) == wraps
+    assert wraps or target.tolist() == [0] * 3 + [1] + [0] * 4
+
+
+@pytest.mark.parametrize(
     ("which", "at", "words"),
     [
         (6, 0, []),
