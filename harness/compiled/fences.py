@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.compiled.building import SLE, SLT, Builder
 from harness.compiled.reaches import Reaches
-from harness.kernels.graph import Kind, Value
+from harness.kernels.graph import Block, Kind, Operation, Region, Value
 
 LONGEST = 1 << 14  # intervals of a list
 READ, WRITE = 1 << 29, 1 << 30  # in a report's word
@@ -44,16 +44,30 @@ class Fences:
     def _outside(self, number: int, kind: str, address: Value, size: int) -> Value:
         code, shape = self._code, address.kind.shape
         first, last = (code.splat(one, shape) for one in self._list(number, kind))
-        place, step = first, LONGEST
-        while step := step // 2:
-            probe = code.binary("addi", place, code.constant(16 * step, place.kind))
-            probe = code.binary("minsi", probe, last)
-            before = code.compare(SLE, self._loaded(probe), address)
-            place = code.chosen(before, probe, place)
+        place = self._found(first, last, address)
         start = self._loaded(place)
         end = self._loaded(code.binary("addi", place, code.constant(8, place.kind)))
         ends = code.binary("addi", address, code.constant(size, address.kind))
         return code.binary("ori", code.compare(SLT, address, start), code.compare(SLT, end, ends))
+
+    def _found(self, first: Value, last: Value, address: Value) -> Value:
+        """The last interval that begins there or before, or the first: in a loop, as unrolled it
+        takes Triton seconds."""
+        code, side = self._code, Kind("i32")
+        turns = [code.constant(number, side) for number in (0, LONGEST.bit_length() - 1, 1)]
+        turn, place, step = (code.value(kind) for kind in (side, first.kind, _WIDE))
+        with code.at([]) as body:
+            probe = code.binary("addi", place, code.splat(step, place.kind.shape))
+            probe = code.binary("minsi", probe, last)
+            before = code.compare(SLE, self._loaded(probe), address)
+            nearer = code.chosen(before, probe, place)
+            half = code.binary("shrsi", step, self._bytes(1))
+            body.append(Operation("scf.yield", (nearer, half), (), {}, code.source))
+        region = Region((Block("bb0", (turn, place, step), tuple(body)),))
+        found = code.value(first.kind), code.value(_WIDE)
+        given = (*turns, first, self._bytes(8 * LONGEST))
+        code.operations.append(Operation("scf.for", given, found, {}, code.source, (region,)))
+        return found[0]
 
     def _list(self, number: int, kind: str) -> tuple[Value, Value]:
         """Where this program's list begins, and its last interval."""
