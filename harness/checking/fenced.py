@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from harness.checking.launches import Launch
 from harness.checking.memory import Memory, Program, Storage
 from harness.checking.violations import CannotFollow
+from harness.checking.zones import LARGEST
 from harness.compiled import fences
 from harness.compiled.launching import Given
 
@@ -22,8 +23,8 @@ MOST = 1 << 20  # programs
 class Lists:
     """A launch's lists on the device, for as long as this is held."""
 
-    def __init__(self, launch: Launch, memory: Memory) -> None:
-        self._launch = launch
+    def __init__(self, launch: Launch, memory: Memory, device: str = "cuda") -> None:
+        self._launch, self._device = launch, device
         self._storages = [storage for storage in memory.living() if storage.fences]
         self._table: Any = None
         self._known: dict[tuple[int, str], list[fences.Intervals] | None] = {}
@@ -38,7 +39,7 @@ class Lists:
                 for one in found
             ]
             size = len(fences.table(lists, 0))
-            self._table = torch.empty(size, dtype=torch.int64, device="cuda")
+            self._table = torch.empty(size, dtype=torch.int64, device=self._device)
             address = int(self._table.data_ptr())
             self._table.copy_(torch.from_numpy(fences.table(lists, address)))
         return address
@@ -59,19 +60,20 @@ class Lists:
             return None
         if self._launch.size >= MOST:
             raise CannotFollow(f"{self._launch}: too many programs to hold against a fence")
+        if storage.size > LARGEST:
+            words = f"{storage.name} has {storage.size} bytes"
+            raise CannotFollow(f"{words}: too many to hold against a fence")
         x, y, z = map(range, self._launch.grid)
         programs = itertools.product(x, y, z)
         return [self._intervals(storage, kind, program) for program in programs]
 
     def _intervals(self, storage: Storage, kind: str, program: Program) -> fences.Intervals:
         masks = [
-            mask
+            fence.mask(storage, (rule(program),)).numpy()
             for fence in storage.fences
-            if (mask := fence.allowed(kind, program, storage)) is not None
+            if (rule := fence.write if kind == "write" else fence.read) is not None
         ]
-        if not masks:
-            return [(storage.start, storage.end)]
-        both = np.bitwise_and.reduce(masks) if len(masks) > 1 else masks[0]
+        both = np.bitwise_and.reduce(masks)
         ends = np.flatnonzero(np.diff(both, prepend=0, append=0)) + storage.start
         if len(ends) > 2 * fences.LONGEST:
             raise CannotFollow(f"{self._launch}: a fence of more than {fences.LONGEST} pieces")

@@ -190,9 +190,10 @@ class Launcher:
             if self._strict or "CUDA error" in str(error):
                 raise
             # With checks it does not compile, or does not fit; if it is wrong itself, this says so.
+            result = plain()
             words = str(error).splitlines()[0] if str(error) else ""
             self._refuse(kernel, tally, f"{type(error).__name__}: {words}")
-            return plain()
+            return result
         found = getattr(note.compiled.metadata, triton_side.KEY, None)
         if found is None:
             self._refuse(kernel, tally, "what compiled it passed the check by")

@@ -24,10 +24,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness import kernels, paths
-from harness.checking import OutOfBounds, Violation, Wrapped, on_gpu
+from harness.checking import FenceCrossed, OutOfBounds, Violation, Wrapped, on_gpu
 from harness.checking import launching as here
-from harness.checking.launches import Launches
-from harness.checking.memory import Memory
+from harness.checking.fenced import Lists
+from harness.checking.launches import Launch, Launches
+from harness.checking.memory import Fence, Memory
 from harness.compiled import CHECKS, arena, fences, launching, rewriting, triton_side
 from harness.compiled.accesses import OUTSIDE
 from harness.compiled.building import NE
@@ -137,13 +138,25 @@ def put_down_by(
 
 def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
     """What a launch of one program puts down, as it is told."""
-    checked, records = put_down_by(kernel, args, named)
+    return told_of(*put_down_by(kernel, args, named), Memory(), kernel, args, named)
+
+
+def told_of(
+    checked: rewriting.Rewritten,
+    records: list[list[int]],
+    memory: Memory,
+    kernel: Any,
+    args: Any,
+    named: Any,
+) -> list[Violation]:
     pointers, scalars = launching.flattened(kernel, args, named)
     launched = launching.Launched(kernel.fn.__name__, pointers, scalars, False, "")
     launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
     setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))
     found = [
-        on_gpu.violation(arena.Told(1, address, word, row // 2, (0, 0, 0), (left, right)), launched)
+        on_gpu.violation(
+            arena.Told(1, address, word, row // 2, (0, 0, 0), (left, right)), launched, memory
+        )
         for row, (word, address, left, right) in enumerate(records)
         if word
     ]
@@ -302,6 +315,26 @@ def test_what_wrapped_elsewhere_is_told_with_its_numbers(
 ) -> None:
     found = [one for one in violations(kernel, *args, **named) if isinstance(one, Wrapped)]
     assert [one.details[0].startswith(words or "") for one in found] == [True] * bool(words)
+
+
+def test_a_suites_fence_is_told_with_the_index_that_it_kept_off() -> None:
+    memory, rows = Memory(), torch.zeros((4, 8), dtype=torch.int32)
+    fence = Fence(rows, write=lambda program: 2 * program[0] + program[1], read=None)
+    memory.storage_of(rows).fences.append(fence)
+
+    def told(shift: int, side: int) -> list[Violation]:
+        args, named = (numbers(32), rows, 32, shift), {"BLOCK": 8}
+        lists = Lists(Launch("moved", (side, side, 1), {}), memory, "cpu")
+        pointers, _ = launching.flattened(known.moved, args, named)
+        put_down = put_down_by(known.moved, args, named, (side, side), lists(pointers))
+        return told_of(*put_down, memory, known.moved, args, named)
+
+    assert told(shift=0, side=2) == []
+    [crossed] = told(shift=2, side=1)
+    assert isinstance(crossed, FenceCrossed)
+    assert crossed.headline == (
+        "moved wrote target[1, 1], outside of what program (0, 0, 0) may write"
+    )
 
 
 @pytest.mark.parametrize(
