@@ -15,6 +15,7 @@ import mmap
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,7 +39,8 @@ _REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is rig
 _TILE = 1 << 23
 _SECONDS = 0.7  # of the processor, for one launch and its neighbours
 _COMPILING = 3  # and for the first launch of a kernel: later processes find it compiled
-_TOO_SLOW = 4  # launches of a line, after which no other is tried; after twice that of a kernel, 1
+_TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
+_PATIENCE = 3  # seconds of launches of one line that all pass
 _DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
 _TYPES = {
     "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
@@ -69,70 +71,94 @@ class Drawn:
 
 def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
     """The findings with what running them showed; a threshold is what was seen."""
-    run = _Run(kernel, case, list(drawn(case)))
-    return [_confirmed(run, finding, at) for finding, at in found]
+    run = _Run(kernel, case, list(drawn(case)), found)
+    while len(run.shown) < len(found):
+        run.go_on()
+    return run.shown
 
 
-@dataclass(slots=True)
 class _Run:
-    """What the lines of one kernel have in common."""
+    """The findings of one kernel, launch after launch in forks, which may end any way they like."""
 
-    kernel: Any
-    case: Case
-    draws: list[Drawn]  # the one that showed a line comes first for the next
-    slow: int = 0  # launches that were ended
-    compiling: float = _COMPILING
+    def __init__(self, kernel: Any, case: Case, draws: list[Drawn], found: list[Found]) -> None:
+        self._kernel, self._case, self._found = kernel, case, found
+        self._draws = draws  # the one that showed a line comes first for the next
+        self.shown: list[Finding] = []
+        self._slow = 0  # launches that were ended
+        self._next()
 
+    def _next(self) -> None:
+        """Of the finding that is looked at: what is left to try."""
+        self._left = list(self._draws)
+        self._here = 0  # launches that were ended
+        self._last = ""
+        self._spent = 0.0
 
-def _confirmed(run: _Run, finding: Finding, at: Mapping[str, int]) -> Finding:
-    """Launch after launch in forks, which may end any way they like."""
-    draws = list(run.draws)
-    slow, patience = 0, max(1, min(_TOO_SLOW, 2 * _TOO_SLOW - run.slow))
-    last = ""
-    while draws and slow < patience:
-        told, status = _forked(run, finding, at, draws)
-        run.compiling = 0 if told else run.compiling
-        last = next((one for one in reversed(told) if isinstance(one, str) and one), last)
-        if told and isinstance(told[-1], int):
-            shown = draws[len(told) - 1]
-            run.draws.sort(key=lambda one: one != shown)
-            seen = restated(run.case, finding, {**at, finding.quantity: told[-1]}, told[-1])
-            return replace(seen, confirmed=CONFIRMED)
-        if last.startswith("cannot"):
-            break
-        draws = draws[len(told) :]
-        if draws:  # the next one ended the process; others with these contents would, too
-            draws = [one for one in draws if one.contents != draws[0].contents]
-            slow += 1
-            run.slow += 1
-            ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
-            last = "too slow to run" if ended else "it ends the process"
-    why = last if last == BEYOND else f"not run: {last}" if last else NEVER
-    return replace(finding, confirmed=why)
+    def go_on(self) -> None:
+        """Until a launch ends the process, or there is no finding left."""
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read)
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 2)
+            self._tell(write)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answers:
+            for line in answers:
+                self._hear(*json.loads(line))
+        _, status = os.waitpid(child, 0)
+        if len(self.shown) < len(self._found):
+            self._ended(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
 
+    def _tell(self, write: int) -> None:
+        """In a fork: of each launch the least load at which it wraps, or why there is none."""
+        compiled = -1
+        while len(self.shown) < len(self._found):
+            finding, at = self._found[len(self.shown)]
+            launching = Launching(self._kernel, self._case, self._left[0], {finding.at})
+            compiling = 0 if compiled == len(self.shown) else _COMPILING
+            compiled = len(self.shown)
+            start = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, _SECONDS + compiling)
+            said = _least(launching, finding, at)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            told = said, time.process_time() - start
+            os.write(write, (json.dumps(told) + "\n").encode())
+            self._hear(*told)
 
-def _forked(
-    run: _Run, finding: Finding, at: Mapping[str, int], draws: list[Drawn]
-) -> tuple[list[int | str], int]:
-    """Of each launch the least load at which it wraps, or why there is none; until one has it."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(read)
-        with open(os.devnull, "w") as nothing:
-            os.dup2(nothing.fileno(), 2)
-        for place, one in enumerate(draws):
-            seconds = _SECONDS if place else _SECONDS + run.compiling
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-            said = _least(Launching(run.kernel, run.case, one, {finding.at}), finding, at)
-            os.write(write, (json.dumps(said) + "\n").encode())
-            if isinstance(said, int) or said.startswith("cannot"):
-                break
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answers:
-        told = [json.loads(line) for line in answers]
-    return told, os.waitpid(child, 0)[1]
+    def _hear(self, said: int | str, seconds: float) -> None:
+        finding, at = self._found[len(self.shown)]
+        draw = self._left.pop(0)
+        if isinstance(said, int):
+            self._draws.sort(key=lambda one: one != draw)
+            seen = restated(self._case, finding, {**at, finding.quantity: said}, said)
+            self.shown.append(replace(seen, confirmed=CONFIRMED))
+            self._next()
+            return
+        self._last = said or self._last
+        self._spent += seconds
+        if said.startswith("cannot") or not self._left or self._spent > _PATIENCE:
+            self._give_up()
+
+    def _ended(self, in_time: bool) -> None:
+        """With these contents others would end it, too."""
+        self._slow += 1
+        self._here += 1
+        self._last = "too slow to run" if in_time else "it ends the process"
+        contents = self._left[0].contents
+        self._left = [one for one in self._left if one.contents != contents]
+        most = min(_TOO_SLOW, 2 * _TOO_SLOW - self._slow) if self._spent else 2
+        if not self._left or self._here >= max(1, most):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        finding, _ = self._found[len(self.shown)]
+        last = self._last
+        why = last if last == BEYOND else f"not run: {last}" if last else NEVER
+        self.shown.append(replace(finding, confirmed=why))
+        self._next()
 
 
 def drawn(case: Case) -> Iterator[Drawn]:
@@ -151,16 +177,16 @@ def drawn(case: Case) -> Iterator[Drawn]:
 
 
 class Watching(Session):
-    """The wraps of some lines count; nothing is computed but where a kernel goes."""
+    """The wraps of some lines count; nothing is computed but what goes from there to an access."""
 
-    reads = "skeleton"
-
-    def __init__(self, lines: Collection[Line]) -> None:
+    def __init__(self, lines: Collection[Line], whole: bool) -> None:
         super().__init__(Memory(), Launches(), exact=True)
         self.only = frozenset(lines)
+        self._looks = None if whole else self.only
+        self.reads = "skeleton" if whole else f"skeleton {sorted(lines)}"
 
     def graph_of(self, kernel: Any, bound: Any) -> Graph:
-        return skeleton(super().graph_of(kernel, bound))
+        return skeleton(super().graph_of(kernel, bound), self._looks)
 
     def __enter__(self) -> Watching:
         super().__enter__()
@@ -178,14 +204,19 @@ def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int
 
     low, high = finding.threshold - 1, finding.threshold
     said = outcome(high)
-    if said != WRAPS:
-        if said != PASSES:
-            return said
-        low, high = high, finding.largest
-        if outcome(high) != WRAPS:
-            return ""
-    elif outcome(low) == WRAPS:
-        low, high = 1, low
+    step = 1
+    if said == WRAPS:
+        while low > 1 and outcome(low) == WRAPS:
+            low, high, step = max(1, low - step), low, 2 * step
+    elif said != PASSES:
+        return said
+    elif outcome(finding.largest) != WRAPS:
+        return ""
+    else:
+        low, high = high, min(high + step, finding.largest)
+        while high < finding.largest and outcome(high) != WRAPS:
+            step *= 2
+            low, high = high, min(high + step, finding.largest)
     while high - low > 1:
         middle = (low + high) // 2
         if outcome(middle) == WRAPS:
@@ -193,6 +224,8 @@ def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int
         else:
             low = middle
     below = outcome(low)
+    if below == PASSES and launching.goes_far({**at, finding.quantity: low}):
+        below = BEYOND
     return high if below == PASSES else below if below == BEYOND else f"one below: {below}"
 
 
@@ -202,11 +235,15 @@ class Launching:
     def __init__(self, kernel: Any, case: Case, drawn: Drawn, lines: Collection[Line]) -> None:
         self._kernel, self._case, self._drawn, self._lines = kernel, case, drawn, lines
 
-    def outcome(self, at: Mapping[str, int]) -> str:
+    def goes_far(self, at: Mapping[str, int]) -> bool:
+        """Whether any access, on these lines' way or not, goes past what tensors have room for."""
+        return self._case.may_reach(at, _REACH) and self.outcome(at, whole=True) == BEYOND
+
+    def outcome(self, at: Mapping[str, int], whole: bool = False) -> str:
         sides = [side.high + 1 for side in self._case.world(at, False).programs]
         corner = zip(sides, self._drawn.corner, strict=True)
         try:
-            with Watching(self._lines) as session:
+            with Watching(self._lines, whole) as session:
                 name = self._kernel.fn.__name__
                 session.run_alone(name, tuple((side - 1) * on for side, on in corner))
                 self._kernel[tuple(sides)](**dict(self._arguments(at)))

@@ -16,9 +16,9 @@ from harness.audit.findings import Finding, Reach
 from harness.audit.host import Expression, Launch, evaluated, symbols, words
 from harness.audit.intervals import Range, exactly
 from harness.audit.limits import Limits, Model, Quantity
-from harness.audit.ranges import Ranges, World
+from harness.audit.ranges import HUGE, Ranges, World
 from harness.audit.shape import Shape
-from harness.kernels.graph import Graph, Operation, Value
+from harness.kernels.graph import Graph, Operation, Value, bits_of
 
 _AXES = "xyz"
 _MOST = (2**31 - 1, 65535, 65535)
@@ -152,6 +152,22 @@ class Case:
     def wraps_at(self, at: Mapping[str, int], place: Place, own: bool = False) -> Wrap | None:
         wraps = Wraps(Ranges(self.reading, self.world(at, False)))
         return next((one for one in wraps.found((place.file, place.line), own) if one.known), None)
+
+    def may_reach(self, at: Mapping[str, int], room: int) -> bool:
+        """Whether an access may go so many bytes from where its tensor begins."""
+        ranges = Ranges(self.reading, self.world(at, False))
+        accesses = (access.operands[0] for access, _ in self.reading.accesses)
+        return any(self._reach(ranges, one) >= room for one in accesses)
+
+    def _reach(self, ranges: Ranges, pointer: Value) -> int:
+        pointer = self.reading.root(pointer)
+        maker = self.reading.makers.get(pointer)
+        if maker is None or maker.name != "tt.addptr":
+            return 0 if pointer in self.reading.places else HUGE
+        base, offset = maker.operands
+        far = ranges.get(offset)
+        size = max(1, bits_of(pointer.kind.pointee) // 8)
+        return self._reach(ranges, base) + max(abs(far.low), abs(far.high)) * size
 
     def leads(self, at: Mapping[str, int]) -> set[Place]:
         """Where something wraps that is made of nothing that has."""

@@ -1,84 +1,150 @@
-"""A kernel without its numbers: what addresses, masks and branches need, and zeros for the rest.
+"""A kernel without its numbers: what some lines' integers need on their way into addresses.
 
 Whether an integer wraps on its way into an access does not depend on what is computed with the
-values that are stored, so a run that asks for that alone need not compute them: no products of
-matrices, no inline assembly, little to compile.
+values that are stored, nor on other accesses. So a run that asks for that alone keeps the accesses
+that these lines lead to, whatever their addresses, masks and branches are made of, and no more: no
+products of matrices, no inline assembly, little to compile, and no memory but what is read to go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from harness.audit.shape import ACCESSES, mask_of
-from harness.kernels.flow import carried, terminator
-from harness.kernels.graph import Block, Graph, Operation, Region, Value
+from harness.kernels.flow import carried, makers, terminator
+from harness.kernels.graph import Block, Graph, Operation, Region, Value, operations
 
-_KEPT = ACCESSES | {"arith.constant", "tt.assert", "tt.func"}
-
-
-def skeleton(graph: Graph) -> Graph:
-    needed = _needed(graph)
-    return replace(
-        graph,
-        body=_bare(graph.body, needed),
-        functions={name: _bare(region, needed) for name, region in graph.functions.items()},
-    )
+_ENDS = ("scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
+_FOLDS = ("tt.reduce", "tt.scan", "tt.map_elementwise")
 
 
-def _needed(graph: Graph) -> set[Value]:
-    """Backwards from where a program goes and what it touches."""
-    makers = {result: one for one in graph.operations() for result in one.results}
-    sources = carried(graph)
-    waiting: list[Value] = []
-    for operation in graph.operations():
-        if operation.name in ACCESSES:
-            mask = mask_of(operation)
-            waiting += [operation.operands[0], *([mask] if mask is not None else [])]
-        elif operation.name == "scf.for":
-            waiting += operation.operands[:3]
-        elif operation.name in ("scf.if", "scf.condition", "cf.cond_br"):
-            waiting.append(operation.operands[0])
-        elif operation.name == "tt.assert":
-            waiting += operation.operands
-    found: set[Value] = set()
-    while waiting:
-        value = waiting.pop()
-        if value in found:
-            continue
-        found.add(value)
-        waiting += sources.get(value, ())
-        maker = makers.get(value)
-        if maker is not None and not maker.name.startswith("scf."):
+def skeleton(graph: Graph, lines: Collection[tuple[str, int]] | None) -> Graph:
+    """With the accesses that these lines lead to, or with all of them."""
+    return _Skeleton(graph, lines).made()
+
+
+class _Skeleton:
+    def __init__(self, graph: Graph, lines: Collection[tuple[str, int]] | None) -> None:
+        self._graph, self._lines = graph, lines
+        self._makers, self._sources = makers(graph), carried(graph)
+        self._around: dict[Operation | Value, Operation] = {}  # what each stands in
+        for one in graph.operations():
+            for region in one.regions:
+                for block in region.blocks:
+                    self._around |= dict.fromkeys((*block.operations, *block.arguments), one)
+        self._needed: set[Value] = set()
+        self._kept: set[Operation] = set()
+        self._waiting: list[Value] = []
+        for one in graph.operations():
+            if one.name in ("tt.assert", "tt.call") or one.name.startswith("cf."):
+                self._keep(one)
+                self._waiting += one.operands
+            elif one.name in ACCESSES and self._leads_to(one):
+                self._keep(one)
+                mask = mask_of(one)
+                self._waiting += [one.operands[0], *([mask] if mask is not None else [])]
+        self._settle()
+        self._asked = {value for one in self._kept for value in self._operands(one)}
+        self._asked |= {value for one in self._kept for value in self._given(one)}
+
+    def _leads_to(self, access: Operation) -> bool:
+        """Whether its address is made of what these lines compute, without memory in between."""
+        if self._lines is None:
+            return True
+        seen: set[Value] = set()
+        waiting = [access.operands[0]]
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            waiting += self._sources.get(value, ())
+            maker = self._makers.get(value)
+            if maker is None or maker.name in ACCESSES:
+                continue
+            if (maker.source.file, maker.source.line) in self._lines:
+                return True
             waiting += maker.operands
-            for region in maker.regions:
-                waiting += terminator(region).operands
-    return found
+        return False
 
+    def _settle(self) -> None:
+        """Backwards from what is kept, until nothing is lacking."""
+        while self._waiting:
+            value = self._waiting.pop()
+            if value in self._needed:
+                continue
+            self._needed.add(value)
+            self._waiting += self._sources.get(value, ())
+            maker = self._makers.get(value) or self._around.get(value)
+            if maker is None:
+                continue
+            self._keep(maker)
+            if not maker.name.startswith("scf."):
+                self._waiting += maker.operands
 
-def _bare(region: Region, needed: set[Value]) -> Region:
-    return replace(
-        region,
-        blocks=tuple(
-            Block(
-                block.label,
-                block.arguments,
-                tuple(one for each in block.operations for one in _zeros(each, needed)),
-            )
-            for block in region.blocks
-        ),
-    )
+    def _keep(self, one: Operation | None) -> None:
+        """With all that it stands in, and where a program goes there."""
+        while one is not None and one not in self._kept:
+            self._kept.add(one)
+            if one.name == "scf.for":
+                self._waiting += one.operands[:3]
+            elif one.name == "scf.if":
+                self._waiting.append(one.operands[0])
+            elif one.name == "scf.while":
+                self._waiting.append(terminator(one.regions[0]).operands[0])
+            elif one.name in _FOLDS:
+                self._kept.update(each for region in one.regions for each in operations(region))
+                self._waiting += one.operands
+            if one.name.startswith("scf."):  # no constant stands for a pointer
+                self._waiting += [value for value in self._given(one) if value.kind.is_pointer]
+            one = self._around.get(one)
 
+    def _given(self, one: Operation) -> list[Value]:
+        """What control flow hands on."""
+        if not one.name.startswith("scf."):
+            return []
+        ends = [block.operations[-1] for region in one.regions for block in region.blocks]
+        return [*one.operands, *(value for end in ends for value in end.operands)]
 
-def _zeros(operation: Operation, needed: set[Value]) -> list[Operation]:
-    kept = operation.name in _KEPT or operation.name.startswith("scf.")
-    pointers = any(one.kind.is_pointer for one in operation.results)
-    if operation.results and not kept and not pointers and needed.isdisjoint(operation.results):
-        return [_zero(operation, one) for one in operation.results]
-    if operation.name in ("tt.reduce", "tt.scan"):
-        return [operation]
-    return [
-        replace(operation, regions=tuple(_bare(region, needed) for region in operation.regions))
-    ]
+    def _operands(self, one: Operation) -> tuple[Value, ...]:
+        if one.name not in ACCESSES or not self._needed.isdisjoint(one.results):
+            return one.operands
+        mask = mask_of(one)
+        return (one.operands[0], mask) if mask is not None else one.operands[:1]
+
+    # Making it
+
+    def made(self) -> Graph:
+        functions = {name: self._bare(region) for name, region in self._graph.functions.items()}
+        return replace(self._graph, body=self._bare(self._graph.body), functions=functions)
+
+    def _bare(self, region: Region) -> Region:
+        blocks = [
+            replace(block, operations=tuple(self._left_of(block))) for block in region.blocks
+        ]
+        return replace(region, blocks=tuple(blocks))
+
+    def _left_of(self, block: Block) -> list[Operation]:
+        left: list[Operation] = []
+        for one in block.operations:
+            if one.name in _ENDS:
+                left.append(one)
+            elif one not in self._kept:
+                left += [_zero(one, result) for result in one.results if result in self._asked]
+            elif one.name in ACCESSES and self._needed.isdisjoint(one.results):
+                left.append(
+                    replace(
+                        one, name="tt.store", operands=self._operands(one), results=(),
+                        attributes={"addressOnly": "true"},
+                    )
+                )  # fmt: skip
+                left += [_zero(one, result) for result in one.results if result in self._asked]
+            elif one.name in _FOLDS:
+                left.append(one)
+            else:
+                left.append(replace(one, regions=tuple(map(self._bare, one.regions))))
+        return left
 
 
 def _zero(operation: Operation, result: Value) -> Operation:

@@ -220,9 +220,12 @@ class Lowering(Blocks):
         self.made(result, room)
 
     def _store(self, operation: Operation) -> None:
-        _, value, *rest = operation.operands
-        mask = rest[0] if rest else None
+        _, *rest = operation.operands
         self.held(*operation.operands)
+        if operation.flag("addressOnly"):  # checked, and nothing moved
+            self.access("update", operation, rest[0] if rest else None, "null")
+            return
+        value, mask = rest[0], rest[1] if len(rest) > 1 else None
         self.access("write", operation, mask, self._in_memory(value)[0])
 
 
