@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 60  # of the processor, for one fault
+LAUNCHES = 40  # at the limits, of one way to read a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
     others = {(one.source.file, one.source.line) for one in case.graph.operations()} - lines
     return any(
         Launching(kernel, case, one, others).outcome(case.largest()) == WRAPS
-        for one in list(launches(case))[:40]
+        for one in list(launches(case))[:LAUNCHES]
     )
 
 

@@ -128,18 +128,32 @@ def without_local(found: Sequence[Token], name: str) -> list[Token]:
 
 
 WIDE, NARROW = ((".", "to", "(", "tl", ".", f"int{bits}", ")") for bits in (64, 32))
+COUNTED = ("program_id", "num_programs", "arange")  # of 32 bits, whoever launches the kernel
 
 
 def without_narrow_casts(fixed: Sequence[Token], buggy: Sequence[Token]) -> list[Token]:
     """The buggy tokens without casts to 32 bits where the fixed ones cast to 64.
 
-    Such a cast says what code from before the fix does by saying nothing.
+    Such a cast says what code from before the fix does by saying nothing, if what is cast has 32
+    bits of its own. What is loaded has as many as its tensor: left as it is, it may be right.
     """
     result = list(buggy)
     for i1, i2, j1, j2 in reversed(merging.hunks(merging.align(fixed, buggy), fixed, buggy)):
-        if key(fixed[i1 - 5 : i2 + 1]) == WIDE and key(buggy[j1 - 5 : j2 + 1]) == NARROW:
+        casts = key(fixed[i1 - 5 : i2 + 1]) == WIDE and key(buggy[j1 - 5 : j2 + 1]) == NARROW
+        if casts and _is_counted(key(buggy[: j1 - 5])):
             del result[j1 - 5 : j2 + 1]
     return result
+
+
+def _is_counted(texts: tuple[str, ...]) -> bool:
+    """Whether the value that these tokens end with is a program's number or a lane's."""
+    if texts[-1:] == (")",):
+        start = len(texts) - 1 - texts[::-1].index("(")
+        return texts[start - 3 : start - 1] == ("tl", ".") and texts[start - 1] in COUNTED
+    lines = " ".join(texts).split(LINE)
+    bound = [one.split() for one in lines[:-1] if f" {texts[-1]} = " in f" {one}"]
+    words = {word for one in bound for word in one}
+    return not words.isdisjoint(COUNTED) and words.isdisjoint(("load", "int64"))
 
 
 def _begin(found: Sequence[Token], first: int, last: int) -> int:

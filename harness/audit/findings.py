@@ -56,6 +56,11 @@ class Finding:
         return self.threshold / self.largest
 
     @property
+    def is_seen(self) -> bool:
+        """Or not run at all; and not by arithmetic alone, where running was tried."""
+        return self.confirmed not in (NEVER, BEYOND)
+
+    @property
     def at(self) -> tuple[str, int]:
         return self.file, self.line
 

@@ -2,8 +2,9 @@
 
 Whether an integer wraps on its way into an access does not depend on what is computed with the
 values that are stored, nor on other accesses. So a run that asks for that alone keeps the accesses
-that these lines lead to, whatever their addresses, masks and branches are made of, and no more: no
-products of matrices, no inline assembly, little to compile, and no memory but what is read to go on.
+that these lines lead to, whatever their addresses, masks and branches are made of, and no more:
+no products of matrices, no inline assembly, little to compile, no memory but what is read on the
+way.
 """
 
 from __future__ import annotations
@@ -120,9 +121,7 @@ class _Skeleton:
         return replace(self._graph, body=self._bare(self._graph.body), functions=functions)
 
     def _bare(self, region: Region) -> Region:
-        blocks = [
-            replace(block, operations=tuple(self._left_of(block))) for block in region.blocks
-        ]
+        blocks = [replace(block, operations=tuple(self._left_of(block))) for block in region.blocks]
         return replace(region, blocks=tuple(blocks))
 
     def _left_of(self, block: Block) -> list[Operation]:

@@ -13,7 +13,7 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from harness.audit import arguments, confirming, limits, loading
 from harness.audit.arguments import Parameter
 from harness.audit.collecting import Kernel, collected
 from harness.audit.examining import Case, examined
-from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Audited, Finding, Verdict
+from harness.audit.findings import CONFIRMED, Audited, Finding, Verdict
 from harness.audit.host import Launch
 from harness.audit.limits import Limits
 from harness.audit.reading import attempts, read
@@ -31,6 +31,7 @@ from harness.kernels.kept import kept
 
 _SECONDS = 20  # of the processor, for one kernel
 _answers = 1
+Line = tuple[str, int]  # a file's
 _CODE = "".join(
     file.read_text()
     for file in sorted(Path(__file__).parent.glob("*.py"))
@@ -69,11 +70,11 @@ class Read:
         return max((len(case.reading.accesses) for _, case in self.cases), default=0)
 
 
-def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
+def cases(world: loading.World, kernel: Kernel, known: Limits, found: Read) -> Iterator[Case]:
+    """The kernel in each way that its launches have it read, and Triton takes it."""
     module = world.module(kernel.module)
     assert module is not None
     loaded = world.kernel(kernel.module, kernel.name)
-    found = Read()
     tried: list[list[Parameter]] = []
     launches: Sequence[Launch | None] = kernel.launches[:2] or (None,)
     for launch in launches:
@@ -82,21 +83,35 @@ def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
             if made in tried:
                 continue
             tried.append(made)
-            case = None
             for one in attempts(made):
                 try:
                     case = Case(read(loaded, one), one, launch, known)
-                    break
                 except Exception as error:
                     found.error = found.error or _short(error)
-            if case is None:
-                continue
-            found.cases.append((loaded, case))
-            wraps, why = examined(case, kernel.module)
-            found.reasons |= why | arguments.unread(made)
-            new = [one for one in wraps if _nearer(one[0], found.findings)]
-            for finding in confirming.confirmed(loaded, case, new):
-                found.findings[finding.at] = finding
+                    continue
+                found.cases.append((loaded, case))
+                found.reasons |= arguments.unread(made)
+                yield case
+                break
+
+
+def read_in(
+    world: loading.World, kernel: Kernel, known: Limits, before: Mapping[Line, int] | None = None
+) -> Read:
+    """`before`: loads from which on lines are known to wrap; only what wraps nearer is told."""
+    found = Read()
+    for case in cases(world, kernel, known, found):
+        wraps, why = examined(case, kernel.module)
+        found.reasons |= why
+        new = [
+            one
+            for one in wraps
+            if _nearer(one[0], found.findings)
+            and one[0].threshold < (before or {}).get(one[0].at, one[0].threshold + 1)
+        ]
+        loaded, _ = found.cases[-1]
+        for finding in confirming.confirmed(loaded, case, new):
+            found.findings[finding.at] = finding
     if not found.accesses and found.error:
         refused = "Triton does not take the arguments that are guessed"
         found.reasons.add(f"{refused}: {found.error}")
@@ -106,12 +121,12 @@ def read_in(world: loading.World, kernel: Kernel, known: Limits) -> Read:
 def _audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
     found = read_in(world, kernel, known)
     findings = sorted(found.findings.values(), key=lambda one: one.nearness)
-    seen = tuple(one for one in findings if one.confirmed not in (NEVER, BEYOND))
+    seen = tuple(one for one in findings if one.is_seen)
     reasons = found.reasons | {
         f"line {one.line} wraps by arithmetic ({one.condition}); "
         + one.confirmed.removeprefix("not run: ")
         for one in findings
-        if one.confirmed in (NEVER, BEYOND)
+        if not one.is_seen
     }
     verdict = Verdict.WRAPS if seen else Verdict.UNTOLD if reasons else Verdict.SAFE
     module = world.module(kernel.module)

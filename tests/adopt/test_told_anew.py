@@ -9,7 +9,8 @@ import pytest
 from followed import TOGGLES, trees
 
 from bench import adopting as bench
-from harness.adopt import following, mending
+from harness.adopt import following, inlining, mending
+from harness.adopt.tokens import text_of, tokens
 from harness.matching.states import State
 
 NEEDS = {
@@ -40,3 +41,15 @@ def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
     found = following.follow(there, trees()[-1])
     assert isinstance(found, str)
     assert "so is what the fix puts in" in found
+
+
+@pytest.mark.parametrize(
+    ("value", "left"), [("tl.program_id(0)", ""), ("tl.load(rows)", ".to(tl.int32)")]
+)
+def test_what_a_tensor_may_hold_in_64_bits_is_no_bug_without_a_cast(value: str, left: str) -> None:
+    for made in ("row = {}{}", "row = {}\nrow = row{}"):
+        fixed, buggy, plain = (
+            tokens(f"def f():\n    {made.format(value, cast)}".replace("\nrow", "\n    row"), "")
+            for cast in (".to(tl.int64)", ".to(tl.int32)", left)
+        )
+        assert text_of(inlining.without_narrow_casts(fixed, buggy), "") == text_of(plain, "")
