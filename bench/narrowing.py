@@ -6,16 +6,17 @@ Faults are drawn by a seed from all that the operator makes in `@triton.jit` fun
 the first two kernels that call it are read. A fault is **reported** if the audit then has a finding
 at a line where it had none, or from a smaller load on. Whether it **matters** is asked without the
 audit's arithmetic: launches at the limits, of tensors that hold this and that, run under check,
-and an integer wraps in a line that the audit of the release as it is has no word about. A
-fault that is reported by a finding that was confirmed matters, too. Misses are those that matter
-and are not reported; each is listed. What wraps in the release as it is, in such a run, and is
-not reported, is counted as well: `unreported`.
+and an integer wraps in a line that the audit of the release as it is has no word about, and does
+not in the release as it is. A fault that is reported by a finding that was confirmed matters, too.
+Misses are those that matter and are not reported; each is listed, with what the audit says of the
+kernel. What wraps so without the fault, too, is counted apart: `unreported`.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import json
 import os
 import pickle
@@ -27,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60  # of the processor, for one fault
+SECONDS = 30  # of the processor, for one fault
+LAUNCHES = 25  # at the limits, of one way to read a kernel
 LAUNCHES = 40  # at the limits, of one way to read a kernel
 
 
@@ -75,7 +77,10 @@ def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
     known = limits.read()
     confirming.make_ready()
     world = loading.World(place)
+    gc.disable()
     kernels = collecting.collected(world)
+    gc.freeze()
+    gc.enable()
     children = []
     for lane in range(jobs):
         read, write = os.pipe()
@@ -89,7 +94,7 @@ def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
             os._exit(0)
         os.close(write)
         children.append((child, os.fdopen(read, "rb")))
-    found = []
+    found: list[dict[str, Any]] = []
     for child, said in children:
         with said:
             while True:
@@ -97,6 +102,9 @@ def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
                     found.append(pickle.load(said))
                 except EOFError:
                     break
+                if len(found) % 20 == 0:
+                    counts = collections.Counter(one["verdict"] for one in found)
+                    print(f"{len(found)} of {len(faults)}: {dict(counts)}", file=sys.stderr)
         os.waitpid(child, 0)
     return found
 
@@ -134,36 +142,35 @@ def _alone(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> d
 
 def _judged(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> dict[str, Any]:
     from harness.audit import loading
-    from harness.audit.findings import BEYOND, NEVER
-    from harness.audit.worker import read_in
+    from harness.audit.worker import Read, audited, cases, read_in
 
     text = world.module(fault.module).text
     changed = loading.World(
         place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
     )
     reported = matters = unreported = told = False
+    reasons: set[str] = set()
     for kernel in _launched(kernels, fault):
-        before = read_in(world, kernel, known)
-        after = read_in(changed, kernel, known)
+        before = {one.at: one.threshold for one in audited(world, kernel, known).findings}
+        after = read_in(changed, kernel, known, before)
         told |= bool(after.cases) and not after.reasons
-        known_of = {at: one.threshold for at, one in before.findings.items()}
-        new = {
-            at: one
-            for at, one in after.findings.items()
-            if one.threshold < known_of.get(at, one.threshold + 1)
-            and one.confirmed not in (NEVER, BEYOND)
-        }
-        reported |= bool(new)
-        matters |= any(one.confirmed == "confirmed" for one in new.values())
-        lines = set(before.findings)
-        whole = any(_wraps(one, lines) for one in before.cases)
-        unreported |= whole
-        if not whole:
-            matters |= any(_wraps(one, lines) for one in after.cases)
+        reasons |= after.reasons
+        seen = [one for one in after.findings.values() if one.is_seen]
+        reported |= bool(seen)
+        matters |= any(one.confirmed == "confirmed" for one in seen)
+        if matters or not any(_wraps(one, set(before)) for one in after.cases):
+            continue
+        # It wraps in a line that no finding speaks of: by the fault, or in the release as it is?
+        as_it_is = Read()
+        list(cases(world, kernel, known, as_it_is))
+        own = any(_wraps(one, set(before)) for one in as_it_is.cases)
+        unreported |= own
+        matters |= not own
     verdict = "reported" if reported else "missed" if matters else "cannot tell"
     if not reported and not matters and told:
         verdict = "harmless"
-    return {"verdict": verdict, "matters": matters, "unreported": unreported}
+    why = "" if verdict == "reported" else "; ".join(sorted(reasons)[:3])
+    return {"verdict": verdict, "matters": matters, "unreported": unreported, "why": why}
 
 
 def _launched(kernels: Any, fault: Fault) -> list[Any]:

@@ -6,6 +6,7 @@ ends a fork, and the others go on.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -167,7 +168,10 @@ def main() -> None:
     known = limits.read(Path(asked["limits"]))
     confirming.make_ready()
     world = loading.World(Path(asked["place"]))
+    gc.disable()  # a million small things of syntax, all of which stay
     kernels = collected(world)
+    gc.freeze()
+    gc.enable()
     asked_for = [one for one in kernels if _is_meant(one, asked["targets"])]
     os.write(_answers, (json.dumps({"kernels": len(asked_for)}) + "\n").encode())
     for kernel in asked_for:
