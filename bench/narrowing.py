@@ -1,9 +1,11 @@
 """How much the audit reports: `narrow_int64` applied anywhere in the kernels of a release.
 
-    python bench/narrowing.py [--release R] [--faults N] [-j N] [--record FILE]
+    unfix audit --release R --record AUDIT
+    python bench/narrowing.py AUDIT [--release R] [--faults N] [-j N] [--record FILE]
 
 Faults are drawn by a seed from all that the operator makes in `@triton.jit` functions; of a helper
-the first two kernels that call it are read. A fault is **reported** if the audit then has a finding
+the first two kernels that call it are read. What the audit of the release as it is says stands in
+its record. A fault is **reported** if the audit then has a finding
 at a line where it had none, or from a smaller load on. Whether it **matters** is asked without the
 audit's arithmetic: launches at the limits, of tensors that hold this and that, run under check,
 and an integer wraps in a line that the audit of the release as it is has no word about, and does
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import gzip
 import json
 import os
 import pickle
@@ -70,7 +73,12 @@ def drawn(place: Path, many: int) -> list[Fault]:
 # The rest runs where Triton is.
 
 
-def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
+Thresholds = dict[tuple[str, int], int]
+
+
+def judged(
+    place: Path, faults: list[Fault], recorded: Thresholds, jobs: int
+) -> list[dict[str, Any]]:
     from harness.audit import collecting, confirming, limits, loading
 
     sys.setrecursionlimit(20_000)
@@ -89,7 +97,7 @@ def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
             os.close(read)
             with os.fdopen(write, "wb") as answers:
                 for fault in faults[lane::jobs]:
-                    pickle.dump(_alone(place, world, kernels, fault, known), answers)
+                    pickle.dump(_alone(place, world, kernels, fault, recorded, known), answers)
                     answers.flush()
             os._exit(0)
         os.close(write)
@@ -109,7 +117,9 @@ def judged(place: Path, faults: list[Fault], jobs: int) -> list[dict[str, Any]]:
     return found
 
 
-def _alone(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> dict[str, Any]:
+def _alone(
+    place: Path, world: Any, kernels: Any, fault: Fault, recorded: Thresholds, known: Any
+) -> dict[str, Any]:
     """In a fork, with a limit; what ends it is said."""
     import signal
 
@@ -121,7 +131,7 @@ def _alone(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> d
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         try:
-            said = _judged(place, world, kernels, fault, known)
+            said = _judged(place, world, kernels, fault, recorded, known)
         except Exception as error:
             said = {"why": f"{type(error).__name__}: {error}"[:200]}
         os.write(write, json.dumps(said).encode())
@@ -140,9 +150,11 @@ def _alone(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> d
     return base | {"verdict": "cannot tell"} | said
 
 
-def _judged(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> dict[str, Any]:
+def _judged(
+    place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
+) -> dict[str, Any]:
     from harness.audit import loading
-    from harness.audit.worker import Read, audited, cases, read_in
+    from harness.audit.worker import Read, cases, read_in
 
     text = world.module(fault.module).text
     changed = loading.World(
@@ -151,7 +163,6 @@ def _judged(place: Path, world: Any, kernels: Any, fault: Fault, known: Any) -> 
     reported = matters = unreported = told = False
     reasons: set[str] = set()
     for kernel in _launched(kernels, fault):
-        before = {one.at: one.threshold for one in audited(world, kernel, known).findings}
         after = read_in(changed, kernel, known, before)
         told |= bool(after.cases) and not after.reasons
         reasons |= after.reasons
@@ -205,8 +216,20 @@ def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
     )
 
 
+def _recorded(arguments: argparse.Namespace) -> Thresholds:
+    """From which load on each line wraps; its file where the release lies here."""
+    content = arguments.audit.read_bytes()
+    data = json.loads(gzip.decompress(content) if arguments.audit.suffix == ".gz" else content)
+    return {
+        (str(arguments.place / "sglang" / one["file"].partition("/sglang/")[2]), one["line"]):
+        one["threshold"]
+        for one in data["findings"]
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("audit", type=Path, help="a record of `unfix audit` of the release")
     parser.add_argument("--release", default="")
     parser.add_argument("--faults", type=int, default=320)
     parser.add_argument("-j", "--jobs", type=int, default=1)
@@ -216,7 +239,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.made and arguments.made.exists():  # the half that runs beside Triton
         faults = [Fault(**one) for one in json.loads(arguments.made.read_text())]
-        found = judged(arguments.place, faults, arguments.jobs)
+        found = judged(arguments.place, faults, _recorded(arguments), arguments.jobs)
         sys.stdout.write("\n" + json.dumps(found))
         return
     from harness import machine
@@ -233,7 +256,8 @@ def main() -> None:
                                 for one in drawn(tree.folder, arguments.faults)]))  # fmt: skip
     if arguments.made:
         return
-    command = [BASE.python, __file__, "--made", made, "--place", tree.folder, "-j", arguments.jobs]
+    command = [BASE.python, __file__, arguments.audit, "--made", made]
+    command += ["--place", tree.folder, "-j", arguments.jobs]
     environment = dict(os.environ)
     engines.tell(environment)
     said = subprocess.run(

@@ -34,6 +34,7 @@ _REALS = frozenset(
 _NUMBERS = re.compile(r"stride|bytes|offset|_cap$")  # whatever else stands in the name
 _SHORT = ("i8", "u8", "i16", "fp8e4nv")  # nothing is counted in these
 _TURNS = 4  # of a loop that is unrolled as often as nobody says
+UNUSED = "its host alone"  # a tensor there, and no pointer here
 ONE_WORD, FEW_TURNS = "one of its words", "a few turns"  # where a kernel is not read whole
 _SMALLEST_LARGE = 2**31
 
@@ -64,6 +65,7 @@ class Uses(ast.NodeVisitor):
         self.counted: set[str] = set()  # pointers to what is changed atomically
         self.unrolled: set[str] = set()  # constants that say how often a loop is unrolled
         self.required: dict[str, Any] = {}  # what the kernel's text asks of a constant
+        self.kinds: dict[str, str] = {}  # what is pointed to, where its use says so
         self.words: dict[str, str] = {}  # the first of those that a constant is compared with
         self._read = Counter(
             one.id
@@ -130,13 +132,36 @@ class Uses(ast.NodeVisitor):
             }
         elif name == "static_assert":
             self._asserted(node.args[0])
+        elif name == "to" and isinstance(node.func, ast.Attribute) and node.args:
+            kind = _kind_of_cast(node)
+            if kind:
+                self._are(node.func.value, kind)
         elif name == "dot":
             for one in node.keywords:
                 if one.arg == "input_precision" and isinstance(one.value, ast.Name):
                     self.required.setdefault(one.value.id, "ieee")
         elif isinstance(node.func, ast.Name):
             self._helped(node)
+        for one in node.keywords:
+            if one.arg == "mask":
+                self._mask(one.value)
         self.generic_visit(node)
+
+    def _mask(self, node: ast.expr) -> None:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
+            self._mask(node.left)
+            self._mask(node.right)
+        else:
+            self._are(node, "i1")
+
+    def _are(self, node: ast.expr, kind: str, deep: int = 3) -> None:
+        """What is loaded into this is of a kind."""
+        match node:
+            case ast.Name(id=name) if deep:
+                for value in self._assigned.get(name, ()):
+                    self._are(value, kind, deep - 1)
+            case ast.Call(func=ast.Attribute(attr="load"), args=[address, *_]):
+                self.kinds.setdefault(self._base(address) or "", kind)
 
     def _points(self, node: ast.expr) -> None:
         base = self._base(node)
@@ -158,6 +183,8 @@ class Uses(ast.NodeVisitor):
                 self._points(value)
             if name in uses.indices:
                 self.indices.add(self._base(value) or "")
+            if name in uses.kinds:
+                self.kinds.setdefault(self._base(value) or "", uses.kinds[name])
             if name in uses.counted:
                 self.counted.add(self._base(value) or "")
             if name in uses.unrolled and isinstance(value, ast.Name) and self._read[value.id] == 1:
@@ -206,6 +233,16 @@ class Uses(ast.NodeVisitor):
             elif isinstance(inner, ast.Name) and depth:
                 for value in self._assigned.get(inner.id, ()):
                     yield from self._followed(value, depth - 1)
+
+
+def _kind_of_cast(node: ast.Call) -> str:
+    """Of what is cast, where that has to be as wide as what it becomes: a pointer, other bits."""
+    given = ast.unparse(node.args[0])
+    if "pointer_type" in given:
+        return "u64"
+    if not any(one.arg == "bitcast" for one in node.keywords):
+        return ""
+    return next((f"i{bits}" for bits in (64, 32, 16, 8) if f"t{bits}" in given), "")
 
 
 def unread(made: Sequence[Parameter]) -> set[str]:
@@ -269,6 +306,10 @@ def parameters(
             made.append(Parameter(name, "constexpr", value, source=source))
         elif pointer and given.kind != "constant":
             kind, source = _pointee(name, given, limits, name in uses.indices)
+            if name not in uses.pointers:
+                source = UNUSED
+            if name in uses.kinds and source != "host":
+                kind, source = uses.kinds[name], "its use"
             if name in uses.counted and kind in _SHORT:
                 kind, source = "i32", "its use"
             made.append(Parameter(name, f"*{kind}", expression=_text(given, name), source=source))

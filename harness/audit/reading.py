@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from harness.audit.arguments import Parameter
+from harness.audit.arguments import UNUSED, Parameter
 from harness.kernels import Graph, frontend, parsing
 from harness.kernels.frontend import Bound
 from harness.kernels.kept import kept
@@ -30,8 +30,10 @@ def attempts(made: list[Parameter]) -> Iterator[list[Parameter]]:
     """The same with what is only a guess made otherwise, one guess after the other."""
     yield made
     before = [made]
+    small = [_small(one) for one in made]
     for guess in _GUESSES:
-        for other in ([guess(one) for one in made], [guess(one) for one in before[-1]]):
+        for start in (made, small, before[-1]):
+            other = [guess(one) for one in start]
             if other not in before:
                 before.append(other)
                 yield other
@@ -43,10 +45,14 @@ def _small(one: Parameter) -> Parameter:
     return replace(one, value=32) if guessed and number and one.value > 32 else one
 
 
-# Each tried alone, and together with those before it.
+# Each tried alone, with smaller constants, and together with those before it.
 _GUESSES: tuple[Callable[[Parameter], Parameter], ...] = (
+    lambda one: replace(one, kind="fp32") if one.source == UNUSED else one,
     _small,
+    lambda one: replace(one, kind="*i1") if one.kind == "*i8" and one.source == "name" else one,
     lambda one: replace(one, kind="i32") if one.kind == "i64" else one,
     lambda one: replace(one, kind="*i32") if one.kind == "*i64" else one,
+    lambda one: replace(one, kind="*i64") if one.kind == "*i32" and one.source == "name" else one,
     lambda one: replace(one, kind="*i32") if one.kind == "*bf16" and one.source == "name" else one,
+    lambda one: replace(one, kind="*fp32") if one.kind == "*bf16" and one.source == "name" else one,
 )
