@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 30  # of the processor, for one fault
-LAUNCHES = 25  # at the limits, of one way to read a kernel
+SECONDS = 15  # of the processor, for one fault
+LAUNCHES = 15  # at the limits, of one way to read a kernel
 LAUNCHES = 40  # at the limits, of one way to read a kernel
 
 
