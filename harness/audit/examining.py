@@ -327,6 +327,7 @@ def _finding(
         reaches=reaches,
         arithmetic=_arithmetic(case, wrap, at),
         launched=f"{case.launch.file}:{case.launch.line}" if case.launch else "",
+        setting=case.limits.quantities[name].setting,
     )
 
 

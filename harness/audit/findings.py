@@ -49,6 +49,7 @@ class Finding:
     launched: str  # the host's line, or nothing
     confirmed: str = ""  # "confirmed", or "not run: …"
     since: str = ""
+    setting: str = ""  # what of a server has to let it grow that far
 
     @property
     def nearness(self) -> float:

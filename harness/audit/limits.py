@@ -20,6 +20,7 @@ class Quantity:
     largest: int
     source: str
     size: bool = False  # grows with the load, and not with the model
+    setting: str = ""  # what of a server says how far
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,13 @@ class Limits:
 def read(path: Path = OWN) -> Limits:
     text = path.read_text()
     data: dict[str, Any] = yaml.safe_load(text)
+    optional = {"size": False, "setting": ""}
     quantities = {
-        name: Quantity(name, one["usual"], one["largest"], one["source"], one.get("size", False))
+        name: Quantity(
+            name=name,
+            **{key: one[key] for key in ("usual", "largest", "source")},
+            **{key: one.get(key, nothing) for key, nothing in optional.items()},
+        )
         for name, one in data["quantities"].items()
     }
     return Limits(

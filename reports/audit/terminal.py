@@ -27,7 +27,7 @@ def show(found: Audit, console: Console, everything: bool) -> None:
                 plain(str(number), "dim"),
                 plain(f"{one.kernel}\n{view.place(one)}\n{one.text}"),
                 plain(f"{one.condition}\n{one.arithmetic}"),
-                plain(one.model or "the limits"),
+                plain("\n".join(filter(None, (one.model or "the limits", one.setting)))),
                 plain(one.confirmed, "green" if one.confirmed == "confirmed" else "yellow"),
             ]
             shown.add_row(*cells, *([plain(one.since)] if one.since else []))

@@ -11,11 +11,7 @@ def text(one: Finding, release: str) -> str:
     code = "\n".join(
         f"{'>' if here else ' '} {number:5} {line}" for number, line, here in view.around(one, 5, 2)
     )
-    reached = [
-        f"- {reach.model}: from {one.quantity} = {reach.threshold:,} on"
-        for reach in one.reaches
-        if reach.threshold
-    ]
+    reached = [f"- {words}" for words in view.reached(one)]
     parts = [
         f"# `{one.kernel}`: an address is computed in {one.element} and wraps",
         f"SGLang {release}, `{view.place(one)}`:",

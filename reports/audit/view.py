@@ -26,6 +26,16 @@ def place(finding: Finding) -> str:
     return f"{short(finding.file)}:{finding.line}"
 
 
+def reached(finding: Finding) -> list[str]:
+    """Which models come there, and what of a server has to let them."""
+    by = f" ({finding.setting})" if finding.setting else ""
+    return [
+        f"{one.model}: from {finding.quantity} = {one.threshold:,} on{by}"
+        for one in finding.reaches
+        if one.threshold
+    ]
+
+
 def short(file: str) -> str:
     """From the package on."""
     parts = file.replace("!", "/").split("/")

@@ -33,6 +33,7 @@ def test_a_row_in_32_bits_wraps_at_the_very_row(small: Audit) -> None:
     assert found.grows == "x.shape[0]"
     assert found.threshold == 2**31 // ROW + 1
     assert found.confirmed == "confirmed"
+    assert found.setting == "--chunked-prefill-size"
 
 
 @pytest.mark.parametrize("name", ["masked_away", "early_return"])
