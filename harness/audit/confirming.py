@@ -56,7 +56,8 @@ _PATTERNS: dict[str, Callable[[int, int], int]] = {
     "nothing and the largest, in turn": lambda place, most: most * (place % 2),
     "the largest and nothing, in turn": lambda place, most: most * (1 - place % 2),
 }
-_CORNERS = ((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
+# Of each axis of the grid: the first program, the last, the one before it, where a count ends it.
+_CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
 WRAPS, PASSES = "wraps", "passes"
 Found = tuple[Finding, dict[str, int]]
 
@@ -66,7 +67,7 @@ class Drawn:
     """One of the launches that are tried."""
 
     contents: dict[str, str]  # what each tensor of numbers holds
-    corner: tuple[int, ...]  # which program runs: of each axis the first or the last
+    corner: tuple[int, ...]  # which program runs: of each axis 0 or so many from the end
 
 
 def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
@@ -166,7 +167,7 @@ def drawn(case: Case) -> Iterator[Drawn]:
     names = [one.name for one in case.given if one.is_pointer and case.holds(one)]
     sides = case.world(case.largest(), False).programs
     wide = [int(side.high > 0) for side in sides]
-    corners = [tuple(on & axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
+    corners = [tuple(on * axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
     corners = list(dict.fromkeys(corners))
     for pattern, corner in itertools.product(_PATTERNS if names else [""], corners):
         yield Drawn(dict.fromkeys(names, pattern), corner)
@@ -245,7 +246,7 @@ class Launching:
         try:
             with Watching(self._lines, whole) as session:
                 name = self._kernel.fn.__name__
-                session.run_alone(name, tuple((side - 1) * on for side, on in corner))
+                session.run_alone(name, tuple(max(0, side - on) * bool(on) for side, on in corner))
                 self._kernel[tuple(sides)](**dict(self._arguments(at)))
         except Wrapped:
             return WRAPS

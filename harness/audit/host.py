@@ -268,6 +268,9 @@ class Host:
         name = ast.unparse(node.func).rpartition(".")[2]
         if name == "stride" and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
             return self._stride(node.func.value, _integer(node.args[0])) or Given("number", text)
+        if name == "size" and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
+            owner = ast.Attribute(node.func.value, "shape", ast.Load())
+            return self._given(ast.Subscript(owner, node.args[0], ast.Load()))
         if name in ("stride", "size", "numel", "dim") or name == "len":
             return Given("number", text)
         if name == "item":
