@@ -136,8 +136,36 @@ def beyond_any_memory(x_ptr, stride):
     tl.store(x_ptr + row * stride, 1)
 
 
+@triton.jit
+def beside_a_long_loop(x_ptr, out_ptr, stride, max_seq_len):
+    row = tl.program_id(0)
+    lanes = tl.arange(0, 8192)
+    total = tl.zeros([8192], dtype=tl.float32)
+    for at in range(max_seq_len):
+        total += tl.load(x_ptr + at % 1000 + lanes)
+    tl.store(out_ptr + lanes + row * stride, total)
+
+
+@triton.jit
+def ends_at_a_count(x_ptr, token_num, stride):
+    row = tl.program_id(0)
+    if row >= tl.load(token_num):
+        return
+    tl.store(x_ptr + row * stride, 1)
+
+
+@triton.jit
+def of_its_own_kinds(x_ptr, wanted_ptr, where_ptr, stride):
+    lanes = tl.arange(0, 64)
+    wanted = tl.load(wanted_ptr + lanes)
+    other = tl.load(where_ptr).to(tl.pointer_type(tl.float32))
+    tl.store(other + lanes, 1.0, mask=wanted)
+    tl.store(x_ptr + tl.program_id(0) * stride, 1)
+
+
 def launch(
-    x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor, mode
+    x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor, mode,
+    max_seq_len: int
 ):
     tokens = x.shape[0]
     out = torch.empty((tokens, 32, WIDTH), dtype=torch.int32)
@@ -156,6 +184,9 @@ def launch(
     turns_that_are_a_stride[(tokens,)](out, x.shape[1])
     by_its_word[(tokens,)](out, out.stride(0), mode)
     beyond_any_memory[(tokens,)](out, out.stride(0))
+    beside_a_long_loop[(tokens,)](x, out, out.stride(0), max_seq_len)
+    ends_at_a_count[(tokens,)](out, zebras, out.stride(0))
+    of_its_own_kinds[(tokens,)](out, zebras, zebras, out.stride(0))
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """
 

@@ -111,6 +111,20 @@ def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: Audit) ->
     assert "512 GiB past a tensor" in found.reasons[0]
 
 
+@pytest.mark.parametrize("name", ["beside_a_long_loop", "of_its_own_kinds"])
+def test_a_line_is_run_without_what_does_not_lead_to_it(small: Audit, name: str) -> None:
+    """A loop of billions of lanes; flags and pointers to others, which say what they are."""
+    found = only_finding(small, name)
+    assert found.value == 2**31 // ROW + 1
+    assert found.confirmed == "confirmed"
+
+
+def test_where_a_count_ends_the_grid_the_program_before_is_run(small: Audit) -> None:
+    found = only_finding(small, "ends_at_a_count")
+    assert found.value == 2**31 // ROW + 2
+    assert found.confirmed == "confirmed"
+
+
 def test_what_nothing_bounds_cannot_be_told(small: Audit) -> None:
     found = kernel(small, "of_what_it_loads")
     assert found.verdict is Verdict.UNTOLD
