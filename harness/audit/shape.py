@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
 from harness.kernels.flow import OVERFLOWING, addressing, carried, origins, successors, terminator
 from harness.kernels.graph import Block, Graph, Operation, Region, Value
 
@@ -53,25 +55,17 @@ class Shape:
 
     def _reached(self, access: Operation) -> set[Operation]:
         """The operations that may overflow on the way into an access."""
-        found: set[Operation] = set()
-        seen: set[Value] = set()
-        waiting = [access.operands[0]]
-        while waiting:
-            value = waiting.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            waiting += self.carried.get(value, ())
-            maker = self.makers.get(value)
-            if maker is None or maker.name in ACCESSES:
-                continue
-            if maker.name in OVERFLOWING and value in self.addressing:
-                found.add(maker)
+
+        def given(maker: Operation) -> list[Value]:
             if maker.name == "arith.cmpi":
-                continue
+                return []
             operands = maker.operands[1:] if maker.name == "arith.select" else maker.operands
-            waiting += [one for one in operands if one in self.addressing.signed]
-        return found
+            return [one for one in operands if one in self.addressing.signed]
+
+        made = behind(access.operands[0], self.makers, self.carried, given)
+        return {
+            maker for value, maker in made if maker.name in OVERFLOWING and value in self.addressing
+        }
 
     def cone(self, value: Value) -> set[Value]:
         """Everything that a value is made from."""
@@ -99,6 +93,27 @@ class Shape:
             value = maker.operands[0]
             maker = self.makers.get(value)
         return value
+
+
+def behind(
+    address: Value,
+    makers: Mapping[Value, Operation],
+    sources: Mapping[Value, Iterable[Value]],
+    given: Callable[[Operation], Iterable[Value]],
+) -> Iterator[tuple[Value, Operation]]:
+    """What an address is made of, back to memory: values, each with the operation that makes it."""
+    seen: set[Value] = set()
+    waiting = [address]
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        waiting += sources.get(value, ())
+        maker = makers.get(value)
+        if maker is not None and maker.name not in ACCESSES:
+            yield value, maker
+            waiting += given(maker)
 
 
 def _held_in_blocks(region: Region) -> dict[str, tuple[tuple[Value, bool], ...]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from harness.audit.shape import ACCESSES, mask_of
+from harness.audit.shape import ACCESSES, behind, mask_of
 from harness.kernels.flow import carried, makers, terminator
 from harness.kernels.graph import Block, Graph, Operation, Region, Value, operations
 
@@ -53,21 +53,8 @@ class _Skeleton:
         """Whether its address is made of what these lines compute, without memory in between."""
         if self._lines is None:
             return True
-        seen: set[Value] = set()
-        waiting = [access.operands[0]]
-        while waiting:
-            value = waiting.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            waiting += self._sources.get(value, ())
-            maker = self._makers.get(value)
-            if maker is None or maker.name in ACCESSES:
-                continue
-            if (maker.source.file, maker.source.line) in self._lines:
-                return True
-            waiting += maker.operands
-        return False
+        made = behind(access.operands[0], self._makers, self._sources, lambda one: one.operands)
+        return any((one.source.file, one.source.line) in self._lines for _, one in made)
 
     def _settle(self) -> None:
         """Backwards from what is kept, until nothing is lacking."""
