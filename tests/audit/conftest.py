@@ -155,6 +155,12 @@ def ends_at_a_count(x_ptr, token_num, stride):
 
 
 @triton.jit
+def where_flagged(x_ptr, flags_ptr, stride):
+    if tl.load(flags_ptr) != 0:
+        tl.store(x_ptr + tl.program_id(0) * stride, 1)
+
+
+@triton.jit
 def of_its_own_kinds(x_ptr, wanted_ptr, where_ptr, stride):
     lanes = tl.arange(0, 64)
     wanted = tl.load(wanted_ptr + lanes)
@@ -186,6 +192,7 @@ def launch(
     beyond_any_memory[(tokens,)](out, out.stride(0))
     beside_a_long_loop[(tokens,)](x, out, out.stride(0), max_seq_len)
     ends_at_a_count[(tokens,)](out, zebras, out.stride(0))
+    where_flagged[(tokens,)](out, zebras, out.stride(0))
     of_its_own_kinds[(tokens,)](out, zebras, zebras, out.stride(0))
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """

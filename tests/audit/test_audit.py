@@ -111,9 +111,9 @@ def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: Audit) ->
     assert "512 GiB past a tensor" in found.reasons[0]
 
 
-@pytest.mark.parametrize("name", ["beside_a_long_loop", "of_its_own_kinds"])
+@pytest.mark.parametrize("name", ["beside_a_long_loop", "of_its_own_kinds", "where_flagged"])
 def test_a_line_is_run_without_what_does_not_lead_to_it(small: Audit, name: str) -> None:
-    """A loop of billions of lanes; flags and pointers to others, which say what they are."""
+    """A loop of billions of lanes; flags and pointers, which say what they are; under a flag."""
     found = only_finding(small, name)
     assert found.value == 2**31 // ROW + 1
     assert found.confirmed == "confirmed"
