@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 10  # of the processor, for one fault
-LAUNCHES = 10  # at the limits, of one way to read a kernel
-LAUNCHES = 40  # at the limits, of one way to read a kernel
+SECONDS = 15  # of the processor, for one fault
+LAUNCHES = 15  # at the limits, of one way to read a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,8 @@ def main() -> None:
     summary = summed(found) | {"release": release.name, "seconds": round(time.monotonic() - start)}
     print(json.dumps(summary, indent=1))
     if arguments.record:
-        record = {"machine": machine.facts(), **summary, "faults": found}
+        limits = {"seconds": SECONDS, "launches": LAUNCHES}
+        record = {"machine": machine.facts(), "limits": limits, **summary, "faults": found}
         arguments.record.write_text(json.dumps(record, indent=1) + "\n")
 
 

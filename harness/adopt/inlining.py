@@ -148,7 +148,10 @@ def without_narrow_casts(fixed: Sequence[Token], buggy: Sequence[Token]) -> list
 def _is_counted(texts: tuple[str, ...]) -> bool:
     """Whether the value that these tokens end with is a program's number or a lane's."""
     if texts[-1:] == (")",):
-        start = len(texts) - 1 - texts[::-1].index("(")
+        start, depth = len(texts) - 1, 1
+        while depth and start:
+            start -= 1
+            depth += {")": 1, "(": -1}.get(texts[start], 0)
         return texts[start - 3 : start - 1] == ("tl", ".") and texts[start - 1] in COUNTED
     lines = " ".join(texts).split(LINE)
     bound = [one.split() for one in lines[:-1] if f" {texts[-1]} = " in f" {one}"]

@@ -103,8 +103,10 @@ class _Run:
             os.close(read)
             with open(os.devnull, "w") as nothing:
                 os.dup2(nothing.fileno(), 2)
-            self._tell(write)
-            os._exit(0)
+            try:
+                self._tell(write)
+            finally:
+                os._exit(0)
         os.close(write)
         with os.fdopen(read) as answers:
             for line in answers:

@@ -1,10 +1,10 @@
 """A kernel without its numbers: what some lines' integers need on their way into addresses.
 
 Whether an integer wraps on its way into an access does not depend on what is computed with the
-values that are stored, nor on other accesses. So a run that asks for that alone keeps the accesses
-that these lines lead to, whatever their addresses, masks and branches are made of, and no more:
-no products of matrices, no inline assembly, little to compile, no memory but what is read on the
-way.
+values that are stored, nor on other accesses: memory that the kernel itself fills is taken as it
+was given. So a run that asks for that alone keeps the accesses that these lines lead to, whatever
+their addresses, masks and branches are made of, and no more: no products of matrices, no inline
+assembly, little to compile, no memory but what is read on the way.
 """
 
 from __future__ import annotations

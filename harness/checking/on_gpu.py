@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +34,7 @@ def violation(
     number = record.word & 0xFFFF
     if sites[record.site].argument is None and not number:
         span = _pointed_into(record, spans)
-        if span is None or span.start <= record.address < span.end:
+        if span is None:
             return None
         sites[record.site] = replace(sites[record.site], argument=len(spans))
         spans.append(span)
@@ -49,7 +50,7 @@ def violation(
         launched,
     )
     if record.word & (READ | WRITE):
-        return told.fence("write" if record.word & WRITE else "read")
+        return told.crossed("write" if record.word & WRITE else "read")
     if not number:
         return told.first_outside().outside()
     site = triton_side.sites(launched.compiled, "wraps")[number - 1]
@@ -82,7 +83,12 @@ def _combined(site: Site, left: int, right: int) -> tuple[int, int, int]:
     return left, right, _number(_COMBINED[site.what](left, right), bits, signed)
 
 
-_COMBINED = {"+": operator.add, "-": operator.sub, "*": operator.mul, "<<": operator.lshift}
+_COMBINED: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "<<": lambda number, bits: number << min(bits, 64),
+}
 
 
 def _number(number: int, bits: int, signed: bool) -> int:
@@ -100,6 +106,11 @@ def _span(given: Given, memory: Memory | None) -> Span:
 @dataclass(frozen=True, slots=True)
 class _Told(Told):
     launched: Launched
+
+    def crossed(self, kind: str) -> Violation | None:
+        """Nothing of what lies outside of the storage: its bounds tell that."""
+        storage = self._storage()
+        return self.fence(kind) if storage.start <= self.address < storage.end else None
 
     def first_outside(self) -> _Told:
         """Of a row, which is told with its first lane."""

@@ -64,7 +64,6 @@ class Tally:
     launches: int = 0
     refused: str = ""
     unchecked: dict[str, int] = field(default_factory=dict)
-    looks_up: bool = True  # what is known of memory, for all that is known of the kernel
 
 
 class Reports:
@@ -164,8 +163,8 @@ class Launcher:
         name = str(kernel.fn.__name__)
         tally = self.tally.setdefault(name, Tally())
         tally.launches += 1
-        tally.refused = tally.refused or self.refuses(kernel)
-        if tally.refused:
+        if why := self.refuses(kernel):
+            tally.refused = why
             return plain()
         capturing = torch.cuda.is_current_stream_capturing()
         pointers, scalars = flattened(kernel, args, options, capturing or self._whole)
@@ -175,8 +174,7 @@ class Launcher:
         if made is None:
             return plain()
         twin, block = made
-        if tally.looks_up:
-            REPORTS.show_memory(torch.cuda.current_device())
+        REPORTS.show_memory(torch.cuda.current_device())
         note = Launched(name, pointers, scalars, capturing, self._when())
         number = REPORTS.remember(note)
         head = (block, number, *(() if lists is None else (lists,)))
@@ -200,7 +198,6 @@ class Launcher:
         else:
             self._refuse(kernel, tally, found.get("refused", ""))
             tally.unchecked = found.get("unchecked", {})
-            tally.looks_up = found.get("looks_up", False)
         return note.compiled
 
     @staticmethod
@@ -218,12 +215,16 @@ class Launcher:
         if key not in made:
             table = REPORTS.table(key[2])
             if table is None:
-                tally.refused = "there was no room for its reports"
+                why = "there was no room for its reports"
+                if torch.cuda.is_current_stream_capturing():
+                    tally.refused = why  # for as long as that
+                else:
+                    self._refuse(kernel, tally, why)
                 return None
             try:
                 made[key] = (triton_side.twin(kernel, pointers, checks), table)
             except (OSError, ValueError, TypeError) as error:
-                tally.refused = f"its source cannot be read again ({error})"
+                self._refuse(kernel, tally, f"its source cannot be read again ({error})")
                 return None
         return made[key]  # type: ignore[no-any-return]
 

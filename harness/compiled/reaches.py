@@ -42,7 +42,6 @@ class Reaches:
         self, graph: Graph, code: Builder, extents: dict[int, Value], report: Value
     ) -> None:
         self.origins = flow.origins(graph)
-        self.looks_up = False
         self.entry: list[Operation] = []  # what is needed once
         self._graph, self._code, self._extents, self._report = graph, code, extents, report
         self._like = _plain_load(graph)
@@ -144,7 +143,6 @@ class Reaches:
     def _looked_up(self, operation: Operation) -> Reach:
         """By halves: the last storage that begins at the pointer or before it."""
         code, pointer = self._code, operation.result
-        self.looks_up = True
         if self._table is None:
             with code.at(self.entry):
                 at = code.binary("addi", self._report, code.constant(int(Block.MEMORY), _WIDE))

@@ -37,7 +37,6 @@ class Rewritten:
     sites: tuple[Site, ...]
     wraps: tuple[Site, ...]
     unchecked: dict[str, int]  # accesses without a check, by the reason
-    looks_up: bool  # what is known of memory
 
 
 def rewritten(graph: Graph, pointers: int, threads: int, checks: Sequence[str]) -> Rewritten:
@@ -80,6 +79,11 @@ class _Rewriting:
         lists = extents.pop(0) if fenced else None
         held = dict(zip(own, extents, strict=True))
         self._reaches = Reaches(graph, self._code, held, report)
+        if fenced and any(
+            one.name in ACCESSES and self._reaches.origins[one.operands[0]] is None
+            for one in graph.operations()
+        ):
+            raise CannotInstrument("fences are not asked of a pointer that is no one argument's")
         self._accesses = Accesses(
             self._code,
             self._teller,
@@ -105,7 +109,6 @@ class _Rewriting:
             tuple(self._accesses.sites),
             tuple(self._wrap_site(operation) for operation in self._twins.wraps),
             dict(self._accesses.unchecked),
-            self._reaches.looks_up,
         )
 
     def _taking(self, block: Block) -> Block:

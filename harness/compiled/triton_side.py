@@ -117,7 +117,6 @@ def told_of(found: rewriting.Rewritten) -> dict[str, Any]:
         "sites": [_as_data(site) for site in found.sites],
         "wraps": [_as_data(site) for site in found.wraps],
         "unchecked": found.unchecked,
-        "looks_up": found.looks_up,
     }
 
 

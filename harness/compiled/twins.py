@@ -204,7 +204,7 @@ class Twins:
         """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
         code = self._code
         for number, mask in (operation.operands, operation.operands[::-1]):
-            if self._ranges.of(mask)[0] >= 0:
+            if self._ranges.of(mask)[0] >= 0 and not self.of(mask):
                 return ()
             if not self.of(mask):
                 kept = code.compare(SGE, mask, code.constant(0, mask.kind))

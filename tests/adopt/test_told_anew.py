@@ -44,7 +44,13 @@ def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "left"), [("tl.program_id(0)", ""), ("tl.load(rows)", ".to(tl.int32)")]
+    ("value", "left"),
+    [
+        ("tl.program_id(0)", ""),
+        ("tl.arange(0, max(N, 1))", ""),
+        ("tl.load(rows)", ".to(tl.int32)"),
+        ("tl.load(rows + tl.arange(0, N))", ".to(tl.int32)"),
+    ],
 )
 def test_what_a_tensor_may_hold_in_64_bits_is_no_bug_without_a_cast(value: str, left: str) -> None:
     for made in ("row = {}{}", "row = {}\nrow = row{}"):

@@ -42,7 +42,7 @@ from harness.native import programs
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
 import tiles
-from test_rewriting import in_branches, product, reset, stepped, while_it_lasts
+from test_rewriting import compiled, in_branches, product, reset, stepped, while_it_lasts
 
 
 @triton.jit
@@ -78,6 +78,17 @@ def at_difference(target, row, stride):
 @triton.jit
 def at_shifted(target, row, stride):
     tl.store(target + (row << stride), 1)
+
+
+@triton.jit
+def row_of_two(first, second, target, which):
+    lane = tl.arange(0, 8)
+    tl.store(target + lane, tl.load(tl.where(which > 6, first, second) + lane))
+
+
+@triton.jit
+def kept_by_a_mask(target, flags, row, stride):
+    tl.store(target + (flags & tl.maximum(row * stride, 0)), 1)
 
 
 _HEAD = 32  # bytes of a kernel's table in front of what is put down
@@ -308,6 +319,9 @@ def test_what_wrapped_is_told_with_its_numbers(
         (in_branches, (numbers(4), 3, 1 << 30, 3), {}, None),
         (in_branches, (numbers(4), 3, 1 << 30, 5), {}, None),
         (in_branches, (numbers(4), 1 << 20, 1 << 20, 4), {}, "1048576 * 1048576 became 0"),
+        (at_shifted, (numbers(4), 5 << 40, -1), {}, f"{5 << 40} << {(1 << 64) - 1} became 0"),
+        (kept_by_a_mask, (numbers(4), -1, 65537, 65537), {}, "65537 * 65537 became 131073"),
+        (kept_by_a_mask, (numbers(4), 3, 1, 1), {}, None),
     ],
 )
 def test_what_wrapped_elsewhere_is_told_with_its_numbers(
@@ -335,6 +349,23 @@ def test_a_suites_fence_is_told_with_the_index_that_it_kept_off() -> None:
     assert crossed.headline == (
         "moved wrote target[1, 1], outside of what program (0, 0, 0) may write"
     )
+
+
+def test_what_lies_outside_of_a_storage_is_told_by_its_bounds_and_no_fence() -> None:
+    memory, rows = Memory(), torch.zeros((4, 8), dtype=torch.int32)
+    memory.storage_of(rows).fences.append(Fence(rows, write=lambda _: None, read=None))
+    args, named = (numbers(32), rows, 32, 0), {"BLOCK": 8}
+    made = compiled(known.moved, *args, checks=(*CHECKS, "fences"), **named)
+    pointers, scalars = launching.flattened(known.moved, args, named)
+    launched = launching.Launched("moved", pointers, scalars, False, "", made)
+
+    def told(index: int) -> Violation | None:
+        address = rows.data_ptr() + 4 * index
+        record = arena.Told(1, address, fences.WRITE, 3, (0, 0, 0), (0, 0))
+        return on_gpu.violation(record, launched, memory)
+
+    assert isinstance(told(9), FenceCrossed)
+    assert [told(index) for index in (-1, 32, 100)] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -386,6 +417,17 @@ def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> Non
     assert outside.headline == (
         "copied_from_table read 4 bytes past the end of a pool (its index 16, and it is int32 [16])"
     )
+
+
+def test_a_row_that_ends_outside_of_where_it_begins_is_told_with_its_first_lane_outside() -> None:
+    short = numbers(12)
+    KNOWN.meet(short, "a short pool")
+    table = torch.tensor([numbers(1).data_ptr(), short.data_ptr()])
+    [outside] = violations(known.copied_from_table, table, numbers(8), 16, 1)
+    assert "read 4 bytes past the end of a short pool (its index 12," in outside.headline
+    [outside] = violations(row_of_two, numbers(4), numbers(8), numbers(8), 7)
+    assert "read 4 bytes past the end of first (its index 4," in outside.headline
+    assert not violations(row_of_two, numbers(4), numbers(8), numbers(8), 6)
 
 
 def test_an_address_in_no_storage_that_is_known_may_lead_anywhere() -> None:

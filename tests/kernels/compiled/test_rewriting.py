@@ -170,20 +170,21 @@ def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "args", "expected", "looks_up"),
+    ("kernel", "args", "expected"),
     [
-        (known.chosen, (numbers(1), numbers(1), numbers(1), 3), [None, 2], False),
-        (known.through_table, (torch.zeros(1, dtype=torch.int64), numbers(1)), [0, None, 1], True),
-        (known.copied_from_table, (numbers(2).long(), numbers(8), 8, 1), [0, None, 1], True),
+        (known.chosen, (numbers(1), numbers(1), numbers(1), 3), [None, 2]),
+        (known.through_table, (torch.zeros(1, dtype=torch.int64), numbers(1)), [0, None, 1]),
+        (known.copied_from_table, (numbers(2).long(), numbers(8), 8, 1), [0, None, 1]),
     ],
 )
 def test_a_pointer_of_no_one_argument_is_checked_all_the_same(
-    kernel: Any, args: Any, expected: list[int | None], looks_up: bool
+    kernel: Any, args: Any, expected: list[int | None]
 ) -> None:
     made = compiled(kernel, *args)
     assert [argument for _, argument in sites(made)] == expected
     assert made.metadata.unfix["unchecked"] == {}
-    assert made.metadata.unfix["looks_up"] == looks_up
+    fenced = compiled(kernel, *args, checks=(*CHECKS, "fences"))
+    assert "no one argument" in fenced.metadata.unfix["refused"]
 
 
 def test_a_fence_is_asked_of_each_lane_beside_the_row() -> None:
