@@ -66,9 +66,8 @@ def leave_to_forks() -> None:
     asked: Any = torch.cuda
     properties, current = asked.get_device_properties, asked.current_device
     bound: Any = torch._C
-    accelerator = (
-        bound._get_accelerator
-    )  # what `torch.get_device_module()` asks, and asks the driver
+    # What `torch.get_device_module()` asks, and that asks the driver.
+    accelerator = bound._get_accelerator
 
     def get_device_properties(device: Any = None) -> Any:
         if os.getpid() != here:

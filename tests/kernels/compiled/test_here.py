@@ -8,10 +8,7 @@ taken out.
 from __future__ import annotations
 
 import operator
-import os
-import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +20,7 @@ import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness import kernels, paths
+from harness import kernels
 from harness.checking import FenceCrossed, OutOfBounds, Violation, Wrapped, on_gpu
 from harness.checking import launching as here
 from harness.checking.fenced import Lists
@@ -32,7 +29,7 @@ from harness.checking.memory import Fence, Memory
 from harness.compiled import CHECKS, arena, fences, launching, rewriting, triton_side
 from harness.compiled.accesses import OUTSIDE
 from harness.compiled.building import NE
-from harness.compiled.known import KNOWN, Known
+from harness.compiled.known import KNOWN
 from harness.compiled.reporting import SITES, Block
 from harness.compiled.telling import Teller
 from harness.kernels import flow
@@ -438,27 +435,6 @@ def test_an_address_in_no_storage_that_is_known_may_lead_anywhere() -> None:
     assert not any(map(any, records))
 
 
-def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
-    memory = Known()
-    whole = torch.zeros(64, dtype=torch.int32)
-    memory.meet(whole)
-    [row] = [row for row in memory.table().tolist() if row[0] == whole.data_ptr()]
-    assert row[1] - row[0] == 256
-    assert memory.starting_at(row[0]) is not None
-    del whole
-    assert memory.starting_at(row[0]) is None
-    parts = torch.zeros(8, dtype=torch.int32)
-    memory._storages[parts.data_ptr() - 8] = replace(
-        *memory._storages.values(), start=parts.data_ptr() - 8
-    )
-    memory._starts = [parts.data_ptr() - 8]
-    memory.meet(parts)
-    assert [list(row) for row in memory.table().tolist()[1:3]] == [
-        [parts.data_ptr(), parts.data_ptr() + 32],
-        [(1 << 63) - 1] * 2,
-    ]
-
-
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=4)
 
 
@@ -495,43 +471,3 @@ def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
     words = {row[0] for row in records if row[0] & (fences.READ | fences.WRITE)}
     assert words == ({verb} if crossed else set())
     assert target.tolist() == expected
-
-
-def test_of_more_storages_than_a_table_holds_the_living_ones_stay() -> None:
-    memory = Known()
-    gone = [numbers(1) for _ in range(4000)]
-    for one in gone:
-        memory.meet(one)
-    del gone, one
-    kept = [numbers(1 << 16) for _ in range(200)]  # elsewhere, as it is large
-    for one in kept:
-        memory.meet(one)
-    starts = memory.table()[:, 0].tolist()
-    assert starts == sorted(starts)
-    assert {one.data_ptr() for one in kept} <= set(starts)
-
-
-WATCHED = """
-import torch
-from harness.watch import boot
-boot.install()
-import triton.runtime.jit
-from harness.compiled import known
-pool = torch.zeros(8)
-heard = []
-known.KNOWN.meet = lambda tensor: heard.append(tensor.shape)
-assert torch.zeros(4).data_ptr() and not heard  # it is on a CPU
-known.KNOWN.hears(type("Tensor", (), {"is_cuda": True, "shape": (8,)})())
-print(torch.Tensor.data_ptr.by_unfix, heard)
-"""
-
-
-def test_a_watched_process_hears_what_addresses_are_asked_for() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED],
-        env={**os.environ, "UNFIX_CHECK": "bounds", "PYTHONPATH": str(paths.project())},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.strip() == "True [(8,)]", done.stderr
