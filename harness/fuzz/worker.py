@@ -31,6 +31,8 @@ from harness.toggles import Toggled
 class Worker(Session[Setting]):
     """One that runs slices of tests."""
 
+    wants = Slice
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.problems.append(f"{report.nodeid} cannot be collected: {report.longreprtext}")
@@ -91,11 +93,10 @@ class Worker(Session[Setting]):
 
     # Serving
 
-    def take_orders(self) -> None:
-        for asked in self.heard(Slice):
-            build(self.items[asked.number])
-            order = Order(asked.number, asked.serial, asked.end_after, asked.memory)
-            self.fork(order, functools.partial(self._slice, asked), {})
+    def run(self, wanted: Slice) -> Side:
+        build(self.items[wanted.number])
+        order = Order(wanted.number, wanted.serial, wanted.end_after, wanted.memory)
+        return self.alone(order, functools.partial(self._slice, wanted), {})
 
     def _slice(self, asked: Slice) -> Side:
         """In its own process."""
@@ -104,16 +105,14 @@ class Worker(Session[Setting]):
             self.listener, Path(self.setting.corpus)
         )
 
-    def came_back(self, order: Order, side: Side) -> None:
-        self.say(
-            Ended(
-                serial=order.serial,
-                outcome=side.outcome.value,
-                headline=side.headline,
-                detail=side.detail,
-                example=side.example,
-                left=side.left,
-            )
+    def answer(self, wanted: Slice, side: Side) -> Ended:
+        return Ended(
+            serial=wanted.serial,
+            outcome=side.outcome.value,
+            headline=side.headline,
+            detail=side.detail,
+            example=side.example,
+            left=side.left,
         )
 
 

@@ -16,9 +16,8 @@ import pytest
 from harness import forking
 from harness.errors import UnfixError
 from harness.fuzz.worker import versions
-from harness.mutate import looking
-from harness.mutate.looking import Guard, Looking
-from harness.mutate.messages import Collected, Load, Look, Orders, Setting
+from harness.mutate.looking import Guard, Looking, read
+from harness.mutate.messages import Collected, Load, Look, Looked, Orders, Setting
 from harness.patching import live, variants
 from harness.prove.messages import Order
 from harness.prove.session import Session, main
@@ -30,11 +29,12 @@ SLACK = 60.0  # seconds beyond what its guards may take, for a fork that hangs b
 class Worker(Session[Setting]):
     """One that looks at faults."""
 
+    wants = Look
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = self.fit(session.items)
         self.guards = list(map(Guard, self.items))
-        self.looks: dict[int, Look] = {}  # under way, by serial
         names = [item.nodeid for item in self.items]
         for name, count in Counter(names).items():
             if count > 1:
@@ -58,27 +58,27 @@ class Worker(Session[Setting]):
         for wanted in self.heard(Orders):
             if isinstance(wanted, Load):
                 _load(wanted.modules)
+                self.renew()
             else:
-                self._look(wanted)
+                self.give(wanted)
 
-    def _look(self, look: Look) -> None:
-        for asked in look.guards:
+    def run(self, wanted: Look) -> Side:
+        for asked in wanted.guards:
             with contextlib.suppress(UnfixError):  # the guard itself will meet it, and say it
                 self.guards[asked.number].build()
-        if look.fault is not None and (source := live.engine.sources.read(look.fault.module)):
+        if wanted.fault is not None and (source := live.engine.sources.read(wanted.fault.module)):
             variants.read_before(source.text, source.path)
         if not live.engine.idle:
             raise RuntimeError("a guard's toggles could not be taken out again")
-        seconds = sum(asked.seconds for asked in look.guards) + SLACK
-        looks = Looking(look, self.guards, self.folder, self.listener)
-        self.looks[look.serial] = look
-        about = {change.id: change.verb for change in looks.changes}
-        order = Order(0, look.serial, seconds, look.memory)
-        order.forks *= look.examples * len(look.guards)
-        self.fork(order, looks.run, about)
+        seconds = sum(asked.seconds for asked in wanted.guards) + SLACK
+        looking = Looking(wanted, self.guards, self.folder, self.listener)
+        order = Order(0, wanted.serial, seconds, wanted.memory)
+        order.forks *= wanted.examples * len(wanted.guards)
+        about = {change.id: change.verb for change in looking.changes}
+        return self.alone(order, looking.run, about)
 
-    def came_back(self, order: Order, side: Side) -> None:
-        self.say(looking.read(self.folder, self.looks.pop(order.serial), side))
+    def answer(self, wanted: Look, side: Side) -> Looked:
+        return read(self.folder, wanted, side)
 
 
 def _load(modules: list[str]) -> None:

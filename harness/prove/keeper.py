@@ -1,8 +1,9 @@
-"""One test in a process of its own, and the one that looks after it.
+"""Tests in processes of their own, and the one that looks after them.
 
-The keeper stands between the worker and the test: it knows the limits, sees how the test's process
+A keeper stands between the worker and a test: it knows the limits, sees how the test's process
 ended, ends what that left behind, and says so. Nothing that a test does to itself or to its parent
-reaches the worker.
+reaches the worker; a keeper that a test has ended is followed by another one. It lives for many
+tests, one at a time: each of them is then one fork of a process that holds SGLang, and not two.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from harness import processes
+from harness.lines import Line
 from harness.patching import attestation, boot, live
 from harness.prove.messages import Order
 from harness.store.prove.values import Outcome, Side
@@ -52,41 +55,59 @@ class Place:
         return self.folder / f"{self.order.serial}.{kind}"
 
 
-def start(test: Callable[[], Side], place: Place) -> int:
-    """Fork a keeper; gives its pid. What came of the test is then `read`."""
+class Keeper:
+    """One as its worker sees it: what it was told and has not answered is `wanted`."""
+
+    def __init__(self, pid: int, line: Line) -> None:
+        self.pid = pid
+        self.line = line
+        self.wanted: Any = None
+        self.last = False  # it is told nothing more
+
+    def ended(self) -> str:
+        """Once its line is over: how it ended."""
+        self.line.close()
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return processes.signal_name(-status) if status < 0 else f"exit code {status}"
+
+
+def start(keep: Callable[[Line], None]) -> Keeper:
+    """Fork a keeper, which keeps what its line tells it to until that is over."""
     worker = os.getpid()
-    attestations = place.file("attestations")
-    live.engine.recorder.leave_in(attestations)
-    os.environ[boot.ATTESTATIONS] = str(attestations)
+    there, write = os.pipe()
+    read, back = os.pipe()
     pid = os.fork()
     if pid:
-        return pid
+        os.close(there)
+        os.close(back)
+        return Keeper(pid, Line(read, write))
     code = 1
     try:
         processes.die_with(worker)
         os.setsid()
         processes.adopt_orphans()
-        _write(place.file("json"), _keep(test, place))
+        os.close(read)
+        os.close(write)
+        keep(Line(there, back))
         code = 0
-    except BaseException as error:
-        os.write(2, f"unfix: the keeper of {place.order} failed: {error!r}\n".encode())
+    except BaseException:
+        os.write(2, f"unfix: a keeper failed: {traceback.format_exc()}\n".encode())
     finally:
         os._exit(code)
 
 
-def read(folder: Path, order: Order, status: int) -> Side:
-    """What a keeper found, or that somebody ended it."""
-    try:
-        found = (folder / f"{order.serial}.json").read_bytes()
-        return msgspec.json.decode(found, type=Side)
-    except (OSError, msgspec.MsgspecError):
-        how = processes.signal_name(-status) if status < 0 else f"exit code {status}"
-        return Side(
-            "", Outcome.LOST, headline=f"the process that looked after the test was ended: {how}"
-        )
+def lost(how: str) -> Side:
+    """What there is to say of a test when its keeper ended."""
+    words = f"the process that looked after the test was ended: {how}"
+    return Side("", Outcome.LOST, headline=words)
 
 
-def _keep(test: Callable[[], Side], place: Place) -> Side:
+def keep(test: Callable[[], Side], place: Place) -> Side:
+    """Have a test run in a process of its own, and say what came of it."""
+    begun = time.monotonic()
+    attestations = place.file("attestations")
+    live.engine.recorder.leave_in(attestations)
+    os.environ[boot.ATTESTATIONS] = str(attestations)
     kills = processes.killed_for_memory()
     inherited = processes.resident(os.getpid())
     keeper = os.getpid()
@@ -106,7 +127,7 @@ def _keep(test: Callable[[], Side], place: Place) -> Side:
     if side is None or code or limit:
         side = _died(code, limit, place.order, kills)
         side.seconds = time.monotonic() - started
-    attested = attestation.read(place.file("attestations"))
+    attested = attestation.read(attestations)
     side.ran = {
         toggle: sum(found.reach(toggle, direction) for found in attested)
         for toggle, direction in place.toggles.items()
@@ -119,6 +140,7 @@ def _keep(test: Callable[[], Side], place: Place) -> Side:
         side.output = text
     else:
         side.detail, side.output = text, ""  # where it died, said by faulthandler
+    side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
     return side
 
 

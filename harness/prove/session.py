@@ -1,8 +1,8 @@
 """A worker: a pytest session in a release's own Python that stops where the tests would be run.
 
-It says what it collected, and runs what a run orders in forks of this process, each below a
-keeper. Whoever derives from it says which tests those are. Started by `workers.py`, with the
-numbers of its two pipes.
+It says what it collected, and has what a run orders run by keepers, forks of this process. Whoever
+derives from it says which tests those are. Started by `workers.py`, with the numbers of its two
+pipes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
 import pytest
@@ -28,7 +28,8 @@ from harness.guards import cells, plugin, unfit
 from harness.lines import Line
 from harness.patching import live
 from harness.patching.plan import Choice, Direction
-from harness.prove import body, keeper
+from harness.prove import body
+from harness.prove import keeper as keepers
 from harness.prove.messages import AnySetting, Failed, Order
 from harness.store.prove.values import Side
 
@@ -38,6 +39,7 @@ Told = TypeVar("Told", bound=AnySetting)
 class Session(Generic[Told]):
     """A pytest plugin that takes over where pytest would run the tests."""
 
+    wants: ClassVar[Any]  # the shape of what a keeper is given
     items: list[pytest.Item]  # once they are collected
     forks_alone = True  # what runs on a GPU does so in forks: this process leaves it to them
 
@@ -48,8 +50,7 @@ class Session(Generic[Told]):
         self.folder = Path(setting.folder)
         self.listener = body.Listener()
         self.problems: list[str] = []
-        self._running: dict[int, tuple[Order, int, float]] = {}  # by the keeper's pidfd
-        self._forks = 0
+        self._keepers: list[keepers.Keeper] = []
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.pluginmanager.register(self.listener)
@@ -71,7 +72,6 @@ class Session(Generic[Told]):
         _first_example()
         forking.settle()
         if len(self.items) >= forking.MANY:  # each is forked at least once
-            self._forks = forking.MANY
             forking.enlarge_pages()
 
     # Collecting
@@ -127,41 +127,76 @@ class Session(Generic[Told]):
     def serve_forks(self) -> None:
         """Until the run is gone: nobody wants the rest then."""
         while not self.line.over:
-            ready, _, _ = select.select([*self._running, self.line.read_end], [], [])
-            for end in ready:
+            keepers = {each.line.read_end: each for each in self._keepers}
+            for end in select.select([*keepers, self.line.read_end], [], [])[0]:
                 if end == self.line.read_end:
                     self.take_orders()
                 else:
-                    self._reap(end)
+                    self._hear(keepers[end])
 
     def take_orders(self) -> None:
-        """Fork what was ordered."""
+        """Give each that has come to a keeper."""
+        for wanted in self.heard(self.wants):
+            self.give(wanted)
+
+    def run(self, wanted: Any) -> Side:
+        """In a keeper: have it run, `alone`."""
         raise NotImplementedError
 
-    def came_back(self, order: Order, side: Side) -> None:
-        """Tell the run."""
+    def answer(self, wanted: Any, side: Side) -> msgspec.Struct:
+        """What the run is told of it."""
         raise NotImplementedError
 
-    def fork(self, order: Order, test: Callable[[], Side], toggles: dict[str, str]) -> None:
+    def give(self, wanted: Any) -> None:
+        keeper = next((each for each in self._keepers if each.wanted is None), None)
+        if keeper is None:
+            keeper = keepers.start(self._keep)
+            self._keepers.append(keeper)
+        keeper.wanted = wanted
+        with contextlib.suppress(BrokenPipeError):  # it has just ended, which is heard
+            keeper.line.say(msgspec.json.encode(wanted))
+
+    def alone(self, order: Order, test: Callable[[], Side], toggles: dict[str, str]) -> Side:
         """Have a test run in a process of its own, which holds none of our pipes."""
 
         def alone() -> Side:
             self.line.close()
             return test()
 
-        self._forks += 1
-        if self._forks == forking.MANY:
-            forking.enlarge_pages()
-        pid = keeper.start(alone, keeper.Place(self.folder, order, toggles))
-        self._running[os.pidfd_open(pid)] = order, pid, time.monotonic()
+        return keepers.keep(alone, keepers.Place(self.folder, order, toggles))
 
-    def _reap(self, handle: int) -> None:
-        order, pid, begun = self._running.pop(handle)
-        os.close(handle)
-        _, status = os.waitpid(pid, 0)
-        side = keeper.read(self.folder, order, os.waitstatus_to_exitcode(status))
-        side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
-        self.came_back(order, side)
+    def renew(self) -> None:
+        """What comes next is run by keepers that have what this process has by now."""
+        for keeper in list(self._keepers):
+            keeper.last = True
+            if keeper.wanted is None:
+                self._retire(keeper)
+
+    def _keep(self, line: Line) -> None:
+        """A keeper's life."""
+        for other in self._keepers:
+            other.line.close()
+        self.line.close()
+        self.line = line
+        while not line.over:
+            for wanted in self.heard(self.wants):
+                self.say(self.answer(wanted, self.run(wanted)))
+
+    def _hear(self, keeper: keepers.Keeper) -> None:
+        for said in keeper.line.heard():
+            keeper.wanted = None
+            self.line.say(said)
+        if keeper.line.over:
+            wanted, keeper.wanted = keeper.wanted, None
+            how = self._retire(keeper)
+            if wanted is not None:
+                self.say(self.answer(wanted, keepers.lost(how)))
+        elif keeper.last:
+            self._retire(keeper)
+
+    def _retire(self, keeper: keepers.Keeper) -> str:
+        self._keepers.remove(keeper)
+        return keeper.ended()
 
 
 def choices(under: list[tuple[str, str]]) -> tuple[Choice, ...]:

@@ -38,6 +38,7 @@ from harness.toggles import Toggled
 class Worker(Session[Setting]):
     """One that runs guards, each side of a cell for itself."""
 
+    wants = Order
     forks_alone = False
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -120,10 +121,13 @@ class Worker(Session[Setting]):
 
     def take_orders(self) -> None:
         for order in self._orders():
-            item = self.items[order.number]
-            toggles = self._under(item, order)
-            _build(item)
-            self.fork(order, functools.partial(self._run, item, order), toggles)
+            self.give(order)
+
+    def run(self, wanted: Order) -> values.Side:
+        item = self.items[wanted.number]
+        toggles = self._under(item, wanted)
+        _build(item)
+        return self.alone(wanted, functools.partial(self._run, item, wanted), toggles)
 
     def _run(self, item: pytest.Item, order: Order) -> values.Side:
         if order.chance is not None:
@@ -145,12 +149,12 @@ class Worker(Session[Setting]):
             side.headline = side.headline or f"the device is lost after the test: {error}"
         return side
 
-    def came_back(self, order: Order, side: values.Side, lost: bool = False) -> None:
-        item = self.items[order.number]
+    def answer(self, wanted: Order, side: values.Side, lost: bool = False) -> Ended:
+        item = self.items[wanted.number]
         cell = item.stash.get(CELL, None)
         side.side = cell.side.value if cell is not None else UNDER
         side.way = again.way(item, side)
-        self.say(Ended(order.serial, side, lost))
+        return Ended(wanted.serial, side, lost)
 
     # Here
 
@@ -171,7 +175,7 @@ class Worker(Session[Setting]):
                 lost = side.outcome is Outcome.CUDA_ERROR or bool(_error_of_the_device())
                 if not lost:
                     _leave_the_memory()
-                self.came_back(order, side, lost)
+                self.say(self.answer(order, side, lost))
                 if lost:
                     return
 
