@@ -62,4 +62,7 @@ def draw_anew(seed: int) -> None:
         numpy_random.seed(seed)
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        torch.manual_seed(seed)
+        # `torch.manual_seed` puts off what it would tell devices that are not in use, with a stack.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
-import gc
 import os
 import sys
 import time
@@ -27,7 +26,7 @@ from harness.guards import cells, plugin, replay, sides, unfit
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
 from harness.patching import attestation, live
-from harness.prove import again, body
+from harness.prove import again, body, leavings
 from harness.prove.messages import UNDER, Collected, Ended, Fit, Order, Setting, Task, Unfit
 from harness.prove.session import Session, choices, main
 from harness.store.prove import values
@@ -165,13 +164,15 @@ class Worker(Session[Setting]):
                 item, here = self.items[order.number], os.getpid()
                 toggles = self._under(item, order)
                 begun, before = time.monotonic(), self._reach(toggles)
-                side = self._run(item, order)
+                with leavings.none_of_examples(item):
+                    side = self._run(item, order)
                 if os.getpid() != here:
                     os._exit(70)  # a process that the test forked and that did not end there
                 after = self._reach(toggles)
                 side.ran = {toggle: after[toggle] - before[toggle] for toggle in toggles}
                 side.reach = sum(side.ran.values())
                 side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
+                leavings.none_of_test(self.listener)
                 lost = side.outcome is Outcome.CUDA_ERROR or bool(_error_of_the_device())
                 if not lost:
                     _leave_the_memory()
@@ -269,7 +270,6 @@ def _error_of_the_device() -> str:
 def _leave_the_memory() -> None:
     """What a test had of the device is the next one's, in whichever process."""
     if (cuda := _cuda()) is not None:
-        gc.collect()
         cuda.empty_cache()
 
 

@@ -144,34 +144,33 @@ def test_an_index_key_is_gathered_from_its_own_page(page: int, token: int, value
 
 
 CONTEXT, LONGEST, PAGE = 2**20, 16, 4
-REQUESTS = 2**13
 
 
-def tables(row: int, requests: int, device: torch.device) -> dict[str, object]:
-    """A request's tokens, and the two tables that its row is to be written to."""
-    wide = torch.int32
+def tables(requests: int, rows_each: int, device: torch.device) -> dict[str, object]:
+    """Requests' tokens, and two tables with as many rows as they have."""
+    wide, rows = torch.int32, requests * rows_each
     return {
-        "seq_lens": checking.virtual((REQUESTS,), wide, device),
-        "extend_seq_lens": checking.virtual((REQUESTS,), wide, device),
-        "req_pool_indices": checking.virtual((REQUESTS,), wide, device),
+        "seq_lens": torch.full((requests,), LONGEST, dtype=wide, device=device),
+        "extend_seq_lens": torch.full((requests,), rows_each, dtype=wide, device=device),
+        "req_pool_indices": torch.zeros(requests, dtype=wide, device=device),
         "req_to_token": torch.arange(LONGEST, dtype=wide, device=device)[None] * 4,
-        "page_table_1": checking.virtual((row + requests, CONTEXT), wide, device),
-        "real_page_table": checking.virtual((row + requests, CONTEXT // PAGE), wide, device),
+        "page_table_1": checking.virtual((rows, CONTEXT), wide, device),
+        "real_page_table": checking.virtual((rows, CONTEXT // PAGE), wide, device),
         **dict.fromkeys(
             ("cache_seqlens", "cu_seqlens_k", "dsa_cache_seqlens", "dsa_cu_seqlens_k",
              "seqlens_expanded"),
-            checking.virtual((4 * REQUESTS,), wide, device),
+            torch.zeros(4 * requests + 4, dtype=wide, device=device),
         ),
         "seq_lens_stride": 1, "extend_seq_lens_stride": 1, "req_pool_indices_stride": 1,
         "req_to_token_stride_0": LONGEST, "req_to_token_stride_1": 1,
         "page_table_stride_0": CONTEXT, "page_table_stride_1": 1,
         "real_page_table_stride_0": CONTEXT // PAGE, "real_page_table_stride_1": 1,
-        "bs": REQUESTS, "max_len": LONGEST, "max_seqlen_k": LONGEST, "total_len": 2 * REQUESTS,
-        "dsa_index_topk": 2048, "real_page_size": PAGE, "physical_page_size": PAGE, "next_n": 2,
-        "HAS_REAL_PAGE_TABLE": True, "HAS_PAGE_TABLE_1": True, "HAS_PAGED_MQA_CTX_LENS": False,
-        "STATIC_EXTEND_LEN": True, "paged_mqa_ctx_lens_2d": None, "paged_mqa_ctx_lens_stride_0": 1,
-        "paged_mqa_ctx_lens_stride_1": 1, "BLOCK_BS": 2, "BLOCK_EXPANDED": 2, "BLOCK_ROWS": 2,
-        "BLOCK_N": LONGEST,
+        "bs": requests, "max_len": LONGEST, "max_seqlen_k": LONGEST, "total_len": rows,
+        "dsa_index_topk": 2048, "real_page_size": PAGE, "physical_page_size": PAGE,
+        "next_n": rows_each, "HAS_REAL_PAGE_TABLE": True, "HAS_PAGE_TABLE_1": True,
+        "HAS_PAGED_MQA_CTX_LENS": False, "STATIC_EXTEND_LEN": True, "paged_mqa_ctx_lens_2d": None,
+        "paged_mqa_ctx_lens_stride_0": 1, "paged_mqa_ctx_lens_stride_1": 1, "BLOCK_BS": 2,
+        "BLOCK_EXPANDED": 2, "BLOCK_ROWS": 2, "BLOCK_N": LONGEST,
     }  # fmt: skip
 
 
@@ -185,9 +184,8 @@ def assert_written(given: dict[str, torch.Tensor], row: int) -> None:
 @given(row=adapter.rows(CONTEXT))
 def test_a_decoding_request_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
-        given = tables(row, 1, check.device)
-        given["seq_lens"][row] = LONGEST
-        launched(check, "_fused_dsa_decode_metadata_kernel", (REQUESTS + 1,), [(row + 1,)], **given)
+        given = tables(row + 1, 1, check.device)
+        launched(check, "_fused_dsa_decode_metadata_kernel", (row + 2,), [(row + 1,)], **given)
         assert_written(given, row)
 
 
@@ -195,10 +193,9 @@ def test_a_decoding_request_gets_its_own_row_of_the_tables(row: int) -> None:
 @given(request=adapter.rows(2 * CONTEXT))
 def test_an_extended_draft_gets_its_own_rows_of_the_tables(request: int) -> None:
     with checking.checked() as check:
-        given = tables(2 * request, 2, check.device)
-        given["seq_lens"][request], given["extend_seq_lens"][request] = LONGEST, 2
+        given = tables(request + 1, 2, check.device)
         launched(
-            check, "_fused_dsa_draft_extend_metadata_kernel", (REQUESTS + 1,), [(request + 1,)],
+            check, "_fused_dsa_draft_extend_metadata_kernel", (request + 2,), [(request + 1,)],
             **given,
         )  # fmt: skip
         assert_written(given, 2 * request)
@@ -209,10 +206,10 @@ def test_an_extended_draft_gets_its_own_rows_of_the_tables(request: int) -> None
 @given(row=adapter.rows(CONTEXT))
 def test_a_verified_token_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
-        given = tables(row, 1, check.device)
-        given["seq_lens"][row // 2] = LONGEST
+        requests = row // 2 + 1
+        given = tables(requests, 2, check.device)
         launched(
-            check, "_fused_dsa_target_verify_metadata_kernel", (2 * REQUESTS + 1,), [(row + 1,)],
+            check, "_fused_dsa_target_verify_metadata_kernel", (2 * requests + 1,), [(row + 1,)],
             **given,
         )  # fmt: skip
         assert_written(given, row)

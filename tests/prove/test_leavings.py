@@ -1,0 +1,84 @@
+"""Tests that share a process leave it nothing that their errors would hold."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.prove import body, leavings
+
+
+class Tensor:
+    """What takes memory; how many there are is known."""
+
+    living: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        Tensor.living.add(self)
+
+
+@pytest.fixture(autouse=True)
+def none_before() -> None:
+    Tensor.living.clear()
+
+
+def failing(tensor: Tensor, many: int) -> None:
+    deeper = Tensor()
+    try:
+        assert many < 3, deeper is not tensor
+    except AssertionError as error:
+        raise ValueError("too many") from error
+
+
+def test_examples_that_fail_do_not_pile_up() -> None:
+    most = 0
+
+    @settings(max_examples=200, database=None)
+    @given(many=st.integers(0, 2**20))
+    def guard(many: int) -> None:
+        nonlocal most
+        tensor = Tensor()
+        most = max(most, len(Tensor.living))
+        failing(tensor, many)
+
+    item: Any = SimpleNamespace(obj=guard)
+    before = guard.hypothesis.inner_test
+    with leavings.none_of_examples(item), pytest.raises(ValueError, match="too many") as caught:
+        guard()
+    assert most == 1
+    assert "many=3" in "".join(caught.value.__notes__)
+    assert guard.hypothesis.inner_test is before
+
+
+def test_a_test_that_draws_nothing_is_let_be() -> None:
+    item: Any = SimpleNamespace(obj=lambda: None)
+    with leavings.none_of_examples(item):
+        pass
+
+
+def test_what_a_failed_test_held_is_let_go() -> None:
+    listener = body.Listener()
+
+    def guard() -> None:
+        tensor = Tensor()
+        failing(tensor, 5)
+
+    def run() -> None:
+        try:
+            guard()
+        except ValueError as error:
+            listener.phases.append((Any, ExceptionGroup("all", [error])))  # type: ignore[arg-type]
+            sys.last_value = error
+
+    run()
+    assert len(Tensor.living) == 2
+    leavings.none_of_test(listener)
+    assert not Tensor.living
+    assert not listener.phases
+    assert not hasattr(sys, "last_value")
