@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from harness.prove import body, leavings
 class Tensor:
     """What takes memory; how many there are is known."""
 
-    living: weakref.WeakSet[Tensor] = weakref.WeakSet()
+    living: ClassVar[weakref.WeakSet[Tensor]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         Tensor.living.add(self)
@@ -48,12 +48,12 @@ def test_examples_that_fail_do_not_pile_up() -> None:
         failing(tensor, many)
 
     item: Any = SimpleNamespace(obj=guard)
-    before = guard.hypothesis.inner_test
+    before = guard.hypothesis.inner_test  # type: ignore[attr-defined]
     with leavings.none_of_examples(item), pytest.raises(ValueError, match="too many") as caught:
         guard()
     assert most == 1
     assert "many=3" in "".join(caught.value.__notes__)
-    assert guard.hypothesis.inner_test is before
+    assert guard.hypothesis.inner_test is before  # type: ignore[attr-defined]
 
 
 def test_a_test_that_draws_nothing_is_let_be() -> None:
