@@ -117,8 +117,12 @@ def direction(cell: Cell) -> Direction:
     return Direction.REVERT if cell.side is Side.BUGGY else Direction.ENABLE
 
 
+def change(cell: Cell) -> Choice:
+    return Choice(cell.toggle, direction(cell))
+
+
 def applied(cell: Cell) -> Toggled:
     """The release on one side of a toggle; untouched where it is there already, and counted."""
     if cell.finding.state is State.STALE:
         raise UnfixError(f"{cell.toggle.id} is stale here: {cell.finding.problem}")
-    return Toggled((Choice(cell.toggle, direction(cell)),))
+    return Toggled((change(cell),))

@@ -132,7 +132,7 @@ class Recorder:
             "kinds": [self._kinds.get(i, "") for i in range(len(self._slots))],
         }
         temporary = self._file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(data, indent=1))
+        temporary.write_text(json.dumps(data))
         os.replace(temporary, self._file)
 
 

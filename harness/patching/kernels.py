@@ -230,15 +230,23 @@ def retuned(wrapper: Any) -> dict[str, Any]:
 def loaded_kernels() -> Iterator[Any]:
     """Every jitted object that a loaded module holds by name."""
     seen: set[int] = set()
-    interface = getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", ())
+    kinds = set(_below(getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", None)))
     for module in list(sys.modules.values()):
         for value in list(getattr(module, "__dict__", {}).values()):
             # By its type alone: an `isinstance` asks the object, and some answer with a warning.
-            if issubclass(type(value), interface) and id(value) not in seen:
+            if type(value) in kinds and id(value) not in seen:
                 seen.add(id(value))
                 inner = innermost(value)
                 if inner is not None:
                     yield inner
+
+
+def _below(kind: Any) -> Iterator[Any]:
+    """A class and all that are made from it."""
+    if kind is not None:
+        yield kind
+        for other in kind.__subclasses__():
+            yield from _below(other)
 
 
 def callers(kernel: Any) -> list[Any]:

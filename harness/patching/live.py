@@ -7,10 +7,12 @@ variant to the next; the empty set is the module as it was found.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -101,6 +103,14 @@ class Engine:
             wanted = self._active + Counter(choices)
             self._refuse_both_ways(wanted)
             self._move(wanted)
+
+    def import_for(self, choices: Iterable[Change]) -> None:
+        """Have here what these would change; what does not import is met again by who enters it."""
+        with self._lock, warnings.catch_warnings(action="ignore"):
+            for choice in choices:
+                with contextlib.suppress(Exception):
+                    for module in self._modules(choice):
+                        self._import(module)
 
     def leave(self, choices: Iterable[Change]) -> None:
         with self._lock:

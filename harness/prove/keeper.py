@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import resource
 import select
@@ -88,6 +89,7 @@ def start(keep: Callable[[Line], None]) -> Keeper:
         processes.adopt_orphans()
         os.close(read)
         os.close(write)
+        gc.disable()  # what it makes is for its tests: a collection there need not look at it
         keep(Line(there, back))
         code = 0
     except BaseException:
@@ -111,6 +113,7 @@ def keep(test: Callable[[], Side], place: Place) -> Side:
     kills = processes.killed_for_memory()
     inherited = processes.resident(os.getpid())
     keeper = os.getpid()
+    gc.freeze()
     pid = os.fork()
     if not pid:
         _be_the_test(test, keeper, place)
@@ -148,6 +151,7 @@ def _be_the_test(test: Callable[[], Side], keeper: int, place: Place) -> None:
     """In the test's own process: run it, write what it says, end without a farewell."""
     try:
         processes.die_with(keeper)
+        gc.enable()
         processes.offer_to_the_kernel()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_RDONLY)

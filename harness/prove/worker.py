@@ -65,6 +65,9 @@ class Worker(Session[Setting]):
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
         forks = device.get() == "cpu"
+        of_cells = (item.stash[CELL] for item in self.items if CELL in item.stash)
+        there = (cell for cell in of_cells if cell.finding.state in (State.FIXED, State.BUGGY))
+        live.engine.import_for(map(cells.change, there))  # once, and not in each keeper
         self.settle(session, forks)
         seconds = time.time() - self.started
         release = str(live.engine.sources.version)
