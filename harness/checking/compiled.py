@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
-from harness.checking import modes, on_gpu
+from harness.checking import lines, modes, on_gpu
 from harness.checking.check import Check
 from harness.checking.fenced import Lists
 from harness.checking.launches import Launch, whole_grid
@@ -84,6 +84,7 @@ class CompiledCheck(Check):
                 return call(given)
             sides = grid(given) if callable(grid) else grid
             launch = Launch(kernel.fn.__name__, whole_grid(sides), given)
+            lines.tell_all(kernel)
             return self._launched(launch, call, launcher, kernel)
 
         checked = patching.running(JITFunction, run)
