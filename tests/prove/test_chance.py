@@ -206,9 +206,15 @@ def test_what_hypothesis_reports_has_failed_once_more_in_the_end(rate: float) ->
 
 def test_what_draws_at_random_draws_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[tuple[str, int]] = []
-    for name, function in (("numpy.random", "seed"), ("torch", "manual_seed")):
+
+    def seeding(name: str, function: str, **more: Any) -> SimpleNamespace:
         seeded = functools.partial(lambda name, seed: seeds.append((name, seed)), name)
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{function: seeded}))
+        return SimpleNamespace(**{function: seeded}, **more)
+
+    cuda = seeding("a GPU", "manual_seed_all", is_initialized=lambda: True)
+    torch = SimpleNamespace(default_generator=seeding("a CPU", "manual_seed"), cuda=cuda)
+    monkeypatch.setitem(sys.modules, "numpy.random", seeding("numpy", "seed"))
+    monkeypatch.setitem(sys.modules, "torch", torch)
     kept = random.getstate()
     try:
         drawn = []
@@ -218,4 +224,4 @@ def test_what_draws_at_random_draws_anew_each_time(monkeypatch: pytest.MonkeyPat
     finally:
         random.setstate(kept)
     assert drawn[0] == drawn[2] != drawn[1]
-    assert seeds == [(name, seed) for seed in (1, 2, 1) for name in ("numpy.random", "torch")]
+    assert seeds == [(name, seed) for seed in (1, 2, 1) for name in ("numpy", "a CPU", "a GPU")]

@@ -78,7 +78,7 @@ OF_A_WORKER = f"""{STEPS}
 import sys
 from harness.prove import keeper
 worker = sys.modules["__main__"]
-for name in ("_task", "fork", "_reap", "say", "heard"):
+for name in ("_task", "give", "_hear", "say", "heard"):
     stepped(worker.Worker, name)
 """
 OF_A_KEEPER = f"""{STEPS}
@@ -87,7 +87,7 @@ def step():
     if os.getsid(0) == os.getpid():  # a keeper, and not the test it looks after
         count()
 from harness.prove import keeper
-for name in ("_keep", "_wait", "_write", "_tail"):
+for name in ("keep", "_wait", "_tail"):
     stepped(keeper, name)
 """
 

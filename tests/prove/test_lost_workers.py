@@ -119,9 +119,10 @@ def lacks():
     lacked.append(1)
     cuda = types.SimpleNamespace(
         is_initialized=lambda: True, synchronize=lambda: None, empty_cache=lambda: None,
-        memory_stats=lambda: {"num_ooms": len(lacked)},
+        memory_stats=lambda: {"num_ooms": len(lacked)}, manual_seed_all=id,
     )
-    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda, manual_seed=id)
+    generator = types.SimpleNamespace(manual_seed=id)
+    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda, default_generator=generator)
     errors = types.SimpleNamespace(CudaError=ArithmeticError, LostDevice=ArithmeticError)
     sys.modules["harness.checking"] = errors
 
