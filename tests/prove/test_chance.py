@@ -10,6 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import hypothesis
 import pytest
