@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from harness.fuzz.values import Found, Note, Said, Sliced
@@ -15,8 +17,11 @@ class SliceWorker(WorkerProcess[Said]):
     says = Said
 
     def note(self, serial: int) -> Note | None:
-        text = self._left(serial, "note")
-        return msgspec.json.decode(text, type=Note) if text else None
+        """The first line; nothing where it is just being written."""
+        text, _, _ = self._left(serial, "note").partition(b"\n")
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=Note)
+        return None
 
     def sliced(self, serial: int) -> Sliced | None:
         text = self._left(serial, "sliced")

@@ -84,9 +84,11 @@ class Recorder:
     def applied(self, release: str, toggles: list[dict[str, str]]) -> None:
         """These toggles hold in this process from now on."""
         with self._lock:
-            self._facts["release"] = release
-            self._toggles += [toggle for toggle in toggles if toggle not in self._toggles]
-            self._write()
+            new = [toggle for toggle in toggles if toggle not in self._toggles]
+            if new or self._facts.get("release") != release:
+                self._facts["release"] = release
+                self._toggles += new
+                self._write()
 
     def patched(self, module: str) -> None:
         """A module was really loaded with its patched text, or changed live."""
@@ -109,8 +111,9 @@ class Recorder:
     def counted_as(self, kinds: dict[int, str]) -> None:
         """How these places are counted: runs of a statement, launches of a kernel, definitions."""
         with self._lock:
-            self._kinds.update(kinds)
-            self._write()
+            if not kinds.items() <= self._kinds.items():
+                self._kinds.update(kinds)
+                self._write()
 
     def ran(self, slot: int) -> None:
         with self._lock:
