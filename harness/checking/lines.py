@@ -8,8 +8,10 @@ that file, is called in its place.
 from __future__ import annotations
 
 import ast
+import bisect
 import functools
 import linecache
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +21,8 @@ from typing import Any
 from harness.patching import kernels
 
 Line = tuple[str, int]
+# A line that something of a module begins with; a bracket closes what began before.
+_BEGINS = re.compile(r"[^\s#)\]}]")
 
 
 def tell(ran: Iterable[Line]) -> None:
@@ -46,7 +50,7 @@ def _statements(file: str, lines: frozenset[int]) -> tuple[tuple[str, tuple[int,
     and those after it up to the end of the block.
     """
     found = []
-    for function in _functions(file):
+    for function in {each.lineno: each for each in _functions(file, lines)}.values():
         if any(function.lineno <= line <= (function.end_lineno or 0) for line in lines):
             ran = tuple(sorted(set(_ran(function.body, lines))))
             if ran:
@@ -54,12 +58,26 @@ def _statements(file: str, lines: frozenset[int]) -> tuple[tuple[str, tuple[int,
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=64)
-def _functions(file: str) -> list[ast.FunctionDef]:
+def _functions(file: str, lines: frozenset[int]) -> Iterator[ast.FunctionDef]:
+    """Those of the top-level definitions that these lines are in, each parsed for itself."""
+    text = linecache.getlines(file)
+    starts = [number for number, line in enumerate(text) if _BEGINS.match(line)] or [0]
+    for start in sorted({starts[max(0, bisect.bisect(starts, line - 1) - 1)] for line in lines}):
+        end = next((other for other in starts if other > start), len(text))
+        yield from _parsed(file, start, end)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(file: str, start: int, end: int) -> list[ast.FunctionDef]:
+    text = linecache.getlines(file)
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = ast.parse("".join(text[start:end]))
+        ast.increment_lineno(tree, start)
     except SyntaxError:
-        return []
+        try:  # it begins within a string
+            tree = ast.parse("".join(text))
+        except SyntaxError:
+            return []
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import kernels_to_check
@@ -58,6 +59,7 @@ from harness.checking import (
     Unwritten,
     Wrapped,
 )
+from harness.checking.lines import _statements as statements
 from harness.checking.lines import tell_all
 
 
@@ -446,6 +448,19 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
     tell_all(stored_and_counted)
     sys.settrace(None)
     assert seen == {2, 3, 5}
+
+
+def test_a_line_of_a_string_begins_nothing_of_a_module(tmp_path: Path) -> None:
+    file = tmp_path / "kernels.py"
+    file.write_text(
+        "@jit\ndef f(\n    x,\n):\n    y = x\n    asm = '''\nmov {y}\n'''\n    return y\n\n\n"
+        "def g(x):\n    if x:\n        return 1\n    return 2\n"
+    )
+    name = str(file)
+    assert statements(name, frozenset({5})) == (("f", (5, 6, 7, 8, 9)),)
+    assert statements(name, frozenset({8})) == (("f", (5, 6, 7, 8, 9)),)
+    assert statements(name, frozenset({14})) == (("g", (13, 14, 15)),)
+    assert statements(name, frozenset({2, 15})) == (("g", (13, 15)),)
 
 
 def test_triton_must_not_be_interpreting() -> None:
