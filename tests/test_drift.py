@@ -133,7 +133,8 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
             original = tree.read(module.module)
             assert original is not None
             assert changed.texts[module.module] != original.text
-            assert meaning(module.text) == meaning(original.text), (toggle.id, module.module)
+            same = module.text == original.text or meaning(module.text) == meaning(original.text)
+            assert same, (toggle.id, module.module)
 
 
 @pytest.mark.parametrize("release", RELEASES)
