@@ -199,7 +199,8 @@ def become(words: list[str], environment: dict[str, str]) -> None:
     what, *words = words[1:] if words[0] == "-P" else words
     if what == "-m":
         sys.argv = words
-        sys.modules.pop(words[0], None)
+        if not hasattr(sys.modules.get(words[0]), "__path__"):
+            sys.modules.pop(words[0], None)
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     elif what == "-c":
         sys.argv = [what, *words[1:]]
