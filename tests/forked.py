@@ -24,12 +24,14 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness import processes
+from harness import paths, processes
+from harness.patching.environment import SITE
 
-PROJECT = str(Path(__file__).parents[1])
+PROJECT = str(paths.PACKAGE.parent)
 UNFIX = [sys.executable, "-m", "harness"]
 IMPORTED = (
     "harness.adopt",
@@ -77,6 +79,11 @@ def run(
             os.kill(int(pid), signal.SIGKILL)
         raise subprocess.TimeoutExpired(command, timeout, *said[:2])
     return subprocess.CompletedProcess(command, int(code), said[0].decode(), said[1].decode())
+
+
+def unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """As called in the project's folder, with more variables."""
+    return run([*UNFIX, *words], paths.project(), {**os.environ, **more})
 
 
 def left() -> list[str]:
@@ -149,7 +156,7 @@ class Started(subprocess.Popen[Any]):
 
     def __init__(self, args: Any, **more: Any) -> None:
         environment = more.get("env") or os.environ
-        if _is_ours(args) and not any(environment.get(name) for name in ASKING):
+        if _is_ours(args) and not _begins_with_toggles(environment):
             kept = {0, 1, 2, *more.get("pass_fds", ())}
             more["preexec_fn"] = functools.partial(_begin_anew, args[1:], dict(environment), kept)
         super().__init__(args, **more)
@@ -160,6 +167,11 @@ def _is_ours(command: Any) -> bool:
         return False
     what, *words = command[2:] if command[1] == "-P" else command[1:]
     return what == "-c" or (what == "-m" and words[0].startswith("harness."))
+
+
+def _begins_with_toggles(environment: Mapping[str, str]) -> bool:
+    asked = any(environment.get(name) for name in ASKING)
+    return asked or str(SITE) in environment.get("PYTHONPATH", "")
 
 
 def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -> NoReturn:

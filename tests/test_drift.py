@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 
@@ -237,9 +238,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run_drift(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", "drift", *words, "--from", str(folder)]
-    root = Path(__file__).parents[1]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return forked.unfix("drift", *words, "--from", str(folder))
 
 
 def sources_of(toggle: Toggle, folder: Path) -> Path:
