@@ -46,7 +46,7 @@ class Caller:
 
 def living(home: Path) -> list[str]:
     """Processes that still work for a run in this place."""
-    found = []
+    found = forked.left()
     for entry in Path("/proc").iterdir():
         try:
             environment = (entry / "environ").read_bytes()

@@ -2,7 +2,8 @@
 
     python tests/forked.py SOCKET
 
-A command has its own environment, folder, streams and end, as if it had been started.
+A command has its own environment, folder, streams and end, as if it had been started. What it
+starts of ours, a worker most of all, is a fork of it for the same reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -21,10 +23,15 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-PROJECT = Path(__file__).parents[1]
+from harness import paths, processes
+from harness.patching.environment import SITE
+
+PROJECT = str(paths.PACKAGE.parent)
 UNFIX = [sys.executable, "-m", "harness"]
 IMPORTED = (
     "harness.adopt",
@@ -40,6 +47,9 @@ IMPORTED = (
     "harness.store",
     "reports",
 )
+ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_CHECK")
+_pids: list[int] = []  # of the server
+PLAIN: list[str] = []  # what a Python of ours finds by itself
 _MOST = 1 << 18  # bytes of a command and its environment
 
 
@@ -71,13 +81,28 @@ def run(
     return subprocess.CompletedProcess(command, int(code), said[0].decode(), said[1].decode())
 
 
+def unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """As called in the project's folder, with more variables."""
+    return run([*UNFIX, *words], paths.project(), {**os.environ, **more})
+
+
+def left() -> list[str]:
+    """What commands that have ended left running; what is ending has no words any more."""
+    found = []
+    for pid in itertools.chain.from_iterable(map(processes.below, _pids)):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+    return list(filter(None, found))
+
+
 @functools.cache
 def _server() -> socket.socket:
     """One for this process; it ends when nobody holds our end of the socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, __file__, str(theirs.fileno())]
-    served = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    served = {**os.environ, "PYTHONPATH": PROJECT}
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=served)
+    _pids.append(process.pid)
     theirs.close()
 
     def end() -> None:
@@ -101,7 +126,7 @@ def serve(line: socket.socket) -> dict[str, Any]:
             break
         for end in ends:
             os.close(end)
-        _reap()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     line.close()
     out, err, end = ends
     pid = os.fork()
@@ -119,33 +144,75 @@ def serve(line: socket.socket) -> dict[str, Any]:
     return dict(json.loads(told))
 
 
-def _reap() -> None:
+def _reap(*_: Any) -> None:
+    """Nobody asks how those ended that are left of a command."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def main() -> None:
-    plain = sys.path[1:]
-    sys.path[0] = str(PROJECT)
-    for name in IMPORTED:
-        package = importlib.import_module(name)
-        for _, module, _ in pkgutil.walk_packages(package.__path__, f"{name}."):
-            with contextlib.suppress(ImportError):  # of a release's own Python
-                importlib.import_module(module)
-    importlib.import_module("harness.registry.catalogue").load()  # a fork need not read it again
-    gc.collect()
-    gc.freeze()
-    told = serve(socket.socket(fileno=int(sys.argv[1])))
+class Started(subprocess.Popen[Any]):
+    """A process that a command starts: a fork of it where that is as good as a new one."""
+
+    def __init__(self, args: Any, **more: Any) -> None:
+        environment = more.get("env") or os.environ
+        if _is_ours(args) and not _begins_with_toggles(environment):
+            kept = {0, 1, 2, *more.get("pass_fds", ())}
+            more["preexec_fn"] = functools.partial(_begin_anew, args[1:], dict(environment), kept)
+        super().__init__(args, **more)
+
+
+def _is_ours(command: Any) -> bool:
+    if isinstance(command, str) or command[0] != sys.executable:
+        return False
+    what, *words = command[2:] if command[1] == "-P" else command[1:]
+    return what == "-c" or (what == "-m" and words[0].startswith("harness."))
+
+
+def _begins_with_toggles(environment: Mapping[str, str]) -> bool:
+    asked = any(environment.get(name) for name in ASKING)
+    return asked or str(SITE) in environment.get("PYTHONPATH", "")
+
+
+def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -> NoReturn:
+    """Leave behind what a new process would not have of the one that started it."""
+    code: Any = 1
+    try:
+        # The starter waits for the last of these to be closed.
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+            with contextlib.suppress(OSError):
+                os.close(number)
+        signal.set_wakeup_fd(-1)
+        for one in signal.valid_signals():
+            if callable(signal.getsignal(one)):
+                how = signal.default_int_handler if one == signal.SIGINT else signal.SIG_DFL
+                signal.signal(one, how)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        become(words, environment)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def become(words: list[str], environment: dict[str, str]) -> None:
+    """What `python WORDS` is, in this process and its folder."""
     os.environ.clear()
-    os.environ.update(told["env"])
-    os.chdir(told["cwd"])
-    sys.path[:] = [told["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(":")), *plain]
+    os.environ.update(environment)
+    here = [] if words[0] == "-P" else [os.getcwd()]
+    sys.path[:] = [*here, *filter(None, os.environ.get("PYTHONPATH", "").split(":")), *PLAIN]
     importlib.invalidate_caches()
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    what, *words = told["words"]
+    what, *words = words[1:] if words[0] == "-P" else words
     if what == "-m":
         sys.argv = words
+        if not hasattr(sys.modules.get(words[0]), "__path__"):
+            sys.modules.pop(words[0], None)
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     elif what == "-c":
         sys.argv = [what, *words[1:]]
@@ -154,6 +221,24 @@ def main() -> None:
         sys.path[0] = str(Path(what).parent)
         sys.argv = [what, *words]
         runpy.run_path(what, run_name="__main__")
+
+
+def main() -> None:
+    PLAIN[:] = [entry for entry in sys.path[1:] if entry != PROJECT]
+    for name in IMPORTED:
+        package = importlib.import_module(name)
+        for _, module, _ in pkgutil.walk_packages(package.__path__, f"{name}."):
+            with contextlib.suppress(ImportError):  # of a release's own Python
+                importlib.import_module(module)
+    importlib.import_module("harness.registry.catalogue").load()  # a fork need not read it again
+    gc.collect()
+    gc.freeze()
+    processes.adopt_orphans()
+    signal.signal(signal.SIGCHLD, _reap)
+    told = serve(socket.socket(fileno=int(sys.argv[1])))
+    os.chdir(told["cwd"])
+    subprocess.Popen = Started  # type: ignore[misc]
+    become(told["words"], told["env"])
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import forked
+
 from harness import paths
 from harness.patching import attestation
+from harness.patching.environment import SITE
 
 TOY = Path(__file__).parent / "toy"
-SITE = paths.PACKAGE / "patching" / "site"
 REVERT, ENABLE = "SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR"
 PLAIN = "from sglang import users\nprint(users.use(3, 5))\n"
 
@@ -46,13 +48,7 @@ class Shell:
     def unfix(self, *words: str) -> subprocess.CompletedProcess[str]:
         folders = ["--toggles", str(TOY / "toggles"), "--attestations", str(self.attestations)]
         environment = {**self.environment, "PYTHONPATH": f"{TOY}{os.pathsep}{paths.PACKAGE.parent}"}
-        return subprocess.run(
-            [sys.executable, "-m", "harness", "exec", *folders, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return forked.run([*forked.UNFIX, "exec", *folders, *words], Path.cwd(), environment)
 
     def left(self) -> list[attestation.Attestation]:
         return attestation.read(self.attestations)

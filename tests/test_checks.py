@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 
-from harness import paths
 from harness.cli import checks
 from harness.patching.environment import SITE
 from harness.watch.reports import CHECKS, FOLDER, Kernel, Report, Writer, read
@@ -30,15 +30,7 @@ REPORT = Report(
 
 
 def unfix(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(
-        [sys.executable, "-m", "harness", "exec", *words],
-        cwd=paths.project(),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return forked.unfix("exec", *words, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture

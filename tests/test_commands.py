@@ -9,21 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import unfix
 
 from harness import paths
 from harness.releases import managed
 
 NEWEST = managed.newest().name
-
-
-def unfix(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "harness", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=paths.project(),
-    )
 
 
 def test_list_shows_every_toggle_with_its_state() -> None:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 
@@ -133,7 +134,8 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
             original = tree.read(module.module)
             assert original is not None
             assert changed.texts[module.module] != original.text
-            assert meaning(module.text) == meaning(original.text), (toggle.id, module.module)
+            same = module.text == original.text or meaning(module.text) == meaning(original.text)
+            assert same, (toggle.id, module.module)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -236,9 +238,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run_drift(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", "drift", *words, "--from", str(folder)]
-    root = Path(__file__).parents[1]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return forked.unfix("drift", *words, "--from", str(folder))
 
 
 def sources_of(toggle: Toggle, folder: Path) -> Path:

@@ -10,9 +10,10 @@ import sys
 import time
 
 import pytest
-from shell import ENABLE, PLAIN, REVERT, SITE, TOY, Shell
+from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
 from harness import paths
+from harness.patching.environment import SITE
 
 
 def test_a_reverted_fix_is_out_and_said_once(shell: Shell) -> None:

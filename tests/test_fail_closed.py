@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shell import ENABLE, PLAIN, REVERT, SITE, TOY, Shell
+from shell import ENABLE, PLAIN, REVERT, TOY, Shell
+
+from harness.patching.environment import SITE
 
 
 @pytest.fixture

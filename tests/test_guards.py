@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 from harness import paths
@@ -53,14 +54,8 @@ class Suites:
             "UNFIX_HOME": str(self.root),
             **variables,
         }
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", *words],
-            cwd=self.root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", *words]
+        return forked.run(command, self.root, environment)
 
 
 @pytest.fixture

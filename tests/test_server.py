@@ -21,6 +21,7 @@ from harness.patching import attestation
 from harness.releases import managed
 
 RELEASE = "0.5.18"
+MODEL = paths.project() / "fixtures" / "models" / "trained" / "llama"
 # The two fixes lie in attention backends that a CPU server never loads, and are attested as
 # such; the third toggle lies in the scheduler's way, and changes nothing that one sees.
 REVERTED = ("27460", "24617", "scheduler-probe")
@@ -39,33 +40,25 @@ variants:
 """
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    script = paths.project() / "fixtures" / "models" / "random_llama.py"
-    python = managed.get(RELEASE).python
-    subprocess.run([str(python), str(script), str(folder)], check=True, capture_output=True)
-    return folder / "model"
-
-
 class Server:
     """`sglang.launch_server` under `unfix exec`, with its log."""
 
-    def __init__(self, model: Path, folder: Path, *toggles: str) -> None:
+    def __init__(self, folder: Path, *toggles: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.attestations = folder / "attestations"
         self.log = folder / "log"
         served = (
-            f"--model-path {model} --device cpu --attention-backend torch_native "
+            f"--model-path {MODEL} --device cpu --attention-backend torch_native "
             "--disable-cuda-graph --disable-overlap-schedule --mem-fraction-static 0.5 "
+            "--skip-server-warmup "
             f"--max-total-tokens 4096 --host 127.0.0.1 --port {self.port}"
         )
         command = [sys.executable, "-m", "harness", "exec", "--release", RELEASE, *toggles]
         command += ["--attestations", str(self.attestations), "--"]
         command += ["python", "-m", "sglang.launch_server", *served.split()]
-        environment = {**os.environ, "OMP_NUM_THREADS": "2", "no_proxy": "127.0.0.1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "no_proxy": "127.0.0.1"}
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -100,11 +93,11 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("toggles")
     (folder / "scheduler-probe.yaml").write_text(PROBE)
     toggles = ["--toggles", str(folder), "--revert", ",".join(REVERTED)]
-    server = Server(model, tmp_path_factory.mktemp("served"), *toggles)
+    server = Server(tmp_path_factory.mktemp("served"), *toggles)
     try:
         server.wait()
         yield server
@@ -113,7 +106,7 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 def test_it_answers_a_completion(served: Server) -> None:
-    question = {"model": "m", "prompt": "the capital of", "max_tokens": 8, "temperature": 0}
+    question = {"model": "m", "prompt": "the capital of", "max_tokens": 8, "ignore_eos": True}
     answer = json.loads(served.ask("/v1/completions", question))
     assert answer["usage"]["completion_tokens"] == 8
 
@@ -144,14 +137,14 @@ def test_the_scheduler_says_in_the_log_what_it_reverted(served: Server) -> None:
     ],
 )
 def test_a_server_that_cannot_have_its_toggles_never_starts(
-    model: Path, tmp_path: Path, toggles: list[str], message: str
+    tmp_path: Path, toggles: list[str], message: str
 ) -> None:
-    server = Server(model, tmp_path, *toggles)
+    server = Server(tmp_path, *toggles)
     assert server.process.wait(timeout=60) == 2
     assert message in server.log.read_text()
 
 
-def test_a_stale_toggle_stops_the_server_itself(model: Path, tmp_path: Path) -> None:
+def test_a_stale_toggle_stops_the_server_itself(tmp_path: Path) -> None:
     """Not only `exec`'s own look: the process checks again what it was given."""
     folder = tmp_path / "toggles"
     folder.mkdir()
@@ -171,7 +164,7 @@ def test_a_stale_toggle_stops_the_server_itself(model: Path, tmp_path: Path) -> 
             "-m",
             "sglang.launch_server",
             "--model-path",
-            str(model),
+            str(MODEL),
         ],
         env=environment,
         capture_output=True,

@@ -1,6 +1,6 @@
 """`./unfix` on a fresh checkout: it sets itself up once, and says in one sentence if it cannot.
 
-Two set-ups here use the machine's own pip. The others put a pip and a venv of the test's on
+One set-up here uses the machine's own pip. The others put a pip and a venv of the test's on
 PYTHONPATH, which do at once what the real ones take seconds for, or fail the way they fail.
 """
 
@@ -56,17 +56,19 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *says: str) -> N
 
 
 @pytest.fixture(scope="module")
-def trees(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Checkout, subprocess.CompletedProcess[str]]]:
+    """A checkout whose set-up by the machine's own pip was killed, and what its next call said."""
     folder = tmp_path_factory.mktemp("set-up")
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)  # each real environment takes 100 MB
-
-
-@pytest.fixture(scope="module")
-def made(trees: Path) -> tuple[Checkout, subprocess.CompletedProcess[str]]:
-    """A checkout that was set up by the machine's own pip, and what its first call said."""
-    checkout = Checkout(without_tools(copy_of_the_tree(trees / "made")))
-    return checkout, checkout.call()
+    checkout = Checkout(without_tools(copy_of_the_tree(folder / "made")))
+    with checkout.start() as process:
+        until(lambda: runs_pip(process))
+        os.killpg(process.pid, signal.SIGKILL)
+    assert (checkout.tree / ".venv" / "bin" / "python").exists()
+    assert not checkout.ready.exists()
+    yield checkout, checkout.call()
+    shutil.rmtree(folder, ignore_errors=True)  # a real environment takes 100 MB
 
 
 @pytest.fixture
@@ -78,7 +80,13 @@ def faked(tmp_path: Path) -> Checkout:
 Made = tuple[Checkout, subprocess.CompletedProcess[str]]
 
 
-def test_the_first_call_sets_up_and_answers(made: Made) -> None:
+def test_the_first_call_sets_up_and_answers(faked: Checkout) -> None:
+    done = faked.call()
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
+    assert faked.ready.is_file()
+
+
+def test_a_set_up_killed_during_pip_is_repaired_by_the_next_call(made: Made) -> None:
     checkout, done = made
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
     assert checkout.ready.is_file()
@@ -117,17 +125,6 @@ def test_it_is_itself_wherever_it_is_called_from(made: Made, tmp_path: Path) -> 
     words = [str(tmp_path / "link"), "--version"]
     done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
-
-
-def test_a_set_up_killed_during_pip_is_repaired_by_the_next_call(trees: Path) -> None:
-    checkout = Checkout(without_tools(copy_of_the_tree(trees / "killed")))
-    with checkout.start() as process:
-        until(lambda: runs_pip(process))
-        os.killpg(process.pid, signal.SIGKILL)
-    assert (checkout.tree / ".venv" / "bin" / "python").exists()
-    assert not checkout.ready.exists()
-    done = checkout.call()
-    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
 
 
 def test_no_network_is_said_in_one_sentence(faked: Checkout) -> None:

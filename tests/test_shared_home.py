@@ -240,13 +240,36 @@ def test_it_is_evicted_by_time():
 """
 
 
+MODULES = ("__init__", "version", "srt/__init__", "srt/mem_cache/__init__")
+POLICY = "srt/mem_cache/evict_policy"
+
+
+def thin(release: Release, folder: Path) -> None:
+    """Lay a real environment down again, with one module of its SGLang: that imports at once."""
+    site = release.site
+    assert release.is_current(), f"unfix releases add {release.name}"
+    assert site is not None
+    there = folder / site.relative_to(release.folder)
+    there.mkdir(parents=True)
+    (folder / "bin").symlink_to(release.folder / "bin")
+    for name in ("pyvenv.cfg", COMPLETE):
+        shutil.copy(release.folder / name, folder)
+    for entry in site.iterdir():
+        if entry.name != "sglang":
+            (there / entry.name).symlink_to(entry)
+    for name in MODULES:
+        module = there / "sglang" / f"{name}.py"
+        module.parent.mkdir(exist_ok=True)
+        module.touch()
+    shutil.copy(site / "sglang" / f"{POLICY}.py", there / "sglang" / f"{POLICY}.py")
+
+
 def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(tmp_path: Path) -> None:
     """Over a real release: worker, planner, toggles, stand-ins and what a test starts in turn."""
     home = tmp_path / "home"
     (home / ".releases").mkdir(parents=True)
-    for one in (managed.BASE, managed.get(REAL)):
-        assert one.is_current(), f"unfix releases add {REAL}"
-        (home / ".releases" / one.name).symlink_to(one.folder)
+    (home / ".releases" / managed.BASE.name).symlink_to(managed.BASE.folder)
+    thin(managed.get(REAL), home / ".releases" / REAL)
     before = marks(home)
     running = []
     for name in ("first", "second"):

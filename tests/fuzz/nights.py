@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 from calling import TOY, Caller
 from forked import UNFIX
 
@@ -64,14 +65,8 @@ class Nights(Caller):
         """The suite as anybody runs it."""
         toggles = {"UNFIX_TOGGLES": str(TOY / "toggles")}
         plugin = ["-p", "harness.guards.plugin", "-p", "no:cacheprovider", f"--rootdir={self.root}"]
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", *plugin, str(self.suite), *words],
-            cwd=self.root,
-            env={**self.environment, **toggles},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        command = [sys.executable, "-m", "pytest", *plugin, str(self.suite), *words]
+        return forked.run(command, self.root, {**self.environment, **toggles})
 
 
 def failures(night: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

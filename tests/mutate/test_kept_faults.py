@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import released
 from memory import Memory
 from small import made, text
 
 from harness.matching.states import State, find
 from harness.mutate.keeping import LONGEST, CannotKeep, Changed, holds, toggle_of
-from harness.mutate.making import make
-from harness.mutate.targets import named
 from harness.patching.plan import Choice, Direction
 from harness.patching.plan import make as plan
-from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
 from harness.registry.files import read_toggle
 from harness.registry.schema import Device, Edit, Symptom, Target, Toggle, Variant
 from harness.registry.writing import as_yaml
-from harness.releases import managed
 from harness.releases.sources import SourceTree
 from harness.store.mutate.faults import Fault
 from harness.syntax.scopes import ModuleSource
@@ -223,17 +220,19 @@ EVERY = 80
 
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
 def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_path: Path) -> None:
-    sources = managed.get(release).sources()
-    registry = catalogue.load()
-    faults = make(named([], sources, registry), sources).faults[::EVERY]
+    sources = released.sources(release)
+    faults = released.made_of(release).faults[::EVERY]
     assert len(faults) >= 8
     taken = 0
     for fault in faults:
         try:
-            asked = toggle_of(fault, sources, release, others=[sources], registry=registry)
+            asked = toggle_of(
+                fault, sources, release, others=[sources], registry=released.registry()
+            )
         except CannotKeep:
             continue
-        assert asked.family in {toggle.family for toggle in registry} | {module_of(fault)}
+        families = {toggle.family for toggle in released.registry()}
+        assert asked.family in families | {module_of(fault)}
         assert both_ways(written(asked, tmp_path), fault, sources), fault
         taken += 1
     assert taken >= len(faults) - 1

@@ -12,6 +12,7 @@ from functools import cache
 
 import pytest
 from memory import Memory
+from released import NEWEST, OLDER, made_of, sources
 from small import changed, made, put, text
 
 from harness import paths
@@ -19,14 +20,9 @@ from harness.mutate import operators
 from harness.mutate.code import Change, FunctionCode, ModuleCode
 from harness.mutate.making import ENOUGH, make
 from harness.mutate.operator import Operator
-from harness.mutate.targets import named
-from harness.registry import catalogue
 from harness.registry.schema import Symptom, Target
-from harness.releases import managed
 from harness.releases.sources import SourceTree
 from harness.store.mutate.faults import Dropped, Made
-
-NEWEST, OLDER = "0.5.23", "0.5.18"
 
 
 def replacing(before: str, after: str, name: str = "by-hand") -> Operator:
@@ -203,14 +199,8 @@ def test_a_fault_does_not_fit_another_text() -> None:
         fault.applied("def f(n, m):\n    a = other(n, m)\n")
 
 
-@cache
-def real(release: str) -> Made:
-    sources = managed.get(release).sources()
-    return make(named([], sources, catalogue.load()), sources)
-
-
 def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -> None:
-    faults = real(NEWEST).faults
+    faults = made_of(NEWEST).faults
     assert len(faults) >= 300
     assert {fault.operator for fault in faults} == set(operators.all())
     assert sum(fault.kernel for fault in faults) >= 100
@@ -218,22 +208,28 @@ def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -
 
 @pytest.mark.parametrize("release", [OLDER, NEWEST])
 def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> None:
-    sources = managed.get(release).sources()
-    faults = real(release).faults
+    faults = made_of(release).faults
     originals: dict[tuple[str, int], str] = {}
     assert len({fault.id for fault in faults}) == len(faults)
     for fault in faults:
-        source = sources.read(fault.module)
+        source = sources(release).read(fault.module)
         assert source is not None
         after = fault.applied(source.text)
         assert after == source.text[: fault.start] + fault.after + source.text[fault.end :]
         assert fault.first <= fault.line <= fault.last
+        if release == OLDER and fault.id in ids(NEWEST):
+            continue  # the same change of the same statement: it is looked at there
         first, last = lines_of(release, fault.module, fault.line)
         longer = fault.after.count("\n") - fault.before.count("\n")
         if (fault.module, first) not in originals:
             originals[fault.module, first] = meaning(source.text, first, last)
         assert originals[fault.module, first] != meaning(after, first, last + longer), fault
     assert max(Counter((f.operator, f.target, f.first, f.last) for f in faults).values()) <= 3
+
+
+@cache
+def ids(release: str) -> set[str]:
+    return {fault.id for fault in made_of(release).faults}
 
 
 def meaning(whole: str, first: int, last: int) -> str:
@@ -247,7 +243,7 @@ def meaning(whole: str, first: int, last: int) -> str:
 
 @cache
 def definitions(release: str, module: str) -> list[tuple[int, int]]:
-    source = managed.get(release).sources().read(module)
+    source = sources(release).read(module)
     assert source is not None
     return [
         (node.lineno, node.end_lineno or node.lineno)
@@ -262,8 +258,8 @@ def lines_of(release: str, module: str, line: int) -> tuple[int, int]:
 
 
 def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
-    older, newer = (managed.get(release).sources() for release in (OLDER, NEWEST))
-    targets = [Target(f.module, f.qualname) for f in real(NEWEST).faults]
+    older, newer = sources(OLDER), sources(NEWEST)
+    targets = [Target(f.module, f.qualname) for f in made_of(NEWEST).faults]
     compared = 0
     for module in dict.fromkeys(target.module for target in targets):
         if older.read(module) is None:
@@ -306,10 +302,10 @@ def test_the_faults_are_the_same_under_every_hash_seed() -> None:
             timeout=120,
             check=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     ]
     assert len(told[0].split("\n")) > 50
-    assert told[0] == told[1] == told[2]
+    assert told[0] == told[1]
 
 
 LIGHT = """

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import released
 from memory import Memory, edit, toggle, variant
 from small import text
 
 from harness.errors import UnfixError
 from harness.matching.states import State, find
 from harness.mutate.targets import functions_of, named
-from harness.registry import catalogue
 from harness.registry.catalogue import Catalogue
 from harness.registry.schema import Target, Toggle
-from harness.releases import managed
 
 KERNEL = "sglang.kernels.ops.rows"
 BACKEND = "sglang.srt.backend"
@@ -201,14 +200,12 @@ def test_the_code_of_targets_is_each_function_once() -> None:
 
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
 def test_the_families_hold_every_function_that_their_toggles_change(release: str) -> None:
-    sources = managed.get(release).sources()
-    registry = catalogue.load()
-    found = {str(target) for target in named([], sources, registry)}
+    found = {str(target) for target in released.targets(release)}
     there = [
         site.target
-        for asked in registry
+        for asked in released.registry()
         if asked.family != "engine"
-        for finding in [find(asked, sources)]
+        for finding in [find(asked, released.sources(release))]
         if finding.state in (State.FIXED, State.BUGGY)
         for site in finding.sites
         if site.target.qualname

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from calling import living
 from proving import Prove
@@ -106,9 +107,7 @@ def run_stepping(
     prove: Prove, command: list[str], *chosen: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
     """A run in which whoever takes these steps is killed, and how many steps it took."""
-    done = subprocess.run(
-        command, cwd=prove.root, env=stepping(prove, *chosen), capture_output=True, text=True
-    )
+    done = forked.run(command, prove.root, stepping(prove, *chosen))
     return done, (prove.root / "steps").stat().st_size
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from harness.releases import managed
 
 # Those that take longest begin first, so that none is left for the end; the others follow.
-LONGEST = ("mutate", "prove", "eval", "*.py", "fuzz")
+LONGEST = ("*.py", "prove", "mutate", "eval", "bisect", "matrix", "fuzz")
 # Of these, the Python says what they can test.
 ELSEWHERE = ("kernels", "releases")
 NOT_ALONE = ("-m", "not alone")
 # What must hold of every release; the guards, which need a fix in or out, are `unfix prove`'s.
-PROPERTIES = ("suites", "-m", "not guards", "--profile", "smoke")
+# Longer tracebacks show each argument, and of one of gigabytes that takes as long as ten tests.
+PROPERTIES = ("suites", "-m", "not guards", "--profile", "smoke", "--tb=short")
 
 
 @dataclass(frozen=True)
