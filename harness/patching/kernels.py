@@ -23,6 +23,7 @@ _lock = threading.RLock()
 _watched: dict[int, tuple[Any, list[int], Ran]] = {}
 _hits: dict[int, tuple[Any, list[tuple[int, Ran]]]] = {}
 _original_runs: dict[Any, Any] = {}
+_WITHOUT: dict[str, tuple[int, int]] = {}  # modules that held no kernel: which, and its names
 
 
 def kernel_classes() -> tuple[Any, ...]:
@@ -228,13 +229,24 @@ def retuned(wrapper: Any) -> dict[str, Any]:
 
 
 def loaded_kernels() -> Iterator[Any]:
-    """Every jitted object that a loaded module holds by name."""
+    """Every jitted object that a loaded module holds by name.
+
+    A look at each name of each module is a copy of most of the memory in a fork. So a module that
+    has as many names as when it held no kernel, and none for Triton, is not gone through again.
+    """
     seen: set[int] = set()
     kinds = set(_below(getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", None)))
-    for module in list(sys.modules.values()):
-        for value in list(getattr(module, "__dict__", {}).values()):
-            # By its type alone: an `isinstance` asks the object, and some answer with a warning.
-            if type(value) in kinds and id(value) not in seen:
+    for name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", {})
+        now = (id(module), len(names))
+        if _WITHOUT.get(name) == now:
+            continue
+        # By its type alone: an `isinstance` asks the object, and some answer with a warning.
+        found = [value for value in list(names.values()) if type(value) in kinds]
+        if not found and "triton" not in names:
+            _WITHOUT[name] = now
+        for value in found:
+            if id(value) not in seen:
                 seen.add(id(value))
                 inner = innermost(value)
                 if inner is not None:

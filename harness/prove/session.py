@@ -26,7 +26,7 @@ from harness import device, forking, processes
 from harness.errors import NotReady, UnfixError
 from harness.guards import cells, plugin, unfit
 from harness.lines import Line
-from harness.patching import live
+from harness.patching import kernels, live
 from harness.patching.plan import Choice, Direction
 from harness.prove import body
 from harness.prove import keeper as keepers
@@ -69,6 +69,8 @@ class Session(Generic[Told]):
             ready()
         if (checking := sys.modules.get("harness.checking")) is not None:
             checking.make_ready()  # suites that check kernels have imported it
+        for _ in kernels.loaded_kernels():
+            pass  # what its forks need not look through
         _first_example()
         forking.settle()
         if len(self.items) >= forking.MANY:  # each is forked at least once
