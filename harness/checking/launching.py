@@ -305,15 +305,11 @@ class Session:
     def _descriptor(
         self, argument: Any, kinds: Any, values: list[int], spans: list[Span | None]
     ) -> None:
-        """A descriptor made by the host: a pointer, sides, strides, and how it is padded."""
-        made = argument.value
-        span = self._span(argument.name, made.base, next(kinds))
-        given = [span.start, *made.shape, *made.strides]
-        given.append(int(getattr(made, "padding", "zero") == "nan"))
-        rest = [next(kinds) for _ in given[1:]]
-        del rest
-        values += [int(one) & _NUMBER for one in given]
-        spans += [span, *[None] * (len(given) - 1)]
+        """A descriptor made by the host, as all that Triton hands over in its place."""
+        base, *rest = frontend.handed_over(argument.value)
+        span = self._span(argument.name, base, next(kinds))
+        values += [span.start, *(_bits(one, next(kinds).element) for one in rest)]
+        spans += [span, *[None] * len(rest)]
 
 
 def _address(packed: bytes) -> int:

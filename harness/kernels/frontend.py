@@ -85,6 +85,13 @@ def _constant(value: Any, kind: Any) -> Any:
     return None
 
 
+def handed_over(descriptor: Any) -> list[Any]:
+    """What a kernel gets for a descriptor that the host made, where it becomes plain pointers."""
+    from triton.backends.nvidia.driver import make_tensordesc_arg
+
+    return list(make_tensordesc_arg(descriptor, None))
+
+
 def binder_of(kernel: Any) -> Binder:
     caches = kernel.device_caches
     if _KEPT not in caches:

@@ -231,3 +231,11 @@ def waiting(flag):
             pass
     else:
         tl.atomic_xchg(flag, 1)
+
+
+@triton.jit
+def through_a_descriptor(rows, sums):
+    me = tl.program_id(0)
+    block = rows.load([me * 4, 0])
+    rows.store([me * 4, 0], block + 1)
+    tl.store(sums + me, tl.sum(tl.sum(block, 1), 0))

@@ -36,6 +36,7 @@ from kernels_to_check import (
     same_place,
     stored_and_counted,
     summed,
+    through_a_descriptor,
     through_loop,
     through_table,
     turned,
@@ -47,6 +48,7 @@ from kernels_to_check import (
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from harness import checking, paths
 from harness.checking import (
@@ -414,6 +416,23 @@ def test_triton_is_as_it_was() -> None:
     with pytest.raises(OutOfBounds), check():
         copy[(1,)](numbers(1), numbers(8), 8, 0, BLOCK=8)
     assert held() == before
+
+
+@pytest.mark.parametrize(("padding", "beyond"), [("zero", 0.0), ("nan", float("nan"))])
+def test_a_descriptor_of_the_host_is_its_tensor(padding: str, beyond: float) -> None:
+    rows, sums = torch.arange(48.0).reshape(6, 8), torch.zeros(2)
+    with check():
+        made = TensorDescriptor.from_tensor(rows, [4, 8], padding)
+        through_a_descriptor[(2,)](made, sums)
+    expected = [sum(range(32)), sum(range(32, 48)) + 16 * beyond]
+    assert sums.tolist() == pytest.approx(expected, nan_ok=True)
+    assert torch.equal(rows, torch.arange(1.0, 49.0).reshape(6, 8))
+
+
+def test_a_descriptor_that_says_too_much_is_refused() -> None:
+    made = TensorDescriptor(torch.zeros(6, 8), [8, 8], [8, 1], [4, 8])
+    with pytest.raises(OutOfBounds, match=r"rows .*its index 48"), check():
+        through_a_descriptor[(2,)](made, torch.zeros(2))
 
 
 def test_a_suite_can_ask_which_kernels_ran() -> None:
