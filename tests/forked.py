@@ -48,6 +48,13 @@ IMPORTED = (
     "reports",
 )
 ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_CHECK")
+AS_FORKS = (
+    "harness.bisect.commits",
+    "harness.matrix.supervise",
+    "harness.mutate.worker",
+    "harness.patching.planner",
+    "harness.prove.worker",
+)  # not a night's worker: it finds less in its time
 _pids: list[int] = []  # of the server
 PLAIN: list[str] = []  # what a Python of ours finds by itself
 _MOST = 1 << 18  # bytes of a command and its environment
@@ -166,7 +173,7 @@ def _is_ours(command: Any) -> bool:
     if isinstance(command, str) or command[0] != sys.executable:
         return False
     what, *words = command[2:] if command[1] == "-P" else command[1:]
-    return what == "-c" or (what == "-m" and words[0].startswith("harness."))
+    return what == "-c" or (what == "-m" and words[0] in AS_FORKS)
 
 
 def _begins_with_toggles(environment: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from calling import living
 from forked import UNFIX
 from nights import Nights, by_test, failures
 
@@ -114,7 +115,7 @@ def test_what_was_found_is_kept_when_somebody_stops_it(nights: Nights) -> None:
     assert night["status"] == "stopped"
     assert set(failures(night)) == {"fails"}
     assert [Path(kept["file"]) for kept in night["failures"]] == list(folder.glob("*.json"))
-    assert not left_over(nights)
+    assert living(nights.root) == []
 
 
 def test_what_is_still_being_shrunk_is_kept_when_somebody_stops_it(nights: Nights) -> None:
@@ -138,19 +139,6 @@ def test_shrinks_slowly(numbers):
     assert found["blob"]
 
 
-def left_over(nights: Nights) -> list[str]:
-    """Processes of a run that outlived it."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"UNFIX_HOME={nights.root}\0".encode() in environment:
-            found.append((process / "cmdline").read_text())
-    return found
-
-
 def test_a_worker_that_dies_is_replaced_and_costs_what_it_ran(nights: Nights) -> None:
     nights.write(KILLS + PASSING)
     night = nights.night("-j", "1", seconds=10)
@@ -160,7 +148,7 @@ def test_a_worker_that_dies_is_replaced_and_costs_what_it_ran(nights: Nights) ->
     # Its turn came first, so all of this ran in another worker.
     assert by_test(night)["guard"]["examples"] > 100
     assert night["status"] == "finished"
-    assert not left_over(nights)
+    assert living(nights.root) == []
 
 
 def test_an_example_that_is_not_done_at_the_end_is_told_and_ended(nights: Nights) -> None:
@@ -176,7 +164,7 @@ def test_sleeps(number):
     assert time.monotonic() - begun < 3 + 12
     (problem,) = night["problems"]
     assert "test_sleeps: an example was not done at the end" in problem
-    assert not left_over(nights)
+    assert living(nights.root) == []
 
 
 def test_a_budget_that_is_over_before_the_import_is_no_green_run(nights: Nights) -> None:

@@ -70,8 +70,9 @@ def all_parts(releases: list[managed.Release], words: list[str], root: Path) -> 
 
     ended = []
     with owning(orphans=False):
-        cores = len(os.sched_getaffinity(0))
-        for group, width in ((together, cores), ([alone], 1)):
+        # Tests wait as well: for a limit to be over, for what was started to end.
+        many = len(os.sched_getaffinity(0)) + 1
+        for group, width in ((together, many), ([alone], 1)):
             for one in running.run(group, words, root, width, begins):
                 ended.append(one)
                 show(one, one.is_green(bool(words)), f"part {number[one.part]} of {len(number)}")

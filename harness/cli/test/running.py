@@ -1,4 +1,4 @@
-"""Parts run side by side, as many as there are cores; what each came to."""
+"""Parts run side by side, so many at a time; what each came to."""
 
 from __future__ import annotations
 
