@@ -244,7 +244,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, _reap)
     told = serve(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(told["cwd"])
-    subprocess.Popen = Started  # type: ignore[misc]
+    subprocess.Popen = Started  # type: ignore[assignment,misc]
     become(told["words"], told["env"])
 
 
