@@ -163,12 +163,12 @@ def test_more_guards_than_a_pipe_holds(mutate: Mutate) -> None:
     """Neither side waits for the other while both have much to say."""
     guards(
         mutate,
-        "@pytest.mark.parametrize('number', range(40), ids=('{:02000}').format)\n"
+        "@pytest.mark.parametrize('number', range(400), ids=('{:0200}').format)\n"
         "def test_width(number):\n"
-        "    assert sizes.width(number, 2) == 2 * number or number < 39\n",
+        "    assert sizes.width(number, 2) == 2 * number or number < 399\n",
     )
-    for count in range(12):
+    for count in range(24):
         mutate.fault("width", "rows * topk", f"rows * topk + {count + 1}")
-    run = mutate.run("--examples", "1", "-j", "12")
+    run = mutate.run("--examples", "1", "-j", "24")
     assert {fated["fate"] for fated in run["fates"]} == {"killed"}
     assert run["code"] == 0
