@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from harness.audit.findings import Audited, Finding, Verdict
-from harness.audit.run import Audit
+from harness.audit.limits import OWN as LIMITS
+from harness.audit.run import Audit, audit
 from harness.cli.kinds import find_reports
 from harness.cli.main import main
 from harness.registry import catalogue
@@ -92,16 +94,35 @@ def test_what_a_kernel_insists_on_is_what_it_is_given(small: Audit) -> None:
     assert found.confirmed == "confirmed"
 
 
-@pytest.mark.parametrize("name", ["in_a_later_turn", "by_its_word"])
-def test_what_is_not_read_is_not_called_safe(small: Audit, name: str) -> None:
-    """A turn that comes later, a word that is another one."""
-    found = kernel(small, name)
+def test_a_word_that_is_another_one_is_not_called_safe(small: Audit) -> None:
+    found = kernel(small, "by_its_word")
     assert (found.verdict, found.findings) == (Verdict.UNTOLD, ())
     assert "it is read with " in found.reasons[0]
 
 
-def test_a_count_that_is_a_stride_is_not_cut(small: Audit) -> None:
+def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
+    small: Audit, release: Path, tmp_path: Path
+) -> None:
+    """A turn that comes later is one within the limits."""
+    assert only_finding(small, "in_a_later_turn").confirmed == "confirmed"
+    fewer = tmp_path / "limits.yaml"
+    text = LIMITS.read_text()
+    fewer.write_text(re.sub(r"(turns: .*largest: )\d+", r"\g<1>5", text))
+    assert fewer.read_text() != text
+    again = audit(release, "0.0", fewer, ["in_a_later_turn"], 1, print)
+    assert kernel(again, "in_a_later_turn").verdict is Verdict.SAFE
+
+
+def test_a_count_that_is_a_stride_as_well_is_found(small: Audit) -> None:
     found = only_finding(small, "turns_that_are_a_stride")
+    assert found.confirmed == "confirmed"
+
+
+@pytest.mark.parametrize("name", ["behind_its_scales", "by_its_bits"])
+def test_a_guess_that_triton_refuses_is_made_otherwise(small: Audit, name: str) -> None:
+    """A scale that is an offset, numbers of eight bits."""
+    found = only_finding(small, name)
+    assert found.value == 2**31 // ROW + 1
     assert found.confirmed == "confirmed"
 
 
