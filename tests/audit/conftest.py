@@ -18,6 +18,7 @@ import triton.language as tl
 from sglang.nowhere import is_rare
 
 WIDTH = 64 if is_rare() else 128
+KIND = tl.constexpr(tl.float8e4nv)
 
 
 @triton.jit
@@ -175,9 +176,9 @@ def behind_its_scales(x_ptr, stride, SCALE: tl.constexpr):
 
 
 @triton.jit
-def by_its_bits(x_ptr, stride, TABLE: tl.constexpr):
+def by_its_bits(x_ptr, stride):
     value = tl.load(x_ptr + tl.program_id(0) * stride)
-    tl.store(x_ptr, value.to(tl.float8e4nv, bitcast=True).to(tl.float32).to(tl.uint8))
+    tl.store(x_ptr, value.to(KIND, bitcast=True).to(tl.float32).to(tl.uint8))
 
 
 def launch(
@@ -206,7 +207,7 @@ def launch(
     where_flagged[(tokens,)](out, zebras, out.stride(0))
     of_its_own_kinds[(tokens,)](out, zebras, zebras, out.stride(0))
     behind_its_scales[(tokens,)](out, out.stride(0), layout.scale)
-    by_its_bits[(tokens,)](x, out.stride(0), layout.table)
+    by_its_bits[(tokens,)](x, out.stride(0))
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """
 
