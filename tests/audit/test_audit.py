@@ -167,12 +167,44 @@ def test_a_difference_is_what_is_new_alone(
     assert mended != text
     (before / "moved.py").write_text(mended)
     code, out = call(["--diff", f"{before.parents[1]}..{release}", "--json", "-j", "1"], capsys)
-    [found] = json.loads(out)["findings"]
+    data = json.loads(out)
+    [found] = data["findings"]
     assert code == 1
     assert found["kernel"] == "row_in_32_bits"
+    assert len(data["kernels"]) == 1  # the others are as they were, in another file
     code, out = call(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
     assert code == 0
-    assert json.loads(out)["findings"] == []
+    assert json.loads(out)["kernels"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "changed"),
+    [
+        (
+            "    return row * stride",
+            "    return row.to(tl.int64) * stride",
+            ["through_a_helper", "scaled"],
+        ),
+        ("tl.constexpr(tl.float8e4nv)", "tl.constexpr(tl.float8e5)", ["by_its_bits"]),
+        ("carried[(1,)](out, tokens, out", "carried[(1,)](out, 8, out", ["carried"]),
+    ],
+)
+def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
+    small: Audit,
+    release: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    other: str,
+    changed: list[str],
+) -> None:
+    before = tmp_path / "sglang" / "srt" / "kernels.py"
+    before.parent.mkdir(parents=True)
+    now = (release / "sglang" / "srt" / "kernels.py").read_text()
+    before.write_text(now.replace(text, other))
+    assert before.read_text() != now
+    _, out = call(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
+    assert sorted(one["kernel"] for one in json.loads(out)["kernels"]) == sorted(changed)
 
 
 def test_a_family_is_the_modules_that_its_toggles_change(
