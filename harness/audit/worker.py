@@ -257,7 +257,7 @@ def _new_in(found: Audited, kernel: Kernel, known: Limits, before: Before | None
         return found
     keys: set[tuple[str, str]] = set()
     for one in before.named(kernel):
-        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, 10 * _SECONDS)  # ended here, what is new is lost
         keys |= {finding.key for finding in _safely(before.world, one, known).findings}
     return found.without(keys)
 
