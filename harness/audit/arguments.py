@@ -31,9 +31,8 @@ _REALS = frozenset(
 )
 _NUMBERS = re.compile(r"stride|bytes|offset|_cap$")  # whatever else stands in the name
 _SHORT = ("i8", "u8", "i16", "fp8e4nv")  # nothing is counted in these
-_TURNS = 4  # of a loop that is unrolled as often as nobody says
 UNUSED = "its host alone"  # a tensor there, and no pointer here
-ONE_WORD, FEW_TURNS = "one of its words", "a few turns"  # where a kernel is not read whole
+ONE_WORD = "one of its words"  # where a kernel is not read whole
 _SMALLEST_LARGE = 2**31
 
 
@@ -57,7 +56,7 @@ def unread(made: Sequence[Parameter]) -> set[str]:
     return {
         f"it is read with {one.name} = {one.value!r} alone"
         for one in made
-        if one.source in (ONE_WORD, FEW_TURNS)
+        if one.source == ONE_WORD
     }
 
 
@@ -98,8 +97,8 @@ def parameters(
                     value, source = uses.required[name], "its use"
                 elif name in uses.words:
                     value, source = uses.words[name], ONE_WORD
-                elif name in uses.unrolled and type(value) is int and value > _TURNS:
-                    value, source = _TURNS, FEW_TURNS
+                elif name in uses.turns and type(value) is int:
+                    value, source = _turns(limits, name, value, uses.only_turns(name)), "its loop"
             made.append(Parameter(name, "constexpr", value, source=source))
         elif pointer and given.kind != "constant":
             kind, source = _pointee(name, given, limits, name in uses.indices)
@@ -158,6 +157,15 @@ def _constant(
     if _is_real(typed):
         return 1.0, "name"
     return usual(limits, name), "name"
+
+
+def _turns(limits: Limits, name: str, value: int, alone: bool) -> int:
+    """How often a loop is unrolled: the most that may be, where fewer turns are a part of those."""
+    most = limits.quantities["turns"].largest
+    if not alone:
+        return min(value, most)
+    quantity = limits.quantity(name)
+    return most if quantity is None else min(quantity.largest, most)
 
 
 def _is_real(name: str) -> bool:

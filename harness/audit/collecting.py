@@ -14,7 +14,7 @@ from harness.audit import host
 from harness.audit.host import Launch
 from harness.audit.loading import World, is_kernel
 
-_LAUNCHED = re.compile(r"(\w+)\)*\s*\[")
+_LAUNCHED = re.compile(r"\b(\w+)\)*\s*\[")
 
 
 @dataclass(slots=True)
@@ -40,9 +40,8 @@ def collected(world: World) -> list[Kernel]:
     texts = dict(world.texts())
     for name, text in texts.items():
         module = world.module(name) if "jit" in text and "triton" in text else None
-        for node in ast.walk(module.code) if module is not None else ():
+        for node in _functions(module.code) if module is not None else ():
             if is_kernel(node):
-                assert isinstance(node, ast.FunctionDef)
                 kernels[node.name].append(Kernel(name, node))
     for name, text in texts.items():
         if kernels.keys() & set(_LAUNCHED.findall(text)):
@@ -68,6 +67,15 @@ def _launched(world: World, name: str, kernels: dict[str, list[Kernel]]) -> None
             here = [one for one in same if meant and one.module == meant.fn.__module__]
         for one in here or same[:1]:
             one.launches.append(launch)
+
+
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """However deep among statements; expressions, most of a module, are not looked into."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield child
+        if isinstance(child, (ast.stmt, ast.ExceptHandler)):
+            yield from _functions(child)
 
 
 def _called(node: ast.FunctionDef) -> Iterator[str]:

@@ -36,11 +36,12 @@ from harness.kernels import Graph
 __all__ = ["WRAPS", "Launching", "confirmed", "drawn", "make_ready"]
 
 _REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
-_TILE = 1 << 23
-_SECONDS = 0.7  # of the processor, for one launch and its neighbours
+_TILE = 1 << 22  # of the first tensors of numbers; of later ones more, or Linux runs out of maps
+_BLOCK = 1 << 16
+_SECONDS = 1  # of the processor, for one launch and its neighbours
 _COMPILING = 3  # and for the first launch of a kernel: later processes find it compiled
 _TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
-_PATIENCE = 3  # seconds of launches of one line that all pass
+_PATIENCE = 3  # seconds of launches of one line that all pass; of the next ones less, but 1
 _DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
 _TYPES = {
     "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
@@ -86,6 +87,8 @@ class _Run:
         self._draws = draws  # the one that showed a line comes first for the next
         self.shown: list[Finding] = []
         self._slow = 0  # launches that were ended
+        self._vain = 0.0  # seconds for lines that were given up
+        self._compiled = -1  # the last finding whose kernel somebody had the time to compile
         self._next()
 
     def _next(self) -> None:
@@ -117,12 +120,11 @@ class _Run:
 
     def _tell(self, write: int) -> None:
         """In a fork: of each launch the least load at which it wraps, or why there is none."""
-        compiled = -1
         while len(self.shown) < len(self._found):
             finding, at = self._found[len(self.shown)]
             launching = Launching(self._kernel, self._case, self._left[0], {finding.at})
-            compiling = 0 if compiled == len(self.shown) else _COMPILING
-            compiled = len(self.shown)
+            compiling = 0 if self._compiled == len(self.shown) else _COMPILING
+            self._compiled = len(self.shown)
             start = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, _SECONDS + compiling)
             said = _least(launching, finding, at)
@@ -142,11 +144,13 @@ class _Run:
             return
         self._last = said or self._last
         self._spent += seconds
-        if said.startswith("cannot") or not self._left or self._spent > _PATIENCE:
+        patience = max(1, _PATIENCE - self._vain)
+        if said.startswith("cannot") or not self._left or self._spent > patience:
             self._give_up()
 
     def _ended(self, in_time: bool) -> None:
         """With these contents others would end it, too."""
+        self._compiled = len(self.shown)
         self._slow += 1
         self._here += 1
         self._last = "too slow to run" if in_time else "it ends the process"
@@ -158,6 +162,7 @@ class _Run:
 
     def _give_up(self) -> None:
         finding, _ = self._found[len(self.shown)]
+        self._vain += self._spent
         last = self._last
         why = last if last == BEYOND else f"not run: {last}" if last else NEVER
         self.shown.append(replace(finding, confirmed=why))
@@ -207,6 +212,7 @@ def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int
 
     low, high = finding.threshold - 1, finding.threshold
     said = outcome(high)
+    signal.setitimer(signal.ITIMER_PROF, _SECONDS)  # it is compiled now
     step = 1
     if said == WRAPS:
         while low > 1 and outcome(low) == WRAPS:
@@ -289,7 +295,7 @@ def _room(name: str, kind: torch.dtype) -> torch.Tensor:
     return virtual((2 * middle,), kind)[middle:]
 
 
-_TILES: dict[int, tuple[int, bytes]] = {}  # by where a tensor begins: a file, what it repeats
+_TILES: dict[int, tuple[int, int, bytes]] = {}  # by where a tensor begins: a file, what it repeats
 
 
 def _repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor:
@@ -300,14 +306,16 @@ def _repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor
     room = _room(name, kind)
     start = room.data_ptr()
     if start not in _TILES:
-        _TILES[start] = (os.memfd_create("unfix"), b"")
-        os.truncate(_TILES[start][0], _TILE)
-        for place in range(0, (1 << 31) * kind.itemsize, _TILE):
-            _map(start + place, _TILES[start][0])
-    file, before = _TILES[start]
+        size = _TILE << len(_TILES) // 6
+        _TILES[start] = (os.memfd_create("unfix"), size, b"")
+        os.truncate(_TILES[start][0], size)
+        for place in range(0, (1 << 31) * kind.itemsize, size):
+            _map(start + place, size, _TILES[start][0])
+    file, size, before = _TILES[start]
     if content != before:
-        os.pwrite(file, content * (_TILE // len(content)), 0)
-        _TILES[start] = (file, content)
+        block = content * (_BLOCK // len(content))
+        os.pwritev(file, [block] * (size // _BLOCK), 0)
+        _TILES[start] = (file, size, content)
     return room
 
 
@@ -319,7 +327,7 @@ def _mmap() -> Any:
     return mapped
 
 
-def _map(address: int, file: int) -> None:
+def _map(address: int, size: int, file: int) -> None:
     flags = mmap.MAP_PRIVATE | 0x10  # at this very address
-    if _mmap()(address, _TILE, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
+    if _mmap()(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
         raise OSError(ctypes.get_errno(), "memory cannot be mapped")

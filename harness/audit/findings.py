@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 CONFIRMED = "confirmed"
@@ -90,3 +91,11 @@ class Audited:
     reasons: tuple[str, ...] = ()  # why it cannot be told
     helper_of: str = ""  # where it is a part of others
     last: int = 0  # its last line, of a helper
+
+    def without(self, keys: Collection[tuple[str, str]]) -> Audited:
+        """Less the findings of these keys."""
+        left = tuple(one for one in self.findings if one.key not in keys)
+        verdict = self.verdict
+        if self.findings and not left:
+            verdict = Verdict.UNTOLD if self.reasons else Verdict.SAFE
+        return replace(self, findings=left, verdict=verdict)

@@ -187,14 +187,23 @@ class World:
         if found is None:
             why = self.problems.get(f"{module}.{name}", "")
             raise Lacking(f"{module}:{name} does not become a kernel here" + f": {why}" * bool(why))
-        self._settle(found, set())
+        self._settle(found, {})
         return found
 
-    def _settle(self, kernel: JITFunction[Any], done: set[int]) -> None:
+    def text(self, module: str, name: str) -> str:
+        """The code of a kernel and its helpers, and their constants, without where they stand."""
+        kernel = self.kernel(module, name)
+        kernel.cache_key  # noqa: B018 - Triton looks up the constants on its way there
+        codes: dict[int, JITFunction[Any]] = {}
+        self._settle(kernel, codes)
+        known = (f"{name} = {value!r}" for (name, _), (value, _) in kernel.used_global_vals.items())
+        return "\n".join(sorted({one.src for one in codes.values()}) + sorted(known))
+
+    def _settle(self, kernel: JITFunction[Any], done: dict[int, JITFunction[Any]]) -> None:
         """Names that the kernel asks for stand in its globals before Triton copies them."""
         if id(kernel) in done:
             return
-        done.add(id(kernel))
+        done[id(kernel)] = kernel
         names = kernel.fn.__globals__
         for node in ast.walk(kernel.parse()):
             if isinstance(node, ast.Name) and isinstance(names, Names):

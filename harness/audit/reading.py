@@ -52,7 +52,21 @@ _GUESSES: tuple[Callable[[Parameter], Parameter], ...] = (
     lambda one: replace(one, kind="*i1") if one.kind == "*i8" and one.source == "name" else one,
     lambda one: replace(one, kind="i32") if one.kind == "i64" else one,
     lambda one: replace(one, kind="*i32") if one.kind == "*i64" else one,
-    lambda one: replace(one, kind="*i64") if one.kind == "*i32" and one.source == "name" else one,
-    lambda one: replace(one, kind="*i32") if one.kind == "*bf16" and one.source == "name" else one,
-    lambda one: replace(one, kind="*fp32") if one.kind == "*bf16" and one.source == "name" else one,
+    lambda one: _whole(one) if one.source == "name" else one,
+    lambda one: _named(one, "*i32", "*i64"),
+    lambda one: _named(one, "*bf16", "*i32"),
+    lambda one: _named(one, "*bf16", "*fp32"),
+    lambda one: _named(one, "*i32", "*bf16"),
+    lambda one: _named(one, "*bf16", "*u8"),
+    lambda one: _named(one, "*bf16", "*fp8e4nv"),
+    lambda one: _named(one, "i32", "*bf16") if one.name.endswith("_ptr") else one,
 )
+
+
+def _named(one: Parameter, kind: str, other: str) -> Parameter:
+    return replace(one, kind=other) if one.kind == kind and one.source == "name" else one
+
+
+def _whole(one: Parameter) -> Parameter:
+    """A scale may be how many bytes there are of scales."""
+    return replace(one, value=64) if isinstance(one.value, float) else one

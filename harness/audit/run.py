@@ -55,38 +55,39 @@ class Audit:
     def without(self, keys: Iterable[tuple[str, str]]) -> Audit:
         """Less the findings of these keys."""
         gone = set(keys)
-        kernels = []
-        for one in self.kernels:
-            left = tuple(finding for finding in one.findings if finding.key not in gone)
-            verdict = one.verdict
-            if one.findings and not left:
-                verdict = Verdict.UNTOLD if one.reasons else Verdict.SAFE
-            kernels.append(replace(one, findings=left, verdict=verdict))
-        return replace(self, kernels=tuple(kernels))
+        return replace(self, kernels=tuple(one.without(gone) for one in self.kernels))
 
 
 def audit(
-    place: Path, release: str, limits: Path, targets: Sequence[str], jobs: int, say: Say
+    place: Path,
+    release: str,
+    limits: Path,
+    targets: Sequence[str],
+    jobs: int,
+    say: Say,
+    before: Path | None = None,
 ) -> Audit:
-    """Of a folder that holds the package, or a wheel."""
+    """Of a folder that holds the package, or a wheel; or what is new in it since another one."""
+    places = [place] if before is None else [place, before]
     digest = hashlib.sha256(_CODE.encode())
     digest.update(limits.read_bytes())
-    for path, content in sources(place):
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    digest.update("\0".join((str(place), *sorted(targets))).encode())
+    for one in places:
+        for path, content in sources(one):
+            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    digest.update("\0".join((*map(str, places), "", *sorted(targets))).encode())
     key = digest.hexdigest()
     if not is_kept("releases", key):
         say(f"reading the kernels of {release}")
-    found = kept("releases", key, lambda: _made(place, release, limits, targets, jobs, say))
+    found = kept("releases", key, lambda: _made(places, release, limits, targets, jobs, say))
     return replace(found, release=release)
 
 
 def _made(
-    place: Path, release: str, limits: Path, targets: Sequence[str], jobs: int, say: Say
+    places: list[Path], release: str, limits: Path, targets: Sequence[str], jobs: int, say: Say
 ) -> Audit:
     start = time.monotonic()
     asked = {
-        "place": str(place),
+        "places": list(map(str, places)),
         "limits": str(limits.resolve()),
         "targets": list(targets),
         "jobs": jobs,

@@ -23,7 +23,7 @@ class Uses(ast.NodeVisitor):
         self.indices: set[str] = set()  # pointers to what becomes part of an address
         self.absent: set[str] = set()  # those compared with None
         self.counted: set[str] = set()  # pointers to what is changed atomically
-        self.unrolled: set[str] = set()  # constants that say how often a loop is unrolled
+        self.turns: Counter[str] = Counter()  # constants that say how often a loop is unrolled
         self.required: dict[str, Any] = {}  # what the kernel's text asks of a constant
         self.kinds: dict[str, str] = {}  # what is pointed to, where its use says so
         self.words: dict[str, str] = {}  # the first of those that a constant is compared with
@@ -44,6 +44,10 @@ class Uses(ast.NodeVisitor):
             base = self._base(one)
             if base:
                 self.indices.add(base)
+
+    def only_turns(self, name: str) -> bool:
+        """Whether a constant counts unrolled loops and nothing else: more of it is more turns."""
+        return self.turns[name] == self._read[name]
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
@@ -86,10 +90,7 @@ class Uses(ast.NodeVisitor):
             if name.startswith("atomic_"):
                 self.counted.add(self._base(node.args[0]) or "")
         elif name == "static_range":
-            # What counts something else besides would be another number there, too.
-            self.unrolled |= {
-                one.id for one in node.args if isinstance(one, ast.Name) and self._read[one.id] == 1
-            }
+            self.turns.update(name for one in node.args for name in _counted_by(one))
         elif name == "static_assert":
             self._asserted(node.args[0])
         elif name == "to" and isinstance(node.func, ast.Attribute) and node.args:
@@ -147,8 +148,8 @@ class Uses(ast.NodeVisitor):
                 self.kinds.setdefault(self._base(value) or "", uses.kinds[name])
             if name in uses.counted:
                 self.counted.add(self._base(value) or "")
-            if name in uses.unrolled and isinstance(value, ast.Name) and self._read[value.id] == 1:
-                self.unrolled.add(value.id)
+            if name in uses.turns and isinstance(value, ast.Name):
+                self.turns[value.id] += uses.only_turns(name)
             if name in uses.words and isinstance(value, ast.Name):
                 self.words.setdefault(value.id, uses.words[name])
             if name in uses.absent and isinstance(value, ast.Name):
@@ -193,6 +194,16 @@ class Uses(ast.NodeVisitor):
             elif isinstance(inner, ast.Name) and depth:
                 for value in self._assigned.get(inner.id, ()):
                     yield from self._followed(value, depth - 1)
+
+
+def _counted_by(node: ast.expr) -> Iterator[str]:
+    """What a number of turns grows with: `W`, `W - 1`."""
+    match node:
+        case (
+            ast.Name(id=name)
+            | ast.BinOp(left=ast.Name(id=name), op=ast.Add() | ast.Sub(), right=ast.Constant())
+        ):
+            yield name
 
 
 def _kind_of_cast(node: ast.Call) -> str:

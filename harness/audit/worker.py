@@ -21,6 +21,7 @@ from pathlib import Path
 from harness import processes
 from harness.audit import arguments, confirming, limits, loading
 from harness.audit.arguments import Parameter
+from harness.audit.changed import Before
 from harness.audit.collecting import Kernel, collected
 from harness.audit.examining import Case, examined
 from harness.audit.findings import CONFIRMED, Audited, Finding, Verdict
@@ -30,13 +31,13 @@ from harness.audit.reading import attempts, read
 from harness.kernels import frontend
 from harness.kernels.kept import kept
 
-_SECONDS = 20  # of the processor, for one kernel
+_SECONDS = 12  # of the processor, for one kernel
 _answers = 1
 Line = tuple[str, int]  # a file's
 _CODE = "".join(
     file.read_text()
     for file in sorted(Path(__file__).parent.glob("*.py"))
-    if file.stem not in ("worker", "run", "exceptions")
+    if file.stem not in ("worker", "run", "exceptions", "changed")
 )
 
 
@@ -167,12 +168,15 @@ def main() -> None:
     os.dup2(2, 1)
     known = limits.read(Path(asked["limits"]))
     confirming.make_ready()
-    world = loading.World(Path(asked["place"]))
+    place, *earlier = map(Path, asked["places"])
+    world = loading.World(place)
     gc.disable()  # a million small things of syntax, all of which stay
-    kernels = collected(world)
+    asked_for = [one for one in collected(world) if _is_meant(one, asked["targets"])]
+    before = Before(earlier[0]) if earlier else None
+    if before is not None:
+        asked_for = [one for one in asked_for if not before.has(world, one)]
     gc.freeze()
     gc.enable()
-    asked_for = [one for one in kernels if _is_meant(one, asked["targets"])]
     os.write(_answers, (json.dumps({"kernels": len(asked_for)}) + "\n").encode())
     for kernel in asked_for:
         if kernel.is_helper:
@@ -189,7 +193,7 @@ def main() -> None:
         child = os.fork()
         if not child:
             processes.die_with(own)
-            _lane(world, lane, known)
+            _lane(world, lane, known, before)
             os._exit(0)
         children.append(child)
     for child in children:
@@ -211,7 +215,9 @@ def _is_meant(kernel: Kernel, targets: Sequence[str]) -> bool:
     )
 
 
-def _lane(world: loading.World, kernels: list[Kernel], known: Limits) -> None:
+def _lane(
+    world: loading.World, kernels: list[Kernel], known: Limits, before: Before | None
+) -> None:
     """Each kernel in turn; a fork that Triton ends is followed by another one."""
     left = list(kernels)
     while left:
@@ -221,7 +227,8 @@ def _lane(world: loading.World, kernels: list[Kernel], known: Limits) -> None:
             processes.die_with(own)
             for kernel in left:
                 signal.setitimer(signal.ITIMER_PROF, _SECONDS)
-                _say(_safely(world, kernel, known))
+                found = _safely(world, kernel, known)
+                _say(_new_in(found, kernel, known, before))
                 os.write(done_write, b".")
             os._exit(0)
         os.close(done_write)
@@ -242,6 +249,17 @@ def _safely(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
         return audited(world, kernel, known)
     except Exception as error:
         return _untold(world, kernel, _short(error))
+
+
+def _new_in(found: Audited, kernel: Kernel, known: Limits, before: Before | None) -> Audited:
+    """Less what was found in the kernel as it was before."""
+    if before is None or not found.findings:
+        return found
+    keys: set[tuple[str, str]] = set()
+    for one in before.named(kernel):
+        signal.setitimer(signal.ITIMER_PROF, 10 * _SECONDS)  # ended here, what is new is lost
+        keys |= {finding.key for finding in _safely(before.world, one, known).findings}
+    return found.without(keys)
 
 
 def _untold(world: loading.World, kernel: Kernel, reason: str) -> Audited:

@@ -18,6 +18,7 @@ import triton.language as tl
 from sglang.nowhere import is_rare
 
 WIDTH = 64 if is_rare() else 128
+KIND = tl.constexpr(tl.float8e4nv)
 
 
 @triton.jit
@@ -169,6 +170,17 @@ def of_its_own_kinds(x_ptr, wanted_ptr, where_ptr, stride):
     tl.store(x_ptr + tl.program_id(0) * stride, 1)
 
 
+@triton.jit
+def behind_its_scales(x_ptr, stride, SCALE: tl.constexpr):
+    tl.store(x_ptr + tl.program_id(0) * stride + SCALE, 1)
+
+
+@triton.jit
+def by_its_bits(x_ptr, stride):
+    value = tl.load(x_ptr + tl.program_id(0) * stride)
+    tl.store(x_ptr, value.to(KIND, bitcast=True).to(tl.float32).to(tl.uint8))
+
+
 def launch(
     x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor, mode,
     max_seq_len: int
@@ -194,6 +206,8 @@ def launch(
     ends_at_a_count[(tokens,)](out, zebras, out.stride(0))
     where_flagged[(tokens,)](out, zebras, out.stride(0))
     of_its_own_kinds[(tokens,)](out, zebras, zebras, out.stride(0))
+    behind_its_scales[(tokens,)](out, out.stride(0), layout.scale)
+    by_its_bits[(tokens,)](x, out.stride(0))
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from harness.audit.findings import Audited, Finding, Verdict
-from harness.audit.run import Audit
+from harness.audit.limits import OWN as LIMITS
+from harness.audit.run import Audit, audit
 from harness.cli.kinds import find_reports
 from harness.cli.main import main
 from harness.registry import catalogue
@@ -92,16 +94,35 @@ def test_what_a_kernel_insists_on_is_what_it_is_given(small: Audit) -> None:
     assert found.confirmed == "confirmed"
 
 
-@pytest.mark.parametrize("name", ["in_a_later_turn", "by_its_word"])
-def test_what_is_not_read_is_not_called_safe(small: Audit, name: str) -> None:
-    """A turn that comes later, a word that is another one."""
-    found = kernel(small, name)
+def test_a_word_that_is_another_one_is_not_called_safe(small: Audit) -> None:
+    found = kernel(small, "by_its_word")
     assert (found.verdict, found.findings) == (Verdict.UNTOLD, ())
     assert "it is read with " in found.reasons[0]
 
 
-def test_a_count_that_is_a_stride_is_not_cut(small: Audit) -> None:
+def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
+    small: Audit, release: Path, tmp_path: Path
+) -> None:
+    """A turn that comes later is one within the limits."""
+    assert only_finding(small, "in_a_later_turn").confirmed == "confirmed"
+    fewer = tmp_path / "limits.yaml"
+    text = LIMITS.read_text()
+    fewer.write_text(re.sub(r"(turns: .*largest: )\d+", r"\g<1>5", text))
+    assert fewer.read_text() != text
+    again = audit(release, "0.0", fewer, ["in_a_later_turn"], 1, print)
+    assert kernel(again, "in_a_later_turn").verdict is Verdict.SAFE
+
+
+def test_a_count_that_is_a_stride_as_well_is_found(small: Audit) -> None:
     found = only_finding(small, "turns_that_are_a_stride")
+    assert found.confirmed == "confirmed"
+
+
+@pytest.mark.parametrize("name", ["behind_its_scales", "by_its_bits"])
+def test_a_guess_that_triton_refuses_is_made_otherwise(small: Audit, name: str) -> None:
+    """A scale that is an offset, numbers of eight bits."""
+    found = only_finding(small, name)
+    assert found.value == 2**31 // ROW + 1
     assert found.confirmed == "confirmed"
 
 
@@ -146,12 +167,44 @@ def test_a_difference_is_what_is_new_alone(
     assert mended != text
     (before / "moved.py").write_text(mended)
     code, out = call(["--diff", f"{before.parents[1]}..{release}", "--json", "-j", "1"], capsys)
-    [found] = json.loads(out)["findings"]
+    data = json.loads(out)
+    [found] = data["findings"]
     assert code == 1
     assert found["kernel"] == "row_in_32_bits"
+    assert len(data["kernels"]) == 1  # the others are as they were, in another file
     code, out = call(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
     assert code == 0
-    assert json.loads(out)["findings"] == []
+    assert json.loads(out)["kernels"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "changed"),
+    [
+        (
+            "    return row * stride",
+            "    return row.to(tl.int64) * stride",
+            ["through_a_helper", "scaled"],
+        ),
+        ("tl.constexpr(tl.float8e4nv)", "tl.constexpr(tl.float8e5)", ["by_its_bits"]),
+        ("carried[(1,)](out, tokens, out", "carried[(1,)](out, 8, out", ["carried"]),
+    ],
+)
+def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
+    small: Audit,
+    release: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    other: str,
+    changed: list[str],
+) -> None:
+    before = tmp_path / "sglang" / "srt" / "kernels.py"
+    before.parent.mkdir(parents=True)
+    now = (release / "sglang" / "srt" / "kernels.py").read_text()
+    before.write_text(now.replace(text, other))
+    assert before.read_text() != now
+    _, out = call(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
+    assert sorted(one["kernel"] for one in json.loads(out)["kernels"]) == sorted(changed)
 
 
 def test_a_family_is_the_modules_that_its_toggles_change(

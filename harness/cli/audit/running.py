@@ -34,9 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = _asked(arguments, limits)
     exempt = exceptions.read(arguments.exceptions or exceptions.default())
     lines = {one.key for one in found.findings}
-    expired = [one for one in exempt if one.key not in lines and not arguments.targets]
+    part = arguments.targets or arguments.diff
+    expired = [one for one in exempt if one.key not in lines and not part]
     found = found.without(one.key for one in exempt)
-    if arguments.targets and not found.kernels:
+    if arguments.targets and not found.kernels and not arguments.diff:
         raise UnfixError(
             f"no kernel is meant by {' '.join(arguments.targets)}: `unfix audit --all` lists all"
         )
@@ -67,13 +68,15 @@ def _asked(arguments: argparse.Namespace, limits: Path) -> Audit:
     def one(tree: SourceTree) -> Audit:
         return audit(_place(tree), tree.name, limits, targets, arguments.jobs, options.say)
 
+    def since(old: SourceTree, new: SourceTree) -> Audit:
+        span, jobs = f"{old.name}..{new.name}", arguments.jobs
+        return audit(_place(new), span, limits, targets, jobs, options.say, _place(old))
+
     if arguments.diff:
         before, _, after = arguments.diff.partition("..")
         if not before or not after:
             raise UnfixError(f"--diff {arguments.diff} is no A..B: say --diff 0.5.18..0.5.23")
-        old, new = one(_tree(before)), one(_tree(after))
-        only_new = new.without(finding.key for finding in old.findings)
-        return replace(only_new, release=f"{old.release}..{new.release}")
+        return since(_tree(before), _tree(after))
     if arguments.release == "all":
         return _since([one(tree) for tree in having.read(managed.all_releases(), options.say)])
     if arguments.place:
