@@ -32,7 +32,7 @@ _REALS = frozenset(
 _NUMBERS = re.compile(r"stride|bytes|offset|_cap$")  # whatever else stands in the name
 _SHORT = ("i8", "u8", "i16", "fp8e4nv")  # nothing is counted in these
 UNUSED = "its host alone"  # a tensor there, and no pointer here
-ONE_WORD = "one of its words"  # where a kernel is not read whole
+ONE_WORD, FEW_TURNS = "one of its words", "a few turns"  # where a kernel is not read whole
 _SMALLEST_LARGE = 2**31
 
 
@@ -56,7 +56,7 @@ def unread(made: Sequence[Parameter]) -> set[str]:
     return {
         f"it is read with {one.name} = {one.value!r} alone"
         for one in made
-        if one.source == ONE_WORD
+        if one.source in (ONE_WORD, FEW_TURNS)
     }
 
 
@@ -98,7 +98,7 @@ def parameters(
                 elif name in uses.words:
                     value, source = uses.words[name], ONE_WORD
                 elif name in uses.turns and type(value) is int:
-                    value, source = _turns(limits, name, value, uses.only_turns(name)), "its loop"
+                    value, source = _turns(limits, name, value, source, uses.only_turns(name))
             made.append(Parameter(name, "constexpr", value, source=source))
         elif pointer and given.kind != "constant":
             kind, source = _pointee(name, given, limits, name in uses.indices)
@@ -159,13 +159,13 @@ def _constant(
     return usual(limits, name), "name"
 
 
-def _turns(limits: Limits, name: str, value: int, alone: bool) -> int:
+def _turns(limits: Limits, name: str, value: int, source: str, alone: bool) -> tuple[int, str]:
     """How often a loop is unrolled: the most that may be, where fewer turns are a part of those."""
     most = limits.quantities["turns"].largest
-    if not alone:
-        return min(value, most)
+    if not alone:  # what it is besides would be another number, too
+        return (value, source) if value <= most else (most, FEW_TURNS)
     quantity = limits.quantity(name)
-    return most if quantity is None else min(quantity.largest, most)
+    return (most if quantity is None else min(quantity.largest, most)), "its loop"
 
 
 def _is_real(name: str) -> bool:

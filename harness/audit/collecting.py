@@ -74,7 +74,7 @@ def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
             yield child
-        if isinstance(child, (ast.stmt, ast.ExceptHandler)):
+        if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
             yield from _functions(child)
 
 

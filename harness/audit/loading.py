@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
 from harness.audit.places import PACKAGE, Place, opened, sources
@@ -197,7 +198,8 @@ class World:
         codes: dict[int, JITFunction[Any]] = {}
         self._settle(kernel, codes)
         known = (f"{name} = {value!r}" for (name, _), (value, _) in kernel.used_global_vals.items())
-        return "\n".join(sorted({one.src for one in codes.values()}) + sorted(known))
+        others = (line for one in codes.values() for line in _of_modules(one))
+        return "\n".join(sorted({one.src for one in codes.values()}) + sorted({*known, *others}))
 
     def _settle(self, kernel: JITFunction[Any], done: dict[int, JITFunction[Any]]) -> None:
         """Names that the kernel asks for stand in its globals before Triton copies them."""
@@ -210,6 +212,17 @@ class World:
                 value = names.get(node.id)
                 if isinstance(value, JITFunction):
                     self._settle(value, done)
+
+
+def _of_modules(kernel: JITFunction[Any]) -> Iterator[str]:
+    """The constants that a kernel asks another module for, by that module's name."""
+    names = kernel.fn.__globals__
+    for node in ast.walk(kernel.parse()):
+        match node:
+            case ast.Attribute(value=ast.Name(id=home), attr=name):
+                value = getattr(names.get(home), name, None)
+                if isinstance(value, (int, float, str, constexpr)):
+                    yield f"{home}.{name} = {value!r}"
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:

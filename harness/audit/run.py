@@ -35,6 +35,7 @@ class Audit:
     release: str
     kernels: tuple[Audited, ...]
     limits: str
+    meant: int  # kernels by the targets, whether or not they are new
     seconds: float = 0.0
 
     @property
@@ -109,11 +110,13 @@ def _made(
     process.stdin.write(json.dumps(asked).encode())
     process.stdin.close()
     kernels: list[Audited] = []
-    many = -1
+    many = meant = -1
     with process.stdout as answers:
         for line in answers:
             if line.startswith(b"{"):
-                many = json.loads(line)["kernels"]
+                told = json.loads(line)
+                many = told["kernels"]
+                meant = told["meant"]
                 continue
             kernels.append(pickle.loads(bytes.fromhex(line.decode())))
             if len(kernels) % 100 == 0:
@@ -124,7 +127,7 @@ def _made(
             f"the audit of {release} was cut short at {len(kernels)} of {many} kernels: see {log}"
         )
     order = sorted(_with_helpers(kernels), key=lambda one: (one.module, one.line))
-    return Audit(release, tuple(order), str(limits), time.monotonic() - start)
+    return Audit(release, tuple(order), str(limits), meant, time.monotonic() - start)
 
 
 def _with_helpers(kernels: list[Audited]) -> list[Audited]:

@@ -172,12 +172,14 @@ def main() -> None:
     world = loading.World(place)
     gc.disable()  # a million small things of syntax, all of which stay
     asked_for = [one for one in collected(world) if _is_meant(one, asked["targets"])]
+    meant = len(asked_for)
     before = Before(earlier[0]) if earlier else None
     if before is not None:
         asked_for = [one for one in asked_for if not before.has(world, one)]
     gc.freeze()
     gc.enable()
-    os.write(_answers, (json.dumps({"kernels": len(asked_for)}) + "\n").encode())
+    many = {"kernels": len(asked_for), "meant": meant}
+    os.write(_answers, (json.dumps(many) + "\n").encode())
     for kernel in asked_for:
         if kernel.is_helper:
             _say(_helper(world, kernel))

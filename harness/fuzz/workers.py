@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import zlib
 
 import msgspec
 
@@ -17,11 +17,12 @@ class SliceWorker(WorkerProcess[Said]):
     says = Said
 
     def note(self, serial: int) -> Note | None:
-        """The first line; nothing where it is just being written."""
-        text, _, _ = self._left(serial, "note").partition(b"\n")
-        with contextlib.suppress(msgspec.DecodeError):
-            return msgspec.json.decode(text, type=Note)
-        return None
+        """The first line, behind its sum; nothing where it is just being written."""
+        line, _, _ = self._left(serial, "note").partition(b"\n")
+        sum_of, text = line[:8], line[8:]
+        if b"%08x" % zlib.crc32(text) != sum_of:
+            return None
+        return msgspec.json.decode(text, type=Note)
 
     def sliced(self, serial: int) -> Sliced | None:
         text = self._left(serial, "sliced")

@@ -232,7 +232,8 @@ def loaded_kernels() -> Iterator[Any]:
     """Every jitted object that a loaded module holds by name.
 
     A look at each name of each module is a copy of most of the memory in a fork. So a module that
-    has as many names as when it held no kernel, and none for Triton, is not gone through again.
+    has as many names as when it held no kernel, and none for Triton or for what is yet to be made,
+    is not gone through again.
     """
     seen: set[int] = set()
     kinds = set(_below(getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", None)))
@@ -243,7 +244,7 @@ def loaded_kernels() -> Iterator[Any]:
             continue
         # By its type alone: an `isinstance` asks the object, and some answer with a warning.
         found = [value for value in list(names.values()) if type(value) in kinds]
-        if not found and "triton" not in names:
+        if not found and "triton" not in names and not any(map(_yet_to_be_made, names.items())):
             _WITHOUT[name] = now
         for value in found:
             if id(value) not in seen:
@@ -251,6 +252,10 @@ def loaded_kernels() -> Iterator[Any]:
                 inner = innermost(value)
                 if inner is not None:
                     yield inner
+
+
+def _yet_to_be_made(item: tuple[str, Any]) -> bool:
+    return item[1] is None and not item[0].startswith("__")
 
 
 def _below(kind: Any) -> Iterator[Any]:

@@ -150,13 +150,20 @@ class Session(Generic[Told]):
         raise NotImplementedError
 
     def give(self, wanted: Any) -> None:
-        keeper = next((each for each in self._keepers if each.wanted is None), None)
-        if keeper is None:
-            keeper = keepers.start(self._keep)
-            self._keepers.append(keeper)
+        told = msgspec.json.encode(wanted)
+        for keeper in [each for each in self._keepers if each.wanted is None]:
+            try:
+                keeper.line.say(told)
+            except BrokenPipeError:  # it ended while it had nothing to do
+                self._retire(keeper)
+            else:
+                keeper.wanted = wanted
+                return
+        keeper = keepers.start(self._keep)
+        self._keepers.append(keeper)
         keeper.wanted = wanted
         with contextlib.suppress(BrokenPipeError):  # it has just ended, which is heard
-            keeper.line.say(msgspec.json.encode(wanted))
+            keeper.line.say(told)
 
     def alone(self, order: Order, test: Callable[[], Side], toggles: dict[str, str]) -> Side:
         """Have a test run in a process of its own, which holds none of our pipes."""
@@ -193,7 +200,7 @@ class Session(Generic[Told]):
             how = self._retire(keeper)
             if wanted is not None:
                 self.say(self.answer(wanted, keepers.lost(how)))
-        elif keeper.last:
+        elif keeper.last and keeper.wanted is None:
             self._retire(keeper)
 
     def _retire(self, keeper: keepers.Keeper) -> str:

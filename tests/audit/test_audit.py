@@ -109,8 +109,13 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     text = LIMITS.read_text()
     fewer.write_text(re.sub(r"(turns: .*largest: )\d+", r"\g<1>5", text))
     assert fewer.read_text() != text
-    again = audit(release, "0.0", fewer, ["in_a_later_turn"], 1, print)
+    asked = ["in_a_later_turn", "turns_that_are_a_stride"]
+    again = audit(release, "0.0", fewer, asked, 1, print)
     assert kernel(again, "in_a_later_turn").verdict is Verdict.SAFE
+    # What is a stride as well is another stride with fewer turns: that says nothing of this one.
+    cut = kernel(again, "turns_that_are_a_stride")
+    assert cut.verdict is not Verdict.SAFE
+    assert cut.findings or "it is read with " in cut.reasons[0]
 
 
 def test_a_count_that_is_a_stride_as_well_is_found(small: Audit) -> None:
@@ -172,6 +177,8 @@ def test_a_difference_is_what_is_new_alone(
     assert code == 1
     assert found["kernel"] == "row_in_32_bits"
     assert len(data["kernels"]) == 1  # the others are as they were, in another file
+    code, out = call(["--diff", f"{release}..{release}", "no_such_kernel", "-j", "1"], capsys)
+    assert code == 2
     code, out = call(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
     assert code == 0
     assert json.loads(out)["kernels"] == []

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     part = arguments.targets or arguments.diff
     expired = [one for one in exempt if one.key not in lines and not part]
     found = found.without(one.key for one in exempt)
-    if arguments.targets and not found.kernels and not arguments.diff:
+    if arguments.targets and not found.meant:
         raise UnfixError(
             f"no kernel is meant by {' '.join(arguments.targets)}: `unfix audit --all` lists all"
         )

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 from harness import checking, paths, toggles
 from harness.kernels import frontend
 from harness.patching import attestation, live, variants
+from harness.patching import kernels as patching
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 
@@ -44,6 +46,20 @@ def snapshot() -> dict[str, Any]:
             found[name] = (id(value), {k: id(v) for k, v in vars(value).items()})
             found[f"{name}.code"] = getattr(getattr(value, "fn", None), "__code__", None)
     return found
+
+
+def test_a_kernel_that_is_made_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it takes the place of a name that was there."""
+    for name, content in (("new", {}), ("late", {"kernel": None}), ("plain", {"kernel": 1})):
+        module = ModuleType(f"made_{name}")
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert list(patching.loaded_kernels())
+    made = JITFunction(kernels.add_kernel.fn)
+    for name in ("new", "late"):
+        sys.modules[f"made_{name}"].kernel = made  # type: ignore[attr-defined]
+        assert made in list(patching.loaded_kernels())
+        sys.modules[f"made_{name}"].kernel = None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=[c[0] for c in CASES])

@@ -1,0 +1,107 @@
+"""A keeper answers what it is told, one thing after another, and is followed by another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+
+from harness.lines import Line
+from harness.prove.session import Session
+from harness.store.prove.values import Outcome, Side
+
+
+class Wanted(msgspec.Struct):
+    number: int
+    long: int = 0  # how much of an answer
+
+
+class Answer(msgspec.Struct):
+    number: int
+    keeper: int
+    headline: str = ""
+    filling: str = ""
+
+
+class Echo(Session[Any]):
+    """Whose keepers run nothing; what the run would be told is kept."""
+
+    wants = Wanted
+
+    def __init__(self) -> None:
+        read, write = os.pipe()
+        self.line = Line(read, write)
+        self.told: list[Answer] = []
+        self._keepers = []
+
+    def run(self, wanted: Wanted) -> Side:
+        return Side("", Outcome.PASSED)
+
+    def answer(self, wanted: Wanted, side: Side) -> Answer:
+        keeper = 0 if side.outcome is Outcome.LOST else os.getpid()
+        return Answer(wanted.number, keeper, side.headline, "." * wanted.long)
+
+    def hear(self) -> Answer:
+        """Until the one that was given something has answered, or is gone."""
+        before = len(self.told)
+        [keeper] = [each for each in self._keepers if each.wanted is not None]
+        with mock.patch.object(self.line, "say", self._note):
+            while len(self.told) == before:
+                self._hear(keeper)
+        return self.told[-1]
+
+    def _note(self, text: bytes) -> None:
+        self.told.append(msgspec.json.decode(text, type=Answer))
+
+
+@pytest.fixture
+def session() -> Iterator[Echo]:
+    echo = Echo()
+    yield echo
+    echo.renew()
+    echo.line.close()
+
+
+def test_one_keeper_answers_many(session: Echo) -> None:
+    heard = []
+    for number in range(3):
+        session.give(Wanted(number, long=200_000))  # more than a pipe holds
+        heard.append(session.hear())
+    assert [answer.number for answer in heard] == [0, 1, 2]
+    [keeper] = {answer.keeper for answer in heard}
+    assert keeper not in (0, os.getpid())
+
+
+def test_one_that_ended_with_nothing_to_do_costs_nothing(session: Echo) -> None:
+    session.give(Wanted(0))
+    ended = session.hear().keeper
+    os.kill(ended, signal.SIGKILL)
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+    session.give(Wanted(1))
+    answer = session.hear()
+    assert (answer.number, answer.headline) == (1, "")
+    assert answer.keeper != ended
+
+
+def test_one_that_is_renewed_answers_first(session: Echo) -> None:
+    session.give(Wanted(0, long=200_000))
+    session.renew()
+    assert session.hear().number == 0
+    session.give(Wanted(1))
+    assert session.told[0].keeper != session.hear().keeper
+
+
+def test_one_that_is_killed_at_work_is_told_of(session: Echo) -> None:
+    session.give(Wanted(0))
+    first = session.hear().keeper
+    os.kill(first, signal.SIGSTOP)
+    session.give(Wanted(1))
+    os.kill(first, signal.SIGKILL)
+    answer = session.hear()
+    assert answer.number == 1
+    assert "SIGKILL" in answer.headline
