@@ -13,6 +13,7 @@ import os
 import select
 import sys
 import time
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
@@ -189,7 +190,15 @@ class Session(Generic[Told]):
         self.line = line
         while not line.over:
             for wanted in self.heard(self.wants):
-                self.say(self.answer(wanted, self.run(wanted)))
+                try:
+                    side = self.run(wanted)
+                except Exception as error:  # told as what became of the test; then it ends
+                    os.close(line.read_end)  # it is given nothing more
+                    side = keepers.lost(f"{type(error).__name__}: {error}")
+                    side.detail = traceback.format_exc()
+                    self.say(self.answer(wanted, side))
+                    raise
+                self.say(self.answer(wanted, side))
 
     def _hear(self, keeper: keepers.Keeper) -> None:
         for said in keeper.line.heard():

@@ -40,6 +40,8 @@ class Echo(Session[Any]):
         self._keepers = []
 
     def run(self, wanted: Wanted) -> Side:
+        if wanted.number < 0:
+            raise RuntimeError("the toggle could not be taken out again")
         return Side("", Outcome.PASSED)
 
     def answer(self, wanted: Wanted, side: Side) -> Answer:
@@ -105,3 +107,13 @@ def test_one_that_is_killed_at_work_is_told_of(session: Echo) -> None:
     answer = session.hear()
     assert answer.number == 1
     assert "SIGKILL" in answer.headline
+
+
+def test_one_that_fails_says_why_and_ends(session: Echo) -> None:
+    session.give(Wanted(-1))
+    answer = session.hear()
+    assert (answer.number, answer.keeper) == (-1, 0)
+    assert "RuntimeError: the toggle could not be taken out again" in answer.headline
+    session.give(Wanted(1))
+    assert session.hear().keeper != 0
+    assert [said.number for said in session.told] == [-1, 1]  # each is answered once
