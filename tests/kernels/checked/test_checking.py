@@ -8,10 +8,8 @@ import os
 import subprocess
 import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
-import kernels_to_check
 import pytest
 import torch
 from kernels_to_check import (
@@ -61,8 +59,6 @@ from harness.checking import (
     Unwritten,
     Wrapped,
 )
-from harness.checking.lines import _statements as statements
-from harness.checking.lines import tell_all
 
 
 def check() -> Any:
@@ -441,45 +437,6 @@ def test_a_suite_can_ask_which_kernels_ran() -> None:
         copy[(2,)](numbers(16), numbers(16), 16, 0, BLOCK=8)
         assert [(launch.kernel, launch.grid) for launch in held.launches] == [("copy", (2, 1, 1))]
         assert held.launches[0].arguments["count"] == 16
-
-
-def test_a_tracer_sees_the_lines_that_ran() -> None:
-    seen: set[int] = set()
-
-    def called(frame: Any, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename == kernels_to_check.__file__ and event == "line":
-            seen.add(frame.f_lineno - first)
-        return called
-
-    first = stored_and_counted.starting_line_number
-    for first_program, lines in ((0, {2, 3}), (5, {2, 5})):
-        with check():
-            seen.clear()
-            sys.settrace(called)
-            stored_and_counted[(1,)](numbers(1), first_program)
-            sys.settrace(None)
-        assert seen == lines
-    # A GPU does not say by which way a launch came: it may have been any.
-    seen.clear()
-    tell_all(stored_and_counted)
-    assert not seen
-    sys.settrace(called)
-    tell_all(stored_and_counted)
-    sys.settrace(None)
-    assert seen == {2, 3, 5}
-
-
-def test_a_line_of_a_string_begins_nothing_of_a_module(tmp_path: Path) -> None:
-    file = tmp_path / "kernels.py"
-    file.write_text(
-        "@jit\ndef f(\n    x,\n):\n    y = x\n    asm = '''\nmov {y}\n'''\n    return y\n\n\n"
-        "def g(x):\n    if x:\n        return 1\n    return 2\n"
-    )
-    name = str(file)
-    assert statements(name, frozenset({5})) == (("f", (5, 6, 7, 8, 9)),)
-    assert statements(name, frozenset({8})) == (("f", (5, 6, 7, 8, 9)),)
-    assert statements(name, frozenset({14})) == (("g", (13, 14, 15)),)
-    assert statements(name, frozenset({2, 15})) == (("g", (13, 15)),)
 
 
 def test_triton_must_not_be_interpreting() -> None:

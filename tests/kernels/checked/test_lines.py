@@ -1,0 +1,62 @@
+"""The lines of kernels that ran, as Python's tracing hears of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import kernels_to_check
+import torch
+from kernels_to_check import stored_and_counted
+
+from harness import checking
+from harness.checking.lines import _statements as statements
+from harness.checking.lines import tell_all
+
+
+def check() -> Any:
+    return checking.checked("cpu")
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32)
+
+
+def test_a_tracer_sees_the_lines_that_ran() -> None:
+    seen: set[int] = set()
+
+    def called(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename == kernels_to_check.__file__ and event == "line":
+            seen.add(frame.f_lineno - first)
+        return called
+
+    first = stored_and_counted.starting_line_number
+    for first_program, lines in ((0, {2, 3}), (5, {2, 5})):
+        with check():
+            seen.clear()
+            sys.settrace(called)
+            stored_and_counted[(1,)](numbers(1), first_program)
+            sys.settrace(None)
+        assert seen == lines
+    # A GPU does not say by which way a launch came: it may have been any.
+    seen.clear()
+    tell_all(stored_and_counted)
+    assert not seen
+    sys.settrace(called)
+    tell_all(stored_and_counted)
+    sys.settrace(None)
+    assert seen == {2, 3, 5}
+
+
+def test_a_line_of_a_string_begins_nothing_of_a_module(tmp_path: Path) -> None:
+    file = tmp_path / "kernels.py"
+    file.write_text(
+        "@jit\ndef f(\n    x,\n):\n    y = x\n    asm = '''\nmov {y}\n'''\n    return y\n\n\n"
+        "def g(x):\n    if x:\n        return 1\n    return 2\n"
+    )
+    name = str(file)
+    assert statements(name, frozenset({5})) == (("f", (5, 6, 7, 8, 9)),)
+    assert statements(name, frozenset({8})) == (("f", (5, 6, 7, 8, 9)),)
+    assert statements(name, frozenset({14})) == (("g", (13, 14, 15)),)
+    assert statements(name, frozenset({2, 15})) == (("g", (13, 15)),)
