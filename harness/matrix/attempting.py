@@ -103,8 +103,9 @@ def _supervised(
     seen = specification.with_suffix(".seen")
     seen.unlink(missing_ok=True)
     specification.write_text(json.dumps(_asked(task, folder)))
+    here = str(os.getpid())
     supervisor = subprocess.Popen(
-        [sys.executable, "-P", "-m", "harness.matrix.supervise", str(specification)],
+        [sys.executable, "-P", "-m", "harness.matrix.supervise", str(specification), here],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,9 +1,10 @@
 """A cell's supervisor, one process further from whoever wants the cell.
 
-Started as `python -m harness.matrix.supervise SPEC`. A worker of Ray that ends kills its children
-first, so its child cannot be the one that has to tidy up. This process is that child, and only
-waits, for as long as its own parent is there; the one below it supervises, and ends all that the
-cell started as soon as this one is gone.
+Started as `python -m harness.matrix.supervise SPEC PARENT`. A worker of Ray that ends kills its
+children first, so its child cannot be the one that has to tidy up. This process is that child, and
+only waits, for as long as its own parent is there; the one below it supervises, and ends all that
+the cell started as soon as this one is gone. The parent is told, not asked for: it may be gone
+before this process could ask.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from harness.bisect import supervise
 LOOK = 0.1  # seconds between two looks at whether anybody still wants the cell
 
 
-def main(file: Path) -> None:
-    parent = os.getppid()
+def main(file: Path, parent: int) -> None:
     here = os.getpid()
     below = os.fork()
     if not below:
@@ -44,4 +44,4 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

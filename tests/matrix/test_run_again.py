@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from calling import living
 from driving import Drive, cell, is_there, until
 
+from harness import paths
 from harness.errors import UnfixError
 from harness.matrix import attempting
 from harness.matrix.attempting import Task
@@ -90,6 +95,27 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
     times = {name: drive.times(name) for name in drive.words()}
     assert times == {"done": 1, "failed": 1, "running": 2, "later": 1}
     assert drive.newest().status == "finished"
+
+
+def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: Drive) -> None:
+    asked = {
+        "command": ["sh", "-c", f"touch {drive.flag('there')}; sleep 63"],
+        "environment": dict(os.environ),
+        "seconds": 60.0,
+        "output": str(drive.root / "log"),
+        "folder": str(drive.root),
+        "serve": None,
+        "ready": "",
+    }
+    file = drive.root / "asked.json"
+    file.write_text(json.dumps(asked))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    late = [sys.executable, "-P", "-m", "harness.matrix.supervise", str(file), str(gone.pid)]
+    environment = {**os.environ, "UNFIX_HOME": str(drive.root), "PYTHONPATH": str(paths.project())}
+    assert subprocess.run(late, env=environment, timeout=30.0).returncode == 1
+    until(lambda: not living(drive.root))
+    assert not (drive.root / "asked.seen").exists()
 
 
 def test_a_plan_that_changed_is_not_gone_on_with(drive: Drive) -> None:
