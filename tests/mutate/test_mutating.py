@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from calling import living
-from toy_release import CODE, Mutate, by_id, sources
+from toy_release import CODE, HANGS, Mutate, by_id, sources
 
 from harness.store.database import Store
 
@@ -73,6 +73,7 @@ def test_what_only_an_import_can_change_is_outside_the_score(mutate: Mutate) -> 
 
 def test_a_hang_is_ended_and_named(mutate: Mutate) -> None:
     mutate.fault("width", "return rows", "while True: pass\n    return rows")
+    mutate.patience = (1.0, (3.0, 2.0))
     (fated,) = mutate.fates().values()
     assert (fated["fate"], fated["how"]) == ("killed", "hang")
     assert "sizes" in fated["detail"]  # where it hung
@@ -224,7 +225,8 @@ def all_gone(mutate: Mutate) -> bool:
 
 def test_a_killed_run_leaves_nothing_running_and_goes_on(mutate: Mutate) -> None:
     first = mutate.fault("width", "rows * topk", "rows")
-    hangs = mutate.fault("width", "return rows", "while True: pass\n    return rows")
+    hangs = mutate.fault("width", "return rows", HANGS + "return rows")
+    mutate.patience = (1.0, (3.0, 2.0))
     last = mutate.fault("total", "range(count)", "range(count - 1)")
     running = start(mutate)
     wait_for_fates(mutate, 1)
@@ -242,7 +244,8 @@ def test_a_killed_run_leaves_nothing_running_and_goes_on(mutate: Mutate) -> None
 
 
 def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
-    hangs = mutate.fault("width", "return rows", "while True: pass\n    return rows")
+    hangs = mutate.fault("width", "return rows", HANGS + "return rows")
+    mutate.patience = (1.0, (3.0, 2.0))
     mutate.fault("total", "range(count)", "range(count - 1)")
     mutate.faults.reverse()
     running = start(mutate)

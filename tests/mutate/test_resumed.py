@@ -10,7 +10,7 @@ import pytest
 from checkouts import Checkout
 from small import made
 from test_mutating import all_gone, wait_for_fates
-from toy_release import CODE, Mutate
+from toy_release import CODE, HANGS, Mutate
 
 from harness.store.database import Store
 from harness.store.mutate.values import Fate, Fated, Mutation
@@ -19,7 +19,8 @@ from harness.store.mutate.values import Fate, Fated, Mutation
 def begin(mutate: Mutate, *words: str) -> Mutation:
     """A run that was killed at its second fault of three."""
     mutate.fault("width", "rows * topk", "rows")
-    mutate.fault("width", "return rows", "while True: pass\n    return rows")
+    mutate.fault("width", "return rows", HANGS + "return rows")
+    mutate.patience = (1.0, (3.0, 2.0))
     mutate.fault("total", "range(count)", "range(count - 1)")
     running = subprocess.Popen(
         mutate.command(*words),

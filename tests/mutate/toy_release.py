@@ -12,9 +12,11 @@ from typing import Any
 import forked
 
 from harness import paths
+from harness.mutate import order, sure
 from harness.store.mutate.faults import Fault, identity
 
 MODULE = "sglang.srt.sizes"
+HANGS = "__import__('time').sleep(600)\n    "
 CODE = '''
 """What the guards are about."""
 
@@ -66,12 +68,13 @@ import json, os, sys
 import msgspec
 from harness.cli import main
 from harness.cli.mutate import making
-from harness.mutate import equal
+from harness.mutate import equal, order, sure
 from harness.store.mutate.faults import Fault, Made
 faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[Fault, ...])
 if faults:
     making.make = lambda *_: Made(faults, ())
 making.WIDE = int(os.environ.get("WIDE", making.WIDE))
+order.AT_LEAST, sure.SLOW = json.loads(os.environ["PATIENCE"])
 equals = json.loads(os.environ["EQUALS"])
 equal.read = lambda *_: {
     name: equal.Equal(name, "sglang.srt.sizes", "hand", "a => b", why)
@@ -99,6 +102,7 @@ class Mutate:
         (root / "driver.py").write_text(DRIVER)
         self.equals: dict[str, str] = {}
         self.faults: list[Fault] = []
+        self.patience = (order.AT_LEAST, sure.SLOW)
 
     def fault(self, qualname: str, before: str, after: str) -> Fault:
         """One more fault of the next run: the first such place behind the function's name."""
@@ -132,6 +136,7 @@ class Mutate:
             "PYTHONPATH": found_by,
             "FAULTS": json.dumps([vars_of(fault) for fault in self.faults]),
             "EQUALS": json.dumps(self.equals),
+            "PATIENCE": json.dumps(self.patience),
         }
 
     def command(self, *words: str) -> list[str]:
