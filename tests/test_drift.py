@@ -62,11 +62,10 @@ class Patched:
     def __init__(self, tree: SourceTree, modules: dict[str, str]) -> None:
         self.tree = tree
         self.version = tree.version
-        self.texts = modules
+        self.changed = {name: ModuleSource(name, "patched", text) for name, text in modules.items()}
 
     def read(self, module: str) -> ModuleSource | None:
-        text = self.texts.get(module)
-        return self.tree.read(module) if text is None else ModuleSource(module, "patched", text)
+        return self.changed.get(module) or self.tree.read(module)
 
     def modules(self) -> Iterator[str]:
         return self.tree.modules()
@@ -133,7 +132,7 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
         for module in back.modules:
             original = tree.read(module.module)
             assert original is not None
-            assert changed.texts[module.module] != original.text
+            assert changed.changed[module.module].text != original.text
             same = module.text == original.text or meaning(module.text) == meaning(original.text)
             assert same, (toggle.id, module.module)
 

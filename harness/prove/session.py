@@ -74,8 +74,6 @@ class Session(Generic[Told]):
             pass  # what its forks need not look through
         _first_example()
         forking.settle()
-        if len(self.items) >= forking.MANY:  # each is forked at least once
-            forking.enlarge_pages()
 
     # Collecting
 
@@ -188,6 +186,8 @@ class Session(Generic[Told]):
             other.line.close()
         self.line.close()
         self.line = line
+        if len(self.items) >= forking.MANY:  # each is forked at least once
+            forking.enlarge_pages()
         while not line.over:
             for wanted in self.heard(self.wants):
                 try:

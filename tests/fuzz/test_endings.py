@@ -80,7 +80,13 @@ def test_writes(number):
     drawn = nights.root / "drawn"
     found = []
     for seed in ("1", "1", "2"):
-        nights.night("--seed", seed, "-j", "1", seconds=3, code=0)
+        going = nights.start("--seed", seed, "-j", "1", "--for", "10m")
+        ends = time.monotonic() + 60
+        while not (drawn.exists() and drawn.read_text().count("\n") >= 20):
+            assert time.monotonic() < ends, "no 20 examples in a minute"
+            time.sleep(0.1)
+        going.send_signal(signal.SIGINT)
+        going.communicate(timeout=30)
         found.append(drawn.read_text().split()[:20])
         drawn.unlink()
         for file in (nights.root / ".unfix" / "fuzz" / "examples").rglob("*"):

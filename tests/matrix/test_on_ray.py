@@ -149,13 +149,13 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
         cell("fine", "true"),
     ]
     begun = time.monotonic()
-    found = ran(cells, on_ray, tmp_path)
+    found = ran(cells, on_ray, tmp_path)  # what waited for such a node would wait for ever
     assert {name: made.word for name, made in found.items()} == {
         **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
     }  # fmt: skip
     assert found["gpu"].attempts[0].how == "no node has GPU (1 needed, 0 at most)"
     assert found["tpu"].attempts[0].how == "no node has tpu (2 needed, 0 at most)"
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
 
 
 def test_a_node_that_leaves_for_good_makes_what_needs_it_not_ready(
