@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from typing import Any
 
@@ -16,7 +17,7 @@ def compiled(text: str, mark: str) -> tuple[Instrumented, dict[str, Any], list[i
     before = text[: text.index(mark)]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
     hits: list[int] = []
-    made = compile_instrumented(text, "site.py", [(7, line, column)], hits.append)
+    made = compile_instrumented(ast.parse(text), "site.py", [(7, line, column)], hits.append)
     scope: dict[str, Any] = {"__name__": "site"}
     exec(made.code, scope)
     return made, scope, hits
