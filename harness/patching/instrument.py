@@ -63,26 +63,21 @@ def compile_instrumented(
     for place, slot, where in insertions:
         _insert(place, slot, where)
     if not whole:
-        lines = {line for _, line, _ in sites}
-        lines |= {place.statement.lineno for place, _, _ in insertions}
-        tree = ast.Module(_needed(tree.body, lines), [])
+        places = [(line, column) for _, line, column in sites]
+        statements = [place.statement for place, _, _ in insertions]
+        places += [(statement.lineno, statement.col_offset) for statement in statements]
+        tree = ast.Module(_needed(tree, places), [])
     code = compile(tree, filename, "exec", dont_inherit=True)
     return Instrumented(_with_counters(code, ran), kinds, kernels)
 
 
-def _needed(statements: list[ast.stmt], lines: set[int]) -> list[ast.stmt]:
+def _needed(tree: ast.Module, places: list[tuple[int, int]]) -> list[ast.stmt]:
     """Definitions are found by name and number: all of a name stay if one is needed."""
-    names = {
-        statement.name
-        for statement in statements
-        if isinstance(statement, DEFINITIONS)
-        and any(_first(statement) <= line <= (statement.end_lineno or 0) for line in lines)
-    }
-    return [one for one in statements if not isinstance(one, DEFINITIONS) or one.name in names]
-
-
-def _first(definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
-    return min([definition.lineno, *(one.lineno for one in definition.decorator_list)])
+    names = set()
+    for line, column in places:
+        chain = (place.statement for place in chain_to(tree, line, column))
+        names |= {one.name for one in chain if isinstance(one, DEFINITIONS)}
+    return [one for one in tree.body if not isinstance(one, DEFINITIONS) or one.name in names]
 
 
 class Counter:
