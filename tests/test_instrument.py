@@ -126,6 +126,7 @@ def test_lines_stay_where_they_are() -> None:
 def test_a_definition_is_found_among_those_of_its_name_without_the_others() -> None:
     text = "def one(): return 1\ndef other(): return 2\nif other:\n    def one(): return 3\n"
     site = [(7, 4, 4 + len("def one(): "))]
-    made = compile_instrumented(ast.parse(text), "site.py", site, [].append, whole=False)
+    hits: list[int] = []
+    made = compile_instrumented(ast.parse(text), "site.py", site, hits.append, whole=False)
     assert functions.code_at(made.code, (("one", 1),)).co_firstlineno == 4
     assert [one.co_name for one in made.code.co_consts if isinstance(one, CodeType)] == ["one"] * 2
