@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
+from types import CodeType
 from typing import Any
 
 import pytest
 
+from harness.patching import functions
 from harness.patching.instrument import Instrumented, compile_instrumented
 
 
@@ -16,7 +19,7 @@ def compiled(text: str, mark: str) -> tuple[Instrumented, dict[str, Any], list[i
     before = text[: text.index(mark)]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
     hits: list[int] = []
-    made = compile_instrumented(text, "site.py", [(7, line, column)], hits.append)
+    made = compile_instrumented(ast.parse(text), "site.py", [(7, line, column)], hits.append)
     scope: dict[str, Any] = {"__name__": "site"}
     exec(made.code, scope)
     return made, scope, hits
@@ -118,3 +121,12 @@ def test_lines_stay_where_they_are() -> None:
     exec(compile(BRANCHES, "site.py", "exec"), plain)
     lines = {line for _, _, line in scope["f"].__code__.co_lines() if line}
     assert lines == {line for _, _, line in plain["f"].__code__.co_lines() if line}
+
+
+def test_a_definition_is_found_among_those_of_its_name_without_the_others() -> None:
+    text = "def one(): return 1\ndef other(): return 2\nif other:\n    def one(): return 3\n"
+    site = [(7, 4, 4 + len("def one(): "))]
+    hits: list[int] = []
+    made = compile_instrumented(ast.parse(text), "site.py", site, hits.append, whole=False)
+    assert functions.code_at(made.code, (("one", 1),)).co_firstlineno == 4
+    assert [one.co_name for one in made.code.co_consts if isinstance(one, CodeType)] == ["one"] * 2

@@ -201,18 +201,18 @@ _IEEE = 2  # of Triton's input precisions
 
 
 def dot(own: Emitter, operation: Operation) -> None:
-    """In float32, products exact, summed in the order of the inner axis."""
+    """In float32, or float64, products exact, summed in the order of the inner axis."""
     code = own.code
     a, b, c = operation.operands
     kinds = {a.kind.element, b.kind.element}
-    whole = kinds == {"i8"}
+    whole, double = kinds == {"i8"}, kinds | {c.kind.element} == {"f64"}
     if "f32" in kinds and operation.number("inputPrecision") != _IEEE and not own.exact:
         raise Refused("tl.dot of float32 in tf32: only input_precision='ieee' is exact")
     known = {"f16", "bf16", "f32", *EIGHTS}
-    if not whole and (kinds - known or c.kind.element not in ("f32", "f16")):
+    if not (whole or double) and (kinds - known or c.kind.element not in ("f32", "f16")):
         names = sorted(name_of(kind) for kind in kinds)
         raise Refused(f"tl.dot of {names} into {name_of(c.kind.element)}")
-    element = "i32" if whole else "f32"
+    element = "i32" if whole else "f64" if double else "f32"
     *batch, rows, columns = c.kind.shape
     depth = a.kind.shape[-1]
     own.held(a, b, c)
@@ -233,7 +233,8 @@ def dot(own: Emitter, operation: Operation) -> None:
                 now = code.let(f"add i32 {before}, {code.let(f'mul i32 {factor}, {other}')}")
             else:
                 now = code.let(
-                    f"call float @llvm.fma.f32(float {factor}, float {other}, float {before})"
+                    f"call {kind} @llvm.fma.{element}"
+                    f"({kind} {factor}, {kind} {other}, {kind} {before})"
                 )
             own.store_lane(now, total, element, place)
     result = operation.result
@@ -251,7 +252,7 @@ def dot(own: Emitter, operation: Operation) -> None:
 
 def _widened(own: Emitter, value: Value, element: str) -> str:
     code = own.code
-    base = own.address(own.room(value.kind.lanes * 4))
+    base = own.address(own.room(value.kind.lanes * formats.size_of(element)))
     with code.loop(value.kind.lanes) as index:
         lane, _ = own.lane(value, index, {})
         if element == "f32":

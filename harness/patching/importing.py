@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import hashlib
 import io
@@ -68,7 +69,9 @@ class PatchedLoader(SourceFileLoader):
             for s in self.patched.sites
         ]
         sites = [(slot, s["line"], s["column"]) for slot, s in slots]
-        compiled = compile_instrumented(self.patched.text, self.path, sites, self._recorder.ran)
+        compiled = compile_instrumented(
+            ast.parse(self.patched.text), self.path, sites, self._recorder.ran
+        )
         self._recorder.counted_as(compiled.kinds)
         show_lines(self.path, self.patched.text)
         return compiled

@@ -21,6 +21,7 @@ JIT = re.compile(r"^(?!torch\.|numba\.)(\w+\.)*jit\b")
 # Handlers of a `try` and cases of a `match` hold statement lists of their own.
 HOLDERS = (ast.ExceptHandler, ast.match_case)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 
 
 @dataclass
@@ -41,10 +42,12 @@ class Place:
 
 
 def compile_instrumented(
-    text: str, filename: str, sites: list[tuple[int, int, int]], ran: Ran
+    tree: ast.Module, filename: str, sites: list[tuple[int, int, int]], ran: Ran, whole: bool = True
 ) -> Instrumented:
-    """Compile a module; `sites` are (slot, line, column) of each edit's beginning."""
-    tree = ast.parse(text)
+    """Compile a module; `sites` are (slot, line, column) of each edit's beginning.
+
+    Not `whole`: without the definitions that no site is in, which are most of it.
+    """
     kinds: dict[int, str] = {}
     kernels: dict[str, list[int]] = {}
     # All places first: an insertion must not move what a later site looks for.
@@ -59,8 +62,22 @@ def compile_instrumented(
                 kinds.setdefault(slot, "definitions" if where == "after" else "runs")
     for place, slot, where in insertions:
         _insert(place, slot, where)
+    if not whole:
+        places = [(line, column) for _, line, column in sites]
+        statements = [place.statement for place, _, _ in insertions]
+        places += [(statement.lineno, statement.col_offset) for statement in statements]
+        tree = ast.Module(_needed(tree, places), [])
     code = compile(tree, filename, "exec", dont_inherit=True)
     return Instrumented(_with_counters(code, ran), kinds, kernels)
+
+
+def _needed(tree: ast.Module, places: list[tuple[int, int]]) -> list[ast.stmt]:
+    """Definitions are found by name and number: all of a name stay if one is needed."""
+    names = set()
+    for line, column in places:
+        chain = (place.statement for place in chain_to(tree, line, column))
+        names |= {one.name for one in chain if isinstance(one, DEFINITIONS)}
+    return [one for one in tree.body if not isinstance(one, DEFINITIONS) or one.name in names]
 
 
 class Counter:
@@ -159,7 +176,7 @@ def is_kernel(function: ast.AST) -> bool:
 def _kernel(chain: list[Place]) -> str:
     names: list[str] = []
     for place in chain:
-        if isinstance(place.statement, (*FUNCTIONS, ast.ClassDef)):
+        if isinstance(place.statement, DEFINITIONS):
             names.append(place.statement.name)
             if is_kernel(place.statement):
                 return ".".join(names)

@@ -23,7 +23,8 @@ _lock = threading.RLock()
 _watched: dict[int, tuple[Any, list[int], Ran]] = {}
 _hits: dict[int, tuple[Any, list[tuple[int, Ran]]]] = {}
 _original_runs: dict[Any, Any] = {}
-_WITHOUT: dict[str, tuple[int, int]] = {}  # modules that held no kernel: which, and its names
+# Of each module: which it is, how many names it has, and those that hold a kernel, or nothing yet.
+_HELD: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
 
 
 def kernel_classes() -> tuple[Any, ...]:
@@ -74,12 +75,11 @@ def find(module: ModuleType, qualname: str) -> Any:
 def callees(kernel: Any) -> Iterator[Any]:
     """The jitted functions that a kernel's code names."""
     function = kernel.fn
-    names = function.__code__.co_names
-    scope = dict(function.__globals__)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905
-        scope[name] = cell.cell_contents
-    for name in (*names, *function.__code__.co_freevars):
-        value = scope.get(name)
+    names, free = function.__code__.co_names, function.__code__.co_freevars
+    cells = dict(zip(free, function.__closure__ or ()))  # noqa: B905
+    for name in (*names, *free):
+        cell = cells.get(name)
+        value = function.__globals__.get(name) if cell is None else cell.cell_contents
         if isinstance(value, ModuleType):
             for attribute in names:
                 if (inner := innermost(getattr(value, attribute, None))) is not None:
@@ -232,30 +232,29 @@ def loaded_kernels() -> Iterator[Any]:
     """Every jitted object that a loaded module holds by name.
 
     A look at each name of each module is a copy of most of the memory in a fork. So a module that
-    has as many names as when it held no kernel, and none for Triton or for what is yet to be made,
-    is not gone through again.
+    has as many names as before, and under some of them the same kernels, and nothing where nothing
+    was yet, is not gone through again.
     """
     seen: set[int] = set()
     kinds = set(_below(getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", None)))
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", {})
         now = (id(module), len(names))
-        if _WITHOUT.get(name) == now:
-            continue
-        # By its type alone: an `isinstance` asks the object, and some answer with a warning.
-        found = [value for value in list(names.values()) if type(value) in kinds]
-        if not found and "triton" not in names and not any(map(_yet_to_be_made, names.items())):
-            _WITHOUT[name] = now
-        for value in found:
-            if id(value) not in seen:
+        before, held = _HELD.get(name, (None, {}))
+        if before != now or any(names.get(key) is not value for key, value in held.items()):
+            # By its type alone: an `isinstance` asks the object, and some answer with a warning.
+            held = {
+                key: value
+                for key, value in list(names.items())
+                if type(value) in kinds or (value is None and not key.startswith("__"))
+            }
+            _HELD[name] = now, held
+        for value in held.values():
+            if value is not None and id(value) not in seen:
                 seen.add(id(value))
                 inner = innermost(value)
                 if inner is not None:
                     yield inner
-
-
-def _yet_to_be_made(item: tuple[str, Any]) -> bool:
-    return item[1] is None and not item[0].startswith("__")
 
 
 def _below(kind: Any) -> Iterator[Any]:

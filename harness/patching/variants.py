@@ -84,7 +84,7 @@ class Builder:
         self.virtual = f"<unfix {names} {patched.module}>"
         show_lines(self.virtual, patched.text)
         sites = [(n, s.line, s.column) for n, s in zip(slots, patched.sites, strict=True)]
-        self.compiled = compile_instrumented(patched.text, self.virtual, sites, ran)
+        self.compiled = compile_instrumented(self.tree, self.virtual, sites, ran, whole=False)
         self.running = _running_code(module, original, self.filename)
         self.before = definitions_of(original)
         self.after = {id(node): path for path, node in functions.definitions(self.tree)}

@@ -49,14 +49,15 @@ def snapshot() -> dict[str, Any]:
 
 
 def test_a_kernel_that_is_made_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it takes the place of a name that was there."""
-    for name, content in (("new", {}), ("late", {"kernel": None}), ("plain", {"kernel": 1})):
+    """Also where it takes the place of a name that was there, or of another kernel."""
+    other = JITFunction(kernels.add_kernel.fn)
+    for name, content in (("new", {}), ("late", {"kernel": None}), ("held", {"kernel": other})):
         module = ModuleType(f"made_{name}")
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     assert list(patching.loaded_kernels())
     made = JITFunction(kernels.add_kernel.fn)
-    for name in ("new", "late"):
+    for name in ("new", "late", "held"):
         sys.modules[f"made_{name}"].kernel = made  # type: ignore[attr-defined]
         assert made in list(patching.loaded_kernels())
         sys.modules[f"made_{name}"].kernel = None  # type: ignore[attr-defined]

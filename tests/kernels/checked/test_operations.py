@@ -150,11 +150,13 @@ def test_two_tensors_joined_and_split_again(n: int, seed: int) -> None:
 
 
 @few
-@given(st.sampled_from((torch.float16, torch.float32, torch.int8)), seeds)
+@given(st.sampled_from((torch.float16, torch.float32, torch.float64, torch.int8)), seeds)
 def test_products_of_matrices(dtype: torch.dtype, seed: int) -> None:
-    x, y = (torch.randint(-8, 9, (16, 32), generator=torch.Generator().manual_seed(seed + one))
-            for one in (0, 1))  # fmt: skip
-    out = torch.zeros((16, 16), dtype=torch.int32 if dtype == torch.int8 else torch.float32)
+    most = 1 << 24 if dtype == torch.float64 else 8  # their sums are exact, in that type alone
+    x, y = (torch.randint(-most, most + 1, (16, 32), generator=torch.Generator().manual_seed(one))
+            for one in (seed, seed + 1))  # fmt: skip
+    kinds = {torch.int8: torch.int32, torch.float64: torch.float64}
+    out = torch.zeros((16, 16), dtype=kinds.get(dtype, torch.float32))
     launched(multiplied, (1,), x.to(dtype), y.to(dtype), out, K=32)
     assert torch.equal(out.long(), x.long() @ y.long().T)
 
