@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import triton.language as tl
 
-from harness.audit.host import Expression, Given, Launch, configured, evaluated, symbols
+from harness.audit.expressions import Expression, evaluated, symbols
+from harness.audit.host import Given, Launch
+from harness.audit.launches import configured
 from harness.audit.limits import Limits, Quantity
 from harness.audit.loading import Module
 from harness.audit.uses import uses_of
@@ -45,6 +47,7 @@ class Parameter:
     value: Any = None
     expression: Expression = ""  # of a number: in the words of the caller
     source: str = ""  # who says so: the host, the kernel, a name
+    given: Given = field(default=Given(), compare=False, repr=False)  # what the host says of it
 
     @property
     def is_pointer(self) -> bool:
@@ -66,7 +69,8 @@ def parameters(
     """How a kernel is read for a launch; `flags` decides what the host leaves open."""
     uses = uses_of(module, node)
     tuned = configured(node)
-    made = []
+    made: list[Parameter] = []
+    told: list[Given] = []
     arguments = [*node.args.args, *node.args.kwonlyargs]
     defaults: dict[str, ast.expr] = {
         one.arg: value
@@ -80,6 +84,7 @@ def parameters(
         given = Given()
         if launch is not None:
             given = launch.arguments.get(argument.arg) or launch.arguments.get(place) or Given()
+        told.append(given)
         note = ast.unparse(argument.annotation) if argument.annotation else ""
         constant = "constexpr" in note
         name = argument.arg
@@ -117,7 +122,7 @@ def parameters(
                 made.append(Parameter(name, "constexpr", None, source="host"))
         else:
             made.append(_number(name, given, limits, defaults.get(name), note))
-    return made
+    return [replace(one, given=given) for one, given in zip(made, told, strict=True)]
 
 
 def _text(given: Given, name: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from triton.runtime.jit import JITFunction
 
-from harness.audit import host
+from harness.audit import launches
 from harness.audit.host import Launch
 from harness.audit.loading import World, is_kernel
 
@@ -57,7 +57,7 @@ def collected(world: World) -> list[Kernel]:
 def _launched(world: World, name: str, kernels: dict[str, list[Kernel]]) -> None:
     module = world.module(name)
     assert module is not None
-    for kernel, launch in host.launches(module, kernels.keys()):
+    for kernel, launch in launches.launches(module, kernels.keys()):
         same = kernels[kernel]
         here = [one for one in same if one.module == name]
         if not here and len(same) > 1:

@@ -50,7 +50,7 @@ class Wraps:
                 and self._leaves(one, self.ranges.get)
             ]
             for operation in suspects:
-                bounds = self._bounds(access, conditions, operation)
+                bounds = self.bounds(access, conditions, operation.result)
                 if bounds is None:
                     if not self.ranges.world.every:
                         continue  # it does not happen in this launch
@@ -79,11 +79,14 @@ class Wraps:
             return None
         return true if true.high > high or true.low < low else None
 
-    def _bounds(
-        self, access: Operation, conditions: tuple[tuple[Value, bool], ...], suspect: Operation
+    def bounds(
+        self,
+        access: Operation,
+        conditions: tuple[tuple[Value, bool], ...],
+        suspect: Value | None = None,
     ) -> dict[Value, tuple[int, int]] | None:
-        """What holds wherever the access happens, whatever the suspect has made of its result."""
-        self._suspect = suspect.result
+        """What holds wherever the access happens, whatever the suspect has become there."""
+        self._suspect = suspect
         bounds: dict[Value, tuple[int, int]] = {}
         mask = mask_of(access)
         given = (*conditions, *(((mask, True),) if mask is not None else ()))

@@ -16,7 +16,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -43,7 +43,7 @@ _COMPILING = 3  # and for the first launch of a kernel: later processes find it 
 _TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
 _PATIENCE = 3  # seconds of launches of one line that all pass; of the next ones less, but 1
 _DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
-_TYPES = {
+TYPES = {
     "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
     "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
     "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
@@ -200,8 +200,8 @@ class Watching(Session):
         super().__enter__()
         return self
 
-    def run_alone(self, name: str, program: tuple[int, ...]) -> None:
-        self._launches.only(name, [program])
+    def run_these(self, name: str, programs: Iterable[tuple[int, ...]]) -> None:
+        self._launches.only(name, programs)
 
 
 def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
@@ -254,7 +254,9 @@ class Launching:
         try:
             with Watching(self._lines, whole) as session:
                 name = self._kernel.fn.__name__
-                session.run_alone(name, tuple(max(0, side - on) * bool(on) for side, on in corner))
+                session.run_these(
+                    name, [tuple(max(0, side - on) * bool(on) for side, on in corner)]
+                )
                 self._kernel[tuple(sides)](**dict(self._arguments(at)))
         except Wrapped:
             return WRAPS
@@ -276,12 +278,12 @@ class Launching:
         if one.kind == "constexpr":
             return one.value
         if one.is_pointer:
-            kind = _TYPES[one.kind[1:]]
+            kind = TYPES[one.kind[1:]]
             held = self._case.held(one, at)
             if held is None or kind.is_floating_point:
-                return _room(one.name, kind)
+                return room(one.name, kind)
             pattern = _PATTERNS[self._drawn.contents[one.name]]
-            return _repeated(one.name, pattern(0, held), pattern(1, held), kind)
+            return repeated(one.name, pattern(0, held), pattern(1, held), kind)
         if one.kind == "i1":
             return True
         if one.kind[0] in "iu":
@@ -290,7 +292,7 @@ class Launching:
 
 
 @cache
-def _room(name: str, kind: torch.dtype) -> torch.Tensor:
+def room(name: str, kind: torch.dtype) -> torch.Tensor:
     middle = _REACH // kind.itemsize
     return virtual((2 * middle,), kind)[middle:]
 
@@ -298,13 +300,13 @@ def _room(name: str, kind: torch.dtype) -> torch.Tensor:
 _TILES: dict[int, tuple[int, int, bytes]] = {}  # by where a tensor begins: a file, what it repeats
 
 
-def _repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor:
+def repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor:
     """Two numbers in turn, over as many as 32 bits count: one piece of memory, many times."""
     low, high = (torch.iinfo(kind).min, torch.iinfo(kind).max) if kind != torch.bool else (0, 1)
     tile = torch.tensor([min(max(low, one), high) for one in (even, odd)], dtype=kind)
     content = tile.view(torch.uint8).numpy().tobytes()
-    room = _room(name, kind)
-    start = room.data_ptr()
+    made = room(name, kind)
+    start = made.data_ptr()
     if start not in _TILES:
         size = _TILE << len(_TILES) // 6
         _TILES[start] = (os.memfd_create("unfix"), size, b"")
@@ -316,7 +318,7 @@ def _repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor
         block = content * (_BLOCK // len(content))
         os.pwritev(file, [block] * (size // _BLOCK), 0)
         _TILES[start] = (file, size, content)
-    return room
+    return made
 
 
 @cache

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from harness.audit.arguments import Parameter
 from harness.audit.conditions import Wrap, Wraps
+from harness.audit.expressions import Expression, evaluated, symbols, words
 from harness.audit.findings import Finding, Reach
-from harness.audit.host import Expression, Launch, evaluated, symbols, words
+from harness.audit.host import Launch
 from harness.audit.intervals import Range, exactly
 from harness.audit.limits import Limits, Model, Quantity
 from harness.audit.ranges import HUGE, Ranges, World
@@ -21,7 +22,7 @@ from harness.audit.shape import Shape
 from harness.kernels.graph import Graph, Operation, Value, bits_of
 
 _AXES = "xyz"
-_MOST = (2**31 - 1, 65535, 65535)
+MOST = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Case:
         sides = []
         for axis in range(3):
             side = self._value(self._side(axis), self._programs[axis], at)
-            high = min(max(0, side.high - 1), _MOST[axis] - 1)
+            high = min(max(0, side.high - 1), MOST[axis] - 1)
             sides.append(Range(0, high, side.why))
         return World(parameters, (sides[0], sides[1], sides[2]), contents, ranged)
 

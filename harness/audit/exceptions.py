@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from harness import paths
+from harness.audit.findings import Key, Kind
 from harness.errors import ToggleFileError
 from harness.registry.files import LinedDocument
 from harness.registry.schema import Text
@@ -21,10 +22,11 @@ class Exempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel: Text
     line: Text  # of code, as it stands
     because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason, not a word
+    kind: Kind = Kind.WRAPS
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.kernel, " ".join(self.line.split())
+    def key(self) -> Key:
+        return self.kind, self.kernel, " ".join(self.line.split())
 
 
 def default() -> Path:

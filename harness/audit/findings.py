@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 CONFIRMED = "confirmed"
+Key = tuple[str, str, str]  # what it does, kernel, line
 # Of what wraps by arithmetic alone:
 NEVER = "not run: no launch that is tried comes to this line"
 BEYOND = "not run: the launches that were tried go more than 512 GiB past a tensor"
 
 
+class Kind(StrEnum):
+    WRAPS = "wraps"
+    OVERRUNS = "overruns"
+
+
 class Verdict(StrEnum):
     SAFE = "safe"
     WRAPS = "wraps"
+    OVERRUNS = "overruns"
     UNTOLD = "cannot tell"
 
 
@@ -28,14 +35,14 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of one kernel whose integer wraps."""
+    """One line of one kernel whose integer wraps, or which goes past a tensor."""
 
     kernel: str
     module: str
     file: str
     line: int
     text: str
-    element: str  # the type that is too narrow
+    element: str  # the type that is too narrow, or the tensor that is too small
     access: str  # what goes through that address: load, store, …
     access_line: int
     quantity: str  # what grows
@@ -51,6 +58,7 @@ class Finding:
     confirmed: str = ""  # "confirmed", or "not run: …"
     since: str = ""
     setting: str = ""  # what of a server has to let it grow that far
+    kind: Kind = Kind.WRAPS
 
     @property
     def nearness(self) -> float:
@@ -67,14 +75,16 @@ class Finding:
         return self.file, self.line
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """The same in another release, wherever it moved there."""
-        return self.kernel, " ".join(self.text.split())
+        return self.kind, self.kernel, " ".join(self.text.split())
 
     @property
     def condition(self) -> str:
         first = f"{self.shape}: " if self.shape else ""
-        return f"{first}from {self.grows} = {self.value:,} on"
+        if self.kind is Kind.WRAPS:
+            return f"{first}from {self.grows} = {self.value:,} on"
+        return f"{first}at {self.grows} = {self.value:,}" if self.grows else f"at {self.shape}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +102,18 @@ class Audited:
     helper_of: str = ""  # where it is a part of others
     last: int = 0  # its last line, of a helper
 
-    def without(self, keys: Collection[tuple[str, str]]) -> Audited:
+    def without(self, keys: Collection[Key]) -> Audited:
         """Less the findings of these keys."""
         left = tuple(one for one in self.findings if one.key not in keys)
         verdict = self.verdict
-        if self.findings and not left:
-            verdict = Verdict.UNTOLD if self.reasons else Verdict.SAFE
+        if self.findings:
+            verdict = judged(left, self.reasons)
         return replace(self, findings=left, verdict=verdict)
+
+
+def judged(findings: Sequence[Finding], reasons: Collection[str]) -> Verdict:
+    """What is said of a kernel; that it wraps before all else."""
+    kinds = {one.kind for one in findings}
+    if kinds:
+        return Verdict.WRAPS if Kind.WRAPS in kinds else Verdict.OVERRUNS
+    return Verdict.UNTOLD if reasons else Verdict.SAFE

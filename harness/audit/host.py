@@ -9,27 +9,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from harness.audit.loading import Module, called
+from harness.audit import made
+from harness.audit.demands import test
+from harness.audit.expressions import OPERATIONS, Expression, single
+from harness.audit.loading import Module
 
-# An expression: a number, the words of a caller, or an operation on expressions.
-Expression = int | str | tuple[Any, ...]
-
-_OPERATIONS: dict[str, Callable[..., int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b if b else 0,
-    "%": lambda a, b: a % b if b else 0,
-    "cdiv": lambda a, b: -(-a // b) if b else 0,
-    "next_power_of_2": lambda a: 1 << max(0, a - 1).bit_length(),
-    "min": min,
-    "max": max,
-}
 _SYMBOLS: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -37,12 +26,20 @@ _SYMBOLS: dict[type[ast.operator], str] = {
     ast.FloorDiv: "//",
     ast.Mod: "%",
 }
-_ROWS = re.compile(r"(\w+)\.shape\[0\] \* \1\.shape\[1\]$")
-_NEW = frozenset("empty zeros ones full arange tensor as_tensor empty_strided".split())
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_GUESSED = "?"  # a branch that was taken for the likelier one
+_NEW = frozenset(
+    "empty zeros ones full arange tensor as_tensor empty_strided "
+    "new_empty new_zeros new_ones new_full".split()
+)
+_AS_LARGE = frozenset("contiguous to cuda clone detach float half bfloat16 int long".split())
 _SAME = frozenset(
     "contiguous view reshape clone flatten squeeze unsqueeze transpose t permute narrow expand "
     "detach cuda empty_like zeros_like ones_like full_like unflatten view_as T mT data".split()
 )
+
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,9 @@ class Given:
     expression: Expression = ""
     value: Any = None  # of a constant
     dtype: str = ""  # of a tensor, as torch calls it
+    elements: Expression | None = None  # of a tensor that the function makes itself
+    test: Expression | None = None  # of a flag
+    sure: bool = True  # no name on the way is bound to one thing and then to another
 
     @property
     def is_known(self) -> bool:
@@ -68,69 +68,9 @@ class Launch:
     function: str
     arguments: dict[str | int, Given] = field(default_factory=dict)
     grid: tuple[Expression, ...] | None = None
-
-
-def evaluated(expression: Expression, value_of: Callable[[str], int]) -> int:
-    if isinstance(expression, int):
-        return expression
-    if isinstance(expression, str) or _are_rows(expression):
-        return value_of(words(expression))
-    name, *parts = expression
-    return _OPERATIONS[name](*(evaluated(part, value_of) for part in parts))
-
-
-@cache
-def _are_rows(expression: tuple[Any, ...]) -> bool:
-    """The first sides of one tensor, multiplied: how many rows it has."""
-    return _ROWS.match(words(expression)) is not None
-
-
-def symbols(expression: Expression) -> Iterator[str]:
-    if isinstance(expression, str) or (isinstance(expression, tuple) and _are_rows(expression)):
-        yield words(expression)
-    elif isinstance(expression, tuple):
-        for part in expression[1:]:
-            yield from symbols(part)
-
-
-def words(expression: Expression) -> str:
-    """As the caller would write it."""
-    if not isinstance(expression, tuple):
-        return str(expression)
-    name, *parts = expression
-    inner = [words(part) for part in parts]
-    return f" {name} ".join(inner) if name in "+-*//%" else f"{name}({', '.join(inner)})"
-
-
-def launches(module: Module, kernels: Collection[str]) -> Iterator[tuple[str, Launch]]:
-    """Each launch in a module of a kernel of these names."""
-    for scope, call in _calls(module.code, None):
-        assert isinstance(call.func, ast.Subscript)
-        target: ast.expr = call.func.value
-        while isinstance(target, ast.Call) and target.args:
-            target = target.args[0]
-        name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
-        if name not in kernels:
-            continue
-        host = Host(module, scope, call.lineno)
-        arguments: dict[str | int, Given] = {}
-        for place, argument in enumerate(call.args):
-            if isinstance(argument, ast.Starred):
-                break
-            arguments[place] = host.given(argument)
-        arguments |= {one.arg: host.given(one.value) for one in call.keywords if one.arg}
-        where = scope.name if scope is not None else "the module"
-        yield name, Launch(module.path, call.lineno, where, arguments, host.grid(call.func.slice))
-
-
-def _calls(
-    node: ast.AST, scope: ast.FunctionDef | None
-) -> Iterator[tuple[ast.FunctionDef | None, ast.Call]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Call) and isinstance(child.func, ast.Subscript):
-            yield scope, child
-        inner = child if isinstance(child, ast.FunctionDef) else scope
-        yield from _calls(child, inner)
+    sure: bool = True  # of the grid
+    demands: tuple[Expression, ...] = ()  # what the function asks before it launches
+    ranks: dict[str, int] = field(default_factory=dict)  # of tensors whose shape it takes apart
 
 
 class Host:
@@ -140,8 +80,11 @@ class Host:
         self._module, self._line = module, line
         self._annotations: dict[str, str] = {}
         self._defaults: dict[str, ast.expr] = {}
-        self._assigned: dict[str, tuple[ast.expr, int | None]] = {}
-        self._following: set[str] = set()
+        self.assigned: dict[str, tuple[ast.expr, int | None]] = {}
+        self.following: set[str] = set()
+        self.touched: set[str] = set()  # names that were followed
+        self._bound: Counter[str] = Counter()  # how often each name is
+        self.ranks: dict[str, int] = {}
         if scope is None:
             return
         given = scope.args
@@ -159,16 +102,33 @@ class Host:
                     self._assign(target, node.value)
             elif isinstance(node, ast.AnnAssign) and node.value and node.lineno < line:
                 self._assign(node.target, node.value)
+            elif isinstance(node, (ast.AugAssign, ast.For, ast.NamedExpr)) and node.lineno < line:
+                self._bound.update(
+                    2 * [one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)]
+                )
             elif isinstance(node, ast.FunctionDef) and node is not scope:
-                self._assigned[node.name] = (ast.Lambda(node.args, _returned(node)), None)
+                self.assigned[node.name] = (ast.Lambda(node.args, _returned(node)), None)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        match target, value:
+            case ast.Name(id=name), ast.Call(
+                func=ast.Attribute(value=ast.Name(id=other), attr=attr)
+            ):
+                if name == other and attr in _AS_LARGE:
+                    return
+        self._bound.update(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
         if isinstance(target, ast.Name):
-            self._assigned[target.id] = (value, None)
+            self.assigned[target.id] = (value, None)
         elif isinstance(target, ast.Tuple):
+            match value:
+                case (
+                    ast.Attribute(value=ast.Name(id=whole), attr="shape")
+                    | ast.Call(func=ast.Attribute(value=ast.Name(id=whole), attr="size"), args=[])
+                ) if not any(isinstance(one, ast.Starred) for one in target.elts):
+                    self.ranks[whole] = len(target.elts)
             for place, one in enumerate(target.elts):
                 if isinstance(one, ast.Name):
-                    self._assigned[one.id] = (value, place)
+                    self.assigned[one.id] = (value, place)
 
     # Values
 
@@ -177,6 +137,37 @@ class Host:
             return self._given(node)
         except RecursionError:
             return Given()
+
+    def argument(self, node: ast.expr) -> Given:
+        """With what a launch needs to be made again, and no more than the code says."""
+        found, sure = self.surely(lambda: self.given(node))
+        if found.kind == "tensor":
+            many, known = self.surely(lambda: made.elements(self, node))
+            return replace(found, elements=many if known else None, sure=sure)
+        if found.kind == "flag":
+            asked, sure = self.surely(lambda: test(self, node))
+            return replace(found, test=asked, sure=sure)
+        computed = not found.is_known and isinstance(node, ast.Name) and node.id in self.assigned
+        return replace(found, sure=sure and not computed)
+
+    def surely(self, follow: Callable[[], Found]) -> tuple[Found, bool]:
+        """What is found, and whether each name on the way is bound once."""
+        self.touched.clear()
+        found = follow()
+        asked: Any = found.expression if isinstance(found, Given) else found
+        text = " ".join(single(("", *asked) if isinstance(asked, tuple) else asked or ""))
+        names = self.touched | set(_NAME.findall(text))
+        return found, _GUESSED not in names and not any(self._is_rebound(one) for one in names)
+
+    def _is_rebound(self, name: str) -> bool:
+        many = self._bound[name]
+        if name in self._annotations and not self._is_optional(name):
+            many += bool(many)
+        return many > 1
+
+    def _is_optional(self, name: str) -> bool:
+        default = self._defaults.get(name)
+        return isinstance(default, ast.Constant) and default.value is None
 
     def _given(self, node: ast.expr) -> Given:
         text = ast.unparse(node)
@@ -195,7 +186,7 @@ class Host:
                     return self._given(node.value)
                 return Given("unknown", text)
             case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=place):
-                sides = self._sides(owner)
+                sides = made.sides(self, owner)
                 if sides and isinstance(index := _integer(place), int) and index < len(sides):
                     return self._given(sides[index])
                 return Given("number", text)
@@ -216,6 +207,7 @@ class Host:
             case ast.IfExp(test=ast.Compare(ops=[ast.Is()])):
                 return self._given(node.orelse)
             case ast.IfExp():
+                self.touched.add(_GUESSED)
                 chosen = self._given(node.body)
                 return (
                     chosen
@@ -225,13 +217,14 @@ class Host:
         return Given("unknown", text)
 
     def _name(self, name: str) -> Given:
-        if name in self._following:
+        if name in self.following:
             return Given("unknown", name)
-        if name in self._assigned:
-            self._following.add(name)
-            value, place = self._assigned[name]
+        if name in self.assigned:
+            self.following.add(name)
+            self.touched.add(name)
+            value, place = self.assigned[name]
             found = self._part(value, place) if place is not None else self._given(value)
-            self._following.discard(name)
+            self.following.discard(name)
             if found.is_known or name not in self._annotations:
                 return found if found.is_known else Given("unknown", name)
         if name in self._annotations:
@@ -267,7 +260,9 @@ class Host:
     def _call(self, node: ast.Call, text: str) -> Given:
         name = ast.unparse(node.func).rpartition(".")[2]
         if name == "stride" and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
-            return self._stride(node.func.value, _integer(node.args[0])) or Given("number", text)
+            return made.stride(self, node.func.value, _integer(node.args[0])) or Given(
+                "number", text
+            )
         if name == "size" and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
             owner = ast.Attribute(node.func.value, "shape", ast.Load())
             return self._given(ast.Subscript(owner, node.args[0], ast.Load()))
@@ -289,41 +284,11 @@ class Host:
             return Given("tensor", inner.expression, dtype=self._dtype(node) or inner.dtype)
         if name == "int" and node.args:
             return self._given(node.args[0])
-        if name in _OPERATIONS and not node.keywords:
-            parts = [self._number(argument) for argument in node.args]
+        if name in OPERATIONS and not node.keywords:
+            parts = [self.number(argument) for argument in node.args]
             if None not in parts and (name not in ("min", "max") or len(parts) > 1):
-                return self._folded(name, *parts)
+                return self.folded(name, *parts)
         return Given("unknown", text)
-
-    def _sides(self, node: ast.expr) -> list[ast.expr]:
-        """The shape of a tensor that this function makes."""
-        if not isinstance(node, ast.Name) or node.id not in self._assigned:
-            return []
-        made, place = self._assigned[node.id]
-        if place is not None or not isinstance(made, ast.Call):
-            return []
-        if ast.unparse(made.func).rpartition(".")[2] not in ("empty", "zeros", "ones", "full"):
-            return []
-        if made.args and isinstance(made.args[0], (ast.Tuple, ast.List)):
-            return made.args[0].elts
-        sizes = [one.value for one in made.keywords if one.arg == "size"]
-        if sizes and isinstance(sizes[0], (ast.Tuple, ast.List)):
-            return sizes[0].elts
-        return list(made.args)
-
-    def _stride(self, node: ast.expr, place: int | None) -> Given | None:
-        sides = self._sides(node)
-        if not sides or place is None or not -len(sides) <= place < len(sides):
-            return None
-        if any(isinstance(side, ast.Starred) for side in sides):
-            return None
-        found = Given("constant", 1, 1)
-        for side in sides[place % len(sides) + 1 :]:
-            number = self._number(side)
-            if number is None:
-                return None
-            found = self._folded("*", found.expression, number)
-        return found
 
     def _dtype(self, node: ast.Call) -> str:
         named = [one.value for one in node.keywords if one.arg == "dtype"]
@@ -334,22 +299,22 @@ class Host:
         return ""
 
     def _binary(self, node: ast.BinOp) -> Given:
-        left, right = self._number(node.left), self._number(node.right)
+        left, right = self.number(node.left), self.number(node.right)
         name = _SYMBOLS.get(type(node.op))
         if name is None or left is None or right is None:
             return Given("unknown", ast.unparse(node))
-        return self._folded(name, left, right)
+        return self.folded(name, left, right)
 
-    def _folded(self, name: str, *parts: Any) -> Given:
+    def folded(self, name: str, *parts: Any) -> Given:
         if name == "*" and 1 in parts:
             rest = parts[0] if parts[1] == 1 else parts[1]
             return Given("constant" if isinstance(rest, int) else "number", rest, rest)
         if all(isinstance(part, int) for part in parts):
-            value = _OPERATIONS[name](*parts)
+            value = OPERATIONS[name](*parts)
             return Given("constant", value, value)
         return Given("number", (name, *parts))
 
-    def _number(self, node: ast.expr) -> Expression | None:
+    def number(self, node: ast.expr) -> Expression | None:
         found = self._given(node)
         if found.kind in ("tensor", "flag", "real"):
             return None
@@ -359,9 +324,12 @@ class Host:
 
     # Grids
 
+    def surely_grid(self, node: ast.expr) -> tuple[tuple[Expression, ...] | None, bool]:
+        return self.surely(lambda: self.grid(node))
+
     def grid(self, node: ast.expr) -> tuple[Expression, ...] | None:
-        if isinstance(node, ast.Name) and node.id in self._assigned:
-            node = self._assigned[node.id][0]
+        if isinstance(node, ast.Name) and node.id in self.assigned:
+            node = self.assigned[node.id][0]
         if isinstance(node, ast.Lambda):
             node = node.body
         if not isinstance(node, (ast.Tuple, ast.List)):
@@ -370,7 +338,7 @@ class Host:
         return tuple(sides)
 
     def _side(self, node: ast.expr) -> Expression:
-        found = self._number(node)
+        found = self.number(node)
         return ast.unparse(node) if found is None else found
 
 
@@ -392,22 +360,3 @@ def _returned(node: ast.FunctionDef) -> ast.expr:
         if isinstance(inner, ast.Return) and inner.value is not None:
             return inner.value
     return ast.Constant(None)
-
-
-def configured(node: ast.FunctionDef) -> dict[str, Any]:
-    """The constants of a tuner's first configuration."""
-    for decorator in node.decorator_list:
-        for inner in ast.walk(decorator):
-            if (
-                isinstance(inner, ast.Call)
-                and ast.unparse(called(inner)).endswith("Config")
-                and inner.args
-                and isinstance(inner.args[0], ast.Dict)
-            ):
-                pairs = zip(inner.args[0].keys, inner.args[0].values, strict=True)
-                return {
-                    str(key.value): value.value
-                    for key, value in pairs
-                    if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
-                }
-    return {}

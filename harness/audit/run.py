@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import paths
-from harness.audit.findings import Audited, Finding, Verdict
+from harness.audit.findings import Audited, Finding, Key, Verdict, judged
 from harness.audit.places import sources
 from harness.errors import NotReady
 from harness.kernels.kept import is_kept, kept
@@ -42,7 +42,7 @@ class Audit:
     def findings(self) -> list[Finding]:
         """The nearest to what models come to first."""
         found = {
-            (one.file, one.line, one.kernel): one
+            (one.kind, one.file, one.line, one.kernel): one
             for kernel in self.kernels
             for one in kernel.findings
         }
@@ -53,7 +53,7 @@ class Audit:
             str(verdict): sum(one.verdict is verdict for one in self.kernels) for verdict in Verdict
         }
 
-    def without(self, keys: Iterable[tuple[str, str]]) -> Audit:
+    def without(self, keys: Iterable[Key]) -> Audit:
         """Less the findings of these keys."""
         gone = set(keys)
         return replace(self, kernels=tuple(one.without(gone) for one in self.kernels))
@@ -135,13 +135,14 @@ def _with_helpers(kernels: list[Audited]) -> list[Audited]:
     named: dict[str, list[Audited]] = {}
     for one in kernels:
         named.setdefault(one.kernel, []).append(one)
-    lines = {(found.file, found.line) for one in kernels for found in one.findings}
-    return [_helper(one, named, lines) if one.helper_of else one for one in kernels]
+    found = [each for one in kernels for each in one.findings]
+    return [_helper(one, named, found) if one.helper_of else one for one in kernels]
 
 
-def _helper(one: Audited, named: dict[str, list[Audited]], lines: set[tuple[str, int]]) -> Audited:
-    if any(file == one.file and one.line <= line <= one.last for file, line in lines):
-        return replace(one, verdict=Verdict.WRAPS)
+def _helper(one: Audited, named: dict[str, list[Audited]], found: list[Finding]) -> Audited:
+    own = [each for each in found if each.file == one.file and one.line <= each.line <= one.last]
+    if own:
+        return replace(one, verdict=judged(own, ()))
     seen: set[str] = set()
     waiting = one.helper_of.split(",")
     while waiting:

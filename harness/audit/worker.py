@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import processes
-from harness.audit import arguments, confirming, limits, loading
+from harness.audit import arguments, confirming, limits, loading, past
 from harness.audit.arguments import Parameter
 from harness.audit.changed import Before
 from harness.audit.collecting import Kernel, collected
 from harness.audit.examining import Case, examined
-from harness.audit.findings import CONFIRMED, Audited, Finding, Verdict
+from harness.audit.findings import CONFIRMED, Audited, Finding, Key, Verdict, judged
 from harness.audit.host import Launch
 from harness.audit.limits import Limits
 from harness.audit.reading import attempts, read
@@ -62,7 +62,8 @@ def audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
 class Read:
     """One kernel, in all the ways that its launches have it read."""
 
-    findings: dict[tuple[str, int], Finding] = field(default_factory=dict)
+    findings: dict[Line, Finding] = field(default_factory=dict)
+    overruns: dict[Line, Finding] = field(default_factory=dict)
     reasons: set[str] = field(default_factory=set)
     cases: list[tuple[object, Case]] = field(default_factory=list)
     error: str = ""  # Triton's
@@ -114,6 +115,8 @@ def read_in(
         loaded, _ = found.cases[-1]
         for finding in confirming.confirmed(loaded, case, new):
             found.findings[finding.at] = finding
+        for finding in past.found(loaded, case, kernel.module):
+            found.overruns.setdefault(finding.at, finding)
     if not found.accesses and found.error:
         refused = "Triton does not take the arguments that are guessed"
         found.reasons.add(f"{refused}: {found.error}")
@@ -122,15 +125,15 @@ def read_in(
 
 def _audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
     found = read_in(world, kernel, known)
-    findings = sorted(found.findings.values(), key=lambda one: one.nearness)
-    seen = tuple(one for one in findings if one.is_seen)
+    findings = [*found.findings.values(), *found.overruns.values()]
+    seen = tuple(sorted((one for one in findings if one.is_seen), key=lambda one: one.nearness))
     reasons = found.reasons | {
         f"line {one.line} wraps by arithmetic ({one.condition}); "
         + one.confirmed.removeprefix("not run: ")
         for one in findings
         if not one.is_seen
     }
-    verdict = Verdict.WRAPS if seen else Verdict.UNTOLD if reasons else Verdict.SAFE
+    verdict = judged(seen, reasons)
     module = world.module(kernel.module)
     assert module is not None
     return Audited(
@@ -257,7 +260,7 @@ def _new_in(found: Audited, kernel: Kernel, known: Limits, before: Before | None
     """Less what was found in the kernel as it was before."""
     if before is None or not found.findings:
         return found
-    keys: set[tuple[str, str]] = set()
+    keys: set[Key] = set()
     for one in before.named(kernel):
         signal.setitimer(signal.ITIMER_PROF, 10 * _SECONDS)  # ended here, what is new is lost
         keys |= {finding.key for finding in _safely(before.world, one, known).findings}

@@ -13,14 +13,14 @@ def text(found: Audit) -> str:
             code(one.kernel),
             code(view.place(one)),
             code(one.text),
-            escaped(one.condition),
+            escaped(f"{one.kind} {one.condition}"),
             escaped(one.confirmed),
         ]
         for one in found.findings
     ]
     parts = [f"## {escaped(view.sentence(found))}"]
     if rows:
-        parts.append(table(["kernel", "place", "line", "wraps", "seen"], rows, "---"))
+        parts.append(table(["kernel", "place", "line", "when", "seen"], rows, "---"))
     untold = [f"- {count}: {escaped(reason)}" for reason, count in view.reasons(found)]
     if untold:
         parts += ["### Cannot tell", "\n".join(untold)]

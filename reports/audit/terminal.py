@@ -13,20 +13,25 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MOST = 40  # findings; --all and the page have them all
-_STYLES = {Verdict.SAFE: "green", Verdict.WRAPS: "bold red", Verdict.UNTOLD: "yellow"}
+_STYLES = {
+    Verdict.SAFE: "green",
+    Verdict.WRAPS: "bold red",
+    Verdict.OVERRUNS: "bold red",
+    Verdict.UNTOLD: "yellow",
+}
 
 
 def show(found: Audit, console: Console, everything: bool) -> None:
     findings = found.findings if everything else found.findings[:MOST]
     if findings:
-        shown = table("#", "kernel, line", "wraps", "model", "seen")
+        shown = table("#", "kernel, line", "when", "model", "seen")
         if any(one.since for one in findings):
             shown.add_column("since")
         for number, one in enumerate(findings, 1):
             cells = [
                 plain(str(number), "dim"),
                 plain(f"{one.kernel}\n{view.place(one)}\n{one.text}"),
-                plain(f"{one.condition}\n{one.arithmetic}"),
+                plain(f"{one.kind} {one.condition}\n{one.arithmetic}"),
                 plain("\n".join(filter(None, (one.model or "the limits", one.setting)))),
                 plain(one.confirmed, "green" if one.confirmed == "confirmed" else "yellow"),
             ]

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from harness.audit.findings import Finding
+from harness.audit.findings import Finding, Kind
 from reports.audit import view
 from reports.shared import markdown
+
+_WORDS = {
+    Kind.WRAPS: (
+        "an address is computed in {} and wraps",
+        "to an address gigabytes before the tensor: an illegal memory access, or other data, "
+        "without a word",
+    ),
+    Kind.OVERRUNS: (
+        "an access goes past `{}`",
+        "to whatever lies beside the tensor, mostly without a word",
+    ),
+}
 
 
 def text(one: Finding, release: str) -> str:
@@ -12,13 +24,13 @@ def text(one: Finding, release: str) -> str:
         f"{'>' if here else ' '} {number:5} {line}" for number, line, here in view.around(one, 5, 2)
     )
     reached = [f"- {words}" for words in view.reached(one)]
+    title, shows = _WORDS[one.kind]
     parts = [
-        f"# `{one.kernel}`: an address is computed in {one.element} and wraps",
+        f"# `{one.kernel}`: {title.format(one.element)}",
         f"SGLang {release}, `{view.place(one)}`:",
         markdown.block(code),
         f"**Smallest input.** {one.condition}. {one.arithmetic}.",
-        f"**How it shows.** The `{one.access}` at line {one.access_line} goes to an address "
-        "gigabytes before the tensor: an illegal memory access, or other data, without a word.",
+        f"**How it shows.** The `{one.access}` at line {one.access_line} goes {shows}.",
         f"**How sure.** {_sure(one)}",
         f"**What would mend it.** {view.mend(one)}.",
     ]

@@ -8,7 +8,7 @@ import linecache
 import zipfile
 from pathlib import Path
 
-from harness.audit.findings import Finding, Verdict
+from harness.audit.findings import Finding, Kind, Verdict
 from harness.audit.run import Audit
 
 
@@ -29,8 +29,10 @@ def place(finding: Finding) -> str:
 def reached(finding: Finding) -> list[str]:
     """Which models come there, and what of a server has to let them."""
     by = f" ({finding.setting})" if finding.setting else ""
+    wraps = finding.kind is Kind.WRAPS
+    when = "from {} = {:,} on" if wraps else "at {} = {:,}" if finding.quantity else "at any load"
     return [
-        f"{one.model}: from {finding.quantity} = {one.threshold:,} on{by}"
+        f"{one.model}: {when.format(finding.quantity, one.threshold)}{by}"
         for one in finding.reaches
         if one.threshold
     ]
@@ -73,6 +75,8 @@ def around(finding: Finding, before: int = 8, after: int = 4) -> list[tuple[int,
 
 def mend(finding: Finding) -> str:
     """What would do: the first factor that a program or a load gives, made 64 bits wide."""
+    if finding.kind is Kind.OVERRUNS:
+        return f"a mask that ends where `{finding.element}` ends, or a larger `{finding.element}`"
     try:
         tree = ast.parse(finding.text.rstrip(",").lstrip("+ "))
     except SyntaxError:

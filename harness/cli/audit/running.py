@@ -9,6 +9,7 @@ from typing import Any
 
 from harness import paths
 from harness.audit import exceptions
+from harness.audit.findings import Key
 from harness.audit.run import Audit, audit
 from harness.cli import options, pages
 from harness.cli.kinds import report
@@ -108,7 +109,7 @@ def _since(audits: list[Audit]) -> Audit:
     newest = audits[-1]
     has = [{finding.key for finding in one.findings} for one in audits]
 
-    def since(key: tuple[str, str]) -> str:
+    def since(key: Key) -> str:
         first = len(audits) - 1
         while first and key in has[first - 1]:
             first -= 1
