@@ -1,7 +1,7 @@
 """How much the audit reports: `narrow_int64` applied anywhere in the kernels of a release.
 
     unfix audit --release R --record AUDIT
-    python bench/narrowing.py AUDIT [--release R] [--faults N] [-j N] [--record FILE]
+    python bench/narrowing.py AUDIT [--sizes] [--release R] [--faults N] [-j N] [--record FILE]
 
 Faults are drawn by a seed from all that the operator makes in `@triton.jit` functions; of a helper
 the first two kernels that call it are read. What the audit of the release as it is says stands in
@@ -12,11 +12,17 @@ and an integer wraps in a line that the audit of the release as it is has no wor
 not in the release as it is. A fault that is reported by a finding that was confirmed matters, too.
 Misses are those that matter and are not reported; each is listed, with what the audit says of the
 kernel. What wraps so without the fault, too, is counted apart: `unreported`.
+
+`--sizes`: the operators that make a tensor smaller, a mask wider or a bound one off, in kernels and
+in functions that launch one. Such a fault matters if launches with tensors of their true size, at
+other loads and shapes than the audit's and without its arithmetic or its rules, go past one of
+them, and do not in the release as it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import collections
 import gc
 import gzip
@@ -27,11 +33,13 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 SECONDS = 15  # of the processor, for one fault
+SIZES = ("shrink_buffer", "drop_size_factor", "round_down", "widen_mask", "off_by_one")
+LOADS = (1, 5, 65, 250)  # what grows, in launches of true size
 LAUNCHES = 15  # at the limits, of one way to read a kernel
 
 
@@ -44,29 +52,38 @@ class Fault:
     end: int
     after: str
     words: str
+    operator: str = "narrow_int64"
 
 
-def drawn(place: Path, many: int) -> list[Fault]:
+def drawn(place: Path, many: int, sizes: bool) -> list[Fault]:
     from harness.audit.places import sources
+    from harness.mutate import operators
     from harness.mutate.code import ModuleCode
-    from harness.mutate.operators import narrow_int64
     from harness.syntax.scopes import ModuleSource
+
+    chosen = [operators.all()[name] for name in (SIZES if sizes else ("narrow_int64",))]
 
     made = []
     for path, content in sources(place):
         text = content.decode()
-        if "jit" not in text or "int64" not in text:
+        if "triton" not in text or not (sizes or "int64" in text):
             continue
         module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for function in ModuleCode(ModuleSource(module, path, text)).functions:
-            if not function.kernel:
+            if not function.kernel and not (sizes and _launches(function.node)):
                 continue
-            for change in narrow_int64.find(function):
-                line = text.count("\n", 0, change.start) + 1
-                made.append(Fault(module, function.qualname, line, change.start, change.end,
-                                  change.after, change.words))  # fmt: skip
+            for operator in chosen:
+                for change in operator.find(function):
+                    line = text.count("\n", 0, change.start) + 1
+                    made.append(Fault(module, function.qualname, line, change.start, change.end,
+                                      change.after, change.words, operator.name))  # fmt: skip
     print(f"{len(made)} faults can be made", file=sys.stderr)
     return random.Random(0).sample(made, min(many, len(made)))
+
+
+def _launches(node: ast.AST) -> bool:
+    calls = (one for one in ast.walk(node) if isinstance(one, ast.Call))
+    return any(isinstance(one.func, ast.Subscript) for one in calls)
 
 
 # The rest runs where Triton is.
@@ -129,8 +146,9 @@ def _alone(
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
+        judge = _judged if fault.operator == "narrow_int64" else _sized
         try:
-            said = _judged(place, world, kernels, fault, recorded, known)
+            said = judge(place, world, kernels, fault, recorded, known)
         except Exception as error:
             said = {"why": f"{type(error).__name__}: {error}"[:200]}
         os.write(write, json.dumps(said).encode())
@@ -143,6 +161,7 @@ def _alone(
     base = {
         "module": fault.module,
         "kernel": fault.kernel,
+        "operator": fault.operator,
         "line": fault.line,
         "fault": fault.words,
     }
@@ -181,6 +200,86 @@ def _judged(
         verdict = "harmless"
     why = "" if verdict == "reported" else "; ".join(sorted(reasons)[:3])
     return {"verdict": verdict, "matters": matters, "unreported": unreported, "why": why}
+
+
+def _sized(
+    place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
+) -> dict[str, Any]:
+    from harness.audit import loading, past
+    from harness.audit.worker import Read, cases
+
+    text = world.module(fault.module).text
+    changed = loading.World(
+        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
+    )
+    reported: set[Any] = set()
+    matters: set[Any] = set()
+    reasons: set[str] = set()
+    for where, sign in ((changed, 1), (world, -1)):
+        for kernel in _launching(where, kernels, fault):
+            read = Read()
+            for case in cases(where, kernel, known, read):
+                loaded = read.cases[-1][0]
+                found = {(kernel.name, one.text, one.element)
+                         for one in past.found(loaded, case, kernel.module)}  # fmt: skip
+                seen, why = _goes_past(loaded, case)
+                reasons |= why if sign > 0 else set()
+                reported = reported | found if sign > 0 else reported - found
+                matters = matters | seen if sign > 0 else matters - seen
+            if read.error and not read.cases:
+                reasons.add(f"Triton does not take it: {read.error}")
+    verdict = "reported" if reported else "missed" if matters else "cannot tell"
+    if not reported and not matters and not reasons:
+        verdict = "harmless"
+    why = "" if verdict == "reported" else "; ".join(sorted(reasons)[:3])
+    # Whatever is reported was seen in a run as well.
+    return {"verdict": verdict, "matters": bool(reported or matters), "why": why}
+
+
+def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
+    """The kernels of a fault with their launches as they are in this world."""
+    from dataclasses import replace
+
+    from harness.audit.launches import launches
+
+    named = {one.name: one for one in kernels}
+    module = world.module(fault.module)
+    here = list(launches(module, named.keys()))
+    name = fault.kernel.rpartition(".")[2]
+    own = [replace(named[kernel], launches=[one]) for kernel, one in here if one.function == name]
+    if own:
+        return own[:2]
+    found = _launched(kernels, fault)
+    changed = {one.name for one in found} & {kernel for kernel, _ in here}
+    return [
+        replace(one, launches=[each for kernel, each in here if kernel == one.name])
+        if one.name in changed else one
+        for one in found
+    ]  # fmt: skip
+
+
+def _goes_past(kernel: Any, case: Any) -> tuple[set[Any], set[str]]:
+    """Launches of true size, all tensors at once: which lines go past one, or why none is run."""
+    from harness.audit.overruns import Sized
+    from harness.audit.past import launched
+    from harness.checking import OutOfBounds
+
+    sized = Sized(case)
+    if sized.unsettled:
+        return set(), {sized.unsettled}
+    models = {one.name: one.values for one in case.limits.models}
+    shapes = [{}, models["gpt-oss-120b"], models["DeepSeek-V3"]]
+    quantities = [one for one in case.limits.quantities.values() if one.size]
+    found: set[Any] = set()
+    for shape in shapes:
+        for load in LOADS:
+            loads = {one.name: load for one in quantities}
+            for content in (0, 1):
+                at = sized.launched({**shape, **loads})
+                error = launched(kernel, sized, at, content, sized.sizes.keys(), None)
+                if isinstance(error, OutOfBounds) and error.place is not None:
+                    found.add(error.place.text)
+    return found, set()
 
 
 def _launched(kernels: Any, fault: Fault) -> list[Any]:
@@ -229,6 +328,7 @@ def _recorded(arguments: argparse.Namespace) -> Thresholds:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("audit", type=Path, help="a record of `unfix audit` of the release")
+    parser.add_argument("--sizes", action="store_true", help="faults of sizes and bounds")
     parser.add_argument("--release", default="")
     parser.add_argument("--faults", type=int, default=320)
     parser.add_argument("-j", "--jobs", type=int, default=1)
@@ -251,8 +351,8 @@ def main() -> None:
     assert isinstance(tree, FolderTree)
     start = time.monotonic()
     made = arguments.made or Path(os.environ.get("TMPDIR", "/tmp")) / f"faults-{os.getpid()}.json"
-    made.write_text(json.dumps([{slot: getattr(one, slot) for slot in Fault.__slots__}
-                                for one in drawn(tree.folder, arguments.faults)]))  # fmt: skip
+    faults = drawn(tree.folder, arguments.faults, arguments.sizes)
+    made.write_text(json.dumps([asdict(one) for one in faults]))
     if arguments.made:
         return
     command = [BASE.python, __file__, arguments.audit, "--made", made]

@@ -12,7 +12,7 @@ import linecache
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ _SECONDS = 4  # of the processor, for one suspect: its kernel compiled, and a fe
 _MOST = 8  # suspects of one way to read a kernel
 _WHOLE = 64  # programs of a grid that all run
 _CONTENTS = (0, 1)  # what tensors of numbers hold
+PASSES = "passes"
 _INDEX = re.compile(r"its index (-?\d+)")
 
 
@@ -95,51 +96,70 @@ class Launching:
         self._kernel, self._sized, self._suspect = kernel, sized, suspect
         self._lines = sized.lines_of(suspect.access)
 
-    def outcome(self, at: Mapping[str, int]) -> int | None:
-        """The index at which the access leaves its tensor, in a program that runs."""
-        grid = self._sized.grid(at)
-        if 0 in grid:
-            return None  # nothing is launched
+    def outcome(self, at: Mapping[str, int]) -> int | str:
+        """The index at which the access leaves its tensor in a program that runs, or what else."""
+        said: int | str = PASSES
         for content in _CONTENTS[: 1 if self._sized.loads(self._suspect.access) else None]:
-            index = self._index(at, grid, content)
-            if index is not None:
-                return index
-        return None
+            one = self._index(at, content)
+            if isinstance(one, int):
+                return one
+            said = one if said == PASSES else said
+        return said
 
-    def _index(self, at: Mapping[str, int], grid: tuple[int, ...], content: int) -> int | None:
+    def _index(self, at: Mapping[str, int], content: int) -> int | str:
         file, line = place_of(self._suspect.access)
-        try:
-            with Watching(self._lines, False) as session:
-                session.run_these(self._kernel.fn.__name__, _chosen(grid))
-                self._kernel[grid](**dict(self._arguments(at, content)))
-        except OutOfBounds as error:
-            place, found = error.place, _INDEX.search(error.headline)
-            here = place is not None and file.endswith(place.file) and place.line == line
-            return int(found[1]) if here and found else None
-        except Exception:  # of another line, or nothing that can be launched: it shows nothing
-            return None
-        return None
+        exact = {self._suspect.name}
+        error = launched(self._kernel, self._sized, at, content, exact, self._lines)
+        if error is None:
+            return PASSES
+        if isinstance(error, OutOfBounds) and error.place is not None:
+            found = _INDEX.search(error.headline)
+            if found and file.endswith(error.place.file) and error.place.line == line:
+                return int(found[1])
+        return str(error)
 
-    def _arguments(self, at: Mapping[str, int], content: int) -> Iterator[tuple[str, Any]]:
-        for one in self._sized.case.given:
-            if one.kind == "constexpr":
-                yield one.name, one.value
-            elif one.is_pointer:
-                kind = TYPES[one.kind[1:]]
-                if one.name == self._suspect.name:
-                    yield one.name, virtual((self._sized.size(one.name, at),), kind)
-                else:
-                    filled = content and not kind.is_floating_point
-                    yield (
-                        one.name,
-                        repeated(one.name, 1, 1, kind) if filled else room(one.name, kind),
-                    )
-            elif one.kind == "i1":
-                yield one.name, one.value is not False
-            elif one.kind[0] in "iu":
-                yield one.name, self._sized.number(one.expression, at)
+
+def launched(
+    kernel: Any,
+    sized: Sized,
+    at: Mapping[str, int],
+    content: int,
+    exact: Collection[str],
+    lines: Collection[tuple[str, int]] | None,
+) -> Exception | None:
+    """What stops a launch in which these tensors have their size; `lines`: what leads there."""
+    grid = sized.grid(at)
+    if 0 in grid:
+        return None  # nothing is launched
+    try:
+        with Watching(lines or (), lines is None) as session:
+            session.run_these(kernel.fn.__name__, _chosen(grid))
+            kernel[grid](**dict(_arguments(sized, at, content, exact)))
+    except Exception as error:
+        return error
+    return None
+
+
+def _arguments(
+    sized: Sized, at: Mapping[str, int], content: int, exact: Collection[str]
+) -> Iterator[tuple[str, Any]]:
+    for one in sized.case.given:
+        if one.kind == "constexpr":
+            yield one.name, one.value
+        elif one.is_pointer:
+            kind = TYPES[one.kind[1:]]
+            if one.name in exact:
+                yield one.name, virtual((sized.size(one.name, at),), kind)
+            elif content and not kind.is_floating_point:
+                yield one.name, repeated(one.name, content, content, kind)
             else:
-                yield one.name, 1.0
+                yield one.name, room(one.name, kind)
+        elif one.kind == "i1":
+            yield one.name, one.value is not False
+        elif one.kind[0] in "iu":
+            yield one.name, sized.number(one.expression, at)
+        else:
+            yield one.name, 1.0
 
 
 def _chosen(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -153,21 +173,26 @@ def least(kernel: Any, sized: Sized, suspect: Suspect) -> tuple[int, int]:
     """The least load that is seen to go past, and to which index; nothing where none is."""
 
     def goes(load: int) -> bool:
-        return launching.outcome(sized.again(suspect, load)) is not None
+        return isinstance(launching.outcome(sized.again(suspect, load)), int)
 
     launching = Launching(kernel, sized, suspect)
-    if launching.outcome(suspect.at) is None or not _whatever_else(kernel, sized, suspect):
+    index = launching.outcome(suspect.at)
+    if not isinstance(index, int) or not _whatever_else(kernel, sized, suspect):
         return 0, 0
+    if not suspect.quantity:  # nothing grows: at this shape it goes past in any launch
+        return 1, index
     low, high = 0, suspect.load
-    if not suspect.quantity:
-        low = high - 1
     for load in LOADS:
         if low < load < high and not goes(load):
             low = load
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if goes(middle) else (middle, high)
-    return high, launching.outcome(sized.again(suspect, high)) or 0
+    index = launching.outcome(sized.again(suspect, high))
+    below = launching.outcome(sized.again(suspect, low))
+    # With nothing at all it may go past as well: no launch that is one is smaller.
+    least = below == PASSES or (low == 0 and isinstance(below, int))
+    return (high, index) if isinstance(index, int) and least else (0, 0)
 
 
 def _whatever_else(kernel: Any, sized: Sized, suspect: Suspect) -> bool:
@@ -185,7 +210,7 @@ def _whatever_else(kernel: Any, sized: Sized, suspect: Suspect) -> bool:
             return False
         except Exception:  # no products of so few: Triton refuses them
             continue
-        return Launching(kernel, other, replace(suspect, access=found)).outcome(at) is not None
+        return isinstance(Launching(kernel, other, replace(suspect, access=found)).outcome(at), int)
     return False
 
 

@@ -32,7 +32,7 @@ def row_in_32_bits(x_ptr, out_ptr, stride, BLOCK: tl.constexpr):
 @triton.jit
 def masked_away(x_ptr, rows, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + row * stride, 1, mask=row < 1000)
+    tl.store(x_ptr + row * stride, 1, mask=(row < rows) & (row < 1000))
 
 
 @triton.jit
@@ -194,15 +194,15 @@ def launch(
     carried[(1,)](out, tokens, out.stride(0))
     through_a_helper[(tokens,)](out, out.stride(0))
     of_what_it_loads[(tokens,)](out, zebras, out.stride(0))
-    nearer_behind_farther[(tokens,)](out, out.stride(0))
+    nearer_behind_farther[(tokens,)](out[:], out.stride(0))
     two_lines[(tokens,)](out, out.stride(0))
     with_assembly[(tokens,)](out, out.stride(0))
     insists[(tokens,)](out, zebras, out.stride(0), mode, x.shape[2], x.shape[1])
     in_a_later_turn[(tokens,)](out, out.stride(0), x.shape[1])
     turns_that_are_a_stride[(tokens,)](out, x.shape[1])
     by_its_word[(tokens,)](out, out.stride(0), mode)
-    beyond_any_memory[(tokens,)](out, out.stride(0))
-    beside_a_long_loop[(tokens,)](x, out, out.stride(0), max_seq_len)
+    beyond_any_memory[(tokens,)](out[:], out.stride(0))
+    beside_a_long_loop[(tokens,)](x, out[:], out.stride(0), max_seq_len)
     ends_at_a_count[(tokens,)](out, zebras, out.stride(0))
     where_flagged[(tokens,)](out, zebras, out.stride(0))
     of_its_own_kinds[(tokens,)](out, zebras, zebras, out.stride(0))
