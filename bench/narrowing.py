@@ -38,7 +38,8 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 15  # of the processor, for one fault
-SIZES = ("shrink_buffer", "drop_size_factor", "round_down", "widen_mask", "off_by_one")
+NARROW = "narrow-int64"
+SIZES = ("shrink-buffer", "drop-size-factor", "round-down", "widen-mask", "off-by-one")
 LOADS = (1, 5, 65, 250)  # what grows, in launches of true size
 LAUNCHES = 15  # at the limits, of one way to read a kernel
 
@@ -52,7 +53,7 @@ class Fault:
     end: int
     after: str
     words: str
-    operator: str = "narrow_int64"
+    operator: str = NARROW
 
 
 def drawn(place: Path, many: int, sizes: bool) -> list[Fault]:
@@ -61,7 +62,7 @@ def drawn(place: Path, many: int, sizes: bool) -> list[Fault]:
     from harness.mutate.code import ModuleCode
     from harness.syntax.scopes import ModuleSource
 
-    chosen = [operators.all()[name] for name in (SIZES if sizes else ("narrow_int64",))]
+    chosen = [operators.all()[name] for name in (SIZES if sizes else (NARROW,))]
 
     made = []
     for path, content in sources(place):
@@ -146,7 +147,7 @@ def _alone(
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
-        judge = _judged if fault.operator == "narrow_int64" else _sized
+        judge = _judged if fault.operator == NARROW else _sized
         try:
             said = judge(place, world, kernels, fault, recorded, known)
         except Exception as error:

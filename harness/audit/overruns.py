@@ -62,6 +62,11 @@ class Sized:
             if isinstance(one.expression, str) and not one.is_pointer:
                 self._names.setdefault(one.expression, one.name)
         self.fixed = dict(fixed or {})  # words that constants are made of
+        tests = self.launch.demands if self.launch is not None else ()
+        self._equal = [pair for test in tests for pair in self._equalities(test)]
+        for word, number in self._equal:
+            if isinstance(number, int):
+                self.fixed.setdefault(word, number)
         self.unsettled = self._unsettled()
         asked = set(self._asked())
         self.sizes = {
@@ -124,6 +129,18 @@ class Sized:
         for one in self.case.constants.values():
             yield from self._tested(one.given.test or ())
 
+    def _equalities(self, test: Expression) -> Iterator[tuple[str, Expression]]:
+        """Words that a test asks to be one number: `x.shape[1] == 128`."""
+        if isinstance(test, tuple) and test[:1] == ("and",):
+            for part in test[1:]:
+                yield from self._equalities(part)
+        elif isinstance(test, tuple) and test[:1] == ("==",):
+            for word, number in (test[1:], test[:0:-1]):
+                own = tuple(self._of(word)) if isinstance(word, str) else ()
+                if len(own) == 1 and self._constant(word) is None:
+                    yield own[0], number
+                    return
+
     def _tested(self, test: Expression) -> Iterator[str]:
         """What has to be known for a test to be held against a launch."""
         if isinstance(test, tuple) and test and test[0] in (*_JOINED, *COMPARISONS):
@@ -180,7 +197,13 @@ class Sized:
             name = self._quantity(word) or ""
             usual = self._usual(word, *filter(None, [self._names.get(word)]))
             at[word] = load if quantity and name == quantity else shape.get(name, usual)
-        return at | self.fixed
+        return self._equalized(at | self.fixed)
+
+    def _equalized(self, at: dict[str, int]) -> dict[str, int]:
+        for word, number in self._equal:
+            if word not in self.fixed:
+                at[word] = self.number(number, at)
+        return at
 
     def number(self, expression: Expression, at: At) -> int:
         def value_of(word: str) -> int:
@@ -220,8 +243,15 @@ class Sized:
         return True
 
     def own(self, name: str) -> set[str]:
-        """The words that say how large a tensor is."""
-        return set(self._of(self.sizes[name]))
+        """The words that say how large a tensor is, and those that the function asks to be so."""
+        found = set(self._of(self.sizes[name]))
+        for word, number in self._equal:
+            said = set(self._of(number))
+            if said <= found:
+                found.add(word)
+            elif word in found:
+                found |= said if isinstance(number, str) else set()
+        return found
 
     def foreign(self, at: At, name: str, least: int = 1) -> dict[str, int]:
         """The same launch, and all that the tensor's size does not speak of is as little as can be.
@@ -242,7 +272,7 @@ class Sized:
 
     def again(self, suspect: Suspect, load: int) -> dict[str, int]:
         """The same launch at another load."""
-        return {**suspect.at, **dict.fromkeys(self.growing(suspect), load)}
+        return self._equalized({**suspect.at, **dict.fromkeys(self.growing(suspect), load)})
 
     def growing(self, suspect: Suspect) -> list[str]:
         """The words that grow with the load."""
@@ -333,7 +363,7 @@ def suspects(sized: Sized) -> Iterator[Suspect]:
     limits = sized.case.limits
     named = {name for word in sized.words if (name := sized._quantity(word))}
     growing = sorted(name for name in named if limits.quantities[name].size)
-    seen: set[Operation] = set()
+    seen: set[tuple[str, tuple[str, int]]] = set()  # tensors and lines
     tried: list[dict[str, int]] = []
     for shape in ({}, *(one.values for one in limits.models)):
         for load in LOADS:
@@ -343,6 +373,7 @@ def suspects(sized: Sized) -> Iterator[Suspect]:
                     continue
                 tried.append(at)
                 for access, name in sized.past(at, 0):
-                    if access not in seen and sized.may_happen(at, name):
-                        seen.add(access)
+                    key = name, place_of(access)
+                    if key not in seen and sized.may_happen(at, name):
+                        seen.add(key)
                         yield Suspect(access, name, quantity, load, at)

@@ -110,6 +110,13 @@ def test_what_the_host_does_not_say_is_no_finding(body: str, tmp_path: Path) -> 
     assert findings(tmp_path, body) == []
 
 
+def test_what_the_function_asks_to_be_equal_is_one_word(tmp_path: Path) -> None:
+    body = "assert other == rows and 48 == rows\nout = torch.empty(rows)\n"
+    assert findings(tmp_path, body + FLAT.format(many="other")) == []
+    [found] = findings(tmp_path, body + FLAT.format(many="other + 1"))
+    assert found.condition == "at other = 48, rows = 48"
+
+
 def test_the_shape_of_a_callers_tensor_is_its_size(tmp_path: Path) -> None:
     body = "rows, columns = out.shape\n" + FLAT.format(many="rows * columns{}")
     body = body.replace("cdiv(rows, 64)", "cdiv(rows * columns, 64) + 1")
