@@ -191,6 +191,9 @@ def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int
         here = [one for one in suspects if _place(one.operation) == place]
         if place in certain:
             found = _smallest(case, module, place)
+            if found is not None and (sides := _of_nobody(case, found[0])):
+                reasons.add(f"wraps with sides that no model is known to have: {sides}")
+                continue
             if found is not None:
                 findings.append(found)
                 continue
@@ -199,6 +202,15 @@ def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int
         why = sorted({reason for one in here for reason in one.range.why})
         reasons |= set(why[:2]) or {"ranges that are too coarse"}
     return findings, reasons
+
+
+def _of_nobody(case: Case, found: Finding) -> str:
+    """Sides of tensors that no name says anything of, grown beyond every model's shape."""
+    if not found.model and ".shape[" in found.shape:
+        return found.shape
+    grown = f"{found.grows} = {found.value:,}"
+    side = ".shape[" in found.grows and not case.limits.quantities[found.quantity].size
+    return grown if side else ""
 
 
 def _smallest(case: Case, module: str, place: Place) -> tuple[Finding, dict[str, int]] | None:

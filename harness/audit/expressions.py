@@ -32,6 +32,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 UNKNOWN = "unknown"  # a test that nothing is known of but the words that it asks for
 _ROWS = re.compile(r"(\w+)\.shape\[0\] \* \1\.shape\[1\]$")
+_ROW = re.compile(r"(\w+)\.shape\[-?[1-9]\]( \* \1\.shape\[-?[1-9]\])+$")
 
 
 def evaluated(expression: Expression, value_of: Callable[[str], int]) -> int:
@@ -64,8 +65,9 @@ def holds(test: Expression, value_of: Callable[[str], int]) -> bool | None:
 
 @cache
 def _are_rows(expression: tuple[Any, ...]) -> bool:
-    """The first sides of one tensor, multiplied: how many rows it has."""
-    return _ROWS.match(words(expression)) is not None
+    """Sides of one tensor, multiplied: how many rows it has, or how long they are."""
+    text = words(expression)
+    return _ROWS.match(text) is not None or _ROW.match(text) is not None
 
 
 def symbols(expression: Expression) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-_SIDE = re.compile(r"\.shape\[-?[1-9]\]$")
+_SIDE = re.compile(r"[\w.]+\.shape\[-?[1-9]\]$")  # alone
 OWN = Path(__file__).with_name("limits.yaml")
 
 
@@ -52,7 +52,7 @@ class Limits:
         return self._known[key]  # type: ignore[no-any-return]
 
     def _quantity(self, *words: str) -> Quantity | None:
-        for word in sorted(words, key=lambda one: _SIDE.search(one) is not None):
+        for word in sorted(words, key=lambda one: _SIDE.match(one) is not None):
             for pattern, name in self.names:
                 if pattern.search(word):
                     return self.quantities[name]

@@ -76,6 +76,9 @@ class Module(ModuleType):
         lines = self.text.splitlines(keepends=True)
         linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         self.names = Names(self, world)
+        # What others import: to Triton, a module is what is of that very type.
+        self.face = ModuleType(name)
+        self.face.__dict__["__getattr__"] = self.__getattr__
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -172,11 +175,13 @@ class World:
                 yield path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), text
 
     def package(self, name: str, froms: Any) -> Any:
-        found: Any = self.module(name) or StandIn(name)
+        own = self.module(name)
+        found: Any = StandIn(name) if own is None else own.face
         holder = ModuleType(name)
         for wanted in froms:
             inner = self.module(f"{name}.{wanted}")
-            setattr(holder, wanted, inner if inner is not None else getattr(found, wanted, None))
+            value = getattr(found, wanted, None) if inner is None else inner.face
+            setattr(holder, wanted, value)
         return holder if froms else found
 
     def kernel(self, module: str, name: str) -> JITFunction[Any]:
@@ -233,7 +238,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
     for node in ast.iter_child_nodes(statement):
         if isinstance(node, ast.stmt):
             yield from _bound(node)
-        elif isinstance(node, ast.ExceptHandler):
+        elif isinstance(node, (ast.ExceptHandler, ast.match_case)):
             for inner in node.body:
                 yield from _bound(inner)
         elif isinstance(node, ast.alias):

@@ -90,8 +90,10 @@ class Uses(ast.NodeVisitor):
             if name.startswith("atomic_"):
                 self.counted.add(self._base(node.args[0]) or "")
         elif name == "static_range":
-            # Where it begins, and by how much it goes on, is no number of turns.
-            self.turns.update(name for one in node.args[:2][-1:] for name in _counted_by(one))
+            # Where it begins, and by how much it goes on, is no number of turns; by a step that
+            # is a parameter, nor is where it ends.
+            if not node.args[2:] or isinstance(node.args[2], ast.Constant):
+                self.turns.update(name for one in node.args[:2][-1:] for name in _counted_by(one))
         elif name == "static_assert":
             self._asserted(node.args[0])
         elif name == "to" and isinstance(node.func, ast.Attribute) and node.args:

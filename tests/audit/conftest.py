@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from sglang.nowhere import is_rare
+from sglang.srt import sizes
 
 WIDTH = 64 if is_rare() else 128
 KIND = tl.constexpr(tl.float8e4nv)
@@ -181,6 +182,36 @@ def by_its_bits(x_ptr, stride):
     tl.store(x_ptr, value.to(KIND, bitcast=True).to(tl.float32).to(tl.uint8))
 
 
+@triton.jit
+def of_one_row(x_ptr, width):
+    tl.store(x_ptr + tl.program_id(0) * width, 1)
+
+
+@triton.jit
+def of_sides_that_nobody_has(x_ptr, left, middle, right):
+    tl.store(x_ptr + tl.program_id(0) * (left * middle * right), 1)
+
+
+@triton.jit
+def in_steps(x_ptr, stride, END: tl.constexpr, STEP: tl.constexpr):
+    for turn in tl.static_range(0, END, STEP):
+        if turn > 5:
+            tl.store(x_ptr + tl.program_id(0) * stride + turn, 1)
+
+
+match triton.__name__:
+    case "triton":
+
+        @triton.jit
+        def under_match(x_ptr, stride):
+            tl.store(x_ptr + tl.program_id(0) * stride, 1)
+
+
+@triton.jit
+def by_another_module(x_ptr):
+    tl.store(x_ptr + tl.program_id(0) * sizes.WIDE, 1)
+
+
 def launch(
     x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor, mode,
     max_seq_len: int
@@ -208,8 +239,14 @@ def launch(
     of_its_own_kinds[(tokens,)](out, zebras, zebras, out.stride(0))
     behind_its_scales[(tokens,)](out, out.stride(0), layout.scale)
     by_its_bits[(tokens,)](x, out.stride(0))
+    of_one_row[(x.shape[0],)](x, x.shape[1] * x.shape[2])
+    of_sides_that_nobody_has[(8,)](x, x.shape[1], x.shape[2], x.shape[3])
+    in_steps[(tokens,)](out[:], out.stride(0), x.shape[1], x.shape[2])
+    under_match[(tokens,)](out[:], out.stride(0))
+    by_another_module[(tokens,)](x)
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
 """
+SIZES = "import triton.language as tl\n\nWIDE = tl.constexpr(4096)\n"
 
 
 @pytest.fixture(scope="session")
@@ -218,6 +255,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = folder / "sglang" / "srt"
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(KERNELS)
+    (package / "sizes.py").write_text(SIZES)
     return folder
 
 

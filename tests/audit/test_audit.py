@@ -15,6 +15,7 @@ from harness.audit.run import Audit, audit
 from harness.cli.kinds import find_reports
 from harness.cli.main import main
 from harness.registry import catalogue
+from tests.audit.conftest import SIZES
 
 ROW = 32 * 128  # of `out`, as the launching function makes it
 
@@ -131,6 +132,31 @@ def test_a_guess_that_triton_refuses_is_made_otherwise(small: Audit, name: str) 
     assert found.confirmed == "confirmed"
 
 
+def test_sides_that_are_multiplied_are_one_row(small: Audit) -> None:
+    """And no row is as long as two hidden sizes, multiplied."""
+    found = only_finding(small, "of_one_row")
+    assert found.shape == "x.shape[1] * x.shape[2] = 73,728"
+    assert found.value == 2**31 // 73728 + 2
+
+
+def test_a_shape_that_no_model_has_cannot_be_told(small: Audit) -> None:
+    found = kernel(small, "of_sides_that_nobody_has")
+    assert found.verdict is Verdict.UNTOLD
+    assert found.reasons[0].startswith("wraps with sides that no model is known to have: x.shape[")
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [("in_steps", 2**31 // ROW + 1), ("under_match", 2**31 // ROW + 1),
+     ("by_another_module", 2**31 // 4096 + 1)],
+)  # fmt: skip
+def test_what_python_allows_in_and_around_a_kernel(small: Audit, name: str, at: int) -> None:
+    """A loop that is unrolled in steps, a kernel under `match`, a constant of another module."""
+    found = only_finding(small, name)
+    assert found.value == at
+    assert found.confirmed == "confirmed"
+
+
 def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: Audit) -> None:
     found = kernel(small, "beyond_any_memory")
     assert found.verdict is Verdict.UNTOLD
@@ -171,6 +197,7 @@ def test_a_difference_is_what_is_new_alone(
     mended = text.replace("out_ptr + row * stride", "out_ptr + row.to(tl.int64) * stride")
     assert mended != text
     (before / "moved.py").write_text(mended)
+    (before / "sizes.py").write_text(SIZES)
     code, out = call(["--diff", f"{before.parents[1]}..{release}", "--json", "-j", "1"], capsys)
     data = json.loads(out)
     [found] = data["findings"]
@@ -209,6 +236,7 @@ def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
     before.parent.mkdir(parents=True)
     now = (release / "sglang" / "srt" / "kernels.py").read_text()
     before.write_text(now.replace(text, other))
+    (before.parent / "sizes.py").write_text(SIZES)
     assert before.read_text() != now
     _, out = call(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
     assert sorted(one["kernel"] for one in json.loads(out)["kernels"]) == sorted(changed)
