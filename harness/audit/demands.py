@@ -32,18 +32,26 @@ def _on_the_way(host: Host, body: list[ast.stmt], line: int) -> Iterator[Express
             return
         if one.lineno <= line <= (one.end_lineno or 0):
             if isinstance(one, ast.If):
-                inside = bool(one.body) and one.body[0].lineno <= line <= _end(one.body)
-                found = test(host, one.test)
+                inside = one.body[0].lineno <= line <= _end(one.body)
+                found = _surely(host, one.test)
                 yield found if inside else ("not", found)
+            elif isinstance(one, ast.Match):
+                yield (UNKNOWN, *_asked(host, one.subject))
             for field in ("body", "orelse", "finalbody"):
                 inner = getattr(one, field, [])
                 if inner and inner[0].lineno <= line <= _end(inner):
                     yield from _on_the_way(host, inner, line)
             return
         if isinstance(one, ast.Assert):
-            yield test(host, one.test)
+            yield _surely(host, one.test)
         elif isinstance(one, ast.If) and not one.orelse and _ends(one.body[-1]):
-            yield ("not", test(host, one.test))
+            yield ("not", _surely(host, one.test))
+
+
+def _surely(host: Host, node: ast.expr) -> Expression:
+    """Nothing is known of a test of names that are bound to one thing and then to another."""
+    found, sure = host.surely(lambda: test(host, node))
+    return found if sure else (UNKNOWN, *_asked(host, node))
 
 
 def _end(body: list[ast.stmt]) -> int:

@@ -238,7 +238,7 @@ class Sized:
         ]
         for test in (*self.launch.demands, *flags):
             said = holds(test, lambda word: self.number(word, at))
-            if said is False or (said is None and not own.isdisjoint(single(test))):
+            if said is False or (said is None and not own.isdisjoint(self._of(test))):
                 return False
         return True
 
