@@ -196,11 +196,15 @@ def _judged(
         own = any(_wraps(one, set(before)) for one in as_it_is.cases)
         unreported |= own
         matters |= not own
+    return _said(reported, matters, told, reasons) | {"unreported": unreported}
+
+
+def _said(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[str, Any]:
     verdict = "reported" if reported else "missed" if matters else "cannot tell"
     if not reported and not matters and told:
         verdict = "harmless"
     why = "" if verdict == "reported" else "; ".join(sorted(reasons)[:3])
-    return {"verdict": verdict, "matters": matters, "unreported": unreported, "why": why}
+    return {"verdict": verdict, "matters": matters, "why": why}
 
 
 def _sized(
@@ -230,12 +234,8 @@ def _sized(
                 matters = matters | seen if sign > 0 else matters - seen
             if read.error and not read.cases:
                 reasons.add(f"Triton does not take it: {read.error}")
-    verdict = "reported" if reported else "missed" if matters else "cannot tell"
-    if not reported and not matters and not reasons:
-        verdict = "harmless"
-    why = "" if verdict == "reported" else "; ".join(sorted(reasons)[:3])
     # Whatever is reported was seen in a run as well.
-    return {"verdict": verdict, "matters": bool(reported or matters), "why": why}
+    return _said(bool(reported), bool(reported or matters), not reasons, reasons)
 
 
 def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
@@ -285,11 +285,10 @@ def _goes_past(kernel: Any, case: Any) -> tuple[set[Any], set[str]]:
     for shape in shapes:
         for load in LOADS:
             loads = {one.name: load for one in quantities}
-            for content in (0, 1):
-                at = sized.launched({**shape, **loads})
-                error = launched(kernel, sized, at, content, sized.sizes.keys(), None)
-                if isinstance(error, OutOfBounds) and error.place is not None:
-                    found.add(error.place.text)
+            at = sized.launched({**shape, **loads})
+            error = launched(kernel, sized, at, sized.sizes.keys(), None)
+            if isinstance(error, OutOfBounds) and error.place is not None:
+                found.add(error.place.text)
     return found, set()
 
 

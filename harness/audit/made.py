@@ -35,6 +35,7 @@ def _sides_of(host: Host, made: ast.expr) -> list[ast.expr]:
         return [] if any(isinstance(one, ast.Starred) for one in given) else list(given)
     shape = given[0] if given else None
     if isinstance(shape, ast.Name) and shape.id in host.assigned:
+        host.touched.add(shape.id)
         shape = host.assigned[shape.id][0]
     match shape:
         case ast.Tuple(elts=elements) | ast.List(elts=elements):

@@ -2,8 +2,8 @@
 
 The host's code says how many elements such a tensor has, in the words that it gives the kernel its
 numbers in. Each word is a number of its own here; one launch after the other is looked at, with
-ranges of the addresses, and what may go past an end is run. Tensors of numbers hold zeros, or ones:
-an index, a length or a flag that anybody may have.
+ranges of the addresses, and what may go past an end is run. Tensors of numbers hold zeros: an
+index, a length or a flag that anybody may have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from harness.audit.expressions import COMPARISONS, UNKNOWN, Expression, evaluate
 from harness.audit.intervals import Range, exactly
 from harness.audit.ranges import Ranges, World
 from harness.audit.reading import read
-from harness.audit.shape import ACCESSES
 from harness.kernels.graph import Operation, Value
 
 LOADS = (1, 2, 3, 7, 33, 129, 1000, 4097)  # what grows is tried at; each is odd to some block
@@ -295,17 +294,11 @@ class Sized:
         maker = self.case.reading.makers.get(access.operands[0])
         return {place_of(one) for one in (access, maker) if one is not None}
 
-    def loads(self, access: Operation) -> bool:
-        """Whether an address is made of what is loaded."""
-        makers = self.case.reading.makers
-        cone = self.case.reading.cone(access.operands[0])
-        return any(one in makers and makers[one].name in ACCESSES for one in cone)
-
     # Arithmetic
 
-    def past(self, at: At, content: int) -> Iterator[tuple[Operation, str]]:
+    def past(self, at: At) -> Iterator[tuple[Operation, str]]:
         """The accesses that may go past a tensor in this launch."""
-        wraps = Wraps(Ranges(self.case.reading, self._world(at, content)))
+        wraps = Wraps(Ranges(self.case.reading, self._world(at)))
         graph = self.case.graph
         for access, conditions in self.case.reading.accesses:
             place = self.case.reading.origins.get(access.operands[0])
@@ -319,13 +312,13 @@ class Sized:
             if reach is not None and (reach.low < 0 or reach.high >= self.size(name, at)):
                 yield access, name
 
-    def _world(self, at: At, content: int) -> World:
+    def _world(self, at: At) -> World:
         places = {value.name: place for place, value in enumerate(self.case.graph.parameters)}
         parameters, contents = {}, {}
         for order, one in enumerate(self.case.runtime):
             place = places.get(one.name, order)
             if one.is_pointer:
-                contents[place] = exactly(content)
+                contents[place] = exactly(0)
             elif _is_number(one):
                 parameters[place] = exactly(self.number(one.expression, at))
         x, y, z = (
@@ -372,7 +365,7 @@ def suspects(sized: Sized) -> Iterator[Suspect]:
                 if at in tried:
                     continue
                 tried.append(at)
-                for access, name in sized.past(at, 0):
+                for access, name in sized.past(at):
                     key = name, place_of(access)
                     if key not in seen and sized.may_happen(at, name):
                         seen.add(key)

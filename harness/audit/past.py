@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from harness.audit.confirming import TYPES, Watching, repeated, room
+from harness.audit.confirming import TYPES, Watching, room
 from harness.audit.examining import Case
 from harness.audit.expressions import words
 from harness.audit.findings import CONFIRMED, Finding, Kind, Reach
@@ -27,7 +27,6 @@ from harness.checking import OutOfBounds, virtual
 _SECONDS = 4  # of the processor, for one suspect: its kernel compiled, and a few dozen launches
 _MOST = 8  # suspects of one way to read a kernel
 _WHOLE = 64  # programs of a grid that all run
-_CONTENTS = (0, 1)  # what tensors of numbers hold
 PASSES = "passes"
 _INDEX = re.compile(r"its index (-?\d+)")
 
@@ -60,7 +59,7 @@ def _finding(sized: Sized, suspect: Suspect, module: str, load: int, index: int)
         for one in case.limits.models
         if any(
             (name, place_of(access)) == (other, place_of(each))
-            for each, other in sized.past(sized.launched(one.values, suspect.quantity, load), 0)
+            for each, other in sized.past(sized.launched(one.values, suspect.quantity, load))
         )
     )
     return Finding(
@@ -98,18 +97,8 @@ class Launching:
 
     def outcome(self, at: Mapping[str, int]) -> int | str:
         """The index at which the access leaves its tensor in a program that runs, or what else."""
-        said: int | str = PASSES
-        for content in _CONTENTS[: 1 if self._sized.loads(self._suspect.access) else None]:
-            one = self._index(at, content)
-            if isinstance(one, int):
-                return one
-            said = one if said == PASSES else said
-        return said
-
-    def _index(self, at: Mapping[str, int], content: int) -> int | str:
         file, line = place_of(self._suspect.access)
-        exact = {self._suspect.name}
-        error = launched(self._kernel, self._sized, at, content, exact, self._lines)
+        error = launched(self._kernel, self._sized, at, {self._suspect.name}, self._lines)
         if error is None:
             return PASSES
         if isinstance(error, OutOfBounds) and error.place is not None:
@@ -123,7 +112,6 @@ def launched(
     kernel: Any,
     sized: Sized,
     at: Mapping[str, int],
-    content: int,
     exact: Collection[str],
     lines: Collection[tuple[str, int]] | None,
 ) -> Exception | None:
@@ -134,14 +122,14 @@ def launched(
     try:
         with Watching(lines or (), lines is None) as session:
             session.run_these(kernel.fn.__name__, _chosen(grid))
-            kernel[grid](**dict(_arguments(sized, at, content, exact)))
+            kernel[grid](**dict(_arguments(sized, at, exact)))
     except Exception as error:
         return error
     return None
 
 
 def _arguments(
-    sized: Sized, at: Mapping[str, int], content: int, exact: Collection[str]
+    sized: Sized, at: Mapping[str, int], exact: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
     for one in sized.case.given:
         if one.kind == "constexpr":
@@ -150,8 +138,6 @@ def _arguments(
             kind = TYPES[one.kind[1:]]
             if one.name in exact:
                 yield one.name, virtual((sized.size(one.name, at),), kind)
-            elif content and not kind.is_floating_point:
-                yield one.name, repeated(one.name, content, content, kind)
             else:
                 yield one.name, room(one.name, kind)
         elif one.kind == "i1":
@@ -203,7 +189,7 @@ def _whatever_else(kernel: Any, sized: Sized, suspect: Suspect) -> bool:
             other = sized.reread(kernel, at)
             found = next(
                 access
-                for access, name in other.past(at, 0)
+                for access, name in other.past(at)
                 if (name, place_of(access)) == (suspect.name, place_of(suspect.access))
             )
         except StopIteration:
