@@ -40,7 +40,7 @@ def _text(kernel: Kernel) -> str:
 
 def _asked_of(world: World, kernel: Kernel) -> tuple[object, ...]:
     """What a kernel asks of others: code that it calls, constants, whoever launches it."""
-    launches = [(one.function, one.arguments, one.grid) for one in kernel.launches]
+    launches = [(one.function, one.arguments, one.grid, one.demands) for one in kernel.launches]
     try:
         return world.text(kernel.module, kernel.name), repr(launches)
     except Exception:  # it does not become a kernel here: nobody knows whether it is the same
