@@ -14,7 +14,8 @@ from typing import Any
 import triton.language as tl
 
 from harness.audit.expressions import Expression, evaluated, symbols
-from harness.audit.host import Given, Launch
+from harness.audit.given import Given
+from harness.audit.host import Launch
 from harness.audit.launches import configured
 from harness.audit.limits import Limits, Quantity
 from harness.audit.loading import Module

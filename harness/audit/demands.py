@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from harness.audit.expressions import UNKNOWN, Expression, symbols
-
-if TYPE_CHECKING:
-    from harness.audit.host import Host
+from harness.audit.given import Host
 
 _SIGNS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",

@@ -12,11 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.audit import made
 from harness.audit.demands import test
 from harness.audit.expressions import OPERATIONS, Expression, single
+from harness.audit.given import Found, Given
 from harness.audit.loading import Module
 
 _SYMBOLS: dict[type[ast.operator], str] = {
@@ -37,26 +38,6 @@ _SAME = frozenset(
     "contiguous view reshape clone flatten squeeze unsqueeze transpose t permute narrow expand "
     "detach cuda empty_like zeros_like ones_like full_like unflatten view_as T mT data".split()
 )
-
-
-Found = TypeVar("Found")
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """One argument of one launch: what it is, as far as the host's code says it."""
-
-    kind: str = "unknown"  # tensor, number, constant, unknown
-    expression: Expression = ""
-    value: Any = None  # of a constant
-    dtype: str = ""  # of a tensor, as torch calls it
-    elements: Expression | None = None  # of a tensor that the function makes itself
-    test: Expression | None = None  # of a flag
-    sure: bool = True  # no name on the way is bound to one thing and then to another
-
-    @property
-    def is_known(self) -> bool:
-        return self.kind != "unknown"
 
 
 @dataclass(frozen=True, slots=True)

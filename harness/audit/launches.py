@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from harness.audit.demands import demands
-from harness.audit.host import Given, Host, Launch
+from harness.audit.given import Given
+from harness.audit.host import Host, Launch
 from harness.audit.loading import Module, called
 
 

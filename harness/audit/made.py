@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from harness.audit.expressions import Expression
-
-if TYPE_CHECKING:
-    from harness.audit.host import Given, Host
+from harness.audit.given import Given, Host
 
 _MAKERS = frozenset("empty zeros ones full new_empty new_zeros new_ones new_full".split())
 _LIKE = frozenset("empty_like zeros_like ones_like full_like rand_like randn_like".split())
