@@ -71,7 +71,7 @@ def all_parts(releases: list[managed.Release], words: list[str], root: Path) -> 
     ended = []
     with owning(orphans=False):
         # Tests wait as well: for a limit to be over, for what was started to end.
-        many = len(os.sched_getaffinity(0)) + 1
+        many = len(os.sched_getaffinity(0)) + 2
         for group, width in ((together, many), ([alone], 1)):
             for one in running.run(group, words, root, width, begins):
                 ended.append(one)
