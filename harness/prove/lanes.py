@@ -22,6 +22,7 @@ class Lane:
         self.left = left
         self.folder = folder / left.target.name
         self.workers: list[GuardWorker] = []
+        self._leaving: list[GuardWorker] = []  # they are told to end, and nobody waits for it
         self.forks = True  # until a worker says that it cannot
         self.started: float | None = None
         self.ended = False
@@ -38,14 +39,27 @@ class Lane:
         done = self.left.known and not self.left.waiting and not self.in_flight
         return self._given_up or done
 
+    @property
+    def finishing(self) -> bool:
+        """Nothing waits here but what is to run alone."""
+        return self.left.known and (not self.left.waiting or self.waits_alone)
+
     def start_workers(self) -> None:
+        """As many as have something to do, and no more."""
         asked = self.left.asked
         if self.started is None:
             self.started = time.monotonic()
         wanted = 1 if self.forks else asked.jobs
         if not self.forks and self.left.known:
             waiting = len(self.left.waiting)
+            if self.finishing:
+                waiting = min(1, waiting)
             wanted = min(asked.jobs, waiting + self.in_flight) + bool(waiting)
+        idle = [worker for worker in self.workers if worker.ready and not worker.running]
+        for worker in idle[: max(0, len(self.workers) - wanted - 1)]:
+            worker.line.hang_up()
+            self.workers.remove(worker)
+            self._leaving.append(worker)
         while len(self.workers) < wanted and not self.over:
             self._made += 1
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -90,6 +104,10 @@ class Lane:
 
     def end(self) -> None:
         self.ended = True
-        for worker in self.workers:
+        ending = [*self.workers, *self._leaving]
+        for worker in ending:
+            worker.line.hang_up()  # all of them before one is waited for
+        for worker in ending:
             worker.end()
         self.workers.clear()
+        self._leaving.clear()

@@ -53,7 +53,7 @@ class Asked:
     shard: tuple[int, int] = (1, 1)
     skip: frozenset[Key] = frozenset()  # what an earlier run has proven
     done: dict[Key, Cell] = field(default_factory=dict)  # of a run that goes on
-    took: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs
+    took: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs, and so far
 
     @property
     def sides(self) -> list[str]:
@@ -177,11 +177,11 @@ class Left:
     def add(self, cell: Cell, side: Side) -> bool:
         """A side has come, or has come again; gives whether the cell is judged now."""
         side.first = self.alone.pop((cell.toggle, cell.guard, side.side), "")
-        known = cell.sides.get(side.side)
+        known, took = cell.sides.get(side.side), side.seconds + side.overhead
         if known is None:
             cell.sides[side.side] = side
+            self.asked.took.setdefault((cell.toggle, cell.guard, side.side), took)
         else:
-            took = side.seconds + side.overhead
             known.again.append(Again(side.outcome, side.headline, took, first=side.first))
         return set(cell.sides) >= set(self.asked.sides) and self._judge_or_go_on(cell)
 

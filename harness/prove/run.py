@@ -1,7 +1,8 @@
 """A run: workers over releases, cells over workers, each side kept as it ends.
 
 One thread and one `select`. The earliest release with something to do goes first; the next one's
-worker imports meanwhile, so that no core waits for an import.
+worker imports meanwhile, so that no core waits for an import. What is to run with the machine to
+itself comes last of all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.prove.workers import GuardWorker
 from harness.store.prove.table import Proofs
 from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, Way
 
-AHEAD = 2  # releases whose workers live at once
+AHEAD = 2  # releases at once that have something to hand out, or will have
 TO_START = 900.0  # seconds for an import, before it counts as one that hangs
 
 
@@ -60,12 +61,12 @@ class Proving:
         status = "stopped"
         self.store.begin(self.run)
         try:
-            while open_lanes := [lane for lane in self.lanes if not lane.over]:
-                for lane in open_lanes[:AHEAD]:
+            while lanes := self.at_work():
+                for lane in lanes:
                     self._open(lane)
-                self._hand_out(open_lanes[:AHEAD])
-                self._listen(open_lanes[:AHEAD])
-                for lane in open_lanes:
+                self.hand_out(lanes)
+                self._listen(lanes)
+                for lane in lanes:
                     self._finish(lane)
             status = "finished"
         finally:
@@ -79,6 +80,13 @@ class Proving:
 
     # Starting
 
+    def at_work(self) -> list[Lane]:
+        """Those that have begun, and the next, while few of them have something to hand out."""
+        left = [lane for lane in self.lanes if not lane.over]
+        begun = [lane for lane in left if lane.started is not None]
+        room = AHEAD - sum(not lane.finishing for lane in begun)
+        return begun + [lane for lane in left if lane.started is None][: max(0, room)]
+
     def _open(self, lane: Lane) -> None:
         fresh = lane.started is None
         lane.start_workers()
@@ -88,12 +96,13 @@ class Proving:
             _describe(lane.left.on, lane.left.target, self.asked)
             self.store.met(self.run.id, lane.left.on)
 
-    def _hand_out(self, lanes: list[Lane]) -> None:
+    def hand_out(self, lanes: list[Lane]) -> None:
         free = self.asked.jobs - sum(lane.in_flight for lane in lanes)
+        last = all(lane.finishing for lane in lanes)
         for lane in lanes:
             while free > 0 and not any(each.runs_alone for each in lanes):
-                if lane.waits_alone and free < self.asked.jobs:
-                    return  # until what runs now has ended
+                if lane.waits_alone and not (last and free == self.asked.jobs):
+                    break  # until nothing else runs, or will
                 if (given := lane.next()) is None:
                     break
                 worker, task = given

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from harness.checking.virtual import wait_for_room
+from harness.checking import room
 
 GIB = 1 << 30
 
@@ -31,6 +38,14 @@ class Device:
         self.cached = 0
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(room, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(room, "_TURN", 0.3)
+    yield tmp_path
+    room.leave()
+
+
 @pytest.mark.parametrize(
     ("size", "free", "cached", "asked"),
     [
@@ -40,13 +55,68 @@ class Device:
         (GIB - 1, [0], 0, 0),
     ],
 )
-def test_it_waits_until_there_is_room(size: int, free: list[int], cached: int, asked: int) -> None:
+def test_it_waits_until_there_is_room(
+    size: int, free: list[int], cached: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_turn", -1)  # it is in
     device = Device(free, cached)
-    wait_for_room(size, device, patience=30)
+    room.wait(size, device, patience=30)
     assert device.asked == asked
 
 
 def test_it_does_not_wait_for_ever() -> None:
     device = Device([0])
-    wait_for_room(8 * GIB, device, patience=0.2)
+    room.wait(8 * GIB, device, patience=0.2)
     assert device.asked >= 1
+
+
+def test_who_comes_in_wants_room_for_what_else_it_will_take() -> None:
+    device = Device([9 * GIB, 9 * GIB, 9 * GIB, 50 * GIB])
+    room.wait(8 * GIB, device, patience=30)
+    assert device.free == [50 * GIB]
+    device = Device([9 * GIB])
+    room.wait(8 * GIB, device, patience=30)
+    assert device.asked == 1
+
+
+def holding(said: Any, folder: Path) -> None:
+    room._folder = lambda: folder
+    room.wait(GIB, Device([60 * GIB]))
+    said.send(room._turn)
+    said.recv()
+    room.leave()
+    said.send("left")
+    said.recv()
+
+
+def test_a_few_are_in_at_once_and_the_next_when_one_has_left_or_died(folder: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    others = []
+    for _ in range(room._AT_ONCE):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=holding, args=(theirs, folder), daemon=True)
+        process.start()
+        assert ours.recv() >= 0
+        others.append((process, ours))
+    device = Device([60 * GIB])
+    room.wait(GIB, device)
+    assert room._turn == -1  # it waited too long, and asks no more
+    begun = time.monotonic()
+    room.wait(GIB, device)
+    assert time.monotonic() - begun < room._TURN
+    room.leave()
+    others[0][1].send("leave")
+    assert others[0][1].recv() == "left"
+    room.wait(GIB, device)
+    assert room._turn not in (None, -1)
+    room.leave()
+    held = [room._let_in(folder, time.monotonic())]
+    assert room._let_in(folder, time.monotonic()) == -1
+    others[1][0].kill()
+    others[1][0].join()
+    held.append(room._let_in(folder, time.monotonic()))
+    assert min(held) >= 0
+    for lock in held:
+        os.close(lock)
+    for process, _ in others:
+        process.kill()
