@@ -20,9 +20,10 @@ from harness.checking import lines, modes, on_gpu
 from harness.checking.check import Check
 from harness.checking.fenced import Lists
 from harness.checking.launches import Launch, whole_grid
-from harness.checking.memory import POISON, Index
+from harness.checking.memory import Index
 from harness.checking.violations import CannotFollow, LostDevice, Violation
 from harness.checking.zones import Guarded, moved
+from harness.compiled.born import BORN, POISON
 from harness.compiled.known import KNOWN
 from harness.compiled.launching import REPORTS, Launcher
 from harness.patching import kernels as patching
@@ -33,8 +34,9 @@ _OWN = ("sgl_kernel", "sglang")  # operators whose kernels are SGLang's and not 
 class CompiledCheck(Check):
     device = "cuda"
 
-    def __init__(self) -> None:
+    def __init__(self, checks: tuple[str, ...]) -> None:
         super().__init__()
+        self._checks = checks
         self.unguarded: set[str] = set()  # arguments too large for a copy with zones
         self.unchecked: set[str] = set()  # Triton's kernels that ran once as they are
 
@@ -45,6 +47,7 @@ class CompiledCheck(Check):
 
     def poison(self, tensor: torch.Tensor) -> None:
         modes.poison(tensor)
+        BORN.meet(tensor)
 
     def written(self, tensor: torch.Tensor, index: Index = ...) -> None:
         """By value: no answer has the poison's bits. Of one-byte types nothing can be said."""
@@ -67,7 +70,7 @@ class CompiledCheck(Check):
         torch.cuda.synchronize()
         if any(True for _ in REPORTS.told()):  # of a session that ended by another error
             REPORTS.forget()
-        launcher = Launcher()
+        launcher = Launcher(self._checks, loosens=True)
         launcher.start()
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from harness.checking.memory import Memory, Program, Span
 from harness.checking.regions import Shadows, Tables
 from harness.checking.telling import Told
 from harness.checking.violations import CannotFollow, Violation
-from harness.kernels import frontend
+from harness.kernels import frontend, loosening
 from harness.native.layout import MOST_WRAPS, Context, Region, Report, Wrap
 from harness.patching import kernels as patching
 
@@ -157,31 +158,42 @@ class Session:
             self._running = None
             self._launches.ends(launch)
 
-    def _program(self, name: str, kernel: Any, binder: Any, bound: Any) -> native.Program:
+    def _program(
+        self, name: str, kernel: Any, binder: Any, bound: Any
+    ) -> tuple[native.Program, tuple[Any, ...]]:
+        """What runs a call, and the numbers of its constants that it is given for that."""
         key = (bound.key, self._exact, self.reads)
-        found: native.Program | None = binder.programs.get(key)
+        found: tuple[native.Program, tuple[Any, ...]] | None = binder.programs.get(key)
         if found is None:
             try:
-                found = native.program_of(
-                    f"{self.reads} {frontend.key_of(kernel, bound)}",
-                    lambda: self.graph_of(kernel, bound),
-                    self._exact,
-                )
+                found = binder.programs[key] = self._made(kernel, binder, bound)
             except Exception as error:
                 raise CannotFollow(
                     f"{name}: the checker cannot follow it: {_words(error)}"
                 ) from error
-            binder.programs[key] = found
         return found
+
+    def _made(self, kernel: Any, binder: Any, bound: Any) -> tuple[native.Program, tuple[Any, ...]]:
+        shared = loosening.loosened(kernel, binder, bound)
+        key = (shared.key, self._exact, self.reads)
+        known = binder.programs.get(key)
+        if known is None:
+            program = native.program_of(
+                f"{self.reads} {frontend.key_of(kernel, shared)}",
+                lambda: self.graph_of(kernel, shared),
+                self._exact,
+            )
+            known = binder.programs[key] = program, ()
+        return known[0], shared.numbers
 
     def graph_of(self, kernel: Any, bound: Any) -> kernels.Graph:
         return kernels.graph_of(kernel, bound)
 
     def _run(self, launch: Launch, kernel: Any, binder: Any, bound: Any) -> None:
         process = self._process
-        program = self._program(launch.kernel, kernel, binder, bound)
+        program, numbers = self._program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
-        values, spans = self._arguments(launch, bound, lowered)
+        values, spans = self._arguments(launch, (*bound.arguments(), *numbers), lowered)
         chosen = self._launches.chosen(launch)
         programs = range(launch.size) if chosen is None else chosen
         process.shadows.launch_starts()
@@ -268,13 +280,13 @@ class Session:
     # Arguments
 
     def _arguments(
-        self, launch: Launch, bound: Any, lowered: Any
+        self, launch: Launch, arguments: Iterable[Any], lowered: Any
     ) -> tuple[list[int], list[Span | None]]:
         """Each as the 64 bits that the kernel is given, and the memory behind a pointer."""
         values: list[int] = []
         spans: list[Span | None] = []
         kinds = iter(lowered.kinds)
-        for argument in bound.arguments():
+        for argument in arguments:
             if argument.kind.startswith("tensordesc"):
                 self._descriptor(argument, kinds, values, spans)
                 continue

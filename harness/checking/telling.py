@@ -40,7 +40,7 @@ class Told:
     spans: tuple[Span | None, ...]  # of the parameters
     storage: Storage | None  # where the region that was checked has no parameter
     memory: Memory
-    program_of: Callable[[int], Program]  # by its number
+    program_of: Callable[[int], Program | None]  # by its number, if that tells
     wrap_of: Callable[[int], tuple[int, ...]]
 
     def error(self) -> Exception:
@@ -152,31 +152,31 @@ class Told:
         return allowed is not None and not (allowed[offset] and allowed[end])
 
     def unwritten(self) -> Exception:
-        storage = self._storage()
-        name, index = storage.name, f"byte {self.address - storage.start}"
         if self.span is not None:
             name, index = self.span.name, f"index {self.span.index_of(self.address)}"
+        else:
+            storage = self._storage()
+            name, index = storage.name, f"byte {self.address - storage.start}"
+        many, lanes = self.numbers[Report.MANY], self.numbers[Report.LANES]
+        told = (f"{many} of {lanes} lanes that are on",) if many else ()
         return Unwritten(
             f"{self.place.kernel} {self.did} {name} where nobody has written ({index})",
             self.place,
-            (f"{self.numbers[Report.MANY]} of {self.numbers[Report.LANES]} lanes that are on",),
+            (*told, *self._besides()),
         )
 
     def race(self, how: str) -> Exception:
-        storage = self._storage()
-        name, index = storage.name, (self.address - storage.start) // self.size
         if self.span is not None:
             name, index = self.span.name, self.span.index_of(self.address)
-        who = f"two lanes of program {self.program}"
-        if "{other}" in how or "programs" in how:
+        else:
+            storage = self._storage()
+            name, index = storage.name, (self.address - storage.start) // self.size
+        who = f"two lanes of program {self.program} {how}"
+        if "{other}" in how:
             other = self.program_of(self.numbers[Report.OTHER])
-            how = how.format(other=other, program=self.program)
-            return Race(
-                f"{self.place.kernel}: {how} {name}, index {index}, without an order", self.place
-            )
-        return Race(
-            f"{self.place.kernel}: {who} {how} {name}, index {index}, without an order", self.place
-        )
+            who = how.format(other=other or "another one", program=self.program)
+        headline = f"{self.place.kernel}: {who} {name}, index {index}, without an order"
+        return Race(headline, self.place, self._besides())
 
     def wrapped(self) -> Exception:
         number, left, right, result = self.wrap_of(self.numbers[Report.OTHER])

@@ -25,7 +25,7 @@ def read(kernel: Any, args: tuple[Any, ...] = (), options: dict[str, Any] | None
 
 def graph_of(kernel: Any, bound: Any) -> Graph:
     """The graph of a bound call; read by Triton once, and from disk afterwards."""
-    from harness.kernels import frontend, parsing
+    from harness.kernels import frontend, loosening
 
     key = frontend.key_of(kernel, bound)
-    return kept("graphs", key, lambda: parsing.parsed(frontend.generic_text(kernel, bound)))
+    return kept("graphs", key, lambda: loosening.graph_of(kernel, bound))

@@ -26,6 +26,7 @@ _ARITHMETIC = frozenset(
 )
 _SIGNED = frozenset(f"arith.{name}" for name in "divsi remsi shrsi extsi minsi maxsi".split())
 _UNSIGNED = frozenset(f"arith.{name}" for name in "divui extui minui maxui".split())
+_PAST_CACHES = 7  # how Triton writes `cache_modifier=".cv"`
 # Operations whose true result may not fit.
 OVERFLOWING = frozenset({"arith.addi", "arith.subi", "arith.muli", "arith.shli", "arith.trunci"})
 
@@ -100,6 +101,26 @@ def successors(operation: Operation) -> list[tuple[str, tuple[Value, ...]]]:
         _, true, false = operation.groups()
         return list(zip(operation.successors, (true, false), strict=True))
     return []
+
+
+def talk(graph: Graph) -> bool:
+    """Whether programs may tell each other something, so that there is an order between them.
+
+    They do where one uses what an atomic gave it, or asks memory itself again: as a lock, a ticket
+    or a flag. What assembly does nobody knows. A loop over any other load waits for nobody: Triton
+    may load once.
+    """
+    used = {value for operation in graph.operations() for value in operation.operands}
+    return any(
+        operation.attributes.get("pure") == "false"
+        or (operation.name.startswith("tt.atomic") and not used.isdisjoint(operation.results))
+        or (operation.name == "tt.load" and _asks_again(operation))
+        for operation in graph.operations()
+    )
+
+
+def _asks_again(load: Operation) -> bool:
+    return load.flag("isVolatile") or load.number("cache") == _PAST_CACHES
 
 
 def origins(graph: Graph) -> dict[Value, int | None]:

@@ -8,6 +8,7 @@ that IR, so it is not part of what a kernel is specialised on here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +17,24 @@ from typing import Any
 
 import triton
 from triton._C.libtriton import ir
+from triton.compiler import code_generator
 from triton.compiler.compiler import ASTSource, GPUTarget, make_backend
+from triton.language.core import constexpr_type
+from triton.language.semantic import TritonSemantic
 from triton.runtime.jit import JITCallable, create_function_from_signature
+
+from harness.kernels.graph import Operation
+from harness.kernels.loose import Loose
 
 CAPABILITY = 89
 TARGET = GPUTarget("cuda", CAPABILITY, 32)
 _KEPT = (
     "read by unfix"  # beside the compiled kernels, so that whoever sets those aside takes it along
 )
-_CODE = "".join(file.read_text() for file in sorted(Path(__file__).parent.glob("*.py")))
+_NUMBER = "number "
+_CODE = hashlib.sha256(
+    "".join(file.read_text() for file in sorted(Path(__file__).parent.glob("*.py"))).encode()
+).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,8 @@ class Bound:
     kinds: tuple[Any, ...]  # as Triton's signature has them
     constants: tuple[Any, ...]
     key: Any
+    way: Any = None  # of its constants, if it is one call of all that share an IR
+    numbers: tuple[Argument, ...] = ()  # that it hands over in their place
 
     def arguments(self) -> Iterator[Argument]:
         for (name, value), kind in zip(self.values.items(), self.kinds, strict=True):
@@ -66,6 +78,7 @@ class Binder:
             kernel.signature, kernel.params, make_backend(TARGET)
         )
         self.programs: dict[Any, Any] = {}  # what was made of the kernel, by a call's key
+        self.ways: dict[str, Any] = {}  # how its constants are taken, by all else of a call
 
     def bind(self, args: tuple[Any, ...], options: dict[str, Any]) -> Bound:
         values, specialised, _ = self._bind(*args, **options)
@@ -136,13 +149,14 @@ def generic_text(kernel: Any, bound: Bound) -> str:
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    module = source.make_ir(
-        TARGET,
-        options,
-        backend.get_codegen_implementation(options),
-        backend.get_module_map(),
-        context,
-    )
+    with loosely():
+        module = source.make_ir(
+            TARGET,
+            options,
+            backend.get_codegen_implementation(options),
+            backend.get_module_map(),
+            context,
+        )
     module = backend.make_ttir(module, {}, options, CAPABILITY)
     # A module that MLIR thinks invalid is printed in the generic form: this name has no dialect.
     module.set_attr("generic", ir.builder(context).get_int32_attr(1))
@@ -160,3 +174,38 @@ def _paths(path: tuple[int, ...], value: Any, kind: Any) -> Iterator[tuple[tuple
     elif isinstance(kind, tuple):
         for place, (part, inner) in enumerate(zip(value, kind, strict=True)):
             yield from _paths((*path, place), part, inner)
+
+
+# Numbers in the place of constants
+
+
+@contextlib.contextmanager
+def loosely() -> Iterator[None]:
+    """A loose integer is put into the IR as an operation that nobody knows anything about."""
+    before, printed = TritonSemantic.scalar_constant, constexpr_type.__repr__
+
+    def scalar_constant(semantic: Any, value: Any, dtype: Any) -> Any:
+        if type(value) is not Loose or not dtype.is_int() or dtype.int_bitwidth not in (32, 64):
+            return before(semantic, value, dtype)
+        least, most = dtype.get_int_min_value(), dtype.get_int_max_value()
+        if not least <= value <= most:
+            return before(semantic, value, dtype)
+        kind = dtype.to_ir(semantic.builder)
+        name = f"{_NUMBER}{value.text}"
+        handle = semantic.builder.create_extern_elementwise("", "", name, [], kind, True)
+        return semantic.tensor(handle, dtype)
+
+    TritonSemantic.scalar_constant = scalar_constant
+    constexpr_type.__repr__ = lambda kind: f"constexpr_type[{kind.value!r}]"  # without asking
+    code_generator._condition_types.add(Loose)
+    try:
+        yield
+    finally:
+        code_generator._condition_types.discard(Loose)
+        TritonSemantic.scalar_constant, constexpr_type.__repr__ = before, printed
+
+
+def number_of(operation: Operation) -> str:
+    """How the number comes about that an operation stands for; nothing of any other one."""
+    symbol = operation.attributes.get("symbol", "").strip('"')
+    return symbol.removeprefix(_NUMBER) if symbol.startswith(_NUMBER) else ""

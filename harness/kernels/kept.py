@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness import paths
 
@@ -24,9 +24,13 @@ def kept(what: str, key: str, make: Callable[[], Made]) -> Made:
     with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError):
         return pickle.loads(place.read_bytes())  # type: ignore[no-any-return]
     made = make()
-    with contextlib.suppress(OSError):  # a disk that is full or not ours costs time and no answer
-        _put(place, pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL))
+    keep(what, key, made)
     return made
+
+
+def keep(what: str, key: str, made: Any) -> None:
+    with contextlib.suppress(OSError):  # a disk that is full or not ours costs time and no answer
+        _put(_place(what, key), pickle.dumps(made, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 def is_kept(what: str, key: str) -> bool:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.kernels import flow
 from harness.kernels.graph import Graph, Kind, Operation, Value
 from harness.native import accesses, elements, folds, formats, views
 from harness.native.blocks import Blocks
@@ -57,10 +58,6 @@ class Lowering(Blocks):
                 raise Refused(f"a parameter of type {parameter.kind}")
             self.scalars[parameter] = self._argument(arguments, place, parameter.kind)
         self.function(self.graph.body)
-        talks = any(
-            operation.name.startswith("tt.atomic") and self.users[operation.result]
-            for operation in self.graph.operations()
-        )
         return Lowered(
             self._module(),
             tuple(self.sites),
@@ -69,7 +66,7 @@ class Lowering(Blocks):
             {place: tuple(sorted(sizes)) for place, sizes in self._reads.items()},
             {place: tuple(sorted(sizes)) for place, sizes in self._writes.items()},
             self._roams,
-            talks,
+            flow.talk(self.graph),
             tuple(self.lines),
         )
 

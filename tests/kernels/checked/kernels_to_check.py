@@ -239,3 +239,10 @@ def through_a_descriptor(rows, sums):
     block = rows.load([me * 4, 0])
     rows.store([me * 4, 0], block + 1)
     tl.store(sums + me, tl.sum(tl.sum(block, 1), 0))
+
+
+@triton.jit
+def by_rows(source, target, stride: tl.constexpr, width: tl.constexpr, BLOCK: tl.constexpr):
+    row, lane = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(source + row * stride + lane, mask=lane < width)
+    tl.store(target + row * width + lane, values, mask=lane < width)
