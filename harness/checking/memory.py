@@ -19,8 +19,6 @@ Array = Any
 Index = Any
 Program = tuple[int, int, int]
 
-POISON = 0xFB  # no float worth having, and as an index far before every tensor
-
 
 @dataclass(slots=True)
 class Span:

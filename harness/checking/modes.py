@@ -13,7 +13,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.checking.memory import POISON, Memory, as_bytes
+from harness.checking.memory import Memory, as_bytes
+from harness.compiled.born import BORN, POISON
 
 _EMPTY = frozenset(
     {
@@ -38,8 +39,10 @@ def poison(tensor: torch.Tensor) -> None:
         elif tensor.dtype == torch.bool or tensor.dtype.is_complex:
             tensor.fill_(1)
         else:
-            bits = torch.full((tensor.element_size(),), POISON, dtype=torch.uint8)
-            tensor.copy_(bits.view(tensor.dtype).to(tensor.device).expand(tensor.shape))
+            # Made where the tensor is: while a graph is captured nothing comes from the host.
+            size = tensor.element_size()
+            bits = torch.full((size,), POISON, dtype=torch.uint8, device=tensor.device)
+            tensor.copy_(bits.view(tensor.dtype).expand(tensor.shape))
 
 
 class HereOnly(TorchFunctionMode):  # type: ignore[misc]
@@ -126,6 +129,8 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
             poison(tensor)
             if tensor.device.type == "cpu":
                 self._memory.storage_of(tensor, "an empty tensor").born_empty()
+            elif tensor.is_cuda and not torch.cuda.is_current_stream_capturing():
+                BORN.meet(tensor)
 
     def _wrote(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != "cpu":

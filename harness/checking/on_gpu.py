@@ -5,18 +5,27 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
-from harness.checking.memory import Memory, Span
+import numpy as np
+
+from harness.checking.memory import Memory, Program, Span
 from harness.checking.telling import Told
 from harness.checking.violations import OutOfBounds, Violation
-from harness.compiled import arena, triton_side
+from harness.compiled import arena, known, races, triton_side
+from harness.compiled.born import BORN
 from harness.compiled.fences import READ, WRITE
+from harness.compiled.grid import unpacked
 from harness.compiled.known import KNOWN
 from harness.compiled.launching import Given, Launched
+from harness.compiled.shadows import FLAGS, PROGRAM_BITS
+from harness.compiled.unwritten import UNWRITTEN
 from harness.kernels.graph import bits_of
 from harness.native.lanes import Site
-from harness.native.layout import Report
+from harness.native.layout import Fault, Report
+
+_FAULTS = {**races.FAULTS, UNWRITTEN: Fault.UNWRITTEN}
 
 
 def violation(
@@ -32,12 +41,22 @@ def violation(
     sites = triton_side.sites(launched.compiled, "sites")
     spans = [_span(given, memory) for given in launched.pointers]
     number = record.word & 0xFFFF
-    if sites[record.site].argument is None and not number:
-        span = _pointed_into(record, spans)
+    fault = next((fault for bit, fault in _FAULTS.items() if record.word & bit), None)
+    argument = sites[record.site].argument
+    if fault is Fault.UNWRITTEN and not _was_empty(record, launched, argument):
+        return None
+    if argument is None and not number:
+        span = _lies_in(record.address, spans) if fault else _pointed_into(record, spans)
         if span is None:
             return None
         sites[record.site] = replace(sites[record.site], argument=len(spans))
         spans.append(span)
+    numbers[Report.KIND] = fault or 0
+    grid = (0, 0, 0)
+    if fault is not None and fault is not Fault.UNWRITTEN:
+        entry, sides = record.operands
+        grid = unpacked(sides)
+        numbers[Report.OTHER] = entry >> FLAGS & ((1 << PROGRAM_BITS) - 1)
     told = _Told(
         launched.kernel,
         tuple(numbers),
@@ -45,16 +64,42 @@ def violation(
         tuple(spans),
         None,
         memory or Memory(),
-        lambda number: (number, 0, 0),
+        lambda number: _program(number, grid),
         lambda number: (0, 0, 0, 0),
         launched,
     )
+    if fault is not None:
+        return told.error()  # type: ignore[return-value]
     if record.word & (READ | WRITE):
         return told.crossed("write" if record.word & WRITE else "read")
     if not number:
         return told.first_outside().outside()
     site = triton_side.sites(launched.compiled, "wraps")[number - 1]
     return told.wrapped_at(site, *_combined(site, *record.operands))
+
+
+def _was_empty(record: arena.Told, launched: Launched, argument: int | None) -> bool:
+    """Whether the memory was made empty, so that its pattern tells something."""
+    if argument is not None:
+        return launched.pointers[argument].empty
+    found = KNOWN.holding(record.address)
+    return found is not None and BORN.has(found.start)
+
+
+def _lies_in(address: int, spans: list[Span]) -> Span | None:
+    for span in spans:
+        if span.start <= address < span.end:
+            return span
+    found = KNOWN.holding(address)
+    return None if found is None else _known(found)
+
+
+def _program(number: int, grid: Program) -> Program | None:
+    """The number's program, if no other one's number ends in the same bits."""
+    if prod(grid) > 1 << PROGRAM_BITS:
+        return None
+    x, y, z = map(int, np.unravel_index(number, grid))
+    return x, y, z
 
 
 def _pointed_into(record: arena.Told, spans: list[Span]) -> Span | None:
@@ -64,8 +109,10 @@ def _pointed_into(record: arena.Told, spans: list[Span]) -> Span | None:
         if (span.start, span.end - span.start + 1) == (start, size):
             return span
     found = KNOWN.starting_at(start)
-    if found is None or found.size + 1 != size:
-        return None
+    return None if found is None or found.size + 1 != size else _known(found)
+
+
+def _known(found: known.Storage) -> Span:
     storage: Any = None
     return Span(
         found.name, found.start, found.end, found.itemsize, found.shape, found.kind, storage

@@ -20,14 +20,15 @@ _ACTIVE = threading.Lock()
 
 
 @contextlib.contextmanager
-def checked(device: str | None = None, exact: bool = False) -> Any:
+def checked(device: str | None = None, exact: bool = False, all_checks: bool = False) -> Any:
     """A session on this device, or on the one that the run was asked for.
 
     `exact`: on a CPU, products of float32 are exact where a GPU would take tf32. Else they are
-    refused, since nothing says what they come to.
+    refused, since nothing says what they come to. `all_checks`: on a GPU, races and reads of what
+    nobody wrote as well, which take longer to compile; a CPU has them always.
     """
     where = device or chosen.get()
-    check = Check(exact) if where == "cpu" else _compiled()
+    check = Check(exact) if where == "cpu" else _compiled(all_checks)
     if not _ACTIVE.acquire(blocking=False):
         raise RuntimeError("a checked session is open already: they do not nest")
     try:
@@ -64,7 +65,8 @@ def unwatched() -> Any:
         yield
 
 
-def _compiled() -> Check:
+def _compiled(all_checks: bool) -> Check:
     from harness.checking.compiled import CompiledCheck
+    from harness.compiled import ALL, CHECKS
 
-    return CompiledCheck()
+    return CompiledCheck(ALL if all_checks else CHECKS)

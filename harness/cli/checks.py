@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 from harness import machine
 from harness.cli import options
 from harness.cli.parsing import Parser
-from harness.compiled import CHECKS
+from harness.compiled import ALL, CHECKS
 from harness.errors import NotReady, UnfixError
 from harness.watch import reports
 from harness.watch.reports import Checked
 
-_WORDS = (*CHECKS, "stop")
+_WORDS = (*ALL, "all", "stop")
 _SHOWN = 12  # kernels of a list
 
 
@@ -26,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
         const=",".join(CHECKS),
         metavar="WORDS",
         help="on a GPU, check every access of every Triton kernel: bounds, wraps (default: both), "
-        "stop to end a process at its first report",
+        "unwritten, races, all of these; stop to end a process at its first report",
     )
 
 
@@ -41,13 +40,13 @@ def put_in(environment: dict[str, str], asked: str | None, folder: Path) -> bool
         raise UnfixError(
             f"--check knows {', '.join(_WORDS)}, and not {', '.join(strange) or 'nothing'}"
         )
+    if "all" in words:
+        words = [*ALL, *(word for word in words if word == "stop")]
     if not machine.gpu():
         raise NotReady(
             "--check needs an NVIDIA GPU: on a CPU `unfix prove` and `checking.checked()` check"
         )
-    shutil.rmtree(_reports(folder), ignore_errors=True)  # what an earlier run left there
-    environment[reports.CHECKS] = ",".join(words)
-    environment[reports.FOLDER] = str(_reports(folder))
+    reports.ask(environment, ",".join(words), _reports(folder))
     return True
 
 
@@ -90,12 +89,7 @@ def shown(checked: Checked, code: int, as_json: bool) -> int:
 
 
 def summary(checked: Checked) -> list[str]:
-    whole = [name for name, one in checked.kernels.items() if not one.refused]
-    lines = [
-        f"checked {len(whole)} of {len(checked.kernels)} kernels of Triton's and "
-        f"{checked.share:.1%} of their {checked.launches} launches (a graph's count once), "
-        f"in {checked.processes} process{'es' * (checked.processes != 1)}"
-    ]
+    lines = [f"{checked}, in {checked.processes} process{'es' * (checked.processes != 1)}"]
     lines += _listed(
         "not checked", {name: one.refused for name, one in checked.kernels.items() if one.refused}
     )

@@ -1,9 +1,46 @@
 """Checks inside of the kernels that a GPU runs: a graph with them written in, and what they report.
 
-`rewriting` turns a graph into one with checks, `accesses` puts them in front of each access;
-`twins` follows wraps, `reaches` what pointers point into, `fences` what a program may touch;
-`reporting` is the part that is a GPU's own assembly. `launching` launches what `triton_side` has
-Triton compile, `arena` knows where reports lie, `known` what memory there is.
+`rewriting` turns a graph into one with checks, `accesses` puts bounds in front of each access,
+`races` and `unwritten` what their names say; `twins` follows wraps, `reaches` what pointers point
+into, `fences` what a program may touch; `reporting` is the part that is a GPU's own assembly.
+`launching` launches what `triton_side` has Triton compile, `arena` knows where reports lie, `known`
+what memory there is, `born` what of it was made empty, `shadows` who touched it in a launch.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.kernels.loosening import Number, Way
+
 CHECKS = ("bounds", "wraps")
+ALL = (*CHECKS, "unwritten", "races")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a kernel is to be compiled with."""
+
+    pointers: int  # how many it is given
+    checks: tuple[str, ...]
+    beside: tuple[tuple[int, int], ...] = ()  # pairs of these that reach into the same memory
+    way: Way | None = None  # how some of its constants become parameters
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The parameters in front of the pointers' extents."""
+        fences = ("fences",) if "fences" in self.checks else ()
+        races = ("turn", "shadow") if "races" in self.checks else ()
+        return ("report", "launch", *fences, *races)
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The parameters for constants, behind the extents."""
+        return self.way.numbers if self.way is not None else ()
+
+    @property
+    def before(self) -> int:
+        """How many parameters stand before the first number's."""
+        return len(self.heads) + self.pointers

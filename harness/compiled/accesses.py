@@ -42,22 +42,21 @@ class Accesses:
         reaches: Reaches,
         fences: Fences | None,
         places: dict[int, int],
+        sites: list[Site],
         bounds: bool,
     ) -> None:
-        """`places`: by parameter, the number of a pointer."""
+        """`places`: by parameter, the number of a pointer; `sites`: what is told of, in order."""
         self._code, self._teller, self._rows, self._runs = code, teller, rows, runs
         self._twins, self._reaches, self._fences = twins, reaches, fences
         self._places, self._bounds = places, bounds
-        self.sites: list[Site] = []
+        self._sites = sites
         self.unchecked: Counter[str] = Counter()
 
     def checked(self, operation: Operation) -> Operation:
         """The access as it is to be made, behind its checks."""
         code, pointer = self._code, operation.operands[0]
         verb, place = ACCESSES[operation.name]
-        mask = None
-        if place is not None and len(operation.operands) > place:
-            mask = operation.operands[place]
+        mask = masked_by(operation)
         row = self._rows.of.get(operation)
         here, on = (pointer, mask) if row is None else (row.first, row.on)
         twin = self._twins.united(here)
@@ -74,7 +73,7 @@ class Accesses:
         word, *operands = (None,) if twin is None else self._twins.told(twin, on)
         bad = None
         if reach is not None and bounds:
-            bad = self._reaches.outside(reach, address, _size(operation), row.count if row else 1)
+            bad = self._reaches.outside(reach, address, size_of(operation), row.count if row else 1)
             bad = bad if on is None else code.binary("andi", on, bad)
             kind = here.kind.of("i32")
             outside = code.chosen(bad, code.constant(OUTSIDE, kind), code.constant(0, kind))
@@ -84,8 +83,8 @@ class Accesses:
         assert word is not None
         origin = self._reaches.origins[here]
         own = None if origin is None else self._places[origin]
-        self.sites.append(Site(verb, pointer.kind.pointee, operation.source, own))
-        site = len(self.sites) - 1
+        self._sites.append(Site(verb, pointer.kind.pointee, operation.source, own))
+        site = len(self._sites) - 1
         self._teller.tell(Told(site, operation.source, word, far, tuple(operands)))
         if reach is not None and reach.sure and bad is not None and place is not None:
             operation = _masked(operation, place, self._narrowed(pointer, mask, bad))
@@ -98,16 +97,14 @@ class Accesses:
         if self._fences is None or origin is None:
             return operation
         verb, place = ACCESSES[operation.name]
-        mask = None
-        if place is not None and len(operation.operands) > place:
-            mask = operation.operands[place]
+        mask = masked_by(operation)
         address = code.emit("tt.ptr_to_int", (pointer,), pointer.kind.of("i64"))
         number = self._places[origin]
-        word = self._fences.crossed(verb, number, address, _size(operation))
+        word = self._fences.crossed(verb, number, address, size_of(operation))
         if mask is not None:
             word = code.chosen(mask, word, code.constant(0, word.kind))
-        self.sites.append(Site(verb, pointer.kind.pointee, operation.source, number))
-        self._teller.tell(Told(len(self.sites) - 1, operation.source, word, address))
+        self._sites.append(Site(verb, pointer.kind.pointee, operation.source, number))
+        self._teller.tell(Told(len(self._sites) - 1, operation.source, word, address))
         if place is None:
             return operation
         bad = code.compare(NE, word, code.constant(0, word.kind))
@@ -174,6 +171,14 @@ def _masked(operation: Operation, place: int, mask: Value) -> Operation:
     return replace(operation, operands=operands, attributes=attributes)
 
 
-def _size(operation: Operation) -> int:
+def masked_by(operation: Operation) -> Value | None:
+    """The mask of an access, if it has one."""
+    _, place = ACCESSES[operation.name]
+    if place is None or len(operation.operands) <= place:
+        return None
+    return operation.operands[place]
+
+
+def size_of(operation: Operation) -> int:
     kind = Kind(operation.operands[0].kind.pointee)
     return max(1, kind.bits // 8)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from harness.kernels.graph import Kind, Operation, Source, Value
 
-NE, SLT, SLE, SGT, SGE, ULT, UGE = 1, 2, 3, 4, 5, 6, 9  # predicates of arith.cmpi
+EQ, NE, SLT, SLE, SGT, SGE, ULT, UGE = 0, 1, 2, 3, 4, 5, 6, 9  # predicates of arith.cmpi
 
 
 class Builder:
@@ -76,3 +76,12 @@ class Builder:
     def narrowed(self, value: Value, element: str) -> Value:
         flags = {"overflowFlags": "#arith.overflow<none>"}
         return self.emit("arith.trunci", (value,), value.kind.of(element), **flags)
+
+    def bits(self, value: Value) -> Value:
+        """A value as an integer of as many bits."""
+        kind = value.kind
+        if kind.is_pointer:
+            return self.emit("tt.ptr_to_int", (value,), kind.of("i64"))
+        if kind.is_integer:
+            return value
+        return self.emit("tt.bitcast", (value,), kind.of(f"i{kind.bits}"))

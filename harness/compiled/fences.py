@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.compiled.building import SLE, SLT, Builder
+from harness.compiled.grid import Grid
 from harness.compiled.reaches import Reaches
 from harness.kernels.graph import Block, Kind, Operation, Region, Value
 
@@ -24,10 +25,9 @@ _END = 1 << 62
 
 
 class Fences:
-    def __init__(self, code: Builder, table: Value, reaches: Reaches) -> None:
-        self._code, self._table, self._reaches = code, table, reaches
+    def __init__(self, code: Builder, table: Value, reaches: Reaches, grid: Grid) -> None:
+        self._code, self._table, self._reaches, self._grid = code, table, reaches, grid
         self._lists: dict[tuple[int, str], tuple[Value, Value]] = {}
-        self._number: Value | None = None
 
     def crossed(self, verb: str, number: int, address: Value, size: int) -> Value:
         """A report's word: which fences of this pointer are crossed."""
@@ -76,27 +76,11 @@ class Fences:
             with code.at(self._reaches.entry):
                 at = code.constant(16 * number + 8 * _BOTH.index(kind), _WIDE)
                 lists = self._loaded(code.binary("addi", self._table, at))
-                way = code.binary("muli", self._loaded(lists), self._program())
+                way = code.binary("muli", self._loaded(lists), self._grid.number)
                 row = code.binary("addi", code.binary("addi", lists, way), self._bytes(8))
                 last = self._loaded(code.binary("addi", row, self._bytes(8)))
                 self._lists[number, kind] = self._loaded(row), last
         return self._lists[number, kind]
-
-    def _program(self) -> Value:
-        """Its number, the last side first, as `itertools.product` counts."""
-        code = self._code
-        if self._number is None:
-            sides = [self._side("tt.get_num_programs", axis) for axis in (1, 2)]
-            number, *others = (self._side("tt.get_program_id", axis) for axis in range(3))
-            for side, here in zip(sides, others, strict=True):
-                number = code.binary("addi", code.binary("muli", number, side), here)
-            self._number = number
-        return self._number
-
-    def _side(self, name: str, axis: int) -> Value:
-        return self._code.extended(
-            self._code.emit(name, (), Kind("i32"), axis=f"{axis} : i32"), "i64", signed=True
-        )
 
     def _bytes(self, count: int) -> Value:
         return self._code.constant(count, _WIDE)

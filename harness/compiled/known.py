@@ -74,6 +74,13 @@ class Known:
         found = self._storages.get(start)
         return None if found is None or found.alive.expired() else found
 
+    def holding(self, address: int) -> Storage | None:
+        """The storage that it lies in, if that is still there."""
+        with self._lock:
+            place = bisect.bisect_right(self._starts, address) - 1
+            found = self.starting_at(self._starts[place]) if place >= 0 else None
+        return found if found is not None and address < found.end else None
+
     def table(self) -> Any:
         """Starts and ends in order, behind a row of none, and filled up with what is never met."""
         rows = np.full((MOST, 2), np.iinfo(np.int64).max, dtype=np.int64)

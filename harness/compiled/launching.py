@@ -15,13 +15,19 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.compiled import CHECKS, triton_side
+from harness.compiled import CHECKS, Asked, triton_side
 from harness.compiled.arena import Arena, Told
+from harness.compiled.born import BORN
 from harness.compiled.known import KNOWN, follow
+from harness.compiled.shadows import Shadows
+from harness.kernels import frontend, loosening
+from harness.kernels.graph import bits_of
+from harness.kernels.loosening import Way
 from harness.patching import kernels as patching
 
 _KEPT = "checked by unfix"  # beside the compiled kernels: whoever sets those aside takes it along
 _REFUSED = "why not"
+_FIXED = "its constants stay constants"
 _REMEMBERED = 1 << 14  # launches; those that a graph captured are remembered for good
 _ANYWHERE = 1 << 62
 
@@ -36,6 +42,7 @@ class Given:
     itemsize: int
     shape: tuple[int, ...]
     kind: str
+    empty: bool = False  # it was when its storage was made
 
     def __str__(self) -> str:
         return f"{self.name} {self.kind} {list(self.shape)}"
@@ -71,6 +78,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}
+        self._shadows: dict[int, Shadows] = {}
         self._numbers = itertools.count(1)
         self._launched: dict[int, Launched] = {}
         self._order: deque[int] = deque()
@@ -85,6 +93,15 @@ class Reports:
     def show_memory(self, device: int) -> None:
         if not torch.cuda.is_current_stream_capturing():  # a graph reads what is there by then
             self._arenas[device].show_memory()
+
+    def launch_starts(self, device: int, run: Any) -> tuple[int, int] | None:
+        """What the next launch's races are told by; None where a graph is captured too early."""
+        captured = torch.cuda.is_current_stream_capturing()
+        if device not in self._shadows:
+            if captured:
+                return None
+            self._shadows[device] = Shadows(f"cuda:{device}")
+        return self._shadows[device].launch_starts(run, captured)
 
     def remember(self, note: Launched) -> int:
         number = next(self._numbers)
@@ -120,10 +137,17 @@ class Launcher:
         when: Callable[[], str] = str,
         strict: bool = False,
         whole_storages: bool = False,
+        loosens: bool = False,
     ) -> None:
-        """`whole_storages`: a pointer may go on to the end of what its tensor was cut out of."""
+        """`whole_storages`: a pointer may go on to the end of what its tensor was cut out of.
+
+        `loosens`: constants that a kernel only computes with are handed over, which saves
+        compilations and costs each launch some tens of microseconds.
+        """
         self.checks, self._when, self._strict = tuple(checks), when, strict
-        self._whole = whole_storages
+        self._whole, self._loosens = whole_storages, loosens
+        self._racing = "races" in self.checks
+        self._others = tuple(check for check in self.checks if check != "races")
         self.tally: dict[str, Tally] = {}
         # A launch's table of fences, or none; asked while this is set.
         self.fences: Callable[[Sequence[Given]], int | None] | None = None
@@ -169,21 +193,31 @@ class Launcher:
         capturing = torch.cuda.is_current_stream_capturing()
         pointers, scalars = flattened(kernel, args, options, capturing or self._whole)
         lists = self.fences(pointers) if self.fences is not None else None
-        checks = self.checks if lists is None else (*self.checks, "fences")
-        made = self._twin(kernel, len(pointers), checks, tally)
+        device = torch.cuda.current_device()
+        races = self._races(device, options) if self._racing else None
+        checks = self.checks if races is not None else self._others
+        checks = checks if lists is None else (*checks, "fences")
+        call = self._call(kernel, args, grid, options)
+        asked = Asked(len(pointers), checks, () if races is None else beside(pointers), call.way)
+        made = self._twin(kernel, asked, device, tally)
         if made is None:
             return plain()
         twin, block = made
-        REPORTS.show_memory(torch.cuda.current_device())
+        REPORTS.show_memory(device)
         note = Launched(name, pointers, scalars, capturing, self._when())
         number = REPORTS.remember(note)
-        head = (block, number, *(() if lists is None else (lists,)))
+        head = (block, number, *(() if lists is None else (lists,)), *(races or ()))
         extents = (pointer.reach for pointer in pointers)
+        given = (*head, *extents, *call.numbers, *call.args)
         try:
-            with triton_side.compiling(len(pointers), checks):
+            with triton_side.compiling(asked):
                 note.compiled = self._before(
-                    twin, *head, *extents, *args, grid=grid, warmup=False, **options
+                    twin, *given, grid=call.grid, warmup=False, **call.options
                 )
+        except triton_side.Unforeseen:
+            kernel.device_caches[_KEPT][_FIXED] = True
+            tally.launches -= 1
+            return self.run(kernel, args, grid, warmup, options)
         except Exception as error:
             if self._strict or "CUDA error" in str(error):
                 raise
@@ -200,20 +234,34 @@ class Launcher:
             tally.unchecked = found.get("unchecked", {})
         return note.compiled
 
+    def _call(self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]) -> Call:
+        call = Call(args, grid, options)
+        made = kernel.device_caches.setdefault(_KEPT, {})
+        if self._loosens and not made.get(_FIXED):
+            try:
+                return loosely(kernel, call)
+            except Exception:  # what the front end refuses is Triton's to tell, as it is called
+                made[_FIXED] = True
+        return call
+
+    def _races(self, device: int, options: dict[str, Any]) -> tuple[int, int] | None:
+        """Not of a launch that may begin before the one in front of it has ended."""
+        if options.get("launch_pdl"):
+            return None
+        return REPORTS.launch_starts(device, self._before)
+
     @staticmethod
     def _refuse(kernel: Any, tally: Tally, why: str) -> None:
         tally.refused = why
         if why:
             kernel.device_caches.setdefault(_KEPT, {})[_REFUSED] = why
 
-    def _twin(
-        self, kernel: Any, pointers: int, checks: tuple[str, ...], tally: Tally
-    ) -> tuple[Any, int] | None:
+    def _twin(self, kernel: Any, asked: Asked, device: int, tally: Tally) -> tuple[Any, int] | None:
         """The kernel with checks, and the address of its table."""
         made = kernel.device_caches.setdefault(_KEPT, {})
-        key = (pointers, checks, torch.cuda.current_device())
+        key = (asked.pointers, asked.checks, asked.beside, asked.numbers, device)
         if key not in made:
-            table = REPORTS.table(key[2])
+            table = REPORTS.table(device)
             if table is None:
                 why = "there was no room for its reports"
                 if torch.cuda.is_current_stream_capturing():
@@ -222,11 +270,56 @@ class Launcher:
                     self._refuse(kernel, tally, why)
                 return None
             try:
-                made[key] = (triton_side.twin(kernel, pointers, checks), table)
+                made[key] = (triton_side.twin(kernel, asked), table)
             except (OSError, ValueError, TypeError) as error:
                 self._refuse(kernel, tally, f"its source cannot be read again ({error})")
                 return None
         return made[key]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A launch as it is made: with what it hands over in the place of constants."""
+
+    args: tuple[Any, ...]
+    grid: Any
+    options: dict[str, Any]
+    way: Way | None = None
+    numbers: tuple[int, ...] = ()
+
+
+def loosely(kernel: Any, call: Call) -> Call:
+    """The launch as the first one that it shares its IR with, and its own numbers for that."""
+    binder = frontend.binder_of(kernel)
+    bound = binder.bind(call.args, call.options)
+    if bound.key not in binder.programs:
+        shared = loosening.loosened(kernel, binder, bound)
+        numbers = tuple(_signed(one.value, bits_of(one.kind)) for one in shared.numbers)
+        binder.programs[bound.key] = shared.way, numbers
+    way, numbers = binder.programs[bound.key]
+    if way is None:
+        return call
+    return Call(
+        tuple(way.values.get(place, value) for place, value in enumerate(bound.values.values())),
+        call.grid(dict(bound.values)) if callable(call.grid) else call.grid,
+        {name: value for name, value in call.options.items() if name not in bound.values},
+        way,
+        numbers,
+    )
+
+
+def _signed(number: int, bits: int) -> int:
+    return number - (1 << bits) if number >> (bits - 1) == 1 else number
+
+
+def beside(pointers: Sequence[Given]) -> tuple[tuple[int, int], ...]:
+    """Which two of them reach into the same memory."""
+    ends = [(one.start, one.start + one.reach) for one in pointers]
+    return tuple(
+        (first, second)
+        for first, second in itertools.combinations(range(len(ends)), 2)
+        if max(ends[first][0], ends[second][0]) < min(ends[first][1], ends[second][1])
+    )
 
 
 def flattened(
@@ -272,4 +365,5 @@ def _given(name: str, value: Any, whole: bool) -> Given:
     else:
         reach = 0
     kind = str(tensor.dtype).removeprefix("torch.")
-    return Given(name, start, reach, size, tuple(tensor.shape), kind)
+    empty = bool(BORN) and BORN.has(tensor.untyped_storage().data_ptr())
+    return Given(name, start, reach, size, tuple(tensor.shape), kind, empty)

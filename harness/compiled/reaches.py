@@ -167,10 +167,19 @@ class Reaches:
             everywhere=False,
         )
 
-    def loaded(self, address: Value) -> Value:
+    def loaded(self, address: Value, mask: Value | None = None, anew: bool = False) -> Value:
         """Numbers of 64 bits that lie there."""
         pointer = self._code.emit("tt.int_to_ptr", (address,), address.kind.of("ptr<i64>"))
-        return self._code.emit("tt.load", (pointer,), address.kind, **self._like)
+        return self.read(pointer, address.kind, mask, anew)
+
+    def read(
+        self, pointer: Value, kind: Kind, mask: Value | None = None, anew: bool = False
+    ) -> Value:
+        """`anew`: now and not before."""
+        more = {} if mask is None else {"operandSegmentSizes": "array<i32: 1, 1, 0>"}
+        more |= {"isVolatile": "true"} if anew else {}
+        given = (pointer,) if mask is None else (pointer, mask)
+        return self._code.emit("tt.load", given, kind, **{**self._like, **more})
 
 
 def _plain_load(graph: Graph) -> dict[str, str]:

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from harness.compiled import Asked
 from harness.compiled.accesses import ACCESSES, Accesses
 from harness.compiled.building import Builder
 from harness.compiled.fences import Fences
+from harness.compiled.grid import Grid
+from harness.compiled.races import Races
 from harness.compiled.ranges import Ranges
 from harness.compiled.reaches import Reaches
 from harness.compiled.rows import Rows
 from harness.compiled.telling import Teller
 from harness.compiled.twins import SYMBOLS, Part, Parts, Twin, Twins
+from harness.compiled.unwritten import Unwritten
 from harness.compiled.vectors import Runs
 from harness.kernels import flow
 from harness.kernels.graph import Block, Graph, Operation, Region, Source, Value
@@ -39,13 +44,13 @@ class Rewritten:
     unchecked: dict[str, int]  # accesses without a check, by the reason
 
 
-def rewritten(graph: Graph, pointers: int, threads: int, checks: Sequence[str]) -> Rewritten:
-    """`pointers`: how many extents there are; `threads`: of a program."""
-    return _Rewriting(graph, pointers, threads, checks).rewritten()
+def rewritten(graph: Graph, asked: Asked, threads: int) -> Rewritten:
+    """`threads`: of a program."""
+    return _Rewriting(graph, asked, threads).rewritten()
 
 
 class _Rewriting:
-    def __init__(self, graph: Graph, pointers: int, threads: int, checks: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, asked: Asked, threads: int) -> None:
         if graph.functions:
             raise CannotInstrument(f"it calls {', '.join(graph.functions)}, which is not inlined")
         for operation in graph.operations():
@@ -60,30 +65,33 @@ class _Rewriting:
         )
         self._graph = graph = self._rows.graph
         watched = flow.Addressing({}, frozenset())
-        if "wraps" in checks:
+        if "wraps" in asked.checks:
             ends = [end for row in self._rows.of.values() for end in (row.first, row.last)]
             watched = flow.addressing(graph, ends)
         suspects = watched.suspects - self._rows.sure
         self._twins = Twins(self._code, replace(watched, suspects=suspects), Ranges(graph))
-        fenced = "fences" in checks
-        head = 2 + fenced + pointers
-        report, launch, *extents = graph.parameters[:head]
-        self._teller = Teller(self._code, report, launch, threads)
+        named = len(asked.heads)
+        heads = dict(zip(asked.heads, graph.parameters, strict=False))
+        extents = graph.parameters[named : named + asked.pointers]
+        self._teller = Teller(self._code, heads["report"], heads["launch"], threads)
         own = [
             place
             for place, parameter in enumerate(graph.parameters)
-            if parameter.kind.is_pointer and place >= head
+            if parameter.kind.is_pointer and place >= named
         ]
-        if len(own) != pointers:
-            raise CannotInstrument(f"{len(own)} pointers and {pointers} extents")
-        lists = extents.pop(0) if fenced else None
+        if len(own) != asked.pointers:
+            raise CannotInstrument(f"{len(own)} pointers and {asked.pointers} extents")
         held = dict(zip(own, extents, strict=True))
-        self._reaches = Reaches(graph, self._code, held, report)
-        if fenced and any(
+        self._reaches = Reaches(graph, self._code, held, heads["report"])
+        lists = heads.get("fences")
+        if lists is not None and any(
             one.name in ACCESSES and self._reaches.origins[one.operands[0]] is None
             for one in graph.operations()
         ):
             raise CannotInstrument("fences are not asked of a pointer that is no one argument's")
+        self._sites: list[Site] = []
+        grid = Grid(self._code, self._reaches.entry)
+        places = {place: number for number, place in enumerate(own)}
         self._accesses = Accesses(
             self._code,
             self._teller,
@@ -91,12 +99,23 @@ class _Rewriting:
             self._runs,
             self._twins,
             self._reaches,
-            None if lists is None else Fences(self._code, lists, self._reaches),
-            {place: number for number, place in enumerate(own)},
-            "bounds" in checks,
+            None if lists is None else Fences(self._code, lists, self._reaches, grid),
+            places,
+            self._sites,
+            "bounds" in asked.checks,
         )
+        given = self._code, self._teller, self._reaches, places, self._sites
+        self._unwritten = Unwritten(*given) if "unwritten" in asked.checks else None
+        self._races = self._racing(heads, asked, grid, *given) if "races" in asked.checks else None
         self._unsteady: set[Value] = set()  # what loops hand on and is not always in one place
         self._given: dict[str, dict[int, Twin]] = {}  # by block, what jumps to it hand on besides
+
+    def _racing(self, heads: dict[str, Value], asked: Asked, *given: Any) -> Races | None:
+        if flow.talk(self._graph):
+            many = sum(one.name in ACCESSES for one in self._graph.operations())
+            self._accesses.unchecked["races, as its programs may tell each other something"] = many
+            return None
+        return Races(self._graph, (heads["turn"], heads["shadow"]), asked.beside, *given)
 
     def rewritten(self) -> Rewritten:
         entry, *targets = self._graph.body.blocks
@@ -106,7 +125,7 @@ class _Rewriting:
         blocks = (first, *map(self._taking, others))
         return Rewritten(
             replace(self._graph, body=Region(blocks)),
-            tuple(self._accesses.sites),
+            tuple(self._sites),
             tuple(self._wrap_site(operation) for operation in self._twins.wraps),
             dict(self._accesses.unchecked),
         )
@@ -128,7 +147,7 @@ class _Rewriting:
         for operation in block.operations:
             code.source = operation.source
             if operation.name in ACCESSES:
-                code.operations.append(self._accesses.checked(operation))
+                self._access(operation)
                 self._reaches.follow(operation)
             elif operation.name == "scf.for":
                 self._loop(operation)
@@ -144,6 +163,14 @@ class _Rewriting:
                 self._reaches.follow(operation)
         made, code.operations = code.operations, outer
         return Block(block.label, block.arguments, tuple(made))
+
+    def _access(self, operation: Operation) -> None:
+        made = self._accesses.checked(operation)
+        if self._races is not None:
+            self._races.watch(made)
+        self._code.operations.append(made)
+        if self._unwritten is not None:
+            self._unwritten.follow(made)
 
     def _at_once(self, block: Block) -> Block:
         with self._teller.waiting(in_loop=False):
@@ -164,7 +191,7 @@ class _Rewriting:
                 if inside not in self._unsteady:
                     self._reaches.put(inside, self._reaches.of(given[place]))
                 twins.put(inside, (*before[place], *self._carried_part(carried, place, inside)))
-            at = len(accesses.sites), len(twins.wraps), accesses.unchecked.copy()
+            at = len(self._sites), len(twins.wraps), accesses.unchecked.copy()
             with self._teller.waiting(in_loop=True) as later:
                 block = self._block(body)
             left = [twins.of(value) for value in block.operations[-1].operands]
@@ -182,7 +209,7 @@ class _Rewriting:
                     before[place] = ()
                     first.add(place)
             carried |= grown
-            del self._accesses.sites[at[0] :], twins.wraps[at[1] :]
+            del self._sites[at[0] :], twins.wraps[at[1] :]
             self._accesses.unchecked = at[2]
         begun = tuple(
             twins.handed(twins.of(given[place]) if place in first else (), twin.word.kind.shape)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from harness.compiled.building import NE, Builder
 from harness.compiled.reporting import assembly, constraints
-from harness.kernels.graph import Block, Kind, Operation, Source, Value
+from harness.kernels.graph import Block, Kind, Operation, Region, Source, Value
 
 _WIDEST = 16  # lanes that one report looks at
 
@@ -108,3 +108,23 @@ class Teller:
             many = len(told.values)
             self.put_down(told.of(kept[:many]))
             kept = kept[many:]
+
+
+def one_of(code: Builder, values: Sequence[Value]) -> list[Value]:
+    """Of a lane whose first value is not 0, if there is one: what is told of many lanes at once is
+    less to compile than what is told of each."""
+    given = list(values)
+    while shape := given[0].kind.shape:
+        one, other = ([code.value(Kind(value.kind.element)) for value in given] for _ in range(2))
+        with code.at([]) as body:
+            known = code.compare(NE, one[0], code.constant(0, one[0].kind))
+            ended = tuple(code.chosen(known, *both) for both in zip(one, other, strict=True))
+            body.append(Operation("tt.reduce.return", ended, (), {}, code.source))
+        region = Region((Block("bb0", (*one, *other), tuple(body)),))
+        made = [code.value(Kind(value.kind.element, shape[:-1])) for value in given]
+        axis = {"axis": f"{len(shape) - 1} : i32"}
+        code.operations.append(
+            Operation("tt.reduce", tuple(given), tuple(made), axis, code.source, (region,))
+        )
+        given = made
+    return given

@@ -14,7 +14,7 @@ import inspect
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
@@ -22,9 +22,10 @@ from typing import Any
 
 from triton._C.libtriton import ir
 from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler.compiler import ASTSource
 
-from harness.compiled import rewriting
-from harness.kernels import parsing, printing
+from harness.compiled import Asked, rewriting
+from harness.kernels import frontend, loosening, parsing, printing
 from harness.kernels.graph import Source
 from harness.native.lanes import Site
 from harness.patching import kernels as patching
@@ -33,8 +34,14 @@ KEY = "unfix"  # in a compiled kernel's metadata
 _asked = threading.local()
 
 
-def version(checks: Sequence[str]) -> str:
-    return hashlib.sha256(f"{_code()}{sorted(checks)}".encode()).hexdigest()[:10]
+class Unforeseen(Exception):
+    """What cannot be compiled with numbers in the place of constants as it was read here."""
+
+
+def version(asked: Asked) -> str:
+    return hashlib.sha256(f"{_code()}{sorted(asked.checks)}{asked.beside}".encode()).hexdigest()[
+        :10
+    ]
 
 
 @functools.cache
@@ -45,16 +52,20 @@ def _code() -> str:
     return "".join(file.read_text() for file in files)
 
 
-def twin(kernel: Any, pointers: int, checks: Sequence[str]) -> Any:
-    """The same kernel, with a report, a launch's number, perhaps a table of fences, and that many
-    extents before all else."""
-    mark = version(checks)
-    more = ("fences",) if "fences" in checks else ()
-    names = [f"unfix_{name}_{mark}" for name in ("report", "launch", *more)]
-    names += [f"unfix_extent{number}_{mark}" for number in range(pointers)]
+def twin(kernel: Any, asked: Asked) -> Any:
+    """The same kernel, with what is asked for, that many extents, and a parameter for each number
+    in the place of a constant before all else."""
+    mark = version(asked)
+    names = [f"unfix_{name}_{mark}" for name in asked.heads]
+    names += [f"unfix_extent{number}_{mark}" for number in range(asked.pointers)]
+    kinds = ["i64"] * len(names) + [kind for _, kind in asked.numbers]
+    names += [f"unfix_number{number}_{mark}" for number in range(len(asked.numbers))]
     own = list(kernel.signature.parameters.values())
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    heads = [inspect.Parameter(name, kind, annotation="i64") for name in names]
+    heads = [
+        inspect.Parameter(name, kind, annotation=annotation)
+        for name, annotation in zip(names, kinds, strict=True)
+    ]
     old = kernel.fn
     made = FunctionType(old.__code__, old.__globals__, old.__name__, None, old.__closure__)
     made.__qualname__, made.__module__, made.__doc__ = old.__qualname__, old.__module__, old.__doc__
@@ -69,9 +80,9 @@ def twin(kernel: Any, pointers: int, checks: Sequence[str]) -> Any:
 
 
 @contextmanager
-def compiling(pointers: int, checks: Sequence[str]) -> Iterator[None]:
+def compiling(asked: Asked | None) -> Iterator[None]:
     """What this thread compiles meanwhile gets checks."""
-    _asked.now = (pointers, checks)
+    _asked.now = asked
     try:
         yield
     finally:
@@ -91,21 +102,46 @@ def prepare() -> None:
         if asked is None or "ttir" not in stages:
             return
         first = stages["ttir"]
-        stages["ttir"] = lambda module, metadata: checked(first(module, metadata), metadata, *asked)
+        stages["ttir"] = lambda module, metadata: checked(first(module, metadata), metadata, asked)
 
     add_stages.by_unfix = True  # type: ignore[attr-defined]
     CUDABackend.add_stages = add_stages
+    read = ASTSource.make_ir
+
+    def make_ir(source: Any, *how: Any, **named: Any) -> Any:
+        asked = getattr(_asked, "now", None)
+        if asked is None or not asked.numbers:
+            return read(source, *how, **named)
+        heard: dict[str, bool] = {}
+        first = asked.before + len(asked.numbers)
+        constants, loose = source.constants, loosening.given(asked.way.values, heard)
+        source.constants = constants | {(first + place,): one for place, one in loose.items()}
+        try:
+            with frontend.loosely():
+                module = read(source, *how, **named)
+        finally:
+            source.constants = constants
+        if not asked.way.foresaw(heard):
+            raise Unforeseen("Triton asks more of its constants for this GPU")
+        return module
+
+    ASTSource.make_ir = make_ir
 
 
-def checked(module: Any, metadata: dict[str, Any], pointers: int, checks: Sequence[str]) -> Any:
+def checked(module: Any, metadata: dict[str, Any], asked: Asked) -> Any:
     """The module with checks, or as it was; the metadata say which."""
     context = module.context
     module.set_attr("generic", ir.builder(context).get_int32_attr(1))
     text = str(module.str())
     try:
         graph = parsing.parsed(text)
-        found = rewriting.rewritten(graph, pointers, 32 * metadata["num_warps"], checks)
+        if asked.numbers:
+            given = graph.parameters[asked.before :]
+            graph = loosening.filled(graph, dict(zip(asked.numbers, given, strict=False)))
+        found = rewriting.rewritten(graph, asked, 32 * metadata["num_warps"])
     except (rewriting.CannotInstrument, parsing.Unreadable) as error:
+        if asked.numbers:
+            raise Unforeseen(str(error)) from error
         metadata[KEY] = {"refused": str(error)}
         return _parsed(text.replace("generic = 1 : i32", ""), context)
     metadata[KEY] = told_of(found)

@@ -15,6 +15,7 @@ import torch
 
 from harness import compiled
 from harness.checking import on_gpu
+from harness.compiled import born
 from harness.compiled.arena import Told
 from harness.compiled.launching import REPORTS, Launched, Launcher
 from harness.patching.boot import say
@@ -40,6 +41,8 @@ class _Process:
     def __init__(self, words: list[str]) -> None:
         self._stops = "stop" in words
         checks = tuple(word for word in words if word != "stop") or compiled.CHECKS
+        if "unwritten" in checks:
+            born.follow()
         self._writer = Writer(Path(os.environ[FOLDER]))
         self._began = time.monotonic()
         self._told: set[tuple[str, str, int, str]] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,10 @@ class Report:
     details: tuple[str, ...]
     pid: int
     seconds: float  # since the process launched its first kernel
+
+    @property
+    def in_a_line(self) -> str:
+        return f"{self.headline} ({self.file}:{self.line}, program {self.program})"
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}  {self.text}"
@@ -58,6 +63,19 @@ class Checked:
         """Of the launches, how many were checked."""
         checked = sum(one.launches for one in self.kernels.values() if not one.refused)
         return checked / self.launches if self.launches else 0.0
+
+    def __str__(self) -> str:
+        whole = sum(not one.refused for one in self.kernels.values())
+        return (
+            f"checked {whole} of {len(self.kernels)} kernels of Triton's and "
+            f"{self.share:.1%} of their {self.launches} launches (a graph's count once)"
+        )
+
+
+def ask(environment: dict[str, str], words: str, folder: Path) -> None:
+    """Have what runs in an environment check, and leave what it finds in a folder."""
+    shutil.rmtree(folder, ignore_errors=True)  # what an earlier run left there
+    environment[CHECKS], environment[FOLDER] = words, str(folder)
 
 
 class Writer:

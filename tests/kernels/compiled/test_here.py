@@ -1,8 +1,6 @@
 """Kernels with checks in, run on this machine: they tell what is wrong, and of nothing else.
 
-The CPU's executor runs the rewritten graph; what a GPU's assembly puts down is stored into a tensor
-here, and told in the words of `on_gpu`. It finds nothing to refuse in it: what would be outside was
-taken out.
+How they are run stands in `running_here`.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import operator
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,25 +17,17 @@ import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness import kernels
 from harness.checking import FenceCrossed, OutOfBounds, Violation, Wrapped, on_gpu
-from harness.checking import launching as here
 from harness.checking.fenced import Lists
-from harness.checking.launches import Launch, Launches
+from harness.checking.launches import Launch
 from harness.checking.memory import Fence, Memory
-from harness.compiled import CHECKS, arena, fences, launching, rewriting, triton_side
-from harness.compiled.accesses import OUTSIDE
-from harness.compiled.building import NE
+from harness.compiled import CHECKS, arena, fences, launching
 from harness.compiled.known import KNOWN
-from harness.compiled.reporting import SITES, Block
-from harness.compiled.telling import Teller
-from harness.kernels import flow
-from harness.kernels.graph import Kind
-from harness.native import programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
 import tiles
+from running_here import put_down_by, told_of, violations, without_a_gpu  # noqa: F401
 from test_rewriting import compiled, in_branches, product, reset, stepped, while_it_lasts
 
 
@@ -56,10 +45,6 @@ def of_sums(target, parts, count, N: tl.constexpr):
     lane = tl.arange(0, N)
     at = tl.cumsum(tl.load(parts + lane), 0)
     tl.store(target + at, 1, mask=lane < count)
-
-
-def programs_made(folder: str, key: str, make: Any) -> Any:
-    return make()
 
 
 @triton.jit
@@ -88,102 +73,10 @@ def kept_by_a_mask(target, flags, row, stride):
     tl.store(target + (flags & tl.maximum(row * stride, 0)), 1)
 
 
-_HEAD = 32  # bytes of a kernel's table in front of what is put down
-
-
-def put_down(teller: Any, told: Any) -> None:
-    code = teller._code
-    shape = told.word.kind.shape
-    word = code.extended(told.word, "i64", signed=False)
-    none = code.constant(0, word.kind)
-    number = code.binary("andi", word, code.constant(~OUTSIDE, word.kind))
-    wraps, outside = code.compare(NE, number, none), code.compare(NE, word, none)
-    outside = code.chosen(wraps, code.constant(0, outside.kind), outside)
-    for on, row in ((wraps, 2 * told.site), (outside, 2 * told.site + 1)):
-        for place, value in enumerate((word, *told.values[1:])):
-            offset = code.constant(_HEAD + 32 * row + 8 * place, Kind("i64"))
-            at = code.binary("addi", teller._report, offset)
-            pointer = code.splat(code.emit("tt.int_to_ptr", (at,), Kind("ptr<i64>")), shape)
-            code.emit(
-                "tt.atomic_rmw",
-                (pointer, value, on),
-                value.kind,
-                atomic_rmw_op="10 : i32",  # exchange
-                sem="4 : i32",
-                scope="1 : i32",
-            )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_a_gpu() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Teller, "put_down", put_down)
-        patch.setattr(programs, "kept", programs_made)
-        yield
-
-
-def put_down_by(
-    kernel: Any, args: Any, named: Any, grid: tuple[int, ...] = (1,), lists: int | None = None
-) -> tuple[rewriting.Rewritten, list[list[int]]]:
-    """What a launch puts down: of each site its last wrap, and its last access outside."""
-    pointers, _ = launching.flattened(kernel, args, named)
-    checks = CHECKS if lists is None else (*CHECKS, "fences")
-    twin = _twin(kernel, len(pointers), checks)
-    memory = torch.from_numpy(KNOWN.table())
-    records = torch.zeros((1 + 2 * SITES, 4), dtype=torch.int64)
-    records[0, Block.MEMORY // 8] = memory.data_ptr()
-    head = (records.data_ptr(), 1, *(() if lists is None else (lists,)))
-    whole = (*head, *(pointer.reach for pointer in pointers), *args)
-    graph = kernels.read(twin, whole, named)
-    checked = rewriting.rewritten(graph, len(pointers), 128, checks)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(here.kernels, "graph_of", lambda *bound: checked.graph)
-        patch.setattr(flow, "addressing", lambda graph: flow.Addressing({}, frozenset()))
-        with here.Session(Memory(), Launches(), exact=False, trusting=True) as session:
-            session.launch(twin, whole, grid, named)
-    return checked, records[1:].tolist()
-
-
-def violations(kernel: Any, *args: Any, **named: Any) -> list[Violation]:
-    """What a launch of one program puts down, as it is told."""
-    return told_of(*put_down_by(kernel, args, named), Memory(), kernel, args, named)
-
-
-def told_of(
-    checked: rewriting.Rewritten,
-    records: list[list[int]],
-    memory: Memory,
-    kernel: Any,
-    args: Any,
-    named: Any,
-) -> list[Violation]:
-    pointers, scalars = launching.flattened(kernel, args, named)
-    launched = launching.Launched(kernel.fn.__name__, pointers, scalars, False, "")
-    launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
-    setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))
-    found = [
-        on_gpu.violation(
-            arena.Told(1, address, word, row // 2, (0, 0, 0), (left, right)), launched, memory
-        )
-        for row, (word, address, left, right) in enumerate(records)
-        if word
-    ]
-    return [one for one in found if one is not None]
-
-
 def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
     """Whether an access was outside, and whether an integer had wrapped."""
     found = violations(kernel, *args, **named)
     return tuple(any(isinstance(one, kind) for one in found) for kind in (OutOfBounds, Wrapped))  # type: ignore[return-value]
-
-
-_twins: dict[Any, Any] = {}
-
-
-def _twin(kernel: Any, pointers: int, checks: tuple[str, ...]) -> Any:
-    if (kernel, checks) not in _twins:
-        _twins[kernel, checks] = triton_side.twin(kernel, pointers, checks)
-    return _twins[kernel, checks]
 
 
 @pytest.mark.parametrize("kernel", tiles.KERNELS)

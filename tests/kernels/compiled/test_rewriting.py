@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.compiler.compiler import ASTSource, GPUTarget
 
 from harness import kernels
-from harness.compiled import CHECKS, launching, triton_side
+from harness.compiled import CHECKS, Asked, launching, triton_side
 from harness.kernels import frontend, parsing, printing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
@@ -119,14 +119,19 @@ def numbers(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32)
 
 
-def compiled(kernel: Any, *args: Any, checks: tuple[str, ...] = CHECKS, **named: Any) -> Any:
+def compiled(
+    kernel: Any, *args: Any, checks: tuple[str, ...] = CHECKS, loosens: bool = False, **named: Any
+) -> Any:
     """A kernel as a launch with these arguments would have it compiled for a Hopper GPU."""
     triton_side.prepare()
     pointers, _ = launching.flattened(kernel, args, named)
-    twin = triton_side.twin(kernel, len(pointers), checks) if checks else kernel
-    head = (0,) * (2 + ("fences" in checks))
-    more = (*head, *(pointer.reach for pointer in pointers)) if checks else ()
-    bound = frontend.binder_of(twin).bind((*more, *args), named)
+    call = launching.Call(args, (1,), named)
+    if loosens:
+        call = launching.loosely(kernel, call)
+    asked = Asked(len(pointers), checks, launching.beside(pointers), call.way)
+    twin = triton_side.twin(kernel, asked) if checks else kernel
+    more = (*(0 for _ in asked.heads), *(one.reach for one in pointers)) if checks else ()
+    bound = frontend.binder_of(twin).bind((*more, *call.numbers, *call.args), call.options)
     signature = dict(zip(bound.values, bound.kinds, strict=True))
     aligned = {
         (place,): [["tt.divisibility", 16]]
@@ -134,7 +139,7 @@ def compiled(kernel: Any, *args: Any, checks: tuple[str, ...] = CHECKS, **named:
         if isinstance(value, torch.Tensor) or (kind in ("i32", "i64") and value % 16 == 0)
     }
     source = ASTSource(twin, signature, dict(frontend._constant_paths(bound)), aligned)
-    with triton_side.compiling(len(pointers), checks if checks else ()):
+    with triton_side.compiling(asked if checks else None):
         return triton.compile(source, target=HOPPER)
 
 
@@ -287,10 +292,20 @@ def test_what_goes_through_descriptors_runs_as_it_is_and_says_so() -> None:
     assert "atom.global.add" not in made.asm["ptx"]
 
 
+def test_numbers_in_the_place_of_constants_are_parameters() -> None:
+    """One kernel for all of them: what was its constants' is read as it runs, checks and all."""
+    fixed, *loose = (
+        compiled(known.by_rows, numbers(64), numbers(64), stride, 5, BLOCK=8, loosens=loosens)
+        for stride, loosens in [(9, False), (9, True), (11, True)]
+    )
+    assert loose[0].asm["ptx"] == loose[1].asm["ptx"] != fixed.asm["ptx"]
+    assert sites(loose[0]) == sites(fixed)
+
+
 def test_the_twin_is_the_kernel_with_more_parameters() -> None:
-    twin = triton_side.twin(known.copy, 2, CHECKS)
+    twin = triton_side.twin(known.copy, Asked(2, CHECKS))
     own = [parameter.name for parameter in known.copy.params]
     assert [parameter.name for parameter in twin.params][-len(own) :] == own
     assert len(twin.params) == len(own) + 4
     assert twin.cache_key != known.copy.cache_key
-    assert twin.cache_key != triton_side.twin(known.copy, 2, ("bounds",)).cache_key
+    assert twin.cache_key != triton_side.twin(known.copy, Asked(2, ("bounds",))).cache_key

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 
 from harness import checking, paths
 from harness.checking import FenceCrossed, OutOfBounds, Unwritten, Violation, Wrapped
+from harness.compiled import triton_side
 
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
@@ -67,6 +69,28 @@ def test_a_write_outside_is_told_and_taken_out(shift: int, told: str) -> None:
     assert "launched with source int32 [24], target int32 [24], count 24" in str(caught.value)
     assert not both[:24].any()
     assert not both[48:].any()
+
+
+def test_one_compilation_serves_all_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    before = triton_side.checked
+
+    def counted(*args: Any) -> Any:
+        compiled.append(args[-1])
+        return before(*args)
+
+    monkeypatch.setattr(triton_side, "checked", counted)
+    monkeypatch.setenv("TRITON_CACHE_DIR", tempfile.mkdtemp())
+    for stride, width in [(9, 5), (5, 5), (11, 2), (64, 8), (1000, 7)]:
+        source, target = numbers(4 * stride), numbers(4 * width)
+        with check():
+            known.by_rows[(4,)](source, target, stride, width, BLOCK=8)
+        assert target.view(4, width).tolist() == source.view(4, stride)[:, :width].tolist()
+    assert len(compiled) == 1
+    with pytest.raises(OutOfBounds, match="by_rows read 4 bytes past") as caught, check():
+        known.by_rows[(4,)](numbers(3 * 21 + 6), numbers(28), 21, 7, BLOCK=8)
+    assert "stride 21, width 7" in str(caught.value)
+    assert len(compiled) == 1
 
 
 def test_a_read_outside_is_told() -> None:

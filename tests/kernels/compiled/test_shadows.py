@@ -1,0 +1,285 @@
+"""Races and reads of what nobody wrote, as checks compiled in find them; run on this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.checking import Race, Unwritten
+from harness.compiled import ALL, shadows
+from harness.compiled.born import BORN, POISON
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
+import kernels_to_check as known
+from running_here import launched, put_down_by, violations, without_a_gpu  # noqa: F401
+
+
+def told(kernel: Any, *args: Any, grid: tuple[int, ...] = (2,), **named: Any) -> list[str]:
+    found = violations(kernel, *args, grid=grid, checks=ALL, **named)
+    assert all(isinstance(one, (Race, Unwritten)) for one in found)
+    return [one.headline for one in found]
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.int32)
+
+
+def test_two_programs_must_not_disagree() -> None:
+    assert told(known.same_place, numbers(1), 7, STEP=0) == []
+    assert told(known.same_place, numbers(1), 7, grid=(1,), STEP=1) == []
+    assert told(known.same_place, numbers(1), 7, grid=(3,), STEP=1) == [
+        "same_place: programs (1, 0, 0) and (2, 0, 0) write different values to target, index 0, "
+        "without an order"
+    ]
+
+
+def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
+    for first in (0, 1):
+        [headline] = told(known.stored_and_counted, numbers(1), first)
+        assert "store and update atomically target, index 0" in headline
+    assert told(known.counted, numbers(1), grid=(5,)) == []
+    assert told(read_beside_an_atomic, numbers(1), numbers(5), grid=(5,)) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (1, "the first writes and the second reads"),
+        (-1, "the first reads and the second writes"),
+        (0, None),
+    ],
+)
+def test_one_program_must_not_read_what_another_writes(step: int, words: str | None) -> None:
+    found = told(known.read_beside, numbers(2), numbers(2), step)
+    assert [words in one for one in found if words] == [True] * bool(words)
+    assert bool(found) == bool(words)
+
+
+def test_of_several_that_read_the_other_one_is_found() -> None:
+    """The program that writes was the last to read."""
+    assert told(read_by_all, numbers(1), numbers(4), grid=(4,)) == [
+        "read_by_all: programs (2, 0, 0) and (3, 0, 0): the first reads and the second writes "
+        "shared, index 0, without an order"
+    ]
+
+
+@triton.jit
+def read_beside_an_atomic(shared, target):
+    me = tl.program_id(0)
+    if me == 0:
+        tl.atomic_add(shared, 1)
+    else:
+        tl.store(target + me, tl.load(shared))
+
+
+@triton.jit
+def read_by_all(shared, target):
+    me = tl.program_id(0)
+    tl.store(target + me, tl.load(shared))
+    if me == tl.num_programs(0) - 1:
+        tl.store(shared, 7)
+
+
+@triton.jit
+def in_turns(target, rows, step, WIDTH: tl.constexpr):
+    """Rows of this program's own, one after the other, or its neighbour's from some turn on."""
+    lane = tl.arange(0, WIDTH)
+    at = target + tl.program_id(0) * rows * WIDTH + lane
+    for row in range(rows):
+        tl.store(at, lane + row + 100 * tl.program_id(0), mask=lane < WIDTH - 1)
+        at += step * WIDTH
+
+
+def test_a_race_is_found_through_a_loop() -> None:
+    assert told(in_turns, numbers(64), 4, 1, WIDTH=8) == []
+    [headline] = told(in_turns, numbers(96), 4, 2, WIDTH=8)
+    assert "programs (0, 0, 0) and (1, 0, 0) write different values to target" in headline
+
+
+@triton.jit
+def under_a_lock(lock, target):
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    tl.store(target, tl.load(target) + tl.program_id(0) + 1)
+    tl.atomic_xchg(lock, 0)
+
+
+@triton.jit
+def after_a_flag(flag, target):
+    if tl.program_id(0) == 0:
+        tl.store(target, 7)
+        tl.atomic_xchg(flag, 1)
+    else:
+        seen = 0
+        while seen == 0:
+            seen = tl.load(flag, volatile=True)
+        tl.store(target, 8)
+
+
+def test_what_programs_tell_each_other_by_atomics_is_an_order() -> None:
+    for kernel in (under_a_lock, after_a_flag):
+        checked, _ = put_down_by(kernel, (numbers(1), numbers(1)), {}, (2,), checks=ALL)
+        assert "races, as its programs may tell each other something" in checked.unchecked
+        assert told(kernel, numbers(1), numbers(1)) == []
+
+
+@triton.jit
+def two_widths(wide, narrow, value):
+    if tl.program_id(0) == 0:
+        tl.store(wide, value.to(tl.int64))
+    else:
+        tl.store(narrow + 1, 5)
+
+
+def test_what_overlaps_is_one_place_however_wide_it_is_written() -> None:
+    place = torch.zeros(1, dtype=torch.int64)
+    arguments = place, place.view(torch.int32)
+    assert told(two_widths, *arguments, 5 << 32) == []
+    [headline] = told(two_widths, *arguments, 6 << 32)
+    assert "write different values to narrow, index 1" in headline
+    assert told(two_widths, place, numbers(2), 6 << 32) == []
+
+
+PROGRAMS, PLACES = 3, 4
+
+
+@triton.jit
+def as_told(shared, orders, values, target, COUNT: tl.constexpr):
+    """Of a list of orders of each program: load or store an element."""
+    me = tl.program_id(0)
+    for turn in range(COUNT):
+        order = tl.load(orders + me * COUNT + turn)
+        place = shared + order // 3
+        if order % 3 == 1:
+            tl.store(place, tl.load(values + me * COUNT + turn))
+        elif order % 3 == 2:
+            tl.store(target + me, tl.load(place))
+
+
+ORDERS = st.lists(
+    st.tuples(st.integers(0, 3 * PLACES - 1), st.integers(1, 3)), min_size=3, max_size=3
+)
+
+
+@settings(deadline=None)
+@given(orders=st.lists(ORDERS, min_size=PROGRAMS, max_size=PROGRAMS))
+def test_nothing_is_told_of_what_no_two_programs_share(orders: Any) -> None:
+    """A report is of a place that two programs touched, one of which wrote; and one is told where
+    two wrote different values, each of them once, and nobody read."""
+    shared, target = torch.zeros(PLACES, dtype=torch.int32), torch.zeros(PROGRAMS).int()
+    codes, values = (torch.tensor(orders, dtype=torch.int32)[:, :, i].contiguous() for i in (0, 1))
+    found = told(as_told, shared, codes, values, target, grid=(PROGRAMS,), COUNT=3)
+    wrote = [{(o // 3, v) for o, v in one if o % 3 == 1} for one in orders]
+    read = [{o // 3 for o, _ in one if o % 3 == 2} for one in orders]
+    touched = {
+        place
+        for me, mine in enumerate(wrote)
+        for place, value in mine
+        for other in range(PROGRAMS)
+        if other != me
+        and (place in read[other] or any(p == place and v != value for p, v in wrote[other]))
+    }
+    places = {int(one.split("shared, index ")[1].split(",")[0]) for one in found}
+    assert places <= touched
+    once = all(len({place for place, _ in mine}) == len(mine) for mine in wrote)
+    if once and not any(read):
+        assert bool(found) == bool(touched)
+
+
+def test_numbers_of_launches_come_back_to_cleared_tables() -> None:
+    room = shadows.Shadows("cpu")
+    room._tables[:] = 1
+    room._numbers[0] = -1 + (1 << 40)
+    for _ in range(shadows.LAUNCHES // 2):
+        room.launch_starts(launched, captured=False)
+    assert not room._tables.any()
+    numbers = {room.launch_starts(launched, captured=True) for _ in range(3)}
+    assert len(numbers) == 3
+
+
+# What nobody wrote
+
+
+def empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
+    made = torch.empty(count, dtype=kind)
+    made.view(torch.uint8).fill_(POISON)
+    BORN.meet(made)
+    return made
+
+
+def test_reading_what_nobody_wrote_is_told_with_its_place() -> None:
+    source = empty(24)
+    source[:17] = 1
+    assert told(known.copy, source, numbers(24), 17, 0, grid=(3,), BLOCK=8) == []
+    [headline] = told(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8)
+    assert "copy read source where nobody has written (index 1" in headline or "index 2" in headline
+    source[17:] = 2
+    assert told(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        *((getattr(torch, name), 1) for name in "float16 bfloat16 float32 int64 float64".split()),
+        (torch.uint8, 0),
+        (torch.float8_e4m3fn, 0),
+    ],
+)
+@pytest.mark.parametrize("count", [5, 8])
+def test_what_was_made_empty_is_known_by_its_bytes(
+    kind: torch.dtype, expected: int, count: int
+) -> None:
+    source, target = empty(count, kind), torch.zeros(8, dtype=kind)
+    assert len(told(known.copy, source, target, count, 0, grid=(1,), BLOCK=8)) == expected
+
+
+def test_a_number_that_looks_like_the_pattern_is_none() -> None:
+    source = numbers(8)
+    source.view(torch.uint8).fill_(POISON)
+    assert told(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []  # never empty
+    source = empty(8)
+    source[::2] = 1
+    assert told(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
+
+
+def test_at_a_tensors_end_an_element_stands_alone() -> None:
+    whole = numbers(8)
+    whole[4:5].view(torch.uint8).fill_(POISON)
+    BORN.meet(whole)
+    [headline] = told(known.copy, whole[:5], numbers(8), 5, 0, grid=(1,), BLOCK=8)
+    assert "(index 4)" in headline
+
+
+@triton.jit
+def with_a_stand_in(source, target, count, other, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(source + at, mask=at < count, other=other))
+
+
+def test_what_stands_in_for_a_masked_lane_was_not_read() -> None:
+    other = int.from_bytes(bytes([POISON] * 4), "little", signed=True)
+    source = empty(8)
+    source[:4] = 1
+    assert told(with_a_stand_in, source, numbers(8), 4, other, grid=(1,), BLOCK=8) == []
+    assert told(with_a_stand_in, source, numbers(8), 6, other, grid=(1,), BLOCK=8) != []
+
+
+def test_an_update_reads_what_it_updates() -> None:
+    [headline] = told(known.counted, empty(2), grid=(1,))
+    assert "counted updated target where nobody has written (index 0)" in headline
+
+
+def test_memory_that_is_gone_says_nothing_of_what_lies_there_next() -> None:
+    source = empty(1 << 20)
+    start = source.data_ptr()
+    assert BORN.has(start)
+    del source
+    assert not BORN.has(start)

@@ -1,0 +1,218 @@
+"""Races and reads of what nobody wrote, on a GPU: in sessions, in graphs, in whole processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from harness import checking, paths
+from harness.checking import Race, Unwritten
+
+FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
+sys.path[:0] = map(str, FOLDERS)
+import kernels_to_check as known  # noqa: E402
+from test_shadows import (  # noqa: E402
+    in_turns,
+    read_by_all,
+    two_widths,
+    under_a_lock,
+)
+
+pytestmark = pytest.mark.needs_cuda
+
+
+@triton.jit
+def scattered(source, places, target, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + tl.load(places + at), tl.load(source + at))
+
+
+@triton.jit
+def neighbours(rows, width, BLOCK: tl.constexpr):
+    """Each row becomes its own and the next one's sum, in place: a race."""
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    own = tl.load(rows + row * width + at, mask=at < width)
+    beside = tl.load(rows + (row + 1) * width + at, mask=at < width)
+    tl.store(rows + row * width + at, own + beside, mask=at < width)
+
+
+@triton.jit
+def in_place(rows, width, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * width + tl.arange(0, BLOCK)
+    value = tl.load(rows + at, mask=tl.arange(0, BLOCK) < width)
+    tl.store(rows + at, value + 1, mask=tl.arange(0, BLOCK) < width)
+
+
+def check() -> Any:
+    return checking.checked("cuda", all_checks=True)
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.int32, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        (lambda: known.same_place[(3,)](numbers(1), 7, STEP=1), "write different values to target"),
+        (lambda: known.stored_and_counted[(2,)](numbers(1), 0), "store and update atomically"),
+        (lambda: known.read_beside[(2,)](numbers(2), numbers(2), 1), "the second"),
+        (lambda: in_turns[(4,)](numbers(160), 4, 2, WIDTH=8), "write different values to target"),
+        (lambda: in_turns[(4,)](numbers(1280), 4, 2, WIDTH=64), "write different values"),
+        (lambda: neighbours[(64,)](numbers(65 * 1000), 1000, BLOCK=1024), "and the second"),
+        (lambda: two_widths[(2,)](*_overlapping(), 6 << 32), "write different values"),
+    ],
+)
+def test_a_race_is_told_with_both_programs(launch: Any, words: str) -> None:
+    with pytest.raises(Race, match=words) as caught, check():
+        launch()
+    told = str(caught.value)
+    assert "programs (" in told
+    assert "launched with " in told
+
+
+def _overlapping() -> tuple[torch.Tensor, torch.Tensor]:
+    place = torch.zeros(1, dtype=torch.int64, device="cuda")
+    return place, place.view(torch.int32)
+
+
+def test_many_readers_and_one_writer_are_a_race() -> None:
+    with pytest.raises(Race, match="shared, index 0"), check():
+        read_by_all[(200,)](numbers(1), numbers(200))
+
+
+def test_what_is_no_race_is_not_told() -> None:
+    with check():
+        for _ in range(20):
+            known.same_place[(300,)](numbers(1), 7, STEP=0)
+            known.counted[(300,)](numbers(1))
+            in_turns[(32,)](numbers(32 * 4 * 64), 4, 1, WIDTH=64)
+            in_place[(500,)](numbers(500 * 1000), 1000, BLOCK=1024)
+            under_a_lock[(20,)](torch.zeros(1, dtype=torch.int32, device="cuda"), numbers(1))
+            known.read_beside[(2,)](numbers(2), numbers(2), 0)
+            two_widths[(2,)](*_overlapping(), 5 << 32)
+
+
+def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
+    count = 4096
+    source, places = numbers(count) + 1, numbers(count)
+    target = torch.zeros(count, dtype=torch.int32, device="cuda")
+    with check() as held:
+        scattered[(count // 64,)](source, places, target, BLOCK=64)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            scattered[(count // 64,)](source, places, target, BLOCK=64)
+            scattered[(count // 64,)](source, places, target, BLOCK=64)
+        for _ in range(20):  # who writes where is another one each time
+            places.copy_(torch.randperm(count, device="cuda"))
+            source.copy_(torch.randperm(count, device="cuda"))
+            graph.replay()
+            held.settled()
+        places[5] = places[count - 1]
+        graph.replay()
+        with pytest.raises(Race, match=r"scattered: programs .* write different values to target"):
+            held.settled()
+        held.forgive()
+
+
+def test_a_race_among_a_million_programs_is_found() -> None:
+    """More elements than a table has places."""
+    count = 1 << 24
+    places, target = numbers(count), torch.zeros(count, dtype=torch.int32, device="cuda")
+    with check() as held:
+        scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
+        places[100] = places[80]
+        with pytest.raises(Race, match="index 80"):
+            scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
+        held.forgive()
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.float16, torch.bfloat16, torch.float32])
+def test_reading_what_nobody_wrote_is_told(kind: torch.dtype) -> None:
+    told = r"copy read source where nobody has written \(index (1[6-9]|2[0-3])\)"
+    target = torch.zeros(24, dtype=kind, device="cuda")
+    with check() as held:
+        source = torch.empty(24, dtype=kind, device="cuda")
+        source[:16] = 1
+        known.copy[(2,)](source, target, 24, 0, BLOCK=8)
+        known.copy[(3,)](source, target, 16, 0, BLOCK=8)
+        with pytest.raises(Unwritten, match=told):
+            known.copy[(3,)](source, target, 24, 0, BLOCK=8)
+        source[16:] = torch.ones(8, device="cuda")
+        known.copy[(3,)](source, target, 24, 0, BLOCK=8)
+        held.poison(source)
+        with pytest.raises(Unwritten):
+            known.copy[(3,)](source, target, 24, 0, BLOCK=8)
+        held.forgive()
+
+
+def test_a_graph_reads_what_was_written_before_its_replay() -> None:
+    with check() as held:
+        source = torch.empty(64, dtype=torch.float32, device="cuda")
+        target = torch.zeros_like(source)
+        graph = torch.cuda.CUDAGraph()
+        known.copy[(8,)](target, target.clone(), 64, 0, BLOCK=8)
+        with torch.cuda.graph(graph):
+            inner = torch.empty_like(source)
+            known.copy[(8,)](source, inner, 64, 0, BLOCK=8)
+            known.copy[(8,)](inner, target, 64, 0, BLOCK=8)
+        graph.replay()
+        with pytest.raises(Unwritten, match="read source where nobody has written"):
+            held.settled()
+        source.fill_(3)
+        graph.replay()
+        held.settled()
+        assert target.tolist() == [3.0] * 64
+        held.forgive()
+
+
+PLANTED = """
+import torch
+from harness.watch import boot
+boot.install()
+import triton, test_gpu_shadows as here
+known, numbers = here.known, here.numbers
+pool = torch.empty(64, dtype=torch.float32, device="cuda")
+pool[:32] = 1
+target = torch.zeros(64, dtype=torch.float32, device="cuda")
+known.copy[(4,)](pool, target, 32, 0, BLOCK=8)
+known.same_place[(4,)](numbers(1), 7, STEP=0)
+if WRONG:
+    known.copy[(8,)](pool, target, 64, 0, BLOCK=8)
+    known.same_place[(4,)](numbers(1), 7, STEP=1)
+    kept = torch.empty_like(target)
+    table = torch.tensor([kept.data_ptr()], device="cuda")
+    known.through_table[(1,)](table, numbers(1))
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_whole_process_tells_them(wrong: bool, tmp_path: Path) -> None:
+    folders = [Path(__file__).parent, *FOLDERS, paths.project()]
+    more = {
+        "PYTHONPATH": os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")]),
+        "UNFIX_CHECK": "bounds,wraps,unwritten,races",
+        "UNFIX_CHECK_REPORTS": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", f"WRONG = {wrong}\n{PLANTED}"],
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not done.returncode, done.stderr
+    lines = [line for file in tmp_path.glob("*.reports") for line in file.read_text().splitlines()]
+    found = sorted((one["kind"], one["kernel"]) for one in map(json.loads, lines))
+    expected = [("Race", "same_place"), ("Unwritten", "copy"), ("Unwritten", "through_table")]
+    assert found == (expected if wrong else []), done.stderr
