@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.compiled import CHECKS
 from harness.eval import lm_side, models
 from harness.eval.matrix import REFERENCE, Configuration
 from harness.eval.scorer import Scorer
@@ -44,6 +45,9 @@ class Where:
         return managed.get(release).python
 
 
+# What is checked of a server: on a GPU its compiled kernels are, and it ends at the first report.
+ON_A_GPU = ",".join((*CHECKS, "stop"))
+UNCHECKED = "it launched no kernel of Triton's: that it is under check says nothing"
 SURE = 60.0  # seconds for one token, after which a server that gave no answers hangs
 
 
@@ -125,6 +129,13 @@ class Askers:
         finally:
             served.reach = running.reach()  # of a server that died, too
             self._forget(running)
+            if (checked := running.checked()) is not None:
+                served.stand_ins.append(str(checked))
+                if checked.reports:
+                    said = checked.reports[0].in_a_line
+                else:
+                    said = "" if checked.launches else UNCHECKED
+                served.failure = served.failure or said  # how it died is told with its report
 
     def _start(self, setup: Setup, folder: Path, house: House | None) -> Server:
         self._refuse_if_closed()
@@ -193,6 +204,7 @@ class Askers:
             tuple(one.stand_ins),
             here,
             self.where.module,
+            ON_A_GPU if self.where.device != "cpu" and adaptations.CHECKED in one.stand_ins else "",
         )
 
     def _ask(

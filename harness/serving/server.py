@@ -26,6 +26,7 @@ from harness.errors import NotReady, UnfixError
 from harness.patching import attestation, environment
 from harness.serving import adaptations, hanging, leftovers, ports
 from harness.serving.house import REFUSED
+from harness.watch import reports
 
 COLD = "harness.serving.cold"
 REFERENCE = "harness.serving.reference"
@@ -67,6 +68,7 @@ class Setup:
     adaptations: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, hash=False)
     module: str = COLD  # what serves
+    check: str = ""  # on a GPU: what its compiled kernels are checked for
 
 
 class Starts(Protocol):
@@ -108,6 +110,7 @@ class Server:
         self.folder = folder
         self.log = folder / "log"
         self.attestations = folder / "attestations"
+        self.checks = (folder / "check").resolve()
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("ended.json", "refused", "log"):
             (folder / name).unlink(missing_ok=True)
@@ -146,6 +149,8 @@ class Server:
         environment.put_in(
             given, setup.revert, setup.enable, list(setup.folders), self.attestations
         )
+        if setup.check:
+            reports.ask(given, setup.check, self.checks)
         asked = {
             "command": command,
             "environment": given,
@@ -229,7 +234,13 @@ class Server:
         places = "; ".join(map(str, found)) or "it has no rank that could say where it stands"
         return f"{HANG}: {places}"
 
+    def checked(self) -> reports.Checked | None:
+        """What its compiled kernels were checked for came to."""
+        return reports.read(self.checks) if self.setup.check else None
+
     def _last_word(self) -> str:
+        if (checked := self.checked()) is not None and checked.reports:
+            return checked.reports[0].in_a_line
         text = self.text()
         errors = _ERROR.findall(text)
         lines = [line for line in text.splitlines() if line.strip() and not _STACK.match(line)]

@@ -96,10 +96,12 @@ class Fakes:
         self.root = root
         self.shared = shared
         self.said: list[str] = []
+        self.device = "cpu"
 
     def where(self, **settings: Any) -> Where:
+        folders = (TOY / "toggles",)
         return Where(
-            "cpu", "current", self.root, (TOY / "toggles",), True, 20.0, 5.0, MODULE, **settings
+            self.device, "current", self.root, folders, True, 20.0, 5.0, MODULE, **settings
         )
 
     def prepared(

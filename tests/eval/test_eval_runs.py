@@ -182,6 +182,43 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
     assert not evaluation.green
 
 
+@pytest.mark.parametrize(
+    ("be", "verdict", "words"),
+    [
+        ({"launches": 9}, Judged.SAME, ""),
+        (
+            {"launches": 9, "reports": "scatter wrote 4 bytes past the end"},
+            Judged.FAILED,
+            "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))",
+        ),
+        (
+            {"dies_at": 30, "code": -9, "last": "CUDA out of memory"},
+            Judged.FAILED,
+            "the server died: out of memory: CUDA out of memory (SIGKILL)",
+        ),
+        (
+            {},
+            Judged.FAILED,
+            "it launched no kernel of Triton's: that it is under check says nothing",
+        ),
+    ],
+)
+def test_what_a_check_on_a_gpu_says_of_a_server_is_said_of_it(
+    fakes: Fakes, be: dict[str, Any], verdict: Judged, words: str
+) -> None:
+    fakes.device = "cuda"
+    checked = fake("one", "base", **be)
+    checked.stand_ins = ["checked"]
+    evaluation = fakes.run(fake("base"), checked, device="cuda")
+    served = evaluation.one("one")
+    assert served.failure == words
+    assert only(evaluation).verdict is verdict
+    assert evaluation.green is (verdict is Judged.SAME)
+    launched = bool(be.get("launches"))
+    assert served.stand_ins[-1].startswith(f"checked {launched:d} of {launched:d} kernels")
+    assert not evaluation.one("base").stand_ins
+
+
 def test_nothing_answered_is_red(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", stillborn=True), fake("one", "base", stillborn=True))
     assert evaluation.status == "done"

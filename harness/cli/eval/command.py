@@ -50,8 +50,8 @@ def add_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="tree-kernels: SGLang's Triton kernels for EAGLE on a CPU; checked: every kernel "
-        "of the engine under check",
+        help="tree-kernels: SGLang's Triton kernels for EAGLE on a CPU; checked: every "
+        "Triton kernel of the engine under check",
     )
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="servers at a time")
     parser.add_argument("--concurrency", type=int, metavar="N", help="requests at a time")
