@@ -92,5 +92,24 @@ def words(expression: Expression) -> str:
     if not isinstance(expression, tuple):
         return str(expression)
     name, *parts = expression
-    inner = [words(part) for part in parts]
-    return f" {name} ".join(inner) if name in "+-*//%" else f"{name}({', '.join(inner)})"
+    if name not in _BINDS:
+        return f"{name}({', '.join(map(words, parts))})"
+    first, *others = parts
+    return f" {name} ".join(
+        [_bracketed(first, _BINDS[name]), *(_behind(name, one) for one in others)]
+    )
+
+
+_BINDS = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
+
+
+def _bracketed(part: Expression, binds: int) -> str:
+    """A part of an operation that binds so tightly."""
+    weaker = isinstance(part, tuple) and _BINDS.get(part[0], binds) < binds
+    return f"({words(part)})" if weaker else words(part)
+
+
+def _behind(name: str, part: Expression) -> str:
+    """What stands behind an operator: there brackets may go only where the order is no matter."""
+    same = isinstance(part, tuple) and part[0] == name and name in "+*"
+    return _bracketed(part, _BINDS[name] + (not same))

@@ -63,7 +63,7 @@ def test_one_row_too_few_is_seen_at_the_first_row(tmp_path: Path) -> None:
     assert found.kind is Kind.OVERRUNS
     assert found.text.startswith("tl.store(out_ptr + row * stride")
     assert found.condition == "at rows = 1"
-    assert "index 0 of out_ptr, which has 0 elements: rows - 1 * 64" in found.arithmetic
+    assert "index 0 of out_ptr, which has 0 elements: (rows - 1) * 64" in found.arithmetic
     assert found.confirmed == "confirmed"
     assert made(tmp_path).counted()[Verdict.OVERRUNS] == 1
 

@@ -1,0 +1,32 @@
+"""What a caller's arithmetic is written as means what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.audit.expressions import evaluated, words
+
+VALUES = {"rows": 7, "columns": 3, "page": 64}
+ARITHMETIC = st.recursive(
+    st.sampled_from([*VALUES, 1, 2, 5]),
+    lambda part: st.tuples(st.sampled_from(["+", "-", "*", "//", "%", "min"]), part, part),
+    max_leaves=6,
+)
+
+
+@given(ARITHMETIC)
+def test_written_arithmetic_is_the_same_number(expression: Any) -> None:
+    try:
+        number = eval(words(expression), {"min": min}, dict(VALUES))
+    except ZeroDivisionError:
+        return
+    assert evaluated(expression, VALUES.__getitem__) == number
+
+
+def test_brackets_stand_where_they_are_needed_and_nowhere_else() -> None:
+    assert words(("*", ("-", "rows", 1), 64)) == "(rows - 1) * 64"
+    assert words(("-", ("-", "rows", 1), ("-", "page", 1))) == "rows - 1 - (page - 1)"
+    assert words(("+", "rows", ("+", ("*", "rows", 2), 1))) == "rows + rows * 2 + 1"
