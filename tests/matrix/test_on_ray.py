@@ -29,12 +29,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
-# A dead node is noticed after two seconds, and not after a quarter of a minute.
+# A dead node, which refuses to answer, is noticed after two seconds, and not after a quarter of a
+# minute; one that a busy machine keeps from answering has as long as ever.
 QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 2,
+    "health_check_timeout_ms": 10000,
+    "health_check_failure_threshold": 4,
 }
 
 
@@ -112,6 +113,7 @@ def test_a_killed_node_costs_its_own_cells_and_nothing_else(
     doomed = cluster.add_node(**NODE, resources={"doomed": 1})
     until(lambda: len(nodes()) == 4)
     on_ray.nodes = [node["Resources"] for node in nodes()]
+    on_ray.gone = 60.0  # the node that comes for it may take its time on a busy machine
     # Each says where it ran and how often; the first round waits until the node is gone.
     script = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; test -e {0}/gone || sleep 3"
     cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}")) for n in range(6)]
