@@ -6,6 +6,10 @@ import importlib.util
 
 import pytest
 
+from harness import forking
+
+forking.collect_seldom()
+
 pytest_plugins = ("harness.guards.plugin",)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from harness import __version__, paths
+from harness import __version__, forking, paths
 from harness.cli import options
 from harness.cli.parsing import Parser
 from harness.errors import NotReady, UnfixError, WrongCall
@@ -62,6 +62,7 @@ def build_parser(name: str | None) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    forking.collect_seldom()
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((word for word in words if not word.startswith("-")), None)
     try:
