@@ -90,7 +90,8 @@ class Checkout:
         if self.fakes is not None:
             kept["PYTHONPATH"] = str(self.fakes)
             kept["FAKE_PIP_PACKAGES"] = str(Path(pytest.__file__).parent.parent)
-        return {**kept, **more}
+        # Bytecode is half of what pip does, and Python makes what it needs of it.
+        return {**kept, "PIP_NO_COMPILE": "1", **more}
 
     def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
         """Call `./unfix`, in a process group of its own."""

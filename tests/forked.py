@@ -47,6 +47,7 @@ IMPORTED = (
     "harness.store",
     "reports",
 )
+DEAR = ("harness.matrix.on_ray",)  # and few commands want it
 ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_CHECK")
 AS_FORKS = (
     "harness.bisect.commits",
@@ -235,6 +236,8 @@ def main() -> None:
     for name in IMPORTED:
         package = importlib.import_module(name)
         for _, module, _ in pkgutil.walk_packages(package.__path__, f"{name}."):
+            if module in DEAR:
+                continue
             with contextlib.suppress(ImportError):  # of a release's own Python
                 importlib.import_module(module)
     importlib.import_module("harness.registry.catalogue").load()  # a fork need not read it again

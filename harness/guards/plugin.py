@@ -19,7 +19,9 @@ from harness.errors import UnfixError
 from harness.guards import absence, cells, profiles, recording, replay, sides, unfit
 from harness.guards.cells import CELL, Side
 from harness.matching.states import State
-from harness.patching.plan import Change
+from harness.patching.live import engine
+from harness.patching.plan import Change, Choice, Direction
+from harness.registry.schema import Toggle
 from harness.toggles import Toggled
 
 PREPARED = pytest.StashKey[bool]()
@@ -154,11 +156,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     cell = pyfuncitem.stash.get(CELL, None)
     with cells.without(marks.without):
         if cell is None:
+            # What it guards may ask for a GPU as it is imported, and is not to within a check.
+            engine.import_for(Choice(toggle, Direction.OBSERVE) for toggle in _there(marks))
             with sides.device_errors(), replay.mended(pyfuncitem):
                 return (yield)
             return True
         judged = SIDES not in pyfuncitem.config.stash
         return (yield from (sides.judged if judged else sides.run)(cell, pyfuncitem))
+
+
+def _there(marks: cells.Marked) -> Iterator[Toggle]:
+    states = (State.FIXED, State.BUGGY)
+    return (toggle for toggle in marks.guards if cells.state_of(toggle).state in states)
 
 
 @pytest.hookimpl(wrapper=True)

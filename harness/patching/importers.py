@@ -39,7 +39,7 @@ def _direct(module: ModuleType, name: str, value: Any) -> Iterator[tuple[ModuleT
 
 def _imported_names(importer: ModuleType, source: str, name: str) -> set[str]:
     text = source_text(importer)
-    if not re.search(rf"\b{re.escape(name)}\b|import\s*\*", text):
+    if not _may_take(text, source.rpartition(".")[2], name):
         return set()
     package = (importer.__package__ or "").split(".")
     taken = set()
@@ -53,6 +53,15 @@ def _imported_names(importer: ModuleType, source: str, name: str) -> set[str]:
                     elif alias.name == "*":
                         taken.add(name)
     return taken
+
+
+def _may_take(text: str, last: str, name: str) -> bool:
+    """By a look: to parse the hundreds of modules that hold a 1 or a None takes far longer."""
+    all_of_it = re.search(r"import\s*\*", text)
+    if not all_of_it and (name not in text or not re.search(rf"\b{name}\b", text)):
+        return False
+    named, beside = rf"[\s\\]+[\w.]*\b{last}[\s\\]+", r"[\s\\]*\.[.\s\\]*"
+    return bool(re.search(rf"\bfrom(?:{named}|{beside})import\b", text))
 
 
 def source_text(module: ModuleType) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import select
 import sys
@@ -58,6 +59,12 @@ class Session(Generic[Told]):
         if not config.stash.get(plugin.PREPARED, False):
             plugin.prepare(config)
 
+    def pytest_sessionstart(self) -> None:
+        """While little is imported: see `_first_example`."""
+        with contextlib.suppress(ImportError):
+            importlib.import_module("numpy")  # whose random numbers it looks for as well
+        _first_example()
+
     def settle(self, session: pytest.Session, forks: bool = True) -> None:
         """All is imported and collected; what comes after pytest hears of no more."""
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
@@ -72,7 +79,6 @@ class Session(Generic[Told]):
             checking.make_ready()  # suites that check kernels have imported it
         for _ in kernels.loaded_kernels():
             pass  # what its forks need not look through
-        _first_example()
         forking.settle()
 
     # Collecting
@@ -231,7 +237,7 @@ def _wanted_before(items: list[pytest.Item]) -> list[Callable[[], object]]:
 @settings(max_examples=1, database=None)
 @given(strategies.none())
 def _first_example(_: None) -> None:
-    """Hypothesis' first example in a process looks through all that is imported."""
+    """Hypothesis' first example in a process looks through all that is imported by then."""
 
 
 def main(kind: type[Session[Told]], setting: type[Told], words: Sequence[str] = ()) -> NoReturn:
