@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.releases import managed
 
 # Those that take longest begin first, so that none is left for the end; the others follow.
-LONGEST = ("*.py", "prove", "mutate", "eval", "bisect", "matrix", "fuzz")
+LONGEST = ("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "matrix")
 # Of these, the Python says what they can test.
 ELSEWHERE = ("kernels", "releases")
 NOT_ALONE = ("-m", "not alone")
