@@ -129,6 +129,7 @@ class Worker(Session[Setting]):
         item = self.items[wanted.number]
         toggles = self._under(item, wanted)
         _build(item)
+        _look_at_strategies(item)
         return self.alone(wanted, functools.partial(self._run, item, wanted), toggles)
 
     def _run(self, item: pytest.Item, order: Order) -> values.Side:
@@ -246,6 +247,14 @@ def _build(item: pytest.Item) -> None:
     if not live.engine.idle:
         what = cell or ", ".join(map(str, under))
         raise RuntimeError(f"{what} could not be taken out again: what comes after it says nothing")
+
+
+def _look_at_strategies(item: pytest.Item) -> None:
+    """What Hypothesis works out of a strategy once is worked out here, for all forks."""
+    handle = getattr(getattr(item, "obj", None), "hypothesis", None)
+    for strategy in getattr(handle, "_given_kwargs", {}).values():
+        with contextlib.suppress(Exception):  # the test itself will meet it, and say it
+            strategy.validate()
 
 
 def _cuda() -> Any:
