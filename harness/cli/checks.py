@@ -90,9 +90,7 @@ def shown(checked: Checked, code: int, as_json: bool) -> int:
 
 def summary(checked: Checked) -> list[str]:
     lines = [f"{checked}, in {checked.processes} process{'es' * (checked.processes != 1)}"]
-    lines += _listed(
-        "not checked", {name: one.refused for name, one in checked.kernels.items() if one.refused}
-    )
+    lines += _listed("not checked", checked.refused)
     lines += _listed(
         "checked but for",
         {

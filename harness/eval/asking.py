@@ -131,6 +131,7 @@ class Askers:
             self._forget(running)
             if (checked := running.checked()) is not None:
                 served.stand_ins.append(str(checked))
+                served.stand_ins += [f"{name}: {why}" for name, why in checked.refused.items()]
                 if checked.reports:
                     said = checked.reports[0].in_a_line
                 else:

@@ -15,7 +15,7 @@ from harness.eval.scorer import name_of
 from harness.matching.states import State, find
 from harness.registry import catalogue
 from harness.releases import managed
-from harness.serving.adaptations import DRAWN
+from harness.serving.adaptations import CHECKED, DRAWN
 from harness.store.eval.values import (
     Compared,
     Evaluation,
@@ -166,9 +166,12 @@ class Run:
         return task.one.against if own else ""
 
     def _serve(self, task: Task) -> Served:
-        """A candidate is asked batch by batch, until its accuracy is told; others all at once."""
+        """A candidate is asked batch by batch, until its accuracy is told; others all at once.
+
+        So is one under check: what is wanted of that is its launches.
+        """
         against = self._base_of(task)
-        if not against:
+        if not against or CHECKED in task.one.stand_ins:
             return self.askers.serve(task, lambda served: {})
         whole = task.samples
         base = self._served(against)

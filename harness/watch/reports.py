@@ -65,11 +65,16 @@ class Checked:
         return checked / self.launches if self.launches else 0.0
 
     def __str__(self) -> str:
-        whole = sum(not one.refused for one in self.kernels.values())
+        whole = len(self.kernels) - len(self.refused)
         return (
             f"checked {whole} of {len(self.kernels)} kernels of Triton's and "
             f"{self.share:.1%} of their {self.launches} launches (a graph's count once)"
         )
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """What ran as it is, and why."""
+        return {name: one.refused for name, one in self.kernels.items() if one.refused}
 
 
 def ask(environment: dict[str, str], words: str, folder: Path) -> None:

@@ -219,6 +219,15 @@ def test_what_a_check_on_a_gpu_says_of_a_server_is_said_of_it(
     assert not evaluation.one("base").stand_ins
 
 
+def test_one_under_check_is_asked_all_of_its_items(fakes: Fakes) -> None:
+    """Whatever its answers already say: its launches are looked at."""
+    fakes.device = "cuda"
+    checked = fake("worse", "base", wrong=[4, 1], launches=9)
+    checked.stand_ins = ["checked"]
+    evaluation = fakes.run(fake("base"), checked, items=200, device="cuda")
+    assert (only(evaluation).verdict, only(evaluation).items) == (Judged.REGRESSED, 200)
+
+
 def test_nothing_answered_is_red(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", stillborn=True), fake("one", "base", stillborn=True))
     assert evaluation.status == "done"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness import paths
+from harness.cli.eval import command, running
+from harness.cli.parsing import Parser
 from harness.errors import UnfixError
 from harness.eval import matrix
 
@@ -154,6 +157,26 @@ def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
     for place in (file, tmp_path / "none.yaml", tmp_path):
         with pytest.raises(UnfixError, match=f"{place}: "):
             matrix.read(place)
+
+
+def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    plain, other = named("a", "engine: transformers"), named("b", "stand-ins: [checked]")
+    file.write_text(of(plain, other, named("c"), rest="faults: [{revert: f, in: [c]}]"))
+
+    def found(*words: str) -> matrix.Matrix:
+        parser = Parser()
+        command.add_arguments(parser)
+        given = argparse.Namespace(words=[])  # what stands behind `--`
+        return running._matrix(parser.parse_args([str(file), *words], given))
+
+    checked = found("--stand-in", "checked", "--no-faults")
+    assert [one.stand_ins for one in checked.configurations] == [[], ["checked"], ["checked"]]
+    assert not checked.faults
+    assert [one.stand_ins for one in found().configurations] == [[], ["checked"], []]
+    assert found().faults
+    with pytest.raises(UnfixError, match="no stand-in is called chekd"):
+        found("--stand-in", "chekd")
 
 
 @pytest.mark.parametrize(

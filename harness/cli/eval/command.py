@@ -40,6 +40,9 @@ def add_arguments(parser: Parser) -> None:
         "(default: the same with nothing toggled, or else plain transformers)",
     )
     parser.add_argument("--only", metavar="A,B", help="only these configurations of the matrix")
+    parser.add_argument(
+        "--no-faults", action="store_true", help="of a matrix: nothing is put in on purpose"
+    )
     parser.add_argument("--items", type=int, metavar="N", help="of each task (default: 200)")
     parser.add_argument("--limit", type=int, metavar="N", help="a doubtful one asks for so many")
     parser.add_argument("--seed", type=int, metavar="N", help="of the items (default: 0)")
@@ -51,7 +54,7 @@ def add_arguments(parser: Parser) -> None:
         default=[],
         metavar="NAME",
         help="tree-kernels: SGLang's Triton kernels for EAGLE on a CPU; checked: every "
-        "Triton kernel of the engine under check",
+        "Triton kernel of the engine under check; of a matrix, in each of its configurations",
     )
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="servers at a time")
     parser.add_argument("--concurrency", type=int, metavar="N", help="requests at a time")

@@ -121,9 +121,11 @@ def _limit(arguments: argparse.Namespace, matrix: Matrix) -> int:
 def _matrix(arguments: argparse.Namespace) -> Matrix:
     if arguments.matrix:
         single = [name for name in ("model", "draft", "against", "dtype") if vars(arguments)[name]]
-        if single or arguments.words or arguments.stand_in:
+        if single or arguments.words:
             raise UnfixError("a matrix file says itself what is served: leave out the other words")
         matrix = matrices.read(_file(arguments.matrix))
+        if arguments.no_faults:
+            matrix.faults = []
     else:
         matrix = _single(arguments)
     if arguments.only:
@@ -141,10 +143,14 @@ def _matrix(arguments: argparse.Namespace) -> Matrix:
                 if name in ("items", "concurrency"):
                     setattr(one, name, 0)
     if arguments.matrix:
-        for word in ("revert", "enable"):
+        for word, asked in (
+            ("revert", arguments.revert),
+            ("enable", arguments.enable),
+            ("stand_ins", arguments.stand_in),
+        ):
             for one in matrix.configurations:
                 if one.engine != REFERENCE:
-                    setattr(one, word, [*getattr(one, word), *_split(getattr(arguments, word))])
+                    setattr(one, word, list(dict.fromkeys([*getattr(one, word), *_split(asked)])))
     matrices.check(matrix)
     return matrix
 
