@@ -72,6 +72,7 @@ class CompiledCheck(Check):
             REPORTS.forget()
         launcher = Launcher(self._checks, loosens=True)
         launcher.start()
+        launcher.take_inductors()
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
             def call(values: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from harness.checking.memory import Memory, Program, Span
 from harness.checking.telling import Told
 from harness.checking.violations import OutOfBounds, Violation
-from harness.compiled import arena, known, races, triton_side
+from harness.compiled import arena, assertions, known, races, triton_side
 from harness.compiled.born import BORN
 from harness.compiled.fences import READ, WRITE
 from harness.compiled.grid import unpacked
@@ -25,7 +25,11 @@ from harness.kernels.graph import bits_of
 from harness.native.lanes import Site
 from harness.native.layout import Fault, Report
 
-_FAULTS = {**races.FAULTS, UNWRITTEN: Fault.UNWRITTEN}
+_FAULTS = {
+    **races.FAULTS,
+    UNWRITTEN: Fault.UNWRITTEN,
+    assertions.FAILED: Fault.ASSERTION,
+}
 
 
 def violation(
@@ -45,7 +49,7 @@ def violation(
     argument = sites[record.site].argument
     if fault is Fault.UNWRITTEN and not _was_empty(record, launched, argument):
         return None
-    if argument is None and not number:
+    if argument is None and not number and fault is not Fault.ASSERTION:
         span = _lies_in(record.address, spans) if fault else _pointed_into(record, spans)
         if span is None:
             return None
@@ -53,7 +57,7 @@ def violation(
         spans.append(span)
     numbers[Report.KIND] = fault or 0
     grid = (0, 0, 0)
-    if fault is not None and fault is not Fault.UNWRITTEN:
+    if fault not in (None, Fault.UNWRITTEN, Fault.ASSERTION):
         entry, sides = record.operands
         grid = unpacked(sides)
         numbers[Report.OTHER] = entry >> FLAGS & ((1 << PROGRAM_BITS) - 1)

@@ -207,7 +207,8 @@ class Told:
 
     def assertion(self) -> Exception:
         place = self.place
-        return KernelAssertion(f"{place.kernel}: its own assertion fails: {self.site.what}", place)
+        headline = f"{place.kernel}: its own assertion fails: {self.site.what}"
+        return KernelAssertion(headline, place, self._besides())
 
     def waits(self) -> Exception:
         place = self.place

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.compiled import CHECKS, Asked, triton_side
+from harness.compiled import CHECKS, Asked, inductor, triton_side
 from harness.compiled.arena import Arena, Told
 from harness.compiled.born import BORN
 from harness.compiled.known import KNOWN, follow
@@ -152,6 +152,7 @@ class Launcher:
         # A launch's table of fences, or none; asked while this is set.
         self.fences: Callable[[Sequence[Given]], int | None] | None = None
         self._before: Any = None
+        self._inductors: Any = None  # what launched its kernels
         self._heard: Any = None
 
     def start(self) -> None:
@@ -165,8 +166,21 @@ class Launcher:
 
         self._before = patching.running(JITFunction, run)
 
+    def take_inductors(self) -> None:
+        """Inductor's kernels, too, once it is loaded."""
+        launcher = self
+
+        def run(tuner: Any, *args: Any, **options: Any) -> Any:
+            with KNOWN.deaf():
+                return launcher._run_inductors(tuner, args, options)
+
+        if self._inductors is None:
+            self._inductors = inductor.running(run)
+
     def stop(self) -> None:
         patching.running(JITFunction, self._before)
+        if self._inductors is not None:
+            inductor.running(self._inductors)
         if self._heard is not None:
             torch.Tensor.data_ptr = self._heard
 
@@ -182,8 +196,34 @@ class Launcher:
         def plain() -> Any:
             return self._before(kernel, *args, grid=grid, warmup=warmup, **options)
 
-        if warmup:
+        return plain() if warmup else self._run(kernel, args, grid, options, plain, self._whole)
+
+    def _run_inductors(self, tuner: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        def plain() -> Any:
+            return self._inductors(tuner, *args, **options)
+
+        named = {name: one for name, one in options.items() if name != "stream"}
+        if named.pop("benchmark_run", False):
             return plain()
+        try:
+            made = inductor.as_launch(tuner, args, named)
+        except inductor.Unlike as why:
+            tally = self.tally.setdefault(inductor.name_of(tuner), Tally())
+            tally.launches += 1
+            tally.refused = str(why)
+            return plain()
+        # It cuts buffers into parts, and hands on views whose strides it knows itself.
+        return self._run(made.kernel, (), made.grid, made.options, plain, whole=True)
+
+    def _run(
+        self,
+        kernel: Any,
+        args: tuple[Any, ...],
+        grid: Any,
+        options: dict[str, Any],
+        plain: Callable[[], Any],
+        whole: bool,
+    ) -> Any:
         name = str(kernel.fn.__name__)
         tally = self.tally.setdefault(name, Tally())
         tally.launches += 1
@@ -191,7 +231,7 @@ class Launcher:
             tally.refused = why
             return plain()
         capturing = torch.cuda.is_current_stream_capturing()
-        pointers, scalars = flattened(kernel, args, options, capturing or self._whole)
+        pointers, scalars = flattened(kernel, args, options, capturing or whole)
         lists = self.fences(pointers) if self.fences is not None else None
         device = torch.cuda.current_device()
         races = self._races(device, options) if self._racing else None
@@ -217,7 +257,7 @@ class Launcher:
         except triton_side.Unforeseen:
             kernel.device_caches[_KEPT][_FIXED] = True
             tally.launches -= 1
-            return self.run(kernel, args, grid, warmup, options)
+            return self._run(kernel, args, grid, options, plain, whole)
         except Exception as error:
             if self._strict or "CUDA error" in str(error):
                 raise

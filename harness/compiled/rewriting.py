@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.compiled import Asked
+from harness.compiled import Asked, assertions
 from harness.compiled.accesses import ACCESSES, Accesses
 from harness.compiled.building import Builder
 from harness.compiled.fences import Fences
@@ -157,6 +157,8 @@ class _Rewriting:
                 self._branch(operation)
             elif operation.name in ("cf.br", "cf.cond_br"):
                 self._jump(operation)
+            elif operation.name == "tt.assert":
+                assertions.told(operation, code, self._teller, self._sites)
             else:
                 code.operations.append(operation)
                 self._twins.follow(operation)

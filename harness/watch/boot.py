@@ -10,41 +10,43 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 from harness.watch.reports import CHECKS
 
-_LAUNCHER = "triton.runtime.jit"
-
 
 def install() -> None:
     if not os.environ.get(CHECKS) or any(isinstance(one, _Finder) for one in sys.meta_path):
         return
-    if _LAUNCHER in sys.modules:
-        _exchange(sys.modules[_LAUNCHER])
-        return
+    waiting = dict(_LAUNCHERS)
+    for name in [name for name in waiting if name in sys.modules]:
+        waiting.pop(name)(sys.modules[name])
     # Behind the finder of toggles, which has to be the first.
-    place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
-    sys.meta_path.insert(place, _Finder())
+    if waiting:
+        place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+        sys.meta_path.insert(place, _Finder(waiting))
 
 
 class _Finder:
+    def __init__(self, waiting: dict[str, Callable[[Any], None]]) -> None:
+        self._waiting = waiting
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _LAUNCHER:
+        exchange = self._waiting.pop(name, None)
+        if exchange is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 load(module)
-                _exchange(module)
+                exchange(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -68,3 +70,23 @@ def _exchange(module: Any) -> None:
         return process.started().run(kernel, args, grid, warmup, options)
 
     original = patching.running(cls, first)
+
+
+def _exchange_inductors(module: Any) -> None:
+    cls = module.CachingAutotuner
+    original = cls.run
+
+    def first(tuner: Any, *args: Any, **options: Any) -> Any:
+        from harness.watch import process
+
+        cls.run = original
+        process.started().take_inductors()
+        return tuner.run(*args, **options)
+
+    cls.run = first
+
+
+_LAUNCHERS: dict[str, Callable[[Any], None]] = {
+    "triton.runtime.jit": _exchange,
+    "torch._inductor.runtime.triton_heuristics": _exchange_inductors,
+}

@@ -1,0 +1,139 @@
+"""Kernels that TorchInductor compiled, launched as Triton's: so checks can be compiled in.
+
+Inductor has them compiled ahead, in other processes, and launches what came of it past
+`JITFunction.run`. They are Triton's kernels all the same, and their source is kept. This module
+alone knows how.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from harness.patching import kernels as patching
+
+MODULE = "torch._inductor.runtime.triton_heuristics"
+_OPTIONS = ("num_warps", "num_stages", "debug", "enable_fp_fusion")
+_MORE = ("launch_cooperative_grid", "launch_pdl")
+
+
+class Unlike(Exception):
+    """A launch that cannot be made as one of Triton's, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One as `kernel[grid](**options)` makes it."""
+
+    kernel: Any
+    grid: tuple[int, int, int]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What Inductor chose for a kernel, and what of it is the same in each launch."""
+
+    config: Any
+    kernel: Any
+    names: tuple[str, ...]  # of the arguments, in their order
+    given: int  # how many of them are the kernel's; the others are its grid's
+    grid: Callable[..., tuple[int, int, int]]
+    fixed: dict[str, Any]
+
+
+_known: WeakKeyDictionary[Any, _Chosen] = WeakKeyDictionary()
+
+
+def running(run: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Launch Inductor's kernels so from now on; what did before, if Inductor is loaded at all."""
+    module = sys.modules.get(MODULE)
+    if module is None:
+        return None
+    cls: Any = module.CachingAutotuner
+    before, cls.run = cls.__dict__["run"], run
+    return before  # type: ignore[no-any-return]
+
+
+def name_of(tuner: Any) -> str:
+    return str((tuner.inductor_meta or {}).get("kernel_name") or tuner.fn.__name__)
+
+
+def as_launch(tuner: Any, args: Sequence[Any], named: dict[str, Any]) -> Launch:
+    if named:
+        raise Unlike("Inductor gives it arguments by name")
+    if not tuner.launchers:
+        tuner.precompile()
+    if len(tuner.launchers) > 1:
+        tuner.autotune_to_one_config(*args)
+    config = tuner.launchers[0].config
+    if tuner.inductor_meta.get("coordinate_descent_tuning") and not config.found_by_coordesc:
+        raise Unlike("Inductor is still tuning it")
+    chosen = _known.get(tuner)
+    if chosen is None or chosen.config is not config:
+        chosen = _known[tuner] = _chosen(tuner, config)
+    if len(args) != len(chosen.names):
+        raise Unlike(f"Inductor gives it {len(args)} arguments, and {len(chosen.names)} were meant")
+    own = dict(zip(chosen.names[: chosen.given], args, strict=False))
+    return Launch(chosen.kernel, chosen.grid(*args), {**chosen.fixed, **own})
+
+
+def _chosen(tuner: Any, config: Any) -> _Chosen:
+    if tuner.fn.fn is None:  # it came from another process, without what cannot be sent
+        if not hasattr(tuner, "_reload_kernel"):
+            raise Unlike("Inductor has its source no more")
+        tuner.fn = tuner._reload_kernel().fn
+    kernel = tuner.fn
+    meta = tuner._create_compile_meta(config)
+    signature, constants = meta["signature"], meta["constants"]
+    fixed_names = {kernel.arg_names[place] for place in kernel.constexprs}
+    own = [name for name in signature if name not in fixed_names]
+    more = tuner.inductor_meta.get("extra_launcher_args", ())
+    fixed = {name: one for name, one in constants.items() if name in kernel.arg_names}
+    fixed |= {name: meta[name] for name in _OPTIONS if name in meta}
+    fixed |= {name: True for name in _MORE if meta.get(name)}
+    fixed["sanitize_overflow"] = False  # as Inductor has it
+    if meta.get("disable_ftz"):
+        fixed["enable_reflect_ftz"] = False
+    names = (*own, *more)
+    return _Chosen(
+        config, _typed(kernel, signature), names, len(own), _grid(tuner, config, names), fixed
+    )
+
+
+def _grid(tuner: Any, config: Any, names: Sequence[str]) -> Callable[..., tuple[int, int, int]]:
+    """Inductor has a grid as text, in words of the arguments."""
+    made = sys.modules[MODULE].GridExpr.from_meta(tuner.inductor_meta, config)
+    sides = f"return {made.x_grid}, {made.y_grid}, {made.z_grid}"
+    lines = "".join(f"    {line}\n" for line in (*made.prefix, sides))
+    scope: dict[str, Any] = {}
+    exec(f"def grid({', '.join(names)}):\n{lines}", scope)
+    return scope["grid"]  # type: ignore[no-any-return]
+
+
+def _typed(kernel: Any, signature: dict[str, str]) -> Any:
+    """The kernel with the types that Inductor compiled it for, where a launch would guess them."""
+    old = kernel.fn
+    made = FunctionType(old.__code__, old.__globals__, old.__name__, None, old.__closure__)
+    made.__qualname__, made.__module__, made.__doc__ = old.__qualname__, old.__module__, old.__doc__
+    parameters = [
+        one.replace(annotation=kind) if (kind := _kind(one, signature)) else one
+        for one in kernel.signature.parameters.values()
+    ]
+    made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    fresh = patching.another(kernel, made, [], [])
+    fresh._unsafe_update_src(kernel.src)
+    fresh.raw_src, fresh.starting_line_number = kernel.raw_src, kernel.starting_line_number
+    return fresh
+
+
+def _kind(parameter: inspect.Parameter, signature: dict[str, str]) -> str:
+    kind = signature.get(parameter.name, "constexpr")
+    return (
+        "" if kind.startswith("*") or parameter.annotation is not inspect.Parameter.empty else kind
+    )

@@ -1,0 +1,162 @@
+"""Kernels that TorchInductor compiled, under check: how they are launched, and what is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from running_here import violations, without_a_gpu  # noqa: F401
+from torch._inductor.runtime import triton_heuristics as heuristics
+from torch._inductor.runtime.hints import DeviceProperties
+
+from harness.checking.violations import KernelAssertion, OutOfBounds
+from harness.compiled import inductor
+from harness.compiled.launching import Launcher
+
+ROWS, WIDTH = 5, 4
+
+
+# As Inductor writes them; a row has as many columns as `ks0` says.
+@triton.jit
+def triton_poi_fused_index_put_0(in_ptr0, out_ptr0, ks0, xnumel, XBLOCK: tl.constexpr):
+    xoffset = tl.program_id(0) * XBLOCK
+    xindex = xoffset + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+    tmp0 = tl.load(in_ptr0 + (xindex), xmask)
+    tl.device_assert((tmp0 >= 0) & (tmp0 < 20) | ~(xmask), "index out of bounds: 0 <= tmp0 < 20")
+    tl.store(out_ptr0 + (tmp0 + ks0 * xindex), 1.0, xmask)
+
+
+SIGNATURE = {
+    "in_ptr0": "*i64",
+    "out_ptr0": "*fp32",
+    "ks0": "i64",
+    "xnumel": "i32",
+    "XBLOCK": "constexpr",
+}
+
+
+def tuned(**inductor_meta: Any) -> Any:
+    """As Inductor has it once it was compiled: one launcher, which stands in here."""
+    props = DeviceProperties("cuda", 0, 132, 90, warp_size=32, max_threads_per_block=1024)
+    meta = {"signature": SIGNATURE, "device": props, "constants": {}, "configs": [{}]}
+    config = triton.Config({"XBLOCK": 8}, num_warps=2, num_stages=1)
+    tuner = heuristics.CachingAutotuner(
+        triton_poi_fused_index_put_0,
+        triton_meta=meta,
+        configs=[config],
+        save_cache_hook=None,
+        mutated_arg_names=["out_ptr0"],
+        optimize_mem=True,
+        heuristic_type=heuristics.HeuristicType.POINTWISE,
+        inductor_meta={"grid_type": "Grid1D", "kernel_name": "its_name", **inductor_meta},
+    )
+    launched = []
+
+    def launcher(*args: Any, stream: Any) -> None:
+        launched.append(args)
+
+    launcher.config, launcher.store_cubin, launcher.cache_hash = config, False, ""  # type: ignore[attr-defined]
+    tuner.launchers, tuner.launched = [launcher], launched
+    return tuner
+
+
+def given(places: list[int], ks0: int = WIDTH) -> tuple[Any, ...]:
+    return torch.tensor(places), torch.zeros(ROWS * WIDTH), ks0, len(places)
+
+
+def test_a_launch_of_inductors_is_one_of_tritons() -> None:
+    tuner, args = tuned(), given([0] * 9)
+    launch = inductor.as_launch(tuner, args, {})
+    assert launch.grid == (2, 1, 1)
+    own = {"in_ptr0": args[0], "out_ptr0": args[1], "ks0": WIDTH, "xnumel": 9}
+    assert {name: launch.options[name] for name in own} == own
+    chosen = {"XBLOCK": 8, "num_warps": 2, "num_stages": 1, "debug": True}
+    assert {name: launch.options[name] for name in chosen} == chosen
+    kinds = {one.name: one.annotation_type for one in launch.kernel.params}
+    assert (kinds["ks0"], kinds["xnumel"], kinds["in_ptr0"]) == ("i64", "i32", "")
+    assert inductor.as_launch(tuner, args, {}).kernel is launch.kernel  # and is compiled once
+
+
+def run(places: list[int], ks0: int = WIDTH) -> list[Any]:
+    launch = inductor.as_launch(tuned(), given(places, ks0), {})
+    own = [launch.options.pop(name) for name in ("in_ptr0", "out_ptr0", "ks0", "xnumel")]
+    for name in ("num_warps", "num_stages", "sanitize_overflow"):
+        del launch.options[name]
+    return violations(launch.kernel, *own, grid=launch.grid, **launch.options)
+
+
+def test_what_it_accesses_outside_is_told_with_its_line() -> None:
+    assert run([0, 1, 2, 3, 3]) == []
+    [found] = run([0, 1, 2, 3, 4])
+    assert isinstance(found, OutOfBounds)
+    assert "wrote 4 bytes past the end of out_ptr0" in found.headline
+    assert found.place is not None
+    assert found.place.text == "tl.store(out_ptr0 + (tmp0 + ks0 * xindex), 1.0, xmask)"
+
+
+def test_its_own_assertion_is_told_and_so_is_what_it_was_to_guard() -> None:
+    kinds = {type(one): one for one in run([0, 1, 2, 3, 20])}
+    assert set(kinds) == {KernelAssertion, OutOfBounds}
+    words = "its own assertion fails: index out of bounds: 0 <= tmp0 < 20"
+    assert words in kinds[KernelAssertion].headline
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A launcher whose own half is not there: it takes down what reaches it."""
+    reached: list[Any] = []
+    monkeypatch.setattr(
+        Launcher,
+        "_run",
+        lambda self, kernel, args, grid, options, plain, whole: reached.append((grid, whole)),
+    )
+    made: Any = Launcher()
+    made.take_inductors()
+    made.reached = reached
+    yield made
+    inductor.running(made._inductors)
+
+
+def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any) -> None:
+    tuner = tuned()
+    tuner.run(*given([0] * 9), stream=0)
+    assert launcher.reached == [((2, 1, 1), True)]
+    assert tuner.launched == []
+    tuner.run(*given([0]), stream=0, benchmark_run=True)  # of a copy, to be timed
+    assert len(tuner.launched) == 1
+    assert not launcher.tally
+
+
+def test_what_cannot_be_launched_otherwise_runs_as_it_is_and_is_listed(launcher: Any) -> None:
+    tuner = tuned()
+    tuner.fn = SimpleNamespace(fn=None, __name__="gone")
+    with pytest.raises(TypeError):  # the stand-in takes no such name: Inductor's own run was called
+        tuner.run(*given([0]), stream=0, more=1)
+    tuner.run(*given([0]), stream=0)
+    assert launcher.reached == []
+    assert len(tuner.launched) == 1
+    [(name, tally)] = launcher.tally.items()
+    assert (name, tally.launches) == ("its_name", 2)
+    assert tally.refused == "Inductor has its source no more"
+
+
+def test_a_launcher_that_stops_leaves_inductor_as_it_was() -> None:
+    before = heuristics.CachingAutotuner.run
+    made = Launcher()
+    made.take_inductors()
+    assert heuristics.CachingAutotuner.run is not before
+    made.take_inductors()  # once is enough
+    inductor.running(made._inductors)
+    assert heuristics.CachingAutotuner.run is before
+
+
+def test_where_inductor_is_not_loaded_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, inductor.MODULE)
+    assert inductor.running(lambda: None) is None
