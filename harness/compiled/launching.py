@@ -207,10 +207,12 @@ class Launcher:
             return plain()
         try:
             made = inductor.as_launch(tuner, args, named)
-        except inductor.Unlike as why:
+        except Exception as error:  # another Inductor, or its own to tell, as it is called
             tally = self.tally.setdefault(inductor.name_of(tuner), Tally())
             tally.launches += 1
-            tally.refused = str(why)
+            why = str(error).splitlines() or [""]
+            unlike = isinstance(error, inductor.Unlike)
+            tally.refused = why[0] if unlike else f"{type(error).__name__}: {why[0]}"
             return plain()
         # It cuts buffers into parts, and hands on views whose strides it knows itself.
         return self._run(made.kernel, (), made.grid, made.options, plain, whole=True)

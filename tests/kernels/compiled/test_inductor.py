@@ -145,6 +145,10 @@ def test_what_cannot_be_launched_otherwise_runs_as_it_is_and_is_listed(launcher:
     [(name, tally)] = launcher.tally.items()
     assert (name, tally.launches) == ("its_name", 2)
     assert tally.refused == "Inductor has its source no more"
+    other = tuned(kernel_name="of another Inductor", grid_type="GridOfTomorrow")
+    other.run(*given([0]), stream=0)
+    assert len(other.launched) == 1
+    assert launcher.tally["of another Inductor"].refused == "KeyError: 'GridOfTomorrow'"
 
 
 def test_a_launcher_that_stops_leaves_inductor_as_it_was() -> None:

@@ -198,21 +198,71 @@ torch.cuda.synchronize()
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_whole_process_tells_them(wrong: bool, tmp_path: Path) -> None:
+    done = process(f"WRONG = {wrong}\n{PLANTED}", "bounds,wraps,unwritten,races", tmp_path)
+    found = sorted((one["kind"], one["kernel"]) for one in reports(tmp_path))
+    expected = [("Race", "same_place"), ("Unwritten", "copy"), ("Unwritten", "through_table")]
+    assert found == (expected if wrong else []), done.stderr
+
+
+INDUCTORS = """
+import torch
+from harness.watch import boot
+boot.install()
+
+@torch.compile
+def put(pool, rows, values):
+    pool[rows] = values * 2
+    return pool
+
+def numbers(*given):
+    return torch.tensor(given, device="cuda")
+
+pool, values = torch.zeros(8, 512, device="cuda"), torch.ones(3, 512, device="cuda")
+for turn in range(4):
+    put(pool, numbers(turn, 5, 7), values)
+torch.cuda.synchronize()
+assert pool[[0, 1, 2, 3, 5, 7]].eq(2).all() and pool[[4, 6]].eq(0).all()
+if WRONG:
+    put(pool, numbers(1, 5, 9), values)
+torch.cuda.synchronize()
+print(pool[4].sum().item())
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_inductor_compiled_is_checked_as_well(wrong: bool, tmp_path: Path) -> None:
+    """Its own assertion is told, and so is the access: the process goes on."""
+    done = process(f"WRONG = {wrong}\n{INDUCTORS}", "bounds,wraps", tmp_path)
+    assert done.stdout == "0.0\n"
+    found = reports(tmp_path)
+    kinds = {one["kind"] for one in found}
+    assert kinds == ({"KernelAssertion", "OutOfBounds"} if wrong else set()), done.stderr
+    assert all(one["kernel"].startswith("triton_") for one in found)
+    launched = json.loads(next(tmp_path.glob("*.kernels")).read_text())
+    assert launched
+    assert {name: one for name, one in launched.items() if one["refused"]} == {}
+    assert sum(one["launches"] for one in launched.values()) >= 4 + wrong
+
+
+def reports(folder: Path) -> list[Any]:
+    files = folder.glob("*.reports")
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def process(code: str, checks: str, folder: Path) -> Any:
+    """One under check, which went to its end."""
     folders = [Path(__file__).parent, *FOLDERS, paths.project()]
     more = {
         "PYTHONPATH": os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")]),
-        "UNFIX_CHECK": "bounds,wraps,unwritten,races",
-        "UNFIX_CHECK_REPORTS": str(tmp_path),
+        "UNFIX_CHECK": checks,
+        "UNFIX_CHECK_REPORTS": str(folder),
     }
     done = subprocess.run(
-        [sys.executable, "-c", f"WRONG = {wrong}\n{PLANTED}"],
+        [sys.executable, "-c", code],
         env={**os.environ, **more},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert not done.returncode, done.stderr
-    lines = [line for file in tmp_path.glob("*.reports") for line in file.read_text().splitlines()]
-    found = sorted((one["kind"], one["kernel"]) for one in map(json.loads, lines))
-    expected = [("Race", "same_place"), ("Unwritten", "copy"), ("Unwritten", "through_table")]
-    assert found == (expected if wrong else []), done.stderr
+    return done

@@ -1,0 +1,208 @@
+"""A server with a fix taken out, under `--check` and under compute-sanitizer: who says what, when.
+
+    python bench/sanitizer.py [CASE …] [--record FILE]
+
+Needs a GPU, compute-sanitizer, and SGLang 0.5.16 in this Python. Each server is asked the same
+requests, sixteen at a time and near the context's end, until all are answered or it is gone. What
+each tool had to say is kept with when it said it, counted from the server's start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from harness import machine, paths
+from harness.cli import checks
+from harness.errors import NotReady
+from harness.serving.server import UNASKED, Server, ServerFailed, Setup
+
+TRAINED = "fixtures/models/trained"
+CONTEXT, NEW, AT_ONCE, ROUNDS = 512, 24, 16, 2
+TOOLS = ("check", "sanitizer")
+_SAID = re.compile(r"^========= (?=\S)(?!COMPUTE-SANITIZER)(.*)", re.MULTILINE)
+_KEPT = 6  # of what the sanitizer said, to be read; the rest is counted
+
+
+@dataclass(frozen=True)
+class Case:
+    revert: tuple[str, ...]
+    words: tuple[str, ...]
+    model: str = "llama"
+    draft: str = "llama-eagle"
+    algorithm: str = "EAGLE"
+
+
+CASES = {
+    "27338": Case(("27338", "kv-indices-size-check"), ("--attention-backend", "flashinfer")),
+    "26972": Case(
+        ("26972", "req-to-token-row-check"), ("--attention-backend", "fa3", "--page-size", "16")
+    ),
+    "27360": Case(
+        ("27360", "draft-page-table-size-check"),
+        ("--attention-backend", "fa3", "--page-size", "16"),
+    ),
+    "24617": Case(
+        ("24617",), ("--attention-backend", "fa3"), "gpt-oss", "gpt-oss-eagle3", "EAGLE3"
+    ),
+}
+
+
+def words(case: Case) -> tuple[str, ...]:
+    return (
+        *("--model-path", f"{TRAINED}/{case.model}"),
+        *("--speculative-draft-model-path", f"{TRAINED}/{case.draft}"),
+        *("--speculative-algorithm", case.algorithm, "--speculative-num-steps", "3"),
+        *("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8"),
+        *("--dtype", "bfloat16", "--mem-fraction-static", "0.1", "--max-total-tokens", "16384"),
+        *("--max-running-requests", str(AT_ONCE), "--cuda-graph-max-bs-decode", str(AT_ONCE)),
+        *("--cuda-graph-backend-prefill", "disabled", *case.words),
+    )
+
+
+def under_sanitizer(folder: Path) -> Path:
+    """A Python all of whose processes are watched by compute-sanitizer."""
+    program = folder / "python"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    log = folder / "sanitizer-%p.log"
+    watched = f"compute-sanitizer --tool memcheck --target-processes all --log-file '{log}'"
+    program.write_text(f"#!/bin/sh\nexec {watched} '{sys.executable}' \"$@\"\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+def ask(server: Server, number: int, limit: float) -> bool:
+    """Whether one request near the context's end was answered."""
+    length = CONTEXT - NEW - 8 - number % AT_ONCE
+    question = {
+        "input_ids": [2 + (7 * number + place) % 250 for place in range(length)],
+        "sampling_params": {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True},
+    }
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        server.ask("/generate", question, limit)
+        return True
+    return False
+
+
+def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
+    """What it wrote, a line each, and how many there are."""
+    files = sorted(folder.glob("sanitizer-*.log"))
+    lines = [line for file in files for line in _SAID.findall(file.read_text(errors="replace"))]
+    return lines[:_KEPT], len(lines)
+
+
+def served(case: Case, tool: str, folder: Path, patience: float, limit: float) -> dict[str, Any]:
+    setup = Setup(
+        Path(sys.executable) if tool == "check" else under_sanitizer(folder),
+        words(case),
+        revert=case.revert,
+        environment=dict(UNASKED),
+        check=",".join(checks.CHECKS) if tool == "check" else "",
+    )
+    found: dict[str, Any] = {"tool": tool, "answered": 0, "asked": 0}
+    began = time.monotonic()
+
+    def says() -> bool:
+        if tool == "check":
+            return bool((checked := server.checked()) and checked.reports)
+        return said_by_sanitizer(folder)[1] > 0
+
+    def notes() -> None:
+        if "said_first_s" not in found and says():
+            found["said_first_s"] = round(time.monotonic() - began, 1)
+
+    with Server(setup, folder) as server:
+        try:
+            server.wait(patience)
+            found["ready_s"] = round(server.seconds, 1)
+            notes()
+            asked = time.monotonic()
+            with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+                waiting = {pool.submit(ask, server, n, limit) for n in range(AT_ONCE * ROUNDS)}
+                found["asked"] = len(waiting)
+                while waiting:
+                    done, waiting = concurrent.futures.wait(waiting, 0.05)
+                    found["answered"] += sum(one.result() for one in done)
+                    notes()
+            found["requests_s"] = round(time.monotonic() - asked, 1)
+            found["tokens_per_s"] = round(found["answered"] * NEW / found["requests_s"], 1)
+        except ServerFailed as error:
+            found["failed"] = str(error)
+        if server.dead:
+            found["died"] = server.why()
+    notes()
+    found["seconds"] = round(time.monotonic() - began, 1)
+    found["reach"] = server.reach()
+    if (checked := server.checked()) is not None:
+        found["check"] = checks.as_data(checked)
+    else:
+        found["said"], found["lines"] = said_by_sanitizer(folder)
+        found["logs"] = len(list(folder.glob("sanitizer-*.log")))
+    return found
+
+
+def in_short(name: str, found: dict[str, Any]) -> str:
+    first = f", first after {found['said_first_s']} s" if "said_first_s" in found else ""
+    if "check" in found:
+        told = [report["headline"] for report in found["check"]["reports"]] or ["nothing"]
+    else:
+        told = found["said"] or ["nothing"]
+    end = found.get("failed") or found.get("died") or "it lives"
+    return (
+        f"{name}, {found['tool']}: {found['answered']} of {found['asked']} answered in "
+        f"{found['seconds']} s{first}; {end[:120]}; said: {'; '.join(told)[:400]}"
+    )
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one")
+    parser.add_argument("--patience", type=float, default=240.0, help="until a server is ready")
+    parser.add_argument("--limit", type=float, default=90.0, help="until a request is answered")
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args(given)
+    strange = set(arguments.cases) - set(CASES)
+    if strange:
+        parser.error(f"no case is called {', '.join(sorted(strange))}")
+    machine.require("cuda")
+    if shutil.which("compute-sanitizer") is None:
+        raise NotReady("compute-sanitizer is not on the PATH: it comes with the CUDA toolkit")
+    result: dict[str, Any] = {
+        "command": ["python", *sys.argv],
+        "machine": machine.facts(),
+        "cases": {},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.cases or CASES:
+            case = CASES[name]
+            runs = result["cases"][name] = {"revert": case.revert, "serve": words(case), "runs": []}
+            for tool in arguments.tool or TOOLS:
+                place = Path(folder) / f"{name}-{tool}"
+                found = served(case, tool, place, arguments.patience, arguments.limit)
+                runs["runs"].append(found)
+                print(in_short(name, found), flush=True)
+                if arguments.record:  # after each: what comes next may not come to an end
+                    text = json.dumps(result, indent=1).replace(str(paths.project()), ".")
+                    arguments.record.parent.mkdir(parents=True, exist_ok=True)
+                    arguments.record.write_text(text.replace(folder, "/tmp") + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
