@@ -1,10 +1,11 @@
 """A server with a fix taken out, under `--check` and under compute-sanitizer: who says what, when.
 
-    python bench/sanitizer.py [CASE …] [--record FILE]
+    python bench/sanitizer.py [CASE …] [--tool TOOL …] [--rounds N] [--record FILE]
 
 Needs a GPU, compute-sanitizer, and SGLang 0.5.16 in this Python. Each server is asked the same
 requests, sixteen at a time and near the context's end, until all are answered or it is gone. What
-each tool had to say is kept with when it said it, counted from the server's start.
+each tool had to say is kept with when it said it, counted from the server's start. `nothing` takes
+nothing out: what each tool costs, in the tokens a second of the second half of the requests.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from harness.errors import NotReady
 from harness.serving.server import UNASKED, Server, ServerFailed, Setup
 
 TRAINED = "fixtures/models/trained"
-CONTEXT, NEW, AT_ONCE, ROUNDS = 512, 24, 16, 2
-TOOLS = ("check", "sanitizer")
+CONTEXT, NEW, AT_ONCE = 512, 24, 16
+TOOLS = ("none", "check", "sanitizer")
 _SAID = re.compile(r"^========= (?=\S)(?!COMPUTE-SANITIZER)(.*)", re.MULTILINE)
 _KEPT = 6  # of what the sanitizer said, to be read; the rest is counted
 
@@ -49,6 +50,7 @@ class Case:
 
 
 CASES = {
+    "nothing": Case((), ("--attention-backend", "triton")),
     "27338": Case(("27338", "kv-indices-size-check"), ("--attention-backend", "flashinfer")),
     "26972": Case(
         ("26972", "req-to-token-row-check"), ("--attention-backend", "fa3", "--page-size", "16")
@@ -106,9 +108,11 @@ def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
     return lines[:_KEPT], len(lines)
 
 
-def served(case: Case, tool: str, folder: Path, patience: float, limit: float) -> dict[str, Any]:
+def served(
+    case: Case, tool: str, folder: Path, rounds: int, patience: float, limit: float
+) -> dict[str, Any]:
     setup = Setup(
-        Path(sys.executable) if tool == "check" else under_sanitizer(folder),
+        under_sanitizer(folder) if tool == "sanitizer" else Path(sys.executable),
         words(case),
         revert=case.revert,
         environment=dict(UNASKED),
@@ -120,7 +124,7 @@ def served(case: Case, tool: str, folder: Path, patience: float, limit: float) -
     def says() -> bool:
         if tool == "check":
             return bool((checked := server.checked()) and checked.reports)
-        return said_by_sanitizer(folder)[1] > 0
+        return tool == "sanitizer" and said_by_sanitizer(folder)[1] > 0
 
     def notes() -> None:
         if "said_first_s" not in found and says():
@@ -129,18 +133,22 @@ def served(case: Case, tool: str, folder: Path, patience: float, limit: float) -
     with Server(setup, folder) as server:
         try:
             server.wait(patience)
+            before = 0
             found["ready_s"] = round(server.seconds, 1)
             notes()
-            asked = time.monotonic()
+            asked = half = time.monotonic()
             with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-                waiting = {pool.submit(ask, server, n, limit) for n in range(AT_ONCE * ROUNDS)}
+                waiting = {pool.submit(ask, server, n, limit) for n in range(AT_ONCE * rounds)}
                 found["asked"] = len(waiting)
                 while waiting:
                     done, waiting = concurrent.futures.wait(waiting, 0.05)
                     found["answered"] += sum(one.result() for one in done)
+                    if len(waiting) >= found["asked"] // 2:
+                        half, before = time.monotonic(), found["answered"]
                     notes()
-            found["requests_s"] = round(time.monotonic() - asked, 1)
-            found["tokens_per_s"] = round(found["answered"] * NEW / found["requests_s"], 1)
+            ended = time.monotonic()
+            found["requests_s"] = round(ended - asked, 1)
+            found["tokens_per_s"] = round((found["answered"] - before) * NEW / (ended - half), 1)
         except ServerFailed as error:
             found["failed"] = str(error)
         if server.dead:
@@ -150,7 +158,7 @@ def served(case: Case, tool: str, folder: Path, patience: float, limit: float) -
     found["reach"] = server.reach()
     if (checked := server.checked()) is not None:
         found["check"] = checks.as_data(checked)
-    else:
+    elif tool == "sanitizer":
         found["said"], found["lines"] = said_by_sanitizer(folder)
         found["logs"] = len(list(folder.glob("sanitizer-*.log")))
     return found
@@ -161,7 +169,7 @@ def in_short(name: str, found: dict[str, Any]) -> str:
     if "check" in found:
         told = [report["headline"] for report in found["check"]["reports"]] or ["nothing"]
     else:
-        told = found["said"] or ["nothing"]
+        told = found.get("said") or ["nothing"]
     end = found.get("failed") or found.get("died") or "it lives"
     return (
         f"{name}, {found['tool']}: {found['answered']} of {found['asked']} answered in "
@@ -173,6 +181,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one")
+    parser.add_argument("--rounds", type=int, default=2, help="of sixteen requests")
     parser.add_argument("--patience", type=float, default=240.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=90.0, help="until a request is answered")
     parser.add_argument("--record", type=Path)
@@ -192,9 +201,10 @@ def main(given: Sequence[str] | None = None) -> int:
         for name in arguments.cases or CASES:
             case = CASES[name]
             runs = result["cases"][name] = {"revert": case.revert, "serve": words(case), "runs": []}
-            for tool in arguments.tool or TOOLS:
+            for tool in arguments.tool or TOOLS[bool(case.revert) :]:
                 place = Path(folder) / f"{name}-{tool}"
-                found = served(case, tool, place, arguments.patience, arguments.limit)
+                limits = arguments.rounds, arguments.patience, arguments.limit
+                found = served(case, tool, place, *limits)
                 runs["runs"].append(found)
                 print(in_short(name, found), flush=True)
                 if arguments.record:  # after each: what comes next may not come to an end

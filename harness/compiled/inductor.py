@@ -85,9 +85,9 @@ def as_launch(tuner: Any, args: Sequence[Any], named: dict[str, Any]) -> Launch:
 
 def _chosen(tuner: Any, config: Any) -> _Chosen:
     if tuner.fn.fn is None:  # it came from another process, without what cannot be sent
-        if not hasattr(tuner, "_reload_kernel"):
+        if (reload := getattr(tuner, "_reload_kernel", None)) is None:
             raise Unlike("Inductor has its source no more")
-        tuner.fn = tuner._reload_kernel().fn
+        tuner.fn = reload().fn
     kernel = tuner.fn
     meta = tuner._create_compile_meta(config)
     signature, constants = meta["signature"], meta["constants"]
