@@ -95,29 +95,33 @@ def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -
     assert checks.shown(read(tmp_path), 0, as_json=False) == 0
 
 
-TOY = """
-class JITFunction:
-    def run(self):
-        return "as it was"
-"""
+TOYS = {
+    "triton/runtime/jit.py": "JITFunction",
+    "torch/_inductor/runtime/triton_heuristics.py": "CachingAutotuner",
+}
 
 
-def test_a_process_waits_for_triton_and_loads_nothing_before(tmp_path: Path) -> None:
-    package = tmp_path / "triton" / "runtime"
-    package.mkdir(parents=True)
-    for folder in (package.parent, package):
-        (folder / "__init__.py").touch()
-    (package / "jit.py").write_text(TOY)
+def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Path) -> None:
+    """Inductor comes late, if at all."""
+    for place, name in TOYS.items():
+        file = tmp_path / place
+        file.parent.mkdir(parents=True)
+        for folder in file.relative_to(tmp_path).parents:
+            (tmp_path / folder / "__init__.py").touch()
+        file.write_text(f"class {name}:\n    def run(self):\n        return 'as it was'\n")
     code = (
         "import sys; before = [m for m in sys.modules if m.startswith('torch')];"
-        "import triton.runtime.jit as jit; print(before, jit.JITFunction.run.__module__)"
+        "import triton.runtime.jit as jit; print(before, jit.JITFunction.run.__module__);"
+        "import torch._inductor.runtime.triton_heuristics as late;"
+        "print(late.CachingAutotuner.run.__module__)"
     )
     environment = {**os.environ, "PYTHONPATH": f"{SITE}{os.pathsep}{tmp_path}"}
     asked = {CHECKS: "bounds", FOLDER: str(tmp_path / "reports")}
 
-    def run(more: dict[str, str]) -> str:
+    def run(more: dict[str, str]) -> list[str]:
         words = [sys.executable, "-c", code]
-        return subprocess.check_output(words, env={**environment, **more}, text=True).strip()
+        return subprocess.check_output(words, env={**environment, **more}, text=True).split("\n")
 
-    assert run(asked) == "[] harness.watch.boot"
-    assert run({}) == "[] triton.runtime.jit"
+    ours, inductors = "harness.watch.boot", "torch._inductor.runtime.triton_heuristics"
+    assert run(asked)[:2] == [f"[] {ours}", ours]
+    assert run({})[:2] == ["[] triton.runtime.jit", inductors]
