@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import inductors
 import pytest
 import torch
 import triton
@@ -18,6 +20,10 @@ from torch._inductor.runtime.hints import DeviceProperties
 from harness.checking.violations import KernelAssertion, OutOfBounds
 from harness.compiled import inductor
 from harness.compiled.launching import Launcher
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning"
+)  # its own
 
 ROWS, WIDTH = 5, 4
 
@@ -84,12 +90,15 @@ def test_a_launch_of_inductors_is_one_of_tritons() -> None:
     assert inductor.as_launch(tuner, args, {}).kernel is launch.kernel  # and is compiled once
 
 
+def told(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
+    """What a launch of it tells, run on this machine."""
+    launch = inductor.as_launch(tuner, args, {})
+    own = {name: one for name, one in launch.options.items() if name in launch.kernel.arg_names}
+    return violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
+
+
 def run(places: list[int], ks0: int = WIDTH) -> list[Any]:
-    launch = inductor.as_launch(tuned(), given(places, ks0), {})
-    own = [launch.options.pop(name) for name in ("in_ptr0", "out_ptr0", "ks0", "xnumel")]
-    for name in ("num_warps", "num_stages", "sanitize_overflow"):
-        del launch.options[name]
-    return violations(launch.kernel, *own, grid=launch.grid, **launch.options)
+    return told(tuned(), given(places, ks0))
 
 
 def test_what_it_accesses_outside_is_told_with_its_line() -> None:
@@ -106,6 +115,59 @@ def test_its_own_assertion_is_told_and_so_is_what_it_was_to_guard() -> None:
     assert set(kinds) == {KernelAssertion, OutOfBounds}
     words = "its own assertion fails: index out of bounds: 0 <= tmp0 < 20"
     assert words in kinds[KernelAssertion].headline
+
+
+def put(pool: Any, rows: Any, values: Any) -> Any:
+    pool[rows] = values * 2
+    return pool
+
+
+NUMBERS = torch.Generator().manual_seed(0)
+FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "rows put": (put, (torch.zeros(8, 40), torch.tensor([1, 7, -2]), torch.ones(3, 40))),
+    "rows taken": (
+        lambda table, rows: table[rows] + 1,
+        (torch.rand(9, 40, generator=NUMBERS), torch.tensor([8, 0])),
+    ),
+    "a softmax": (lambda x: torch.softmax(x, -1), (torch.rand(5, 70, generator=NUMBERS),)),
+    "a norm": (
+        lambda x, w: x / (x.pow(2).mean(-1, keepdim=True) + 1) * w,
+        (torch.rand(6, 300, generator=NUMBERS), torch.rand(300, generator=NUMBERS)),
+    ),
+    "a sum": (lambda x: x.sum() + 1, (torch.rand(40, 7, generator=NUMBERS),)),
+    "turned": (
+        lambda x: x.transpose(0, 1).contiguous().to(torch.float16),
+        (torch.rand(33, 20, generator=NUMBERS),),
+    ),
+    "a mask": (lambda x: torch.where((x >= 3) & (x < 9), x - 3, 0), (torch.arange(11),)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_inductor_writes_does_with_checks_what_it_does_without(
+    name: str, dynamic: bool, tmp_path: Path
+) -> None:
+    function, args = FUNCTIONS[name]
+    expected = function(*(one.clone() for one in args))
+    found: list[Any] = []
+    with inductors.launches(tmp_path, lambda *launch: found.append(told(*launch))):
+        result = torch.compile(function, dynamic=dynamic)(*(one.clone() for one in args))
+    assert found
+    assert found == [[]] * len(found)
+    torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("row", [9, -9])
+def test_a_row_that_is_not_there_is_told_twice(row: int, tmp_path: Path) -> None:
+    found: list[Any] = []
+    pool, values = torch.zeros(8, 40), torch.ones(2, 40)
+    with inductors.launches(tmp_path, lambda *launch: found.extend(told(*launch))):
+        torch.compile(put, dynamic=True)(pool, torch.tensor([3, row]), values)
+    assert {type(one) for one in found} == {KernelAssertion, OutOfBounds}
+    assert all("triton_poi_fused_index_put_mul" in one.headline for one in found)
+    assert pool[3].eq(2).all()
+    assert pool.sum() == 80
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""TorchInductor's own kernels for a GPU on a machine without one: as it writes them, run here.
+
+It writes Triton's kernels for a CPU as well, the same but for the device that they name. They are
+handed to whoever looks on, in place of being compiled and launched.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch._inductor import async_compile, config
+from torch.utils import _triton
+from triton.backends.compiler import GPUTarget
+
+DEVICE = (
+    "DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, "
+    "regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, "
+    "max_threads_per_block=1024, warp_size=32)"
+)
+_numbers = itertools.count()
+
+
+@contextmanager
+def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> Iterator[None]:
+    """What is compiled meanwhile calls this with its kernels and what they are given."""
+
+    def kernel(self: Any, name: str, source: str, device_str: str = "cpu") -> Any:
+        tuner = loaded(folder, name, source)
+        return SimpleNamespace(run=lambda *args, **options: launched(tuner, args))
+
+    target = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
+    target.get_current_device = lambda: 0
+    anew = {"cpu_backend": "triton", "force_disable_caches": True}
+    with pytest.MonkeyPatch.context() as patch, config.patch(anew):
+        patch.setattr(triton.runtime.driver, "_active", target)
+        patch.setattr(_triton, "has_triton", lambda *given: True)
+        patch.setattr(async_compile.AsyncCompile, "triton", kernel)
+        torch._dynamo.reset()
+        yield
+        torch._dynamo.reset()
+
+
+def loaded(folder: Path, name: str, source: str) -> Any:
+    """As Inductor has it once it was compiled, with a launcher for the first that it would try."""
+    text = re.sub(r"DeviceProperties\(type='cpu'[^)]*\)", DEVICE, source)
+    file = folder / f"inductors{next(_numbers)}.py"
+    file.write_text(text.replace("triton_helpers.set_driver_to_cpu()\n", ""))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tuner = getattr(module, name)
+    tuner.launchers = [SimpleNamespace(config=tuner.configs[0])]
+    return tuner
