@@ -15,7 +15,7 @@ from harness.checking.memory import Memory, Program, Storage
 from harness.checking.violations import CannotFollow
 from harness.checking.zones import LARGEST
 from harness.compiled import fences
-from harness.compiled.launching import Given
+from harness.compiled.pointers import Given
 
 MOST = 1 << 20  # programs
 

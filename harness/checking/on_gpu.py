@@ -18,7 +18,8 @@ from harness.compiled.born import BORN
 from harness.compiled.fences import READ, WRITE
 from harness.compiled.grid import unpacked
 from harness.compiled.known import KNOWN
-from harness.compiled.launching import Given, Launched
+from harness.compiled.launching import Launched
+from harness.compiled.pointers import Given
 from harness.compiled.shadows import FLAGS, PROGRAM_BITS
 from harness.compiled.unwritten import UNWRITTEN
 from harness.kernels.graph import bits_of
@@ -177,5 +178,7 @@ class _Told(Told):
         return OutOfBounds(headline, self.place, self._besides())
 
     def _besides(self) -> tuple[str, ...]:
-        when = (self.launched.when,) if self.launched.when else ()
-        return (f"launched with {self.launched}", *when)
+        launched = self.launched
+        whence = f"which TorchInductor made of {launched.whence}" if launched.whence else ""
+        more = (one for one in (whence, launched.when) if one)
+        return (f"launched with {launched}", *more)

@@ -2,9 +2,11 @@
 
 `rewriting` turns a graph into one with checks, `accesses` puts bounds in front of each access,
 `races` and `unwritten` what their names say; `twins` follows wraps, `reaches` what pointers point
-into, `fences` what a program may touch; `reporting` is the part that is a GPU's own assembly.
-`launching` launches what `triton_side` has Triton compile, `arena` knows where reports lie, `known`
-what memory there is, `born` what of it was made empty, `shadows` who touched it in a launch.
+into, `fences` what a program may touch, `assertions` what a kernel says itself; `reporting` is the
+part that is a GPU's own assembly. `launching` launches what `triton_side` has Triton compile, with
+`pointers` as they were given, and so what `inductor` would launch; `arena` knows where reports lie,
+`known` what memory there is, `born` what of it was made empty, `shadows` who touched it in a
+launch.
 """
 
 from __future__ import annotations

@@ -11,13 +11,17 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
 from harness.patching import kernels as patching
 
 MODULE = "torch._inductor.runtime.triton_heuristics"
+_TORCH = str(Path(torch.__file__).parent)
 _OPTIONS = ("num_warps", "num_stages", "debug", "enable_fp_fusion")
 _MORE = ("launch_cooperative_grid", "launch_pdl")
 
@@ -62,6 +66,19 @@ def running(run: Callable[..., Any]) -> Callable[..., Any] | None:
 
 def name_of(tuner: Any) -> str:
     return str((tuner.inductor_meta or {}).get("kernel_name") or tuner.fn.__name__)
+
+
+def whence() -> str:
+    """The function that it compiled: its kernels' own lines are of files that it wrote."""
+    frame, behind = sys._getframe(1), False
+    while frame.f_back is not None:
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        torchs = module.startswith("torch.") or file.startswith(_TORCH)
+        if behind and not torchs:
+            place = "/".join(Path(file).parts[-3:])
+            return f"{frame.f_code.co_name} ({place}:{frame.f_lineno})"
+        frame, behind = frame.f_back, behind or torchs
+    return ""
 
 
 def as_launch(tuner: Any, args: Sequence[Any], named: dict[str, Any]) -> Launch:

@@ -17,8 +17,8 @@ from triton.runtime.jit import JITFunction
 
 from harness.compiled import CHECKS, Asked, inductor, triton_side
 from harness.compiled.arena import Arena, Told
-from harness.compiled.born import BORN
 from harness.compiled.known import KNOWN, follow
+from harness.compiled.pointers import Given, beside, flattened
 from harness.compiled.shadows import Shadows
 from harness.kernels import frontend, loosening
 from harness.kernels.graph import bits_of
@@ -29,23 +29,6 @@ _KEPT = "checked by unfix"  # beside the compiled kernels: whoever sets those as
 _REFUSED = "why not"
 _FIXED = "its constants stay constants"
 _REMEMBERED = 1 << 14  # launches; those that a graph captured are remembered for good
-_ANYWHERE = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A pointer as a launch gave it, without holding on to the tensor."""
-
-    name: str
-    start: int
-    reach: int
-    itemsize: int
-    shape: tuple[int, ...]
-    kind: str
-    empty: bool = False  # it was when its storage was made
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.kind} {list(self.shape)}"
 
 
 @dataclass(slots=True)
@@ -58,6 +41,7 @@ class Launched:
     captured: bool
     when: str  # in a server: the forward mode and batch
     compiled: Any = None
+    whence: str = ""  # of Inductor's: the function that it compiled
 
     def __str__(self) -> str:
         words = [*map(str, self.pointers), *(f"{k} {v}" for k, v in self.scalars.items())]
@@ -215,7 +199,8 @@ class Launcher:
             tally.refused = why[0] if unlike else f"{type(error).__name__}: {why[0]}"
             return plain()
         # It cuts buffers into parts, and hands on views whose strides it knows itself.
-        return self._run(made.kernel, (), made.grid, made.options, plain, whole=True)
+        whence = inductor.whence()
+        return self._run(made.kernel, (), made.grid, made.options, plain, True, whence)
 
     def _run(
         self,
@@ -225,6 +210,7 @@ class Launcher:
         options: dict[str, Any],
         plain: Callable[[], Any],
         whole: bool,
+        whence: str = "",
     ) -> Any:
         name = str(kernel.fn.__name__)
         tally = self.tally.setdefault(name, Tally())
@@ -246,7 +232,7 @@ class Launcher:
             return plain()
         twin, block = made
         REPORTS.show_memory(device)
-        note = Launched(name, pointers, scalars, capturing, self._when())
+        note = Launched(name, pointers, scalars, capturing, self._when(), whence=whence)
         number = REPORTS.remember(note)
         head = (block, number, *(() if lists is None else (lists,)), *(races or ()))
         extents = (pointer.reach for pointer in pointers)
@@ -259,7 +245,7 @@ class Launcher:
         except triton_side.Unforeseen:
             kernel.device_caches[_KEPT][_FIXED] = True
             tally.launches -= 1
-            return self._run(kernel, args, grid, options, plain, whole)
+            return self._run(kernel, args, grid, options, plain, whole, whence)
         except Exception as error:
             if self._strict or "CUDA error" in str(error):
                 raise
@@ -352,60 +338,3 @@ def loosely(kernel: Any, call: Call) -> Call:
 
 def _signed(number: int, bits: int) -> int:
     return number - (1 << bits) if number >> (bits - 1) == 1 else number
-
-
-def beside(pointers: Sequence[Given]) -> tuple[tuple[int, int], ...]:
-    """Which two of them reach into the same memory."""
-    ends = [(one.start, one.start + one.reach) for one in pointers]
-    return tuple(
-        (first, second)
-        for first, second in itertools.combinations(range(len(ends)), 2)
-        if max(ends[first][0], ends[second][0]) < min(ends[first][1], ends[second][1])
-    )
-
-
-def flattened(
-    kernel: Any, args: tuple[Any, ...], options: dict[str, Any], whole: bool = False
-) -> tuple[tuple[Given, ...], dict[str, Any]]:
-    """A launch's pointers in the order of the kernel's parameters, and its numbers."""
-    pointers: list[Given] = []
-    scalars: dict[str, Any] = {}
-    for place, parameter in enumerate(kernel.params):
-        name = parameter.name
-        value = args[place] if place < len(args) else options.get(name, parameter.default)
-        for inner, leaf in _leaves(name, value):
-            if hasattr(leaf, "data_ptr"):
-                pointers.append(_given(inner, leaf, whole))
-            elif isinstance(leaf, (bool, int, float)):
-                scalars[inner] = leaf
-    return tuple(pointers), scalars
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, tuple):
-        for place, part in enumerate(value):
-            yield from _leaves(f"{name}[{place}]", part)
-    else:
-        yield name, value
-
-
-def _given(name: str, value: Any, whole: bool) -> Given:
-    tensor = getattr(value, "base", None) if not isinstance(value, torch.Tensor) else value
-    if not isinstance(tensor, torch.Tensor):
-        return Given(name, value.data_ptr(), _ANYWHERE, 1, (), "a pointer")
-    start, size = tensor.data_ptr(), tensor.element_size()
-    if whole:
-        # Of a capture always: the part of a buffer that one batch needs is cut out before it, and
-        # a replay for a larger one goes on behind it.
-        storage = tensor.untyped_storage()
-        reach = storage.data_ptr() + storage.nbytes() - start
-    elif tensor.is_contiguous():
-        reach = tensor.numel() * size
-    elif tensor.numel():
-        sides = zip(tensor.shape, tensor.stride(), strict=True)
-        reach = (1 + sum((side - 1) * stride for side, stride in sides)) * size
-    else:
-        reach = 0
-    kind = str(tensor.dtype).removeprefix("torch.")
-    empty = bool(BORN) and BORN.has(tensor.untyped_storage().data_ptr())
-    return Given(name, start, reach, size, tuple(tensor.shape), kind, empty)

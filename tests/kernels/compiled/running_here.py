@@ -22,6 +22,7 @@ from harness.compiled import CHECKS, Asked, arena, launching, rewriting, triton_
 from harness.compiled.accesses import OUTSIDE
 from harness.compiled.building import NE
 from harness.compiled.known import KNOWN
+from harness.compiled.pointers import beside, flattened
 from harness.compiled.reporting import SITES, Block
 from harness.compiled.shadows import Shadows
 from harness.compiled.telling import Teller
@@ -91,9 +92,9 @@ def put_down_by(
     checks: tuple[str, ...] = CHECKS,
 ) -> tuple[rewriting.Rewritten, list[list[int]]]:
     """What a launch puts down: of each site its last wrap, and its last access outside."""
-    pointers, _ = launching.flattened(kernel, args, named)
+    pointers, _ = flattened(kernel, args, named)
     checks = checks if lists is None else (*checks, "fences")
-    asked = Asked(len(pointers), checks, launching.beside(pointers))
+    asked = Asked(len(pointers), checks, beside(pointers))
     twin = _twin(kernel, asked)
     memory = torch.from_numpy(KNOWN.table())
     records = torch.zeros((1 + 2 * SITES, _ROW // 8), dtype=torch.int64)
@@ -132,7 +133,7 @@ def told_of(
     args: Any,
     named: Any,
 ) -> list[Violation]:
-    pointers, scalars = launching.flattened(kernel, args, named)
+    pointers, scalars = flattened(kernel, args, named)
     launched = launching.Launched(kernel.fn.__name__, pointers, scalars, False, "")
     launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
     setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))

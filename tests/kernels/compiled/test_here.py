@@ -23,6 +23,7 @@ from harness.checking.launches import Launch
 from harness.checking.memory import Fence, Memory
 from harness.compiled import CHECKS, arena, fences, launching
 from harness.compiled.known import KNOWN
+from harness.compiled.pointers import flattened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
@@ -229,7 +230,7 @@ def test_a_suites_fence_is_told_with_the_index_that_it_kept_off() -> None:
     def told(shift: int, side: int) -> list[Violation]:
         args, named = (numbers(32), rows, 32, shift), {"BLOCK": 8}
         lists = Lists(Launch("moved", (side, side, 1), {}), memory, "cpu")
-        pointers, _ = launching.flattened(known.moved, args, named)
+        pointers, _ = flattened(known.moved, args, named)
         put_down = put_down_by(known.moved, args, named, (side, side), lists(pointers))
         return told_of(*put_down, memory, known.moved, args, named)
 
@@ -246,7 +247,7 @@ def test_what_lies_outside_of_a_storage_is_told_by_its_bounds_and_no_fence() -> 
     memory.storage_of(rows).fences.append(Fence(rows, write=lambda _: None, read=None))
     args, named = (numbers(32), rows, 32, 0), {"BLOCK": 8}
     made = compiled(known.moved, *args, checks=(*CHECKS, "fences"), **named)
-    pointers, scalars = launching.flattened(known.moved, args, named)
+    pointers, scalars = flattened(known.moved, args, named)
     launched = launching.Launched("moved", pointers, scalars, False, "", made)
 
     def told(index: int) -> Violation | None:

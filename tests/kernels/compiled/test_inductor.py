@@ -161,11 +161,19 @@ def test_what_inductor_writes_does_with_checks_what_it_does_without(
 @pytest.mark.parametrize("row", [9, -9])
 def test_a_row_that_is_not_there_is_told_twice(row: int, tmp_path: Path) -> None:
     found: list[Any] = []
+    called: list[str] = []
+
+    def launched(tuner: Any, args: tuple[Any, ...]) -> None:
+        called.append(inductor.whence())
+        found.extend(told(tuner, args))
+
     pool, values = torch.zeros(8, 40), torch.ones(2, 40)
-    with inductors.launches(tmp_path, lambda *launch: found.extend(told(*launch))):
+    with inductors.launches(tmp_path, launched):
         torch.compile(put, dynamic=True)(pool, torch.tensor([3, row]), values)
     assert {type(one) for one in found} == {KernelAssertion, OutOfBounds}
     assert all("triton_poi_fused_index_put_mul" in one.headline for one in found)
+    [place] = set(called)
+    assert place.startswith("put (kernels/compiled/test_inductor.py:")
     assert pool[3].eq(2).all()
     assert pool.sum() == 80
 
@@ -177,7 +185,9 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(
         Launcher,
         "_run",
-        lambda self, kernel, args, grid, options, plain, whole: reached.append((grid, whole)),
+        lambda self, kernel, args, grid, options, plain, whole, whence: reached.append(
+            (grid, whole)
+        ),
     )
     made: Any = Launcher()
     made.take_inductors()

@@ -18,6 +18,7 @@ from triton.compiler.compiler import ASTSource, GPUTarget
 
 from harness import kernels
 from harness.compiled import CHECKS, Asked, launching, triton_side
+from harness.compiled.pointers import beside, flattened
 from harness.kernels import frontend, parsing, printing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
@@ -124,11 +125,11 @@ def compiled(
 ) -> Any:
     """A kernel as a launch with these arguments would have it compiled for a Hopper GPU."""
     triton_side.prepare()
-    pointers, _ = launching.flattened(kernel, args, named)
+    pointers, _ = flattened(kernel, args, named)
     call = launching.Call(args, (1,), named)
     if loosens:
         call = launching.loosely(kernel, call)
-    asked = Asked(len(pointers), checks, launching.beside(pointers), call.way)
+    asked = Asked(len(pointers), checks, beside(pointers), call.way)
     twin = triton_side.twin(kernel, asked) if checks else kernel
     more = (*(0 for _ in asked.heads), *(one.reach for one in pointers)) if checks else ()
     bound = frontend.binder_of(twin).bind((*more, *call.numbers, *call.args), call.options)
@@ -278,7 +279,7 @@ def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
     rows = torch.zeros((4, 8), dtype=torch.float16)
 
     def reach(tensor: torch.Tensor, whole: bool) -> int:
-        [given], _ = launching.flattened(known.counted, (tensor,), {}, whole)
+        [given], _ = flattened(known.counted, (tensor,), {}, whole)
         return given.reach
 
     assert [reach(rows[1], whole) for whole in (False, True)] == [16, 48]
