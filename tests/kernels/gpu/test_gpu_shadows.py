@@ -238,6 +238,8 @@ def test_what_inductor_compiled_is_checked_as_well(wrong: bool, tmp_path: Path) 
     kinds = {one["kind"] for one in found}
     assert kinds == ({"KernelAssertion", "OutOfBounds"} if wrong else set()), done.stderr
     assert all(one["kernel"].startswith("triton_") for one in found)
+    made_of = "which TorchInductor made of put (<string>:"
+    assert all(any(line.startswith(made_of) for line in one["details"]) for one in found)
     launched = json.loads(next(tmp_path.glob("*.kernels")).read_text())
     assert launched
     assert {name: one for name, one in launched.items() if one["refused"]} == {}
