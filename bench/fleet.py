@@ -128,7 +128,7 @@ def measured(count: int, workers: int, shards: int, folder: Path) -> dict[str, A
     whole = joined(parts)
     merged = time.perf_counter()
     page = folder / "page.html"
-    matrix_page.write(whole, page)
+    page.write_text(matrix_page.html(whole))
     written = time.perf_counter()
     return {
         "cells": len(whole.cells),

@@ -77,7 +77,7 @@ def timed(cells: int, nights: int) -> dict[str, Any]:
         found: History = lines.history(store, window.since(f"{nights + 1}d", now), now)
         read, worked = time.perf_counter(), time.process_time() - worked
         page = Path(folder) / "page.html"
-        history_page.write(found, page, Prices())
+        page.write_text(history_page.html(found, Prices()))
         text = markdown.text(found, Prices())
         done = time.perf_counter()
         counts = {str(state): count for state, count in found.counts.items()}

@@ -68,6 +68,16 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def said_last(log: Path, most: int) -> str:
+    """The end of what a process wrote, or nothing if it never wrote."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - most))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def end_all_below(pid: int) -> int:
     """Kill what is below this process, which adopts orphans; gives how many there were."""
     ended = 0

@@ -14,7 +14,6 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from harness.errors import PatchError, UnknownToggle
@@ -37,12 +36,7 @@ class Toggled:
         self._before.append((os.getpid(), engine.reach(self.choices)))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._reached = self.reach
         self._before.pop()
         engine.leave(self.choices)

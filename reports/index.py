@@ -31,7 +31,7 @@ def write(folder: Path) -> Path:
         "issues": [one for one in entries if one.place.endswith(".md")],
         "red": any(one.red for one in entries),
     }
-    one_file.write(one_file.rendered("shared/index.html.j2", values, styles=STYLES), file)
+    file.write_text(one_file.rendered("shared/index.html.j2", values, styles=STYLES), "utf-8")
     return file
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import forked
 
 from harness import paths
+from harness.releases.managed import Release
 
 TOY = Path(__file__).parent / "toy"
 
@@ -56,3 +57,16 @@ def living(home: Path) -> list[str]:
         if f"UNFIX_HOME={home}\0".encode() in environment and b"python" in command:
             found.append(textwrap.shorten(command.replace(b"\0", b" ").decode(), 200))
     return found
+
+
+def bare(release: Release, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program under a release's Python, with no variable of ours but these."""
+    ours = ("UNFIX_", "PYTHON", "SGLANG_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return subprocess.run(
+        [str(release.python), "-c", program],
+        env={**kept, **variables},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )

@@ -39,8 +39,19 @@ def toy() -> Path:
 
 
 @pytest.fixture
-def toy_toggles() -> Path:
-    return TOY / "toggles"
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A workspace without releases, and the pip that will fill it."""
+    from fake_releases import workspace
+
+    return workspace(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def release(pip: Any) -> Any:
+    """A release of a few bytes that is there."""
+    from fake_releases import added
+
+    return added()
 
 
 @pytest.fixture

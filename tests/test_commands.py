@@ -76,7 +76,6 @@ def test_show_of_a_pr_shows_all_its_parts() -> None:
         (("list", "--toggles", "/nowhere"), 2, "there is no folder of toggles at /nowhere"),
         (("drift", "--from", "/nowhere.whl"), 3, "/nowhere.whl is not a whole wheel"),
         (("frobnicate",), 2, "invalid choice: 'frobnicate'"),
-        ((), 2, "required: COMMAND"),
         (("exec", "--revert", "27460"), 2, "exec needs a command"),
     ],
 )

@@ -13,6 +13,7 @@ from harness import paths
 from harness.cli import main
 from harness.cli.test import command, parts, running
 from harness.cli.test.parts import Part
+from harness.errors import UnfixError
 from harness.releases import managed
 
 TESTS = paths.project() / "tests"
@@ -100,8 +101,12 @@ def test_a_part_without_tests_is_red_unless_the_caller_chose_others(
     assert capfd.readouterr().out.splitlines()[-1].startswith("=== no tests ran in ")
 
 
-def test_what_cannot_be_called_is_red(runs: Runs) -> None:
-    assert runs(GREEN, words=("--no-such-option",)) == 1
+def test_what_pytest_cannot_read_is_told_once(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnfixError, match="unrecognized arguments: --no-such-option"):
+        runs(GREEN, GREEN, words=("--no-such-option",))
+    assert "usage" not in "".join(capfd.readouterr())
 
 
 TOGETHER = """

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import bare
 
 from harness.cli.main import main
 from harness.releases import install, managed
@@ -26,21 +25,8 @@ def release(request: pytest.FixtureRequest) -> Release:
     return found
 
 
-def run_in(release: Release, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the release's python, with no variable of ours but these."""
-    ours = ("UNFIX_", "PYTHON", "SGLANG_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run(
-        [str(release.python), "-c", program],
-        env={**kept, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-
-
 def answer_in(release: Release, program: str, **variables: str) -> Any:
-    done = run_in(release, f"import json\n{program}", **variables)
+    done = bare(release, f"import json\n{program}", **variables)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

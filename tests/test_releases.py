@@ -20,30 +20,16 @@ from fake_releases import (
     ADD,
     VERSION,
     FakePip,
-    added,
     refusal,
     refusal_of_add,
     rewrite_mark,
     state_of,
-    workspace,
 )
 
 from harness.cli.main import main
 from harness.errors import NotReady
 from harness.releases import install, managed, sources
 from harness.releases.managed import COMPLETE, Release
-
-
-@pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
-    """A workspace without releases, and the pip that will fill it."""
-    return workspace(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def release(pip: FakePip) -> Release:
-    return added()
-
 
 SPOILED: dict[str, tuple[str, Callable[[Release], object]]] = {
     "no mark": ("incomplete", lambda r: (r.folder / COMPLETE).unlink()),

@@ -15,13 +15,10 @@ from typing import Any
 import pytest
 from fake_releases import (
     VERSION,
-    FakePip,
-    added,
     refusal,
     refusal_of_add,
     rewrite_mark,
     state_of,
-    workspace,
 )
 
 from harness.cli.main import main
@@ -29,17 +26,6 @@ from harness.releases import install, managed
 from harness.releases.managed import COMPLETE, Release
 
 ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
-
-
-@pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
-    """A workspace without releases, and the pip that will fill it."""
-    return workspace(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def release(pip: FakePip) -> Release:
-    return added()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from calling import bare
 from fake_releases import ASKING, VERSION, added, workspace
 
 from harness import paths
@@ -73,19 +74,6 @@ def checkout(folder: Path, home: Path) -> Checkout:
     return Checkout(folder, home)
 
 
-def bare(release: Release, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A program under a release's python, started by nobody's command."""
-    ours = ("UNFIX_", "PYTHON", "SGLANG_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run(
-        [str(release.python), "-c", SHOWS],
-        env={**kept, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-
-
 def ran(done: subprocess.CompletedProcess[str]) -> Path:
     """The engine that a program had, its stand-ins being of the same one."""
     assert done.returncode == 0, done.stderr
@@ -127,20 +115,20 @@ def test_a_bare_process_has_the_engine_that_was_registered_last(
     release: Release, other: Checkout
 ) -> None:
     asked = {ASKING[0]: "27460"}
-    assert ran(bare(release)) == ran(bare(release, **asked)) == other.engine
+    assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == other.engine
     engines.register()  # it is known: used again, not registered again
-    assert ran(bare(release)) == other.engine
+    assert ran(bare(release, SHOWS)) == other.engine
     engines.register(last=True)
-    assert ran(bare(release)) == ran(bare(release, **asked)) == paths.PACKAGE
+    assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == paths.PACKAGE
 
 
 def test_an_engine_that_is_gone_is_not_used_and_none_is_refused(
     release: Release, other: Checkout
 ) -> None:
     shutil.rmtree(other.root)
-    assert ran(bare(release, **{ASKING[0]: "27460"})) == paths.PACKAGE
+    assert ran(bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.PACKAGE
     shutil.rmtree(engines.folder())
-    done = bare(release, **{ASKING[0]: "27460"})
+    done = bare(release, SHOWS, **{ASKING[0]: "27460"})
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("unfix: toggles cannot be applied: no engine is left of those")
     assert "unfix releases add" in done.stderr
@@ -151,9 +139,9 @@ def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
 ) -> None:
     for engine in (paths.PACKAGE, other.engine):
         for asked in ({}, {ASKING[0]: "27460"}):
-            assert ran(bare(release, **asked, **{engines.VARIABLE: str(engine)})) == engine
+            assert ran(bare(release, SHOWS, **asked, **{engines.VARIABLE: str(engine)})) == engine
     shutil.rmtree(other.root)
-    done = bare(release, **{ASKING[0]: "27460", engines.VARIABLE: str(other.engine)})
+    done = bare(release, SHOWS, **{ASKING[0]: "27460", engines.VARIABLE: str(other.engine)})
     assert (done.returncode, done.stdout) == (3, "")
     assert f"{other.engine} is no engine that is known" in done.stderr
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import paths
+from harness import paths, processes
 from harness.bisect import supervise
 from harness.bisect.judging import Rules
 from harness.bisect.runners import Choices, Job, Place
@@ -134,7 +134,7 @@ class Commands:
         except (OSError, ValueError):
             seen = {"how": "lost", "seconds": 0.0}
         seen["limit"] = self._limit()
-        output = _tail(file.parent / "output")
+        output = processes.said_last(file.parent / "output", READ).strip()
         answer, how, value = self.rules.judge(seen, output)
         if answer is not Answer.FAILS or not how.startswith("hang"):
             self.longest = max(self.longest, seen["seconds"])
@@ -210,15 +210,6 @@ def _unapplied(output: str, missing: list[str], some: bool) -> str:
     if some:
         return f"no process applied {names}"
     return "no process that imports SGLang applied its toggles: the outcome says nothing"
-
-
-def _tail(file: Path) -> str:
-    try:
-        with open(file, "rb") as output:
-            output.seek(max(0, file.stat().st_size - READ))
-            return output.read().decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _free_port() -> int:

@@ -69,15 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _guard(registry.select(arguments.guard))
     if arguments.ask:
         return _ask(arguments, registry.select_all(arguments.asked))
+    # What is asked is read before what has to be fetched for an answer.
+    patch = None if arguments.between else _patch(arguments)
     trees = having.read(managed.all_releases(), options.say)
-    patch: Patch | None = None
-    if arguments.between:
+    if patch is None:
         changes, newer = _between(arguments, trees)
         if not arguments.hunks:
             return _list(arguments, changes)
         anchor = adopting.chosen(_picked(arguments, changes), newer)
     else:
-        patch = _patch(arguments)
         anchor = anchoring.anchor(patch, trees, patch.name)
     parts, left = adopting.parts(anchor, arguments.whole)
     story = _story(arguments, patch)

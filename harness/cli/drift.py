@@ -46,8 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     catalogue = options.catalogue(arguments)
     # `--from` takes all that follows: what is no path there was meant as a toggle.
     places = [place for place in arguments.places if place.exists() or place.suffix == ".whl"]
-    names = arguments.names + [str(p) for p in arguments.places if p not in places]
-    toggles = catalogue.select_all(names) if names else list(catalogue)
+    meant = [str(place) for place in arguments.places if place not in places]
+    options.paths_among(meant, arguments.usage)
+    names = arguments.names + meant
+    toggles = options.toggles_or_all(catalogue, names, arguments.usage)
     trees = [sources.open_tree(place) for place in places]
     named = [managed.get(name) for name in arguments.release]
     if named or not trees:

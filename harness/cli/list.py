@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     catalogue = options.catalogue(arguments)
-    toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
+    toggles = catalogue.select_or_all(arguments.names)
     # At once, and without a network: only a release that is named is fetched.
     tree = tree_or_none(arguments.release, fetch=arguments.release is not None)
     states: dict[str, State | None] = dict.fromkeys(toggle.id for toggle in toggles)

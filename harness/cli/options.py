@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.parsing import nearest
-from harness.errors import UnfixError, WrongCall
+from harness.errors import UnfixError, UnknownToggle, WrongCall
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.registry.catalogue import Catalogue
+    from harness.registry.schema import Toggle
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +64,14 @@ def catalogue(arguments: argparse.Namespace) -> Catalogue:
     from harness.registry import catalogue as module
 
     return module.load(arguments.toggles)
+
+
+def toggles_or_all(known: Catalogue, names: Sequence[str], usage: str) -> list[Toggle]:
+    """Those that words name, where a word may as well be meant as a path."""
+    try:
+        return known.select_or_all(names)
+    except UnknownToggle as error:
+        raise WrongCall(f"{error}; nor is it a file or folder", usage) from error
 
 
 def paths_among(

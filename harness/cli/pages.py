@@ -45,7 +45,7 @@ def finish(kind: Kind, runs: Any, arguments: argparse.Namespace) -> int:
     write(
         arguments,
         default_page(kind.page(several[0])),
-        lambda file: kind.report("page").write(runs, file),
+        lambda: str(kind.report("page").html(runs)),
         lambda: str(kind.report("markdown").text(runs)),
         whole,
     )
@@ -66,14 +66,13 @@ def default_page(name: str) -> Path:
 def write(
     arguments: argparse.Namespace,
     default: Path,
-    page: Callable[[Path], None],
+    page: Callable[[], str],
     markdown: Callable[[], str],
     data: Any,
 ) -> None:
     """The files that were asked for, and the page in any case."""
     html = arguments.html or default
-    html.parent.mkdir(parents=True, exist_ok=True)
-    page(html)
+    save(html, page())
     options.say(f"the page: {html}")
     if arguments.markdown:
         text = markdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -23,6 +24,9 @@ class Parser(argparse.ArgumentParser):
     behind = ""
 
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"invalid (?:int|float) value: ('.*')", r"\1 is no number", message)
+        if message.endswith("required: COMMAND"):
+            message = f"a command is wanted; `{self.prog} --help` says what each does"
         raise WrongCall(message, self.short_usage())
 
     def short_usage(self) -> str:

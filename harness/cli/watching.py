@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -15,44 +14,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 EVERY = 30.0  # seconds between two lines in a log
 
 
-def on_stderr() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def bars(console: Console) -> Progress:
-    """Bars that are gone at the end, and nothing where nobody looks on."""
-    return Progress(
-        TextColumn("unfix: {task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-
-
 class Watching:
     """Something that moves on a terminal while a block lasts, and lines above it."""
 
-    def __init__(self, console: Console, moving: Progress | Live | None) -> None:
-        self.console = console
-        self._moving = moving
+    moving: Progress | Live | None = None
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.told = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self._moving is not None:
-            self._moving.start()
+        if self.moving is not None:
+            self.moving.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._moving is not None:
-            self._moving.stop()
+    def __exit__(self, *_: object) -> None:
+        if self.moving is not None:
+            self.moving.stop()
 
     def say(self, text: str) -> None:
         self.console.print(f"unfix: {escape(text)}")
@@ -62,3 +40,19 @@ class Watching:
         if time.monotonic() - self.told > EVERY:
             self.told = time.monotonic()
             self.say(text)
+
+
+class WithBars(Watching):
+    """Bars that are gone at the end, and nothing where nobody looks on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bar = self.moving = Progress(
+            TextColumn("unfix: {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )

@@ -65,7 +65,7 @@ def attempt(task: Task, folder: Path, stop: threading.Event | None = None) -> At
             why,
             started,
             where=socket.gethostname(),
-            output=outcomes.tail(log),
+            output=processes.said_last(log, outcomes.TAIL),
             last=True,
         )
     outcome, how, seconds = _supervised(task, folder, stop)
@@ -80,7 +80,7 @@ def attempt(task: Task, folder: Path, stop: threading.Event | None = None) -> At
         seconds,
         seconds * task.gpus,
         socket.gethostname(),
-        outcomes.tail(log),
+        processes.said_last(log, outcomes.TAIL),
         outcomes.inside(found) if found else {},
     )
 

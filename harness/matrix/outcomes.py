@@ -36,13 +36,6 @@ def _signal(number: int) -> str:
     return name if name in ("SIGSEGV", "SIGABRT", "SIGKILL", "SIGBUS", "SIGILL", "SIGFPE") else ""
 
 
-def tail(log: Path, most: int = TAIL) -> str:
-    with log.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - most))
-        return file.read().decode(errors="backslashreplace")
-
-
 def printed(log: Path) -> dict[str, Any] | None:
     """The object that a command's --json printed last; None if there is none that is whole."""
     if log.stat().st_size > LARGEST:

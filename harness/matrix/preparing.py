@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness import paths
+from harness import paths, processes
 from harness.errors import UnfixError
 from harness.matrix import outcomes
 from harness.releases import managed
@@ -60,7 +60,7 @@ def _add(name: str, words: list[str], log: Path) -> str:
     except OSError as error:
         raise UnfixError(f"{asked} cannot be run here: {error}") from error
     if done.returncode:
-        said = outcomes.tail(log).strip().splitlines()
+        said = processes.said_last(log, outcomes.TAIL).strip().splitlines()
         last = f": {said[-1]}" if said else ""
         return f"SGLang {name} is not ready: {asked} ended {done.returncode}{last}"
     if not managed.get(name).ready:

@@ -122,7 +122,7 @@ def keep(test: Callable[[], Side], place: Place) -> Side:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     left = processes.end_all_below(keeper)
-    text = _tail(place.file("out"))
+    text = processes.said_last(place.file("out"), OUTPUT).strip()
     try:
         side = msgspec.json.decode(place.file("said").read_bytes(), type=Side)
     except (OSError, msgspec.MsgspecError):
@@ -224,12 +224,3 @@ def _write(file: Path, side: Side) -> None:
     temporary = file.with_suffix(file.suffix + ".part")
     temporary.write_bytes(msgspec.json.encode(side))
     os.replace(temporary, file)
-
-
-def _tail(file: Path) -> str:
-    try:
-        with open(file, "rb") as output:
-            output.seek(max(0, file.stat().st_size - OUTPUT))
-            return output.read().decode(errors="replace").strip()
-    except OSError:
-        return ""

@@ -58,6 +58,9 @@ class Catalogue:
     def select_all(self, names: Iterable[str]) -> list[Toggle]:
         return list(dict.fromkeys(toggle for name in names for toggle in self.select(name)))
 
+    def select_or_all(self, names: Sequence[str]) -> list[Toggle]:
+        return self.select_all(names) if names else list(self)
+
     def family_of(self, targets: Sequence[Target]) -> str:
         """The family of the toggles of that function, or of that module; else the module's name."""
         known = [(t, toggle.family) for toggle in self for v in toggle.variants for t in v.targets]

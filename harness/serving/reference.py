@@ -62,34 +62,43 @@ class Model:
         return str(self.tokenizer.decode([token]))
 
 
-def serve(model: Model, port: int) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        disable_nagle_algorithm = True  # else each answer waits for an acknowledgement
+class Answering(BaseHTTPRequestHandler):
+    """JSON in, JSON out."""
 
+    disable_nagle_algorithm = True  # else each answer waits for an acknowledgement
+
+    def asked(self) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        return said
+
+    def say(self, what: Any, code: int = 200) -> None:
+        data = what if isinstance(what, bytes) else json.dumps(what).encode()
+        self.send_response(code)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Listening(ThreadingHTTPServer):
+    request_queue_size = 128  # who comes as one of more than five at once waits a second
+
+
+def serve(model: Model, port: int) -> None:
+    class Handler(Answering):
         def do_GET(self) -> None:
             self.say({"healthy": True})
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked = self.asked()
             if self.path != "/v1/completions":
                 self.say({})
                 return
             stop = asked.get("stop") or []
             self.say(model.complete(asked["prompt"], asked["max_tokens"], stop))
-
-        def say(self, what: dict[str, Any]) -> None:
-            data = json.dumps(what).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Listening(ThreadingHTTPServer):
-        request_queue_size = 128  # who comes as one of more than five at once waits a second
 
     Listening(("127.0.0.1", port), Handler).serve_forever()
 

@@ -18,7 +18,6 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from harness import paths, processes
@@ -251,12 +250,7 @@ class Server:
         return said[-1].strip()[:400] if said else "it said nothing"
 
     def text(self) -> str:
-        try:
-            with open(self.log, "rb") as log:
-                log.seek(max(0, self.log.stat().st_size - _TAIL))
-                return log.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return processes.said_last(self.log, _TAIL)
 
     def _ended(self) -> dict[str, Any]:
         try:
@@ -316,12 +310,7 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

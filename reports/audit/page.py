@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.audit.run import Audit
 from reports.audit import plot, view
 from reports.shared import one_file
 
 STYLES = ("shared/page.css", "audit/page.css")
 MOST = 400  # findings with their code
-
-
-def write(found: Audit, file: Path) -> None:
-    one_file.write(html(found), file)
 
 
 def html(found: Audit) -> str:

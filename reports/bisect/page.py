@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.store.bisect.values import Search
 from reports.bisect import view
 from reports.shared import one_file
@@ -11,10 +9,6 @@ from reports.shared.texts import cut
 
 STYLES = ("shared/page.css", "shared/panel.css", "shared/runs.css")
 MOST = 400  # rows; a flaky search joins its runs anyway
-
-
-def write(search: Search, file: Path) -> None:
-    one_file.write(html(search), file)
 
 
 def html(search: Search) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.store.eval.values import Evaluation
 from reports.eval import charts, view
 from reports.eval import items as eval_items
@@ -11,10 +9,6 @@ from reports.shared import one_file, texts
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
 PROBLEMS = 12
-
-
-def write(evaluation: Evaluation, file: Path) -> None:
-    one_file.write(html(evaluation), file)
 
 
 def html(evaluation: Evaluation) -> str:

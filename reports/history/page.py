@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.history.costs import Prices
 from harness.history.values import History, State
 from reports.history import charts, view
@@ -12,10 +10,6 @@ from reports.shared import one_file
 from reports.shared.texts import line as short
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page.css")
-
-
-def write(history: History, file: Path, prices: Prices) -> None:
-    one_file.write(html(history, prices), file)
 
 
 def html(history: History, prices: Prices) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from harness.store.matrix.values import MatrixRun, Outcome, RanCell
@@ -17,10 +16,6 @@ SCRIPTS = ("shared/dom.js", "matrix/page.js")
 LOGS = 2_000_000  # letters of logs on a page; what comes behind has only its replay line
 AXES = 12  # with a chart of their own
 VALUES = 12  # of one axis in its chart
-
-
-def write(run: MatrixRun, file: Path) -> None:
-    one_file.write(html(run), file)
 
 
 def html(run: MatrixRun) -> str:

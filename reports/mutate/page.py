@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from harness.store.mutate.values import Mutation
@@ -19,10 +18,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "change": view.change,
     "percent": view.percent,
 }
-
-
-def write(run: Mutation, file: Path) -> None:
-    one_file.write(html(run), file)
 
 
 def html(run: Mutation) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from harness.releases import managed
@@ -19,12 +18,9 @@ STYLES = ("shared/page.css", "shared/panel.css")
 SLOWEST = 15
 
 
-def write(runs: Run | Sequence[Run], file: Path) -> None:
-    one_file.write(html(view.make(runs)), file)
-
-
-def html(seen: View) -> str:
+def html(runs: Run | Sequence[Run]) -> str:
     """The page. What a box holds lies in it as JSON of its own and is read when somebody asks."""
+    seen = view.make(runs)
     details: list[dict[str, Any]] = []
     index = table(seen, details)
     values = {

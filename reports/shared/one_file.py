@@ -22,11 +22,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def write(text: str, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
-
-
 def rendered(
     template: str,
     values: Mapping[str, Any],

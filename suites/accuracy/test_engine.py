@@ -16,8 +16,6 @@ below.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from fixtures import accuracy
@@ -38,20 +36,13 @@ def _these_servers_run_on_a_cpu() -> None:
 
 @pytest.mark.guards("prefix-positions-forgotten")
 def test_a_prefix_that_lies_in_the_cache_changes_no_answer() -> None:
-    asked = accuracy.items("shared", 4)
-    with accuracy.served("llama", *NATIVE, dtype="float32") as running:
-        heard = [accuracy.answer(running, item) for item in asked]
-    truth = [accuracy.known("llama", item) for item in asked]
-    accuracy.assert_the_same(asked, truth, heard, "float32")
+    accuracy.assert_answers("llama", accuracy.items("shared", 4), *NATIVE)
 
 
 @pytest.mark.guards("chunk-positions-off-by-one")
 def test_a_prompt_in_chunks_is_the_prompt() -> None:
-    asked = accuracy.items("needle", 3)
-    with accuracy.served("llama", *NATIVE, "--chunked-prefill-size", "64", dtype="float32") as one:
-        heard = [accuracy.answer(one, item) for item in asked]
-    truth = [accuracy.known("llama", item) for item in asked]
-    accuracy.assert_the_same(asked, truth, heard, "float32")
+    chunks = ("--chunked-prefill-size", "64")
+    accuracy.assert_answers("llama", accuracy.items("needle", 3), *NATIVE, *chunks)
 
 
 @pytest.mark.guards("retraction-frees-shared-pages")
@@ -59,14 +50,8 @@ def test_a_retracted_request_goes_on_as_if_nothing_had_been() -> None:
     accuracy.not_in(("0.5.12",), "it pins memory for logits of a prompt: on a CPU, it ends")
     asked = accuracy.items("shared", 32)
     asked = [item for place in range(4) for item in asked[place::4]]  # each prefix comes again
-    with (
-        accuracy.retracting(),
-        accuracy.served("llama", *NATIVE, "--max-total-tokens", "700", dtype="float32") as running,
-        ThreadPoolExecutor(8) as pool,
-    ):
-        heard = list(pool.map(lambda item: accuracy.answer(running, item), asked))
-    truth = [accuracy.known("llama", item) for item in asked]
-    accuracy.assert_the_same(asked, truth, heard, "float32")
+    with accuracy.retracting():
+        accuracy.assert_answers("llama", asked, *NATIVE, "--max-total-tokens", "700", at_once=8)
 
 
 WRONG_AS_THEY_ARE = (
@@ -78,11 +63,7 @@ WRONG_AS_THEY_ARE = (
 @pytest.mark.guards("window-one-too-wide")
 def test_a_window_holds_what_the_model_was_trained_with() -> None:
     accuracy.not_in(*WRONG_AS_THEY_ARE)
-    asked = accuracy.items("needle", 2)
-    with accuracy.served("gpt-oss", *TRITON, dtype="float32") as running:
-        heard = [accuracy.answer(running, item) for item in asked]
-    truth = [accuracy.known("gpt-oss", item) for item in asked]
-    accuracy.assert_the_same(asked, truth, heard, "float32")
+    accuracy.assert_answers("gpt-oss", accuracy.items("needle", 2), *TRITON)
 
 
 @pytest.mark.guards("32087")
@@ -90,10 +71,7 @@ def test_a_window_holds_as_much_in_decoding() -> None:
     accuracy.not_in(*WRONG_AS_THEY_ARE)
     # The window is over before the copy is: what is dropped is its own beginning.
     asked = [one for one in accuracy.items("copying", 7) if len(one["prompt"]) == 20]
-    with accuracy.served("gpt-oss", *TRITON, dtype="float32") as running:
-        heard = [accuracy.answer(running, item) for item in asked]
-    truth = [accuracy.known("gpt-oss", item) for item in asked]
-    accuracy.assert_the_same(asked, truth, heard, "float32")
+    accuracy.assert_answers("gpt-oss", asked, *TRITON)
 
 
 @pytest.mark.guards("verify-takes-wrong-child")
@@ -104,15 +82,12 @@ def test_a_draft_changes_no_answer() -> None:
         "sglang.srt.speculative.triton_ops.spec_tree",
     )
     accuracy.not_in(("0.5.15", "0.5.16"), "on a CPU, its draft ends the server")
-    asked = accuracy.items("recall", 2)
-    with accuracy.served(
+    accuracy.assert_answers(
         "llama",
+        accuracy.items("recall", 2),
         *TRITON,
         *accuracy.EAGLE,
         dtype="float16",
         draft="llama-eagle",
         stand_ins=("tree-kernels", "checked"),
-    ) as running:
-        heard = [accuracy.answer(running, item) for item in asked]
-    truth = [accuracy.known("llama", item) for item in asked]
-    accuracy.assert_the_same(asked, truth, heard, "float16")
+    )

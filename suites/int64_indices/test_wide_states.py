@@ -60,15 +60,22 @@ def test_a_chunk_begins_with_the_state_of_its_own_slot(slot: int, value: int) ->
         assert delta_states.begun_with(check, states, slot).unique().tolist() == [float(value)]
 
 
+def of_steps(device: str, slot: int, kept: int, value: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """States of which one slot holds something, and room for those of each step."""
+    states, steps = (
+        wide(rows, delta_states.RECURRENT, torch.float32, device) for rows in (slot, kept)
+    )
+    states[slot] = float(value)
+    return states, steps
+
+
 @pytest.mark.guards("31934")
 @given(slot=rows(delta_states.RECURRENT), kept=rows(delta_states.RECURRENT), value=SMALL)
 def test_a_step_reads_keeps_and_writes_states_in_their_own_slots(
     slot: int, kept: int, value: int
 ) -> None:
     with checking.checked() as check:
-        states = wide(slot, delta_states.RECURRENT, torch.float32, check.device)
-        steps = wide(kept, delta_states.RECURRENT, torch.float32, check.device)
-        states[slot] = float(value)
+        states, steps = of_steps(check.device, slot, kept, value)
         delta_states.step(check, states, slot, steps, kept)
         assert steps[kept].unique().tolist() == [float(value)]
 
@@ -79,9 +86,7 @@ def test_a_gated_step_reads_and_writes_the_state_of_its_own_slot(
     slot: int, kept: int, value: int
 ) -> None:
     with checking.checked() as check:
-        states = wide(slot, delta_states.RECURRENT, torch.float32, check.device)
-        steps = wide(kept, delta_states.RECURRENT, torch.float32, check.device)
-        states[slot] = float(value)
+        states, steps = of_steps(check.device, slot, kept, value)
         assert delta_states.gated_step(check, states, slot, steps, kept) == float(value)
 
 

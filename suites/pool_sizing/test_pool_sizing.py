@@ -71,11 +71,7 @@ def test_a_row_has_room_for_two_drafts_of_uno(draft: Draft) -> None:
 def test_reserving_stays_in_the_request_s_own_row(drafted: tuple[Draft, History]) -> None:
     draft, history = drafted
     with checking.checked() as check:
-        columns = draft.context + adapter.extra_columns(draft)
-        memory = Memory(draft, history, check.device, columns)
-        adapter.fence(check, memory)
-        memory.prepare()
-        adapter.holds(memory)
+        memory = adapter.prepared(check, draft, history)
         for added in history.decodes:
             memory.decode(added)
             before = memory.named()
@@ -95,11 +91,7 @@ def test_reserving_slot_by_slot_stays_in_the_request_s_own_row(draft: Draft) -> 
         not_here("rows are sized elsewhere, for one draft")
     history = History((draft.context - 1, draft.context - 3), ())
     with checking.checked() as check:
-        columns = draft.context + adapter.extra_columns(draft)
-        memory = Memory(draft, history, check.device, columns)
-        adapter.fence(check, memory)
-        memory.prepare()
-        adapter.holds(memory)
+        adapter.prepared(check, draft, history)
 
 
 @given(drafted=adapter.drafts_with_histories())
@@ -124,7 +116,7 @@ def test_a_row_that_is_too_short_is_refused_before_it_is_written(
     with checking.checked() as check:
         longest = max(history.prompts)
         memory = Memory(draft, history, check.device, longest + 2 * draft.footprint - 1)
-        adapter.fence(check, memory)
+        adapter.fence(check)
         before = memory.table.tolist()
         assert memory.refuses()
         assert memory.table.tolist() == before

@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from harness.serving.reference import Answering, Listening
 from harness.watch import reports
 
 PERSIST = """
@@ -96,34 +96,21 @@ class Fake:
 
 
 def serve(fake: Fake, port: int) -> None:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             if fake.be.get("health_hangs"):
                 time.sleep(600)
-            accepted = {"internal_states": [{"avg_spec_accept_length": 2.5}]}
-            self.say(200, json.dumps(accepted).encode())
+            self.say({"internal_states": [{"avg_spec_accept_length": 2.5}]})
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked = self.asked()
             if self.path == "/v1/completions":
-                self.say(*fake.complete(asked))
+                code, data = fake.complete(asked)
+                self.say(data, code)
             else:
-                self.say(200, b"Cache flushed.")
-
-        def say(self, code: int, data: bytes) -> None:
-            self.send_response(code)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Listening(ThreadingHTTPServer):
-        request_queue_size = 128  # who comes as one of more than five at once waits a second
+                self.say(b"Cache flushed.")
 
     Listening(("127.0.0.1", port), Handler).serve_forever()
 

@@ -205,7 +205,7 @@ def test_a_terminal_has_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console = Console(stderr=True, force_terminal=True, width=120, highlight=False)
-    monkeypatch.setattr(going, "on_stderr", lambda: console)
+    monkeypatch.setattr(watching, "Console", lambda **_: console)
     with going.Progress(asked(tmp_path)) as progress:
         progress.moved(a_run())
         progress.failed(a_run().failures[0])

@@ -25,6 +25,10 @@ guards = pytest.mark.guards
 
 def buggy():
     return forms.plain(1, 2) != 4
+
+def here_it_hangs():
+    while True:
+        time.sleep(1)
 """
 
 

@@ -72,10 +72,6 @@ def test_hangs():
     forms.plain(1, 2)
     here_it_hangs()
 
-def here_it_hangs():
-    while True:
-        time.sleep(1)
-
 @device
 def test_ends_its_process():
     forms.plain(1, 2)

@@ -145,10 +145,6 @@ def test_hangs():
     forms.plain(1, 2)
     here_it_hangs()
 
-def here_it_hangs():
-    while True:
-        time.sleep(1)
-
 @plain
 def test_hangs_when_buggy():
     if buggy():

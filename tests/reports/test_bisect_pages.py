@@ -71,7 +71,7 @@ def test_the_page_shows_it_and_nothing_on_it_acts(
     search: Search, browser: Browser, tmp_path: Path
 ) -> None:
     file = tmp_path / "search.html"
-    search_page.write(search, file)
+    file.write_text(search_page.html(search))
     page, said = opened(browser, file)
     assert said == [file.as_uri()]
     assert page.title() == "found · unfix bisect toggles"

@@ -87,7 +87,7 @@ def opened(
     browser: Browser, made: Evaluation, file: Path, **options: Any
 ) -> tuple[Page, list[str]]:
     """The page, and all that it says or asks for while it opens."""
-    eval_page.write(made, file)
+    file.write_text(eval_page.html(made))
     return browsing.opened(browser, file, **options)
 
 

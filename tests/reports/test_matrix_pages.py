@@ -78,7 +78,7 @@ def awful() -> MatrixRun:
 
 def opened(browser: Browser, made: MatrixRun, file: Path, **options: Any) -> tuple[Page, list[str]]:
     """The page, and all that it says or asks for while it opens."""
-    matrix_page.write(made, file)
+    file.write_text(matrix_page.html(made))
     return browsing.opened(browser, file, **options)
 
 

@@ -34,7 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "large": [sample.large()],
     }
     for name, some in runs.items():
-        page.write(some, folder / f"{name}.html")
+        (folder / f"{name}.html").write_text(page.html(some))
     return {name: folder / f"{name}.html" for name in runs}
 
 

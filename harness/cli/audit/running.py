@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     pages.write(
         arguments,
         pages.default_page("audit"),
-        lambda file: report("audit", "page").write(found, file),
+        lambda: str(report("audit", "page").html(found)),
         lambda: str(report("audit", "markdown").text(found)),
         data,
     )

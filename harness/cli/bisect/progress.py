@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from harness.bisect.hunt import Teller
-from harness.cli.watching import Watching, on_stderr
+from harness.cli.watching import Watching
 from harness.store.bisect.values import Part, Trial
 
 
 class Progress(Watching, Teller):
     def __init__(self) -> None:
-        super().__init__(on_stderr(), None)
+        super().__init__()
         self.parts: dict[str, Part] = {}
 
     def began(self, part: Part) -> None:

@@ -293,7 +293,7 @@ def _toggles(arguments: argparse.Namespace, search: Search, known: Catalogue, go
 def _candidates(
     arguments: argparse.Namespace, search: Search, known: Catalogue, place: Place
 ) -> toggles.Candidates:
-    named = known.select_all(arguments.names) if arguments.names else list(known)
+    named = known.select_or_all(arguments.names)
     direction = Direction.ENABLE if arguments.enable else Direction.REVERT
     chosen = toggles.candidates(named, direction, place.tree, known, search.held)
     if not chosen.universe.toggles:
@@ -304,7 +304,7 @@ def _candidates(
 
 
 def _releases(arguments: argparse.Namespace, search: Search, known: Catalogue, going: Hunt) -> None:
-    named = known.select_all(arguments.toggle) if arguments.toggle else list(known)
+    named = known.select_or_all(arguments.toggle)
     places: dict[str, Place] = {}
 
     def place(name: str) -> Place:

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.cli import kinds
-from harness.cli.watching import Watching, on_stderr
+from harness.cli.watching import Watching
 from harness.fuzz.lanes import Asked
 from harness.fuzz.run import Teller
 from harness.fuzz.values import Fuzzed, Kept
@@ -22,10 +22,10 @@ class Progress(Watching, Teller):
         self.asked = asked
         self.shown = kinds.report("fuzz", "terminal")
         self.keep = keep
-        console = on_stderr()
-        self.live = Live(console=console, transient=True, auto_refresh=False)
-        self.watched = console.is_terminal
-        super().__init__(console, self.live if self.watched else None)
+        super().__init__()
+        self.live = Live(console=self.console, transient=True, auto_refresh=False)
+        self.watched = self.console.is_terminal
+        self.moving = self.live if self.watched else None
 
     def started(self, release: str) -> None:
         self.say(f"SGLang {release}: importing")

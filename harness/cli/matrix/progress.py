@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.cli.watching import Watching, bars, on_stderr
+from harness.cli.watching import WithBars
 from harness.matrix.values import Cell
 from harness.store.matrix.values import Attempt, Outcome
 
 
-class Progress(Watching):
+class Progress(WithBars):
     def __init__(self, total: int, done: int, cells: Iterable[Cell]) -> None:
-        console = on_stderr()
-        self.bar = bars(console)
-        super().__init__(console, self.bar)
+        super().__init__()
         self.task = self.bar.add_task("cells", total=total, completed=done)
         self.values = {cell.identity: cell.values for cell in cells}
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from harness.cli.watching import Watching, bars, on_stderr
+from harness.cli.watching import WithBars
 from harness.mutate.messages import Collected
 from harness.mutate.reach import Reached
 from harness.mutate.run import Teller
 from harness.store.mutate.values import Fate, Fated, Mutation
 
 
-class Progress(Watching, Teller):
+class Progress(WithBars, Teller):
     """A bar where somebody looks on, lines in a log."""
 
     def __init__(self, mutation: Mutation) -> None:
         self.mutation = mutation
-        console = on_stderr()
-        self.bar = bars(console)
-        super().__init__(console, self.bar)
+        super().__init__()
         self.task = self.bar.add_task(f"SGLang {mutation.release}: importing", total=None)
 
     def started(self, release: str) -> None:

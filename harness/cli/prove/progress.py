@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from rich.progress import TaskID
 
-from harness.cli.watching import Watching, bars, on_stderr
+from harness.cli.watching import WithBars
 from harness.prove.plan import Asked
 from harness.prove.run import Teller
 from harness.store.prove.values import Cell, OnRelease, Side
 
 
-class Progress(Watching, Teller):
+class Progress(WithBars, Teller):
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        console = on_stderr()
-        self.bar = bars(console)
-        super().__init__(console, self.bar)
+        super().__init__()
         self.lines: dict[str, TaskID] = {}
         for target in asked.targets:
             words = f"SGLang {target.name}: importing"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness import machine, paths
 from harness.cli import kinds, options, pages, resuming
 from harness.cli.parsing import Parser
-from harness.errors import NotReady, UnfixError, UnknownToggle, WrongCall
+from harness.errors import NotReady, UnfixError
 
 if TYPE_CHECKING:
     from harness.prove.plan import Asked, Target
@@ -173,10 +173,7 @@ def _asked(
 ) -> Asked:
     from harness.prove import plan
 
-    try:
-        toggles = catalogue.select_all(arguments.names) if arguments.names else list(catalogue)
-    except UnknownToggle as error:
-        raise WrongCall(f"{error}; nor is it a file or folder", arguments.usage) from error
+    toggles = options.toggles_or_all(catalogue, arguments.names, arguments.usage)
     jobs = usual_jobs(arguments.device) if arguments.jobs is None else arguments.jobs
     memory = share_of_memory(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
     if jobs < 1 or memory < 1 or not 0 < arguments.limit < math.inf:

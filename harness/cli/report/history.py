@@ -83,7 +83,7 @@ def _write(history: History, prices: Prices, arguments: argparse.Namespace) -> N
     pages.write(
         arguments,
         pages.default_page("history"),
-        lambda file: page.write(history, file, prices),
+        lambda: page.html(history, prices),
         lambda: markdown.text(history, prices),
         to_json(history, prices),
     )

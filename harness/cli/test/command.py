@@ -74,6 +74,8 @@ def all_parts(releases: list[managed.Release], words: list[str], root: Path) -> 
         many = len(os.sched_getaffinity(0)) + 2
         for group, width in ((together, many), ([alone], 1)):
             for one in running.run(group, words, root, width, begins):
+                if one.refused:
+                    raise UnfixError(f"pytest does not take these words: {one.refused}")
                 ended.append(one)
                 show(one, one.is_green(bool(words)), f"part {number[one.part]} of {len(number)}")
     print_missing(ended)

@@ -17,7 +17,7 @@ from harness.cli.test.counting import OUTCOMES
 from harness.cli.test.parts import Part
 
 RAN = tuple(outcome for outcome in OUTCOMES if outcome != "warnings")
-NONE_RAN = 5  # pytest's exit code
+NOT_BEGUN, NONE_RAN = 4, 5  # pytest's exit codes
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class Ended:
     @property
     def tests(self) -> int:
         return sum(self.counts[outcome] for outcome in RAN)
+
+    @property
+    def refused(self) -> str:
+        """Why pytest did not begin: of words that it cannot read no other part reads more."""
+        said = self.output.partition(": error: ")[2] if self.code == NOT_BEGUN else ""
+        return said.partition("\n")[0]
 
     def is_green(self, chosen: bool) -> bool:
         """With tests chosen by the caller, a part may have none of them."""
