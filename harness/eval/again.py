@@ -43,6 +43,10 @@ class Again(Run):
             (fault.toggle, fault.configuration): fault.absent for fault in recorded.faults
         }
         super().__init__(matrix, where, recorded, jobs=1)
+        for place, one in enumerate(recorded.served):
+            reason = next((it.absent for it in matrix.configurations if it.name == one.name), "")
+            if reason and not one.answers:  # what the file has come to say of it since
+                recorded.served[place] = msgspec.structs.replace(one, failure="", absent=reason)
 
     def go(self) -> Evaluation:
         self._compare_all()

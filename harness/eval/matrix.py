@@ -24,7 +24,7 @@ import msgspec
 import yaml
 
 from harness.errors import UnfixError
-from harness.eval import paired
+from harness.eval import lm_side, paired
 from harness.serving import adaptations
 
 REFERENCE = "transformers"
@@ -96,6 +96,7 @@ class Matrix(msgspec.Struct, forbid_unknown_fields=True):
     dtype: str = ""
     device: str = "auto"
     tolerance: float = paired.TOLERANCE
+    within: int = round(lm_side.SECONDS)  # seconds for a request's answer, or the server hangs
     environment: dict[str, str] = {}
 
     def one(self, name: str) -> Configuration:
@@ -146,6 +147,8 @@ def check(matrix: Matrix) -> None:
         raise UnfixError("a task with no items says nothing")
     if matrix.concurrency < 1:
         raise UnfixError("concurrency is a number of requests, and 1 at least")
+    if matrix.within < 1:
+        raise UnfixError("within is a number of seconds, and 1 at least")
     if not 0 < matrix.tolerance < 1:
         raise UnfixError("tolerance is a share between 0 and 1")
     _split("serve", matrix.serve)

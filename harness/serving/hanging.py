@@ -26,6 +26,9 @@ PATIENCE = 3.0  # seconds for a process to say where it is
 COLLECTIVE = "torch/distributed/"
 LOGGER = "c10d_logger.py"  # around each of torch's own, under a name that says nothing
 PACKAGE = "/sglang/"
+# Where a process waits for its card. What the card waits for was asked of it before: over NCCL a
+# collective returns at once, and whoever needs an answer is the first to stand still.
+CARD = "torch/cuda/"
 TOGETHER = ("/parallel_state.py", "/communication_op.py", "/device_communicators/")
 LOOP = "/managers/scheduler.py"  # which thread of a process is the rank's own
 Frame = tuple[str, str, str]  # file, line, function
@@ -39,9 +42,11 @@ class Rank:
     where: str  # the innermost place in SGLang that is not the collective's own
     inside: str  # what it has called there, if that is none of SGLang's
     waits: bool  # for the other ranks: that is a collective
+    card: bool = False  # it waits for its card
 
     def __str__(self) -> str:
-        how = f"{'waits' if self.waits else 'is'} in {self.inside}, called" if self.inside else "is"
+        what = "waits for its card" if self.card else "waits" if self.waits else "is"
+        how = f"{what} in {self.inside}, called" if self.inside else "is"
         return f"rank {self.name} {how} at {self.where}"
 
 
@@ -99,7 +104,8 @@ def _of(name: str, said: list[str]) -> Rank:
     calls = mine[len(inside) :]
     where = _place(calls[0]) if calls else "a place that it does not say"
     named = [one for file, _, one in reversed(inside) if not waits or _is_torchs(file)]
-    return Rank(name, where, named[0] if named else "", waits)
+    card = not waits and any(CARD in file for file, _, _ in inside)
+    return Rank(name, where, named[0] if named else "", waits, card)
 
 
 def _is_torchs(file: str) -> bool:

@@ -56,6 +56,26 @@ def test_answers_that_were_changed_are_judged_as_they_are(fakes: Fakes, tmp_path
     assert (found.verdict is Judged.REGRESSED, found.lost) == (False, 0)
 
 
+@pytest.mark.parametrize("answered_something", [False, True])
+def test_what_the_file_calls_absent_since_is_a_row_with_its_reason(
+    fakes: Fakes, tmp_path: Path, answered_something: bool
+) -> None:
+    one, other = fake("base"), fake("worse", "base")
+    recorded = again.read(kept(fakes.run(one, other, items=2), tmp_path / "r.json"))
+    recorded.one("worse").failure = "the server ended before it was ready"
+    if not answered_something:
+        recorded.one("worse").answers = []
+    other.absent = "this card has no such kernel"
+    matrix = Matrix("fake", [one, other], tasks=["recall"], items=2, device="cpu")
+    said = again.Again(matrix, fakes.where(), recorded).go()
+    worse = said.one("worse")
+    assert worse.absent == ("" if answered_something else other.absent)
+    assert bool(worse.problems) is answered_something
+    assert [one.verdict for one in said.compared] == [
+        Judged.FAILED if answered_something else Judged.NA
+    ]
+
+
 def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> None:
     recorded = again.read(kept(fakes.run(fake("base"), items=2), tmp_path / "r.json"))
     with pytest.raises(UnfixError, match=r"the record has no other: was it of this matrix\?"):

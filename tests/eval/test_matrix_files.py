@@ -101,6 +101,7 @@ BAD = {
     "no requests": (of(ONE, rest="concurrency: 0"), "concurrency is a number of requests"),
     "tolerance of all": (of(ONE, rest="tolerance: 1"), "tolerance is a share between 0 and 1"),
     "no tolerance": (of(ONE, rest="tolerance: 0"), "tolerance is a share between 0 and 1"),
+    "no time to answer": (of(ONE, rest="within: 0"), "within is a number of seconds"),
     "tolerance that is none": (of(ONE, rest="tolerance: .nan"), "tolerance is a share"),
     "an unknown device": (of(ONE, rest="device: tpu"), "device is one of auto, cpu, cuda, not tpu"),
     "an open quote": (of(named("a", 'serve: "--x \'y"')), "a: .*No closing quotation"),

@@ -257,7 +257,8 @@ def _where(arguments: argparse.Namespace, matrix: Matrix) -> Where:
     folder = folder_of(identity, paths.state())
     folder.mkdir(parents=True)
     toggles = tuple(folder.resolve() for folder in arguments.toggles)
-    return Where(device, release, folder, toggles, arguments.afresh, arguments.patience)
+    patience, within = arguments.patience, float(matrix.within)
+    return Where(device, release, folder, toggles, arguments.afresh, patience, within)
 
 
 def _release() -> str:

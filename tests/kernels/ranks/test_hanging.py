@@ -102,3 +102,16 @@ def test_whoever_looks_after_the_server_can_still_end_it(hung: tuple[int, Path])
     while any(Path(f"/proc/{pid}").exists() for pid in processes_of_it):
         assert time.monotonic() < ends
         time.sleep(0.05)
+
+
+def test_over_nccl_a_rank_stands_still_where_it_needs_an_answer_of_its_card() -> None:
+    said = [
+        "Current thread 0x00007f (most recent call first):",
+        '  File "/site/torch/cuda/streams.py", line 227 in synchronize',
+        '  File "/site/sglang/srt/managers/output.py", line 5 in process_batch_result',
+        '  File "/site/sglang/srt/managers/scheduler.py", line 9 in event_loop_overlap',
+    ]
+    rank = hanging._of("TP0", said)
+    assert (rank.card, rank.waits) == (True, False)
+    where = "sglang/srt/managers/output.py:5, process_batch_result"
+    assert str(rank) == f"rank TP0 waits for its card in synchronize, called at {where}"
