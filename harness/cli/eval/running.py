@@ -40,8 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     matrix = _matrix(arguments)
     if arguments.judge_again is not None:
         return _judge_again(arguments, matrix)
-    where = _where(arguments, matrix)
+    limit = _limit(arguments, matrix)
     _models_are_there(matrix)
+    where = _where(arguments, matrix)  # fetches the release, if it is not there
     scorer.python()  # installs lm-eval if need be, before anything is served
     store = Store()
     identity = where.folder.name
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = arguments.jobs or max(1, min(4, (os.cpu_count() or 2)))
     # As all whom a scheduler ends: the servers go first.
     signal.signal(signal.SIGTERM, _stop)
-    going = Run(matrix, where, new, jobs=jobs, limit=_limit(arguments, matrix), saw=saw)
+    going = Run(matrix, where, new, jobs=jobs, limit=limit, saw=saw)
     stopped = False
     try:
         done = going.go()
