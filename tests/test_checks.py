@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from harness.cli import checks
 from harness.patching.environment import SITE
+from harness.watch.others import Others, holds_gpu_code
 from harness.watch.reports import CHECKS, FOLDER, Kernel, Report, Writer, read
 
 REPORT = Report(
@@ -87,6 +89,34 @@ def test_reports_of_all_processes_end_with_1_whatever_the_command_says(
     assert "checked 1 of 2 kernels of Triton's and 90.0% of their 10 launches" in said
     assert "not checked: kernel2, it uses tt.descriptor_load" in said
     assert "OutOfBounds: fill wrote 4 bytes past the end of out  (ops/fill.py:12)" in said
+
+
+def test_libraries_with_gpu_code_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody looks at their kernels: a summary that says nothing of them says too much."""
+    code = "__attribute__((section(%s))) int code = 7;"
+    made = {}
+    for name, section in (("gpu", '".nv_fatbin"'), ("cpu", '".cpu"')):
+        made[name] = tmp_path / f"{name}.so"
+        words = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", str(made[name]), "-"]
+        subprocess.run(words, input=code % section, text=True, check=True)
+    assert holds_gpu_code(made["gpu"])
+    assert not holds_gpu_code(made["cpu"])
+    assert not holds_gpu_code(tmp_path / "gone.so")
+    made["cpu"].write_bytes(made["gpu"].read_bytes()[:100])  # cut short
+    assert not holds_gpu_code(made["cpu"])
+    others = Others()
+    before = others.found()
+    ctypes.CDLL(str(made["gpu"]))
+    assert set(others.found()) - set(before) == {f"{tmp_path.name}/gpu.so"}
+    writer = Writer(tmp_path / "check")
+    writer.kernels({"fill": Kernel(3)})
+    writer.others(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
+    assert checks.shown(read(tmp_path / "check"), 0, as_json=False) == 0
+    said = capsys.readouterr().err
+    assert "not looked at, being no kernels of Triton's: those of a/one.so, b/00.so" in said
+    assert "b/10.so, and 9 more" in said
 
 
 def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -> None:

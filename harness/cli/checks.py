@@ -69,6 +69,7 @@ def as_data(checked: Checked) -> dict[str, Any]:
             for name, one in checked.kernels.items()
             if one.refused or one.unchecked
         },
+        "not_looked_at": checked.others,
         "reports": [asdict(report) for report in checked.reports],
     }
 
@@ -101,6 +102,10 @@ def summary(checked: Checked) -> list[str]:
             if one.unchecked
         },
     )
+    if checked.others:
+        more = f", and {len(checked.others) - _SHOWN} more" * (len(checked.others) > _SHOWN)
+        shown = ", ".join(checked.others[:_SHOWN])
+        lines.append(f"not looked at, being no kernels of Triton's: those of {shown}{more}")
     count = len(checked.reports)
     lines.append(f"{count or 'no'} report{'s' * (count != 1)}")
     for report in checked.reports:

@@ -19,10 +19,12 @@ from harness.compiled import born
 from harness.compiled.arena import Told
 from harness.compiled.launching import REPORTS, Launched, Launcher
 from harness.patching.boot import say
+from harness.watch.others import Others
 from harness.watch.reports import CHECKS, FOLDER, Kernel, Report, Writer
 
 _LOOK = 0.002  # seconds between two looks at the bell
 _COUNT = 1.0  # seconds between two writings of what was launched
+_LIST = 10.0  # and of which libraries there are besides: it takes milliseconds to look
 _RUNNER = "sglang.srt.model_executor.model_runner"
 
 _lock = threading.Lock()
@@ -44,6 +46,7 @@ class _Process:
         if "unwritten" in checks:
             born.follow()
         self._writer = Writer(Path(os.environ[FOLDER]))
+        self._others = Others()
         self._began = time.monotonic()
         self._told: set[tuple[str, str, int, str]] = set()
         self._looking = threading.Lock()
@@ -56,13 +59,16 @@ class _Process:
         threading.Thread(target=self._look_on, name="unfix check", daemon=True).start()
 
     def _look_on(self) -> None:
-        counted = 0.0
+        counted, listed = 0.0, 0.0
         while True:
             self._look()
             now = time.monotonic()
             if now - counted > _COUNT:
                 counted = now
                 self._count()
+            if now - listed > _LIST:
+                listed = now
+                self._writer.others(self._others.found())
             time.sleep(_LOOK)
 
     def _look(self) -> None:
@@ -117,6 +123,7 @@ class _Process:
             say(f"pid {os.getpid()} lost its device: {str(error).splitlines()[0]}")
         self._look()
         self._count()
+        self._writer.others(self._others.found())
 
     # What a server was about
 

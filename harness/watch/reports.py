@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 CHECKS = "UNFIX_CHECK"  # what is asked for, in words
 FOLDER = "UNFIX_CHECK_REPORTS"
@@ -53,6 +54,7 @@ class Checked:
     reports: list[Report]
     kernels: dict[str, Kernel]
     processes: int
+    others: list[str] = field(default_factory=list)  # libraries whose GPU code nobody looked at
 
     @property
     def launches(self) -> int:
@@ -88,19 +90,26 @@ class Writer:
         folder.mkdir(parents=True, exist_ok=True)
         self._reports = folder / f"{os.getpid()}.reports"
         self._kernels = folder / f"{os.getpid()}.kernels"
-        self._last = ""
+        self._others = folder / f"{os.getpid()}.others"
+        self._last: dict[Path, str] = {}
 
     def report(self, report: Report) -> None:
         with self._reports.open("a") as file:
             file.write(json.dumps(asdict(report)) + "\n")
 
     def kernels(self, kernels: dict[str, Kernel]) -> None:
-        text = json.dumps({name: asdict(kernel) for name, kernel in kernels.items()})
-        if text != self._last:
-            self._last = text
-            made = self._kernels.with_suffix(".part")
+        self._put(self._kernels, {name: asdict(kernel) for name, kernel in kernels.items()})
+
+    def others(self, names: list[str]) -> None:
+        self._put(self._others, names)
+
+    def _put(self, file: Path, what: Any) -> None:
+        text = json.dumps(what)
+        if text != self._last.get(file):
+            self._last[file] = text
+            made = file.with_suffix(".part")
             made.write_text(text)
-            os.replace(made, self._kernels)
+            os.replace(made, file)
 
 
 def read(folder: Path) -> Checked:
@@ -112,7 +121,9 @@ def read(folder: Path) -> Checked:
             whole.launches += data["launches"]
             whole.refused = whole.refused or data["refused"]
             whole.unchecked |= data["unchecked"]
-    return Checked(sorted(_reports(folder), key=lambda one: one.seconds), kernels, len(files))
+    others = {name for file in folder.glob("*.others") for name in json.loads(file.read_text())}
+    reports = sorted(_reports(folder), key=lambda one: one.seconds)
+    return Checked(reports, kernels, len(files), sorted(others))
 
 
 def _reports(folder: Path) -> Iterator[Report]:
