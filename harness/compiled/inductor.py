@@ -86,11 +86,9 @@ def as_launch(tuner: Any, args: Sequence[Any], named: dict[str, Any]) -> Launch:
         raise Unlike("Inductor gives it arguments by name")
     if not tuner.launchers:
         tuner.precompile()
-    if len(tuner.launchers) > 1:
-        tuner.autotune_to_one_config(*args)
+    # Of several, Inductor would try which is the fastest: without checks, and this launch may be
+    # the one that the device is lost by.
     config = tuner.launchers[0].config
-    if tuner.inductor_meta.get("coordinate_descent_tuning") and not config.found_by_coordesc:
-        raise Unlike("Inductor is still tuning it")
     chosen = _known.get(tuner)
     if chosen is None or chosen.config is not config:
         chosen = _known[tuner] = _chosen(tuner, config)

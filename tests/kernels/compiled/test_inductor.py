@@ -206,6 +206,15 @@ def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any)
     assert not launcher.tally
 
 
+def test_nothing_is_tried_without_checks(launcher: Any) -> None:
+    tuner = tuned(coordinate_descent_tuning=True)
+    tuner.launchers = [*tuner.launchers, *tuned().launchers]
+    tuner.run(*given([0] * 9), stream=0)
+    assert launcher.reached == [((2, 1, 1), True)]
+    assert tuner.launched == []
+    assert len(tuner.launchers) == 2
+
+
 def test_what_cannot_be_launched_otherwise_runs_as_it_is_and_is_listed(launcher: Any) -> None:
     tuner = tuned()
     tuner.fn = SimpleNamespace(fn=None, __name__="gone")
