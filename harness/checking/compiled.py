@@ -107,7 +107,8 @@ class CompiledCheck(Check):
         kernel: Any,
     ) -> Any:
         """A Triton kernel: its checks are compiled in, where they can be."""
-        if launcher.refuses(kernel):
+        fenced = self._fenced(launch)
+        if launcher.refuses(kernel, fenced):
             return self.guarded(launch, call)
         for name, value in launch.arguments.items():
             if isinstance(value, torch.Tensor):
@@ -123,9 +124,20 @@ class CompiledCheck(Check):
         finally:
             launcher.fences = None
             self.launches.ends(launch)
-        if launcher.refuses(kernel):  # which it found out by compiling it
+        if launcher.refuses(kernel, fenced):  # which it found out by compiling it
             self.unchecked.add(launch.kernel)
         return result
+
+    def _fenced(self, launch: Launch) -> bool:
+        """Whether what its programs may touch was said, of an argument or of a tensor."""
+        if self.launches.fences_of(launch):
+            return True
+        known = (
+            self._memory.known(value)
+            for value in launch.arguments.values()
+            if isinstance(value, torch.Tensor)
+        )
+        return any(storage is not None and storage.fences for storage in known)
 
     def settled(self) -> None:
         """Wait for the device, and raise what kernels have put down."""

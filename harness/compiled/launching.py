@@ -27,6 +27,7 @@ from harness.patching import kernels as patching
 
 _KEPT = "checked by unfix"  # beside the compiled kernels: whoever sets those aside takes it along
 _REFUSED = "why not"
+_FENCELESS = "why not with fences"
 _FIXED = "its constants stay constants"
 _REMEMBERED = 1 << 14  # launches; those that a graph captured are remembered for good
 
@@ -168,11 +169,15 @@ class Launcher:
         if self._heard is not None:
             torch.Tensor.data_ptr = self._heard
 
-    def refuses(self, kernel: Any) -> str:
-        """Why this kernel runs without checks, for all that is known; nothing where it does not."""
+    def refuses(self, kernel: Any, fenced: bool = False) -> str:
+        """Why this kernel runs without checks, for all that is known; nothing where it does not.
+
+        `fenced`: in a launch with fences.
+        """
         if type(kernel) is not JITFunction:
             return f"it is a {type(kernel).__name__}"
-        return str(kernel.device_caches.get(_KEPT, {}).get(_REFUSED, ""))
+        kept = kernel.device_caches.get(_KEPT, {})
+        return str(kept.get(_REFUSED) or (fenced and kept.get(_FENCELESS)) or "")
 
     def run(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, warmup: bool, options: dict[str, Any]
@@ -221,6 +226,7 @@ class Launcher:
         capturing = torch.cuda.is_current_stream_capturing()
         pointers, scalars = flattened(kernel, args, options, capturing or whole)
         lists = self.fences(pointers) if self.fences is not None else None
+        fenced = lists is not None
         device = torch.cuda.current_device()
         races = self._races(device, options) if self._racing else None
         checks = self.checks if races is not None else self._others
@@ -252,13 +258,13 @@ class Launcher:
             # With checks it does not compile, or does not fit; if it is wrong itself, this says so.
             result = plain()
             words = str(error).splitlines()[0] if str(error) else ""
-            self._refuse(kernel, tally, f"{type(error).__name__}: {words}")
+            self._refuse(kernel, tally, f"{type(error).__name__}: {words}", fenced)
             return result
         found = getattr(note.compiled.metadata, triton_side.KEY, None)
         if found is None:
             self._refuse(kernel, tally, "what compiled it passed the check by")
         else:
-            self._refuse(kernel, tally, found.get("refused", ""))
+            self._refuse(kernel, tally, found.get("refused", ""), fenced)
             tally.unchecked = found.get("unchecked", {})
         return note.compiled
 
@@ -279,10 +285,11 @@ class Launcher:
         return REPORTS.launch_starts(device, self._before)
 
     @staticmethod
-    def _refuse(kernel: Any, tally: Tally, why: str) -> None:
+    def _refuse(kernel: Any, tally: Tally, why: str, fenced: bool = False) -> None:
         tally.refused = why
         if why:
-            kernel.device_caches.setdefault(_KEPT, {})[_REFUSED] = why
+            place = _FENCELESS if fenced else _REFUSED
+            kernel.device_caches.setdefault(_KEPT, {})[place] = why
 
     def _twin(self, kernel: Any, asked: Asked, device: int, tally: Tally) -> tuple[Any, int] | None:
         """The kernel with checks, and the address of its table."""

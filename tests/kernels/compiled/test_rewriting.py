@@ -193,6 +193,18 @@ def test_a_pointer_of_no_one_argument_is_checked_all_the_same(
     assert "no one argument" in fenced.metadata.unfix["refused"]
 
 
+def test_what_fences_refuse_is_refused_with_fences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, kernel, tally = launching.Launcher(), known.through_table, launching.Tally()
+    monkeypatch.setattr(kernel, "device_caches", {})
+    launcher._refuse(kernel, tally, "no fences here", fenced=True)
+    assert (launcher.refuses(kernel), launcher.refuses(kernel, fenced=True)) == (
+        "",
+        "no fences here",
+    )
+    launcher._refuse(kernel, tally, "nothing here")
+    assert launcher.refuses(kernel) == launcher.refuses(kernel, fenced=True) == "nothing here"
+
+
 def test_a_fence_is_asked_of_each_lane_beside_the_row() -> None:
     made = compiled(
         known.moved, numbers(64), numbers(64), 64, 0, checks=(*CHECKS, "fences"), BLOCK=32

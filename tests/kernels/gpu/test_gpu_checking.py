@@ -269,6 +269,22 @@ def test_a_fence_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
         held.forgive()
 
 
+def test_fences_that_cannot_be_asked_leave_other_launches_their_checks() -> None:
+    """The same kernel: with fences it runs between zones, and without under check as before."""
+    with check() as held:
+        pool, fenced, plain = numbers(2), numbers(4), numbers(4)
+        table = torch.tensor([pool.data_ptr()], device="cuda")
+        held.fence(fenced, write=lambda x, y, z: 0)
+        known.through_table[(1,)](table, fenced)  # finds it out
+        known.through_table[(1,)](table, fenced)
+        assert held.unchecked == {"through_table"}
+        assert (fenced[0].item(), fenced[1:].tolist()) == (1, [1, 2, 3])
+        short = torch.tensor([pool[1:].data_ptr()], device="cuda")
+        with pytest.raises(OutOfBounds, match="through_table read"):
+            known.through_table[(1,)](short, plain)
+        held.forgive()
+
+
 def test_what_was_not_written_is_found() -> None:
     with check() as held:
         target = torch.empty(24, dtype=torch.int32, device="cuda")
