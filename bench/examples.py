@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from harness import machine
+from bench.recording import record
 
 SEEDS = range(20)
 MOST = 500
@@ -93,16 +92,10 @@ def main() -> int:
     medians = {name: statistics.median(counts) for name, counts in counting.found.items()}
     for name, median in medians.items():
         print(f"{median:6} {name}")
-    if options.record:
-        result = {
-            "machine": machine.facts(),
-            "command": sys.argv,
-            "examples": {
-                name: {"median": medians[name], "counts": counts}
-                for name, counts in counting.found.items()
-            },
-        }
-        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    told = {
+        name: {"median": medians[name], "counts": counts} for name, counts in counting.found.items()
+    }
+    record({"examples": told}, options.record, say=False)
     slow = {name for name, median in medians.items() if median > WANTED}
     print(f"above {WANTED}: {slow}" if slow else f"every median is at most {WANTED}")
     return bool(slow) or int(code)

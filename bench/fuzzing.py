@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import math
 import random
 import statistics
@@ -25,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from harness import machine
+from bench.recording import record
 
 SEEDS = range(20)
 MOST = 300
@@ -276,16 +275,13 @@ def main() -> int:
     mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else 0.0
     reached = sum(ratio >= WANTED for ratio in ratios)
     print(f"{reached} of {len(ratios)} are {WANTED:g} or more; geometric mean {mean:.2f}")
-    if options.record:
-        result = {
-            "machine": machine.facts(),
-            "command": sys.argv,
-            "seconds": round(time.monotonic() - started),
-            "most": MOST,
-            "geometric mean": round(mean, 2),
-            "guards": comparing.found,
-        }
-        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    result = {
+        "seconds": round(time.monotonic() - started),
+        "most": MOST,
+        "geometric mean": round(mean, 2),
+        "guards": comparing.found,
+    }
+    record(result, options.record, say=False)
     return int(code) or int(not ratios)
 
 

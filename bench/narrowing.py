@@ -351,7 +351,7 @@ def main() -> None:
         found = judged(arguments.place, faults, _recorded(arguments), arguments.jobs)
         sys.stdout.write("\n" + json.dumps(found))
         return
-    from harness import machine
+    from bench.recording import record
     from harness.releases import engines, managed
     from harness.releases.managed import BASE
     from harness.releases.sources import FolderTree
@@ -375,10 +375,8 @@ def main() -> None:
     found = json.loads(said.stdout.splitlines()[-1])
     summary = summed(found) | {"release": release.name, "seconds": round(time.monotonic() - start)}
     print(json.dumps(summary, indent=1))
-    if arguments.record:
-        limits = {"seconds": SECONDS, "launches": LAUNCHES}
-        record = {"machine": machine.facts(), "limits": limits, **summary, "faults": found}
-        arguments.record.write_text(json.dumps(record, indent=1) + "\n")
+    limits = {"seconds": SECONDS, "launches": LAUNCHES}
+    record({"limits": limits, **summary, "faults": found}, arguments.record, say=False)
 
 
 def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
