@@ -62,7 +62,6 @@ LATER = {  # what an older file lacks
     3: f"PRAGMA user_version = {FORMAT}; {MATRICES}{FUZZINGS}{MUTATIONS}",
     4: f"PRAGMA user_version = {FORMAT}; {FUZZINGS}{MUTATIONS}",
 }
-TABLES = ("runs", "releases", "toggles", "cells", "sides")
 _SMALLEST = 512  # bytes of a SQLite file that holds anything
 PATIENCE = 30.0  # seconds to wait for another writer
 
