@@ -169,16 +169,21 @@ def _alone(
     return base | {"verdict": "cannot tell"} | said
 
 
+def _with(fault: Fault, place: Path, world: Any) -> Any:
+    from harness.audit import loading
+
+    text = world.module(fault.module).text
+    return loading.World(
+        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
+    )
+
+
 def _judged(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
-    from harness.audit import loading
     from harness.audit.worker import Read, cases, read_in
 
-    text = world.module(fault.module).text
-    changed = loading.World(
-        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
-    )
+    changed = _with(fault, place, world)
     reported = matters = unreported = told = False
     reasons: set[str] = set()
     for kernel in _launched(kernels, fault):
@@ -210,13 +215,10 @@ def _said(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[
 def _sized(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
-    from harness.audit import loading, past
+    from harness.audit import past
     from harness.audit.worker import Read, cases
 
-    text = world.module(fault.module).text
-    changed = loading.World(
-        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
-    )
+    changed = _with(fault, place, world)
     reported: set[Any] = set()
     matters: set[Any] = set()
     reasons: set[str] = set()
