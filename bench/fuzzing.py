@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from bench.examples import FixesOut
 from bench.recording import record
 
 SEEDS = range(20)
@@ -227,29 +228,14 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
     return MOST
 
 
-class Comparing:
-    """A pytest plugin that runs each guard with its fix out, on both sides."""
+class Comparing(FixesOut):
+    """Each guard on both sides."""
 
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
-        self.without: list[str] = []
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if is_buggy(item)]
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
-        given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-        domain = domains()[pyfuncitem.originalname]
-        by_chance = [uniformly(pyfuncitem.obj, given, seed, domain) for seed in SEEDS]
-        by_fuzzing = [fuzzed(pyfuncitem.obj, given, seed) for seed in SEEDS]
-        self.found[pyfuncitem.name] = compared(by_chance, by_fuzzing)
-        raise AssertionError("its fix is out")
-
-
-def is_buggy(item: Any) -> bool:
-    cell = getattr(item, "callspec", None) and item.callspec.params.get("unfix_cell")
-    return cell is not None and cell.side.value == "buggy"
+    def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
+        domain = domains()[guard.originalname]
+        by_chance = [uniformly(guard.obj, given, seed, domain) for seed in SEEDS]
+        by_fuzzing = [fuzzed(guard.obj, given, seed) for seed in SEEDS]
+        self.found[guard.name] = compared(by_chance, by_fuzzing)
 
 
 def compared(by_chance: list[int], by_fuzzing: list[int]) -> dict[str, Any]:
