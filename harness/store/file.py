@@ -70,6 +70,13 @@ def default_file() -> Path:
     return paths.state() / "runs.sqlite"
 
 
+class _Connection(sqlite3.Connection):
+    """Closed when nobody has it any more, of which Python 3.13 warns otherwise."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class StoreFile:
     """The file itself: opened, explained where it cannot be, written whole or not at all."""
 
@@ -84,7 +91,9 @@ class StoreFile:
             if 0 < _size(self.file) < _SMALLEST:
                 # SQLite takes it for an empty one and would write over it.
                 raise sqlite3.DatabaseError("file is cut short")
-            self.db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
+            self.db = sqlite3.connect(
+                self.file, timeout=patience, isolation_level=None, factory=_Connection
+            )
             self.db.execute("PRAGMA synchronous = FULL")
             self._ready()
 
