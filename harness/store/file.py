@@ -74,7 +74,8 @@ class _Connection(sqlite3.Connection):
     """Closed when nobody has it any more, of which Python 3.13 warns otherwise."""
 
     def __del__(self) -> None:
-        self.close()
+        with contextlib.suppress(sqlite3.ProgrammingError):  # collected by another thread
+            self.close()
 
 
 class StoreFile:
