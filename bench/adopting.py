@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness import machine
+from bench.recording import record
 from harness.adopt import course, mending
 from harness.adopt.following import FLIP, Known, known, same_effect
 from harness.adopt.forms import Telling
@@ -105,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     trees = [release.sources() for release in managed.all_releases()]
     known_toggles = catalogue.load()
-    chosen = known_toggles.select_all(arguments.names) if arguments.names else list(known_toggles)
+    chosen = known_toggles.select_or_all(arguments.names)
     outcomes = []
     for toggle in chosen:
         began = time.process_time()
@@ -126,13 +126,8 @@ def main() -> None:
         "held back": {word: tried.count(word) for word in sorted(set(tried))},
     }
     print(json.dumps(summary, indent=1))
-    if arguments.record:
-        record = {
-            "machine": machine.facts(),
-            "summary": summary,
-            "toggles": [asdict(one) for one in outcomes],
-        }
-        arguments.record.write_text(json.dumps(record, indent=1) + "\n")
+    told = {"summary": summary, "toggles": [asdict(one) for one in outcomes]}
+    record(told, arguments.record, say=False)
 
 
 if __name__ == "__main__":

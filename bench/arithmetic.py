@@ -20,7 +20,8 @@ import torch
 import triton
 import triton.language as tl
 
-from harness import checking, machine
+from bench.recording import record
+from harness import checking
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 EIGHTS = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
@@ -214,8 +215,7 @@ def main() -> int:
     parser.add_argument("--against", type=Path)
     options = parser.parse_args()
     if options.record:
-        result = {"machine": machine.facts(), "command": sys.argv, "answers": answers("cuda")}
-        options.record.write_text(json.dumps(result, indent=1) + "\n")
+        record({"answers": answers("cuda")}, options.record, say=False)
         return 0
     now = answers("cpu")
     refused = {name: text for name, text in now.items() if text.startswith("refused")}

@@ -13,7 +13,6 @@ Every size counts only if every tuple that is allowed is there, which `count` fi
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from collections.abc import Callable
@@ -22,8 +21,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import machine
-from harness.cli import pages
+from bench.recording import record
 from harness.matrix import constraints, covering, planning, reading, starting, tuples
 from harness.matrix.space import Row, Rule, Space
 
@@ -188,19 +186,16 @@ def main() -> int:
         results.append(result)
         said = {k: v["cells"] for k, v in result.items() if isinstance(v, dict) and "cells" in v}
         print(model.name, said, result["best"], result["unfix"]["seconds"], flush=True)
-    record = {
+    result = {
         "source of the published sizes": "pairwise.org/efficiency.html",
         "allowed": {"times the best": ALLOWED, "processor seconds by strength": SECONDS},
         "versions": {name: version(name) for name in ("covertable", "allpairspy")},
-        "machine": {k: str(v) for k, v in machine.facts().items() if k != "versions"},
         "holds": all(result["holds"] for result in results),
         "models": results,
     }
-    if arguments.record:
-        text = json.dumps(record, indent=1, ensure_ascii=False)
-        arguments.record.write_text(pages.without_places(text) + "\n")
-    print("holds" if record["holds"] else "DOES NOT HOLD")
-    return 0 if record["holds"] else 1
+    record(result, arguments.record, say=False)
+    print("holds" if result["holds"] else "DOES NOT HOLD")
+    return 0 if result["holds"] else 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -18,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from harness import machine
+from bench.recording import record
 
 SEEDS = range(20)
 MOST = 500
 WANTED = 20
 
 
-class Counting:
-    """A pytest plugin that runs the buggy side once a seed and counts its examples."""
+class FixesOut:
+    """A pytest plugin that has the buggy side of each guard alone, and runs it in its own way."""
 
     def __init__(self) -> None:
-        self.found: dict[str, list[int]] = {}
+        self.found: dict[str, Any] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if is_buggy(item)]
@@ -37,14 +36,23 @@ class Counting:
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
         given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-        counts = [examples(pyfuncitem.obj, given, seed) for seed in SEEDS]
-        self.found[pyfuncitem.nodeid] = counts
-        raise AssertionError(f"median {statistics.median(counts)}")
+        self.ask(pyfuncitem, given)
+        raise AssertionError("its fix is out")
+
+    def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
 def is_buggy(item: Any) -> bool:
     cell = getattr(item, "callspec", None) and item.callspec.params.get("unfix_cell")
     return cell is not None and cell.side.value == "buggy"
+
+
+class Counting(FixesOut):
+    """Once a seed: how many examples."""
+
+    def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
+        self.found[guard.nodeid] = [examples(guard.obj, given, seed) for seed in SEEDS]
 
 
 def examples(test: Any, given: dict[str, Any], seed: int) -> int:
@@ -93,16 +101,10 @@ def main() -> int:
     medians = {name: statistics.median(counts) for name, counts in counting.found.items()}
     for name, median in medians.items():
         print(f"{median:6} {name}")
-    if options.record:
-        result = {
-            "machine": machine.facts(),
-            "command": sys.argv,
-            "examples": {
-                name: {"median": medians[name], "counts": counts}
-                for name, counts in counting.found.items()
-            },
-        }
-        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    told = {
+        name: {"median": medians[name], "counts": counts} for name, counts in counting.found.items()
+    }
+    record({"examples": told}, options.record, say=False)
     slow = {name for name, median in medians.items() if median > WANTED}
     print(f"above {WANTED}: {slow}" if slow else f"every median is at most {WANTED}")
     return bool(slow) or int(code)

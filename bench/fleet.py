@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from harness import machine
+from bench.recording import record
 from harness.matrix import resuming
 from harness.matrix.joining import Part, joined
 from harness.matrix.running import Place, Rules, Running
@@ -160,10 +159,7 @@ def main() -> int:
         found = measured(arguments.cells, arguments.workers, arguments.shards, Path(folder))
         if arguments.show:
             arguments.show.write_bytes((Path(folder) / "page.html").read_bytes())
-    result = {"machine": machine.facts(), "command": "bench/fleet.py", **found}
-    print(json.dumps(result, indent=1))
-    if arguments.record:
-        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    record(found, arguments.record)
     return 1 if found["lost_or_doubled"] else 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import math
 import random
 import statistics
@@ -25,7 +24,8 @@ from typing import Any
 
 import pytest
 
-from harness import machine
+from bench.examples import FixesOut
+from bench.recording import record
 
 SEEDS = range(20)
 MOST = 300
@@ -228,29 +228,14 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
     return MOST
 
 
-class Comparing:
-    """A pytest plugin that runs each guard with its fix out, on both sides."""
+class Comparing(FixesOut):
+    """Each guard on both sides."""
 
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
-        self.without: list[str] = []
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if is_buggy(item)]
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
-        given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-        domain = domains()[pyfuncitem.originalname]
-        by_chance = [uniformly(pyfuncitem.obj, given, seed, domain) for seed in SEEDS]
-        by_fuzzing = [fuzzed(pyfuncitem.obj, given, seed) for seed in SEEDS]
-        self.found[pyfuncitem.name] = compared(by_chance, by_fuzzing)
-        raise AssertionError("its fix is out")
-
-
-def is_buggy(item: Any) -> bool:
-    cell = getattr(item, "callspec", None) and item.callspec.params.get("unfix_cell")
-    return cell is not None and cell.side.value == "buggy"
+    def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
+        domain = domains()[guard.originalname]
+        by_chance = [uniformly(guard.obj, given, seed, domain) for seed in SEEDS]
+        by_fuzzing = [fuzzed(guard.obj, given, seed) for seed in SEEDS]
+        self.found[guard.name] = compared(by_chance, by_fuzzing)
 
 
 def compared(by_chance: list[int], by_fuzzing: list[int]) -> dict[str, Any]:
@@ -276,16 +261,13 @@ def main() -> int:
     mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else 0.0
     reached = sum(ratio >= WANTED for ratio in ratios)
     print(f"{reached} of {len(ratios)} are {WANTED:g} or more; geometric mean {mean:.2f}")
-    if options.record:
-        result = {
-            "machine": machine.facts(),
-            "command": sys.argv,
-            "seconds": round(time.monotonic() - started),
-            "most": MOST,
-            "geometric mean": round(mean, 2),
-            "guards": comparing.found,
-        }
-        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    result = {
+        "seconds": round(time.monotonic() - started),
+        "most": MOST,
+        "geometric mean": round(mean, 2),
+        "guards": comparing.found,
+    }
+    record(result, options.record, say=False)
     return int(code) or int(not ratios)
 
 

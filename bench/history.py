@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import random
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import machine
+from bench.recording import record
 from harness.history import lines, window
 from harness.history.costs import Prices
 from harness.history.values import History
@@ -101,11 +100,7 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=30)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    found = timed(arguments.cells, arguments.nights) | {"machine": machine.facts()}
-    text = json.dumps(found, indent=1)
-    print(text)
-    if arguments.record:
-        arguments.record.write_text(text + "\n")
+    record(timed(arguments.cells, arguments.nights), arguments.record)
 
 
 if __name__ == "__main__":

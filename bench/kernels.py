@@ -32,7 +32,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness import checking, machine
+from bench.recording import record
+from harness import checking
 
 LARGEST = 1 << 26
 ROUNDS = 7
@@ -290,15 +291,12 @@ def main() -> int:
     for name, one in told.items():
         print(name, one)
     result = {
-        "machine": machine.facts(),
-        "command": sys.argv,
         "summary": summary(told),
         "kernels": told,
         "virtual": dict(launches.too_large),
     }
     print(result["summary"])
-    if options.record:
-        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    record(result, options.record, say=False)
     slow = {
         name: one["times faster"] for name, one in told.items() if one.get("times faster", 1) < 1
     }

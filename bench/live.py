@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import importlib
 import io
-import json
 import statistics
 import sys
 import time
@@ -23,7 +22,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from harness import machine, toggles
+from bench.recording import record
+from harness import toggles
 
 FUNCTION = "27360"
 KERNEL = "25418-dequant-int64"
@@ -85,17 +85,12 @@ def main() -> int:
         times["kernel"].append(in_and_out(lambda: kernel))
     median = {name: statistics.median(found) for name, found in times.items()}
     result = {
-        "command": ["python", *sys.argv],
-        "machine": machine.facts(),
         "rounds": ROUNDS,
         "first_ms": first,
         "median_ms": median,
         "upstream_over_ours": median["upstream"] / median["function"],
     }
-    print(json.dumps(result, indent=1))
-    if arguments.record:
-        arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    record(result, arguments.record)
     slow = {"function": 10, "kernel": 20}
     return int(any(median[name] >= limit for name, limit in slow.items()))
 

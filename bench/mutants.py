@@ -47,7 +47,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import machine, paths
+from bench.recording import record
+from harness import paths
 
 SMALL = Path(__file__).parent / "small"
 MODULE = "sglang/sizes.py"
@@ -365,20 +366,8 @@ def main() -> int:
             "tools": bench.versions(str(bench.tools / "python"), "cosmic-ray", "mutmut", "pytest"),
         }
         measured = measure(bench, arguments.rounds)
-    result = {
-        "machine": machine.facts(),
-        "command": [
-            "python",
-            *("TOOLS" if word == str(arguments.tools) else word for word in sys.argv),
-        ],
-        "versions": versions,
-        **measured,
-    }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if arguments.record:
-        arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        arguments.record.write_text(text.replace(str(paths.project()), ".") + "\n")
+    sys.argv = ["TOOLS" if word == str(arguments.tools) else word for word in sys.argv]
+    record({"versions": versions, **measured}, arguments.record)
     return int(bool(measured["verdicts_that_differ"]))
 
 

@@ -43,7 +43,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness import machine, paths
+from bench.recording import record
+from harness import paths
 from harness.releases import managed
 
 CONFIG = """\
@@ -210,13 +211,8 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         measured = compare(arguments, Path(root))
-    words = ["TOOLS" if word == str(arguments.tools) else word for word in sys.argv]
-    result = {"machine": machine.facts(), "command": ["python", *words], **measured}
-    text = json.dumps(result, indent=1)
-    print(text)
-    if arguments.record:
-        arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        arguments.record.write_text(text.replace(str(paths.project()), ".") + "\n")
+    sys.argv = ["TOOLS" if word == str(arguments.tools) else word for word in sys.argv]
+    record(measured, arguments.record)
     return int(bool(measured["verdicts_that_differ"]))
 
 

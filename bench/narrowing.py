@@ -169,16 +169,21 @@ def _alone(
     return base | {"verdict": "cannot tell"} | said
 
 
+def _with(fault: Fault, place: Path, world: Any) -> Any:
+    from harness.audit import loading
+
+    text = world.module(fault.module).text
+    return loading.World(
+        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
+    )
+
+
 def _judged(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
-    from harness.audit import loading
     from harness.audit.worker import Read, cases, read_in
 
-    text = world.module(fault.module).text
-    changed = loading.World(
-        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
-    )
+    changed = _with(fault, place, world)
     reported = matters = unreported = told = False
     reasons: set[str] = set()
     for kernel in _launched(kernels, fault):
@@ -210,13 +215,10 @@ def _said(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[
 def _sized(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
-    from harness.audit import loading, past
+    from harness.audit import past
     from harness.audit.worker import Read, cases
 
-    text = world.module(fault.module).text
-    changed = loading.World(
-        place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
-    )
+    changed = _with(fault, place, world)
     reported: set[Any] = set()
     matters: set[Any] = set()
     reasons: set[str] = set()
@@ -351,7 +353,7 @@ def main() -> None:
         found = judged(arguments.place, faults, _recorded(arguments), arguments.jobs)
         sys.stdout.write("\n" + json.dumps(found))
         return
-    from harness import machine
+    from bench.recording import record
     from harness.releases import engines, managed
     from harness.releases.managed import BASE
     from harness.releases.sources import FolderTree
@@ -375,10 +377,8 @@ def main() -> None:
     found = json.loads(said.stdout.splitlines()[-1])
     summary = summed(found) | {"release": release.name, "seconds": round(time.monotonic() - start)}
     print(json.dumps(summary, indent=1))
-    if arguments.record:
-        limits = {"seconds": SECONDS, "launches": LAUNCHES}
-        record = {"machine": machine.facts(), "limits": limits, **summary, "faults": found}
-        arguments.record.write_text(json.dumps(record, indent=1) + "\n")
+    limits = {"seconds": SECONDS, "launches": LAUNCHES}
+    record({"limits": limits, **summary, "faults": found}, arguments.record, say=False)
 
 
 def summed(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import machine, paths
+from bench.recording import record
+from harness import paths
 from harness.releases import managed
 
 
@@ -93,8 +94,6 @@ def main() -> int:
     overhead = [sum(side["overhead"] for side in cell["sides"].values()) for cell in cells]
     a_cell = spent / len(chosen)
     result = {
-        "machine": machine.facts(str(release.python)),
-        "command": sys.argv,
         "release": release.name,
         "profile": arguments.profile,
         "jobs": arguments.jobs,
@@ -113,10 +112,7 @@ def main() -> int:
         "times_faster": round(a_cell * len(cells) / seconds, 1),
         "verdicts_that_differ": differing,
     }
-    print(json.dumps(result, indent=1))
-    if arguments.record:
-        text = json.dumps(result, indent=1).replace(str(paths.project()), ".")
-        arguments.record.write_text(text + "\n")
+    record(result, arguments.record, python=str(release.python))
     return 1 if differing else 0
 
 

@@ -10,7 +10,6 @@ told apart: a node starts its first worker then. Both sides must come to the sam
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import machine
+from bench.recording import record
 from harness.matrix.local import Devices, Local
 from harness.matrix.on_ray import OnRay
 from harness.matrix.running import Executor, Place, Rules, Running
@@ -88,8 +87,6 @@ def main() -> int:
     outcomes = [one.pop("outcomes") for one in (local, on_ray)]
     overhead = on_ray["wall_s"] / local["wall_s"] - 1
     result = {
-        "machine": machine.facts(),
-        "command": ["bench/ray_cells.py", *sys.argv[1:]],
         "cells": arguments.cells,
         "nodes": arguments.nodes,
         "cell_s": arguments.seconds,
@@ -103,9 +100,7 @@ def main() -> int:
             name for name in outcomes[0] if outcomes[0][name] != outcomes[1].get(name)
         ),
     }
-    print(json.dumps(result, indent=1))
-    if arguments.record:
-        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    record(result, arguments.record)
     return 1 if result["outcomes_that_differ"] else 0
 
 

@@ -33,7 +33,8 @@ import pytest
 import torch
 from kernels import Launch, Launches, View, each
 
-from harness import checking, kernels, machine
+from bench.recording import record
+from harness import checking, kernels
 from harness.checking.launches import Launches as Told
 from harness.checking.launching import Session
 from harness.checking.memory import Memory, Span
@@ -331,10 +332,7 @@ def main() -> int:
             # Over tensors that cannot be copied.
             told[who]["virtual"] = json.loads(virtual.read_text()) if virtual.exists() else {}
             told[who]["kernels"] = found
-    print(json.dumps(told, indent=1))
-    if options.record:
-        result = {"machine": machine.facts(), "command": sys.argv, **told}
-        options.record.write_text(json.dumps(result, indent=1) + "\n")
+    record(told, options.record)
     without = [
         name
         for who in told.values()

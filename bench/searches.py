@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import machine, paths
+from bench.recording import record
+from harness import paths
 from harness.bisect.guards import Guards
 from harness.bisect.hunt import Hunt, Teller
 from harness.bisect.judging import Rules
@@ -41,7 +42,7 @@ class Nowhere:
 
     def trial(self, search: str, number: int, trial: Trial) -> None: ...
 
-    def end_search(self, search: Search) -> None: ...
+    def end(self, search: Search) -> None: ...
 
 
 def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
@@ -174,16 +175,12 @@ def main() -> None:
         every = everyone(arguments.release, arguments.jobs, Path(folder))
     side_by_side = beside(arguments.release, arguments.jobs, arguments.plain)
     result = {
-        "command": ["python", "bench/searches.py", *sys.argv[1:]],
-        "machine": machine.facts(str(managed.get(arguments.release).python)),
         "release": arguments.release,
         "jobs": arguments.jobs,
         "every toggle": every,
         "beside fresh runs": side_by_side,
     }
-    print(json.dumps(result, indent=1))
-    if arguments.record:
-        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    record(result, arguments.record, python=str(managed.get(arguments.release).python))
 
 
 if __name__ == "__main__":

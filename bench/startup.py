@@ -9,7 +9,6 @@ alone, by turns; `list` and `drift` beside a Python that does nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
@@ -19,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import machine, paths
+from bench.recording import record
+from harness import paths
 from harness.releases import managed
 
 ROUNDS = 40
@@ -59,8 +59,6 @@ def main() -> int:
     median = {name: statistics.median(found) for name, found in times.items()}
     drift = seconds(sys.executable, "-m", "harness", "drift")
     result: dict[str, Any] = {
-        "command": ["python", *sys.argv],
-        "machine": machine.facts(str(release.python)),
         "rounds": ROUNDS,
         "start_line_ms": (median["with"] - median["without"]) * 1000,
         "start_line_ratio": median["with"] / median["without"],
@@ -68,10 +66,7 @@ def main() -> int:
         "list_over_empty_python": median["list"] / median["nothing"],
         "drift_eleven_releases_s": drift,
     }
-    print(json.dumps(result, indent=1))
-    if arguments.record:
-        arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        arguments.record.write_text(json.dumps(result, indent=1) + "\n")
+    record(result, arguments.record, python=str(release.python))
     return int(result["start_line_ms"] >= 2 or median["list"] >= 0.5 or drift >= 20)
 
 

@@ -195,7 +195,7 @@ def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -
             if callable(signal.getsignal(one)):
                 how = signal.default_int_handler if one == signal.SIGINT else signal.SIG_DFL
                 signal.signal(one, how)
-        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
         become(words, environment)
         code = 0
     except SystemExit as end:

@@ -98,13 +98,19 @@ def test_nothing_is_left_where_nothing_was_run() -> None:
     assert not paths.state().exists()
 
 
-def test_a_toggle_file_is_read_again_once_it_says_something_else(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toggles' folder, with one in it."""
     folder = home / "toggles"
     folder.mkdir()
     (folder / "one.yaml").write_text(TOGGLE)
     monkeypatch.setattr(paths, "toggles", lambda: folder)
+    return folder
+
+
+def test_a_toggle_file_is_read_again_once_it_says_something_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert [t.title for t in catalogue.load()] == ["One"]
     (folder / "one.yaml").write_text(TOGGLE.replace("One", "Two"))
     assert [t.title for t in catalogue.load()] == ["Two"]
@@ -128,12 +134,8 @@ class Texts:
 
 
 def test_a_state_is_found_again_once_the_source_says_something_else(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = home / "toggles"
-    folder.mkdir()
-    (folder / "one.yaml").write_text(TOGGLE)
-    monkeypatch.setattr(paths, "toggles", lambda: folder)
     toggles = list(catalogue.load())
     asked = []
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import select
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,13 +129,12 @@ def _notices(flipped: Side, as_is: Side, state: State) -> bool:
 
 
 def _collected(worker: GuardWorker, release: str) -> list[Key]:
-    while not worker.overdue(time.monotonic(), TO_START, True):
-        for one in _heard(worker):
-            if isinstance(one, Failed):
-                raise NotReady(f"no suite can be asked on SGLang {release}: {one.problem}")
-            if isinstance(one, Collected):
-                worker.collected(one.tasks)
-                return [task.key for task in one.tasks]
+    said = worker.first(TO_START)
+    if isinstance(said, Collected):
+        worker.collected(said.tasks)
+        return [task.key for task in said.tasks]
+    if isinstance(said, Failed):
+        raise NotReady(f"no suite can be asked on SGLang {release}: {said.problem}")
     raise NotReady(f"SGLang {release} did not start: {worker.last_words()}")
 
 

@@ -157,13 +157,10 @@ class Commands:
                 answer = Answer.CANNOT_TELL
                 how = f"{how}, but {_unapplied(output, missing, bool(found))}"
         shutil.rmtree(folder, ignore_errors=True)
-        return Trial(
-            where=job.place.name,
-            toggles=list(job.toggles),
-            why=job.why,
-            answer=answer,
-            how=how,
-            seconds=round(seen["seconds"], 3),
+        return job.came_to(
+            answer,
+            how,
+            seen["seconds"],
             value=value,
             ran=ran,
             output=output[-LONGEST:],

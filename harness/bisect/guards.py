@@ -207,21 +207,13 @@ class Guards:
         return _Living(worker, [task.key for task in said.tasks])
 
     def _first(self, worker: GuardWorker, place: Place) -> Collected:
-        while select.select([worker.read_end], [], [], 1.0)[0] or not worker.overdue(
-            time.monotonic(), TO_START, True
-        ):
-            if not select.select([worker.read_end], [], [], 0)[0]:
-                continue
-            said = worker.said()
-            if said is None:
-                break
-            for one in said:
-                if isinstance(one, Collected):
-                    return one
-                if isinstance(one, Failed):
-                    raise NotReady(
-                        f"{self.node} on SGLang {place.name}: {one.problem}\n{worker.last_words()}"
-                    )
+        said = worker.first(TO_START)
+        if isinstance(said, Collected):
+            return said
+        if isinstance(said, Failed):
+            raise NotReady(
+                f"{self.node} on SGLang {place.name}: {said.problem}\n{worker.last_words()}"
+            )
         raise NotReady(f"SGLang {place.name} did not start: {worker.last_words()}")
 
     def _heard(self, place: Place, going: dict[int, _Going]) -> list[tuple[int, Side]]:
@@ -261,17 +253,13 @@ class Guards:
             for name, count in each.ran.items():
                 ran[name] = ran.get(name, 0) + count
         known = not any(each.outcome is Outcome.LOST for each in one.sides)
-        job = one.job
-        return Trial(
-            where=job.place.name,
-            toggles=list(job.toggles),
-            why=job.why,
-            answer=answer,
-            how=how,
-            seconds=round(sum(each.seconds + each.overhead for each in one.sides), 3),
-            ran=ran if known and job.choices else None,
+        return one.job.came_to(
+            answer,
+            how,
+            sum(each.seconds + each.overhead for each in one.sides),
+            ran=ran if known and one.job.choices else None,
             output="\n".join([*side.example, side.detail])[-LONGEST:].strip(),
-            replay=self._replay(job),
+            replay=self._replay(one.job),
         )
 
     def _answer(self, side: Side) -> tuple[Answer, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.patching.plan import Direction
 from harness.releases.sources import SourceTree
-from harness.store.bisect.values import Trial
+from harness.store.bisect.values import Answer, Trial
 
 Choices = tuple[tuple[str, Direction], ...]  # toggles by id, and what is done to each
 
@@ -32,6 +32,10 @@ class Job:
     toggles: tuple[str, ...]  # those that are asked about
     choices: Choices  # those and the held ones
     why: str
+
+    def came_to(self, answer: Answer, how: str, seconds: float, **more: Any) -> Trial:
+        where, toggles = self.place.name, list(self.toggles)
+        return Trial(where, toggles, self.why, answer, how, round(seconds, 3), **more)
 
 
 class Runner(Protocol):

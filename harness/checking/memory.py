@@ -94,7 +94,6 @@ class Storage:
         self.end = self.start + self.size
         self.fences: list[Fence] = []
         self.unwritten: torch.Tensor | None = None  # one byte a byte: 1 where nobody wrote
-        self._unwritten_array: Array | None = None
         self._alive = StorageWeakRef(storage)
 
     @property
@@ -104,20 +103,14 @@ class Storage:
     def born_empty(self) -> None:
         self.unwritten = untouched(self.size)
         self.unwritten.fill_(1)
-        self._unwritten_array = self.unwritten.numpy()
 
     def forget_unwritten(self) -> None:
-        self.unwritten = self._unwritten_array = None
+        self.unwritten = None
 
     def poisoned(self, tensor: torch.Tensor) -> None:
         if self.unwritten is None:
             self.unwritten = untouched(self.size)
-            self._unwritten_array = self.unwritten.numpy()
         as_bytes(self.unwritten, tensor).fill_(1)
-
-    @property
-    def unwritten_bytes(self) -> Array | None:
-        return self._unwritten_array
 
 
 class Memory:

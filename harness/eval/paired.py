@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from harness.errors import UnfixError
@@ -292,61 +292,3 @@ def further(pair: Pair, wealth: float, tolerance: float) -> int | None:
         middle = (known + enough) // 2
         known, enough = (known, middle) if tells(middle) else (middle, enough)
     return enough - pair.items
-
-
-@dataclass
-class Sequential:
-    """A cell asked in batches, until its verdict or the limit.
-
-    The order of the items must not depend on their answers: shuffle them once, by a seed. The first
-    verdict stands. Items beyond it would not be wrong, but nobody asked for them.
-    """
-
-    cells: int = 1
-    alpha: float = ALPHA
-    tolerance: float = TOLERANCE
-    batch: int = BATCH
-    limit: int = LIMIT
-    pair: Pair = field(default_factory=Pair, init=False)
-    judgement: Judgement | None = field(default=None, init=False)
-    _met: set[str] = field(default_factory=set, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        wanted(self.cells, self.alpha)
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"a tolerance lies between 0 and 1, not at {self.tolerance}")
-        if not 1 <= self.batch <= self.limit:
-            raise ValueError(f"a batch of {self.batch} with a limit of {self.limit} items")
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.judgement.verdict if self.judgement else Verdict.CANNOT_TELL
-
-    @property
-    def wants(self) -> int:
-        """How many further items; 0 when there is a verdict or the limit is reached."""
-        if self.verdict is not Verdict.CANNOT_TELL:
-            return 0
-        return max(0, min(self.batch, self.limit - self.pair.items))
-
-    def feed(self, base: Mapping[str, Answer], candidate: Mapping[str, Answer]) -> Judgement:
-        """A batch's answers by item; none of them may have been fed before."""
-        batch = Pair.of(base, candidate)
-        again = base.keys() & self._met
-        if again:
-            raise UnfixError(f"items that were counted already: {_some(again)}")
-        judgement = self.add(batch)
-        self._met |= base.keys()
-        return judgement
-
-    def add(self, batch: Pair) -> Judgement:
-        """The same by its counts alone."""
-        if not batch.items:
-            raise UnfixError("the batch has no items")
-        if not self.wants:
-            raise UnfixError(f"nothing more was asked for: {self.judgement}")
-        self.pair += batch
-        self.judgement = judge(
-            self.pair, cells=self.cells, alpha=self.alpha, tolerance=self.tolerance
-        )
-        return self.judgement

@@ -16,7 +16,6 @@ from harness.eval.paired import ALPHA, BATCH, ITEMS, TOLERANCE, Verdict, decide,
 POWER = 0.95
 SIZES = (50, 100, 200, 400, 800)
 CELLS = (1, 12, 48)
-CHURN = (0.0, 0.05)  # a deterministic engine; one that flips an item in twenty by itself
 STEP = 0.001  # drops are told to this
 UNLIKELY = 1e-9  # courses below this are left out, and counted as cannot-tell
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import select
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -96,7 +95,10 @@ class Looks:
         log = self.folder / "worker.log"
         worker = LookWorker(asked.target.python, setting, asked.folders, asked.place, log)
         self._worker = worker
-        said = self._first_words(worker)
+        said = worker.first(TO_START)
+        if said is None:
+            raise NotReady(f"the worker did not begin: {worker.last_words()}")
+        assert not isinstance(said, Looked)
         if isinstance(said, Failed):
             error = UnfixError if said.wrong_call else NotReady
             raise error(f"{said.problem}\n{worker.last_words()}".strip())
@@ -104,19 +106,6 @@ class Looks:
             raise UnfixError(f"pytest collects no guard of {' '.join(asked.words)}")
         self._numbers = {guard: number for number, guard in enumerate(said.guards)}
         return said
-
-    def _first_words(self, worker: LookWorker) -> Collected | Failed:
-        ends = worker.started + TO_START
-        while time.monotonic() < ends:
-            if not select.select([worker.read_end], [], [], 0.5)[0]:
-                continue
-            said = worker.said()
-            if said is None:
-                break
-            for each in said:
-                assert not isinstance(each, Looked)
-                return each
-        raise NotReady(f"the worker did not begin: {worker.last_words()}")
 
     def load(self, modules: list[str]) -> None:
         """Have modules imported before the next look, so that no fork has to."""

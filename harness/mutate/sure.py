@@ -19,7 +19,6 @@ MACHINE = {Outcome.HANG, Outcome.KILLED, Outcome.OUT_OF_MEMORY, Outcome.LOST}
 SLOW = 15.0, 2.0  # seconds at least, and times as long: what took too long may only have been slow
 Limits = list[tuple[str, float]]  # guards, and how long each may take
 Told = Callable[[Side | None], None]
-Passed = Callable[[Looked, list[str]], None]
 
 
 class Sure:

@@ -2,35 +2,23 @@
 
 A kernel hands over a block of addresses, the lanes that are on, and the memory that its pointers
 may reach. What is refused is put down in the report and the kernel returns; words are Python's.
-Every check of the checker on a CPU is here and nowhere else.
+Every check of the checker on a CPU is here and in `races`, and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from harness.native.layout import (
-    ATOMIC,
-    CHANGED,
     MOST_WRAPS,
-    READER_BITS,
-    SHIFT,
     Context,
     Fault,
     Region,
-    Report,
     Wrap,
 )
+from harness.native.races import Races
 from harness.native.text import Function
 
 SIZES = (1, 2, 4, 8)
-_PARAMETERS = (
-    "ptr %context, i64 %site, ptr %region, i64 %lanes, ptr %addresses, ptr %mask, ptr %wraps,"
-    " ptr %values, ptr %other"
-)
 _TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
-_READER = (1 << READER_BITS) - 1
 
 
 def declarations(text: str) -> str:
@@ -95,20 +83,11 @@ def _wrap() -> Function:
     return code
 
 
-class _Access:
+class _Access(Races):
     """Reads, stores or atomic updates of elements of one size."""
 
     def __init__(self, verb: str, size: int) -> None:
-        self.verb, self.size, self.kind = verb, size, f"i{8 * size}"
-        self.name = f"unfix_{verb}{size}"
-        self.function = self._code = Function(f"define i32 @{self.name}({_PARAMETERS})")
-        self._many = self._code.slot("i64", "0")
-        self._on = self._code.slot("i64", "0")
-        self._first = self._code.slot("i64", "0")
-        self._other = self._code.slot("i64", "0")
-        self._write()
-
-    def _write(self) -> None:
+        super().__init__(verb, size)
         code = self._code
         self._no_wraps()
         self._lanes_of_unknown_origin()
@@ -126,57 +105,6 @@ class _Access:
         elif self.verb == "write":
             self._store()
         code.do("ret i32 0")
-
-    # Lanes
-
-    @contextmanager
-    def _each_on(self) -> Iterator[tuple[str, str]]:
-        """The body for each lane that is on: its index, its address."""
-        code = self._code
-        with code.loop("%lanes") as index:
-            masked = code.let("icmp ne ptr %mask, null")
-            test, on, off = code.name("test"), code.name("on"), code.name("off")
-            code.do(f"br i1 {masked}, label %{test}, label %{on}")
-            code.start(test)
-            bit = code.load("i8", code.at("%mask", "i8", index))
-            code.do(f"br i1 {code.let(f'icmp ne i8 {bit}, 0')}, label %{on}, label %{off}")
-            code.start(on)
-            yield index, code.load("i64", code.at("%addresses", "i64", index))
-            code.jump(off)
-            code.start(off)
-
-    def _count(self, wrong: str, address: str, other: str = "0") -> None:
-        """One more lane on which something is wrong; the first one's address is kept."""
-        code = self._code
-        with code.when(wrong):
-            many = code.load("i64", self._many)
-            with code.when(code.let(f"icmp eq i64 {many}, 0")):
-                code.store("i64", address, self._first)
-                code.store("i64", other, self._other)
-            code.add_to(self._many, "1")
-
-    def _refuse(self, fault: Fault) -> None:
-        """Return with a report if any lane was counted."""
-        code = self._code
-        many = code.load("i64", self._many)
-        with code.when(code.let(f"icmp ne i64 {many}, 0"), leaves=True):
-            self._told(fault, code.load("i64", self._first), many, code.load("i64", self._other))
-
-    def _told(self, fault: Fault, address: str, many: str, other: str) -> None:
-        code = self._code
-        report = code.pointer(code.field("%context", Context.REPORT))
-        region = code.let("ptrtoint ptr %region to i64")
-        for place, value in (
-            (Report.KIND, str(int(fault))),
-            (Report.SITE, "%site"),
-            (Report.ADDRESS, address),
-            (Report.MANY, many),
-            (Report.LANES, code.load("i64", self._on)),
-            (Report.OTHER, other),
-            (Report.REGION, region),
-        ):
-            code.store("i64", value, code.at(report, "i64", place))
-        code.do("ret i32 1")
 
     # The checks
 
@@ -241,9 +169,6 @@ class _Access:
                 self._count(code.let(f"icmp eq i8 {both}, 0"), address)
             self._refuse(fault)
 
-    def _offset(self, address: str) -> str:
-        return self._code.let(f"sub i64 {address}, {self._code.field('%region', Region.STORAGE)}")
-
     def _note_writing(self) -> None:
         code = self._code
         shadow = code.field("%region", Region.UNWRITTEN)
@@ -258,138 +183,6 @@ class _Access:
                 with self._each_on() as (_, address):
                     place = code.at(unwritten, "i8", self._offset(address))
                     code.do(f"store {self.kind} 0, ptr {place}, align 1")
-
-    # Programs against each other
-
-    def _me(self) -> str:
-        ordinal = self._code.field("%context", Context.ORDINAL)
-        return self._code.let(f"add i64 {self._code.field('%context', Context.FIRST)}, {ordinal}")
-
-    @contextmanager
-    def _each_granule(self, shadow: str) -> Iterator[tuple[str, str, str]]:
-        """Each lane's places in a shadow: its index, its address, a place."""
-        code = self._code
-        base = code.pointer(shadow)
-        shift = code.field("%region", Region.GRANULE)
-        with self._each_on() as (index, address):
-            first = code.let(f"lshr i64 {self._offset(address)}, {shift}")
-            count = code.let(f"lshr i64 {self.size}, {shift}")
-            count = code.let(f"call i64 @llvm.umax.i64(i64 {count}, i64 1)")
-            with code.loop(count) as step:
-                yield index, address, code.at(base, "i64", code.let(f"add i64 {first}, {step}"))
-
-    def _is_now(self, number: str) -> str:
-        """Of this launch, whatever was written there in earlier ones."""
-        first = self._code.field("%context", Context.FIRST)
-        return self._code.let(f"icmp uge i64 {number}, {first}")
-
-    def _both(self, *conditions: str) -> str:
-        met = conditions[0]
-        for condition in conditions[1:]:
-            met = self._code.let(f"and i1 {met}, {condition}")
-        return met
-
-    def _written_by_another(self, seen: str, me: str) -> tuple[str, str]:
-        code = self._code
-        writer = code.let(f"lshr i64 {seen}, {SHIFT}")
-        another = code.let(f"icmp ne i64 {writer}, {me}")
-        return writer, self._both(self._is_now(writer), another)
-
-    def _has(self, seen: str, flag: int) -> str:
-        return self._code.let(f"icmp ne i64 {self._code.let(f'and i64 {seen}, {flag}')}, 0")
-
-    def _watch_reads(self) -> None:
-        code = self._code
-        shadow = code.field("%region", Region.READERS)
-        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
-            me = self._me()
-            writers = code.field("%region", Region.WRITERS)
-            with self._each_granule(writers) as (_, address, place):
-                seen = code.load("i64", place)
-                writer, another = self._written_by_another(seen, me)
-                self._count(self._both(another, self._has(seen, CHANGED)), address, writer)
-            self._refuse(Fault.READ_AFTER_WRITE)
-            with self._each_granule(shadow) as (_, _, place):
-                seen = code.load("i64", place)
-                reader = code.let(f"and i64 {seen}, {_READER}")
-                new = code.let(f"xor i1 {self._is_now(reader)}, true")
-                with code.when(new):
-                    code.store("i64", me, place)
-                second = code.let(f"lshr i64 {seen}, {READER_BITS}")
-                alone = code.let(f"icmp eq i64 {second}, 0")
-                apart = code.let(f"sub i64 {me}, {reader}")
-                other = code.let(f"icmp ne i64 {apart}, 0")
-                with code.when(self._both(code.let(f"xor i1 {new}, true"), alone, other)):
-                    far = code.let(
-                        f"call i64 @llvm.umin.i64(i64 {apart}, i64 {(1 << (64 - READER_BITS)) - 1})"
-                    )
-                    high = code.let(f"shl i64 {far}, {READER_BITS}")
-                    code.store("i64", code.let(f"or i64 {high}, {reader}"), place)
-
-    def _changes(self, index: str, address: str) -> str:
-        code = self._code
-        held = code.load(self.kind, code.pointer(address) + ", align 1")
-        new = code.load(self.kind, code.at("%values", self.kind, index))
-        return code.let(f"icmp ne {self.kind} {held}, {new}")
-
-    def _watch_stores(self) -> None:
-        code, me = self._code, self._me()
-        writers = code.field("%region", Region.WRITERS)
-        with code.when(code.let(f"icmp ne i64 {writers}, 0")):
-            with self._each_granule(writers) as (_, address, place):
-                seen = code.load("i64", place)
-                writer, another = self._written_by_another(seen, me)
-                self._count(self._both(another, self._has(seen, ATOMIC)), address, writer)
-            self._refuse(Fault.ATOMIC_BESIDE_STORE)
-            with self._each_granule(writers) as (index, address, place):
-                writer, another = self._written_by_another(code.load("i64", place), me)
-                self._count(self._both(another, self._changes(index, address)), address, writer)
-            self._refuse(Fault.STORES)
-            readers = code.field("%region", Region.READERS)
-            with code.when(code.let(f"icmp ne i64 {readers}, 0")):
-                with self._each_granule(readers) as (index, address, place):
-                    seen = code.load("i64", place)
-                    reader = code.let(f"and i64 {seen}, {_READER}")
-                    second = code.let(f"lshr i64 {seen}, {READER_BITS}")
-                    mine = code.let(f"icmp eq i64 {reader}, {me}")
-                    later = code.let(f"add i64 {reader}, {second}")
-                    who = code.let(f"select i1 {mine}, i64 {later}, i64 {reader}")
-                    another = code.let(f"icmp ne i64 {who}, {me}")
-                    changes = self._changes(index, address)
-                    self._count(self._both(self._is_now(reader), another, changes), address, who)
-                self._refuse(Fault.WRITE_AFTER_READ)
-            with self._each_granule(writers) as (index, address, place):
-                seen = code.load("i64", place)
-                changes = code.let(f"zext i1 {self._changes(index, address)} to i64")
-                mark = code.let(f"shl i64 {changes}, {CHANGED.bit_length() - 1}")
-                before = code.let(f"lshr i64 {seen}, {SHIFT}")
-                again = code.let(f"icmp eq i64 {before}, {me}")
-                kept = code.let(f"select i1 {again}, i64 {seen}, i64 0")
-                kept = code.let(f"and i64 {kept}, {CHANGED}")
-                mark = code.let(f"or i64 {mark}, {kept}")
-                number = code.let(f"or i64 {code.let(f'shl i64 {me}, {SHIFT}')}, {mark}")
-                # What others have changed in this launch stays theirs: this store leaves it so.
-                theirs = self._both(
-                    self._is_now(before),
-                    code.let(f"xor i1 {again}, true"),
-                    self._has(seen, CHANGED),
-                )
-                code.store("i64", code.let(f"select i1 {theirs}, i64 {seen}, i64 {number}"), place)
-
-    def _watch_atomics(self) -> None:
-        """Atomics agree among themselves; beside another program's store they do not."""
-        code, me = self._code, self._me()
-        writers = code.field("%region", Region.WRITERS)
-        with code.when(code.let(f"icmp ne i64 {writers}, 0")):
-            with self._each_granule(writers) as (_, address, place):
-                seen = code.load("i64", place)
-                writer, another = self._written_by_another(seen, me)
-                store = code.let(f"xor i1 {self._has(seen, ATOMIC)}, true")
-                self._count(self._both(another, store), address, writer)
-            self._refuse(Fault.ATOMIC_BESIDE_STORE)
-            with self._each_granule(writers) as (_, _, place):
-                number = code.let(f"or i64 {code.let(f'shl i64 {me}, {SHIFT}')}, {ATOMIC}")
-                code.store("i64", number, place)
 
     # The access itself
 

@@ -11,7 +11,7 @@ from math import prod
 
 from harness.kernels import flow
 from harness.kernels.flow import terminator
-from harness.kernels.graph import Kind, Operation, Region, Value
+from harness.kernels.graph import Kind, Operation, Value
 from harness.native import formats
 from harness.native.emitting import Emitter
 from harness.native.formats import EIGHTS, Refused, llvm_type, name_of, stored_type
@@ -22,8 +22,11 @@ def _sides(kind: Kind, axis: int) -> tuple[int, int, int]:
     return prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :])
 
 
-def _combined(own: Emitter, region: Region, given: list[str]) -> list[str]:
-    """The region's results for one pair of lanes."""
+def _combined(own: Emitter, operation: Operation, given: list[str], wide: bool) -> list[str]:
+    """The results of its region for one pair of lanes."""
+    if wide:
+        return [own.code.let(f"add i64 {given[0]}, {given[1]}")]
+    region = operation.regions[0]
     for argument, value in zip(region.block.arguments, given, strict=True):
         own.scalars[argument] = value
     for operation in region.block.operations[:-1]:
@@ -99,10 +102,7 @@ def _halved(
             left = code.let(f"add i64 {start}, {column}")
             right = code.let(f"add i64 {left}, {width}")
             given = [own.load_lane(room, kind, at) for at in (left, right) for room, kind in rooms]
-            if wide:
-                results = [code.let(f"add i64 {given[0]}, {given[1]}")]
-            else:
-                results = _combined(own, operation.regions[0], given)
+            results = _combined(own, operation, given, wide)
             for value, (room, kind) in zip(results, rooms, strict=True):
                 own.store_lane(value, room, kind, left)
     following = code.let(f"lshr i64 {now}, 1")
@@ -187,10 +187,7 @@ def _accumulated(
         high = code.let(f"add i64 {low}, {inner}")
         before, at = (high, low) if backwards else (low, high)
         given = [own.load_lane(room, kind, where) for where in (before, at) for room, kind in rooms]
-        if wide:
-            results = [code.let(f"add i64 {given[0]}, {given[1]}")]
-        else:
-            results = _combined(own, operation.regions[0], given)
+        results = _combined(own, operation, given, wide)
         for value, (room, kind) in zip(results, rooms, strict=True):
             own.store_lane(value, room, kind, at)
 

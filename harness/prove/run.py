@@ -133,7 +133,10 @@ class Proving:
 
     def _take(self, lane: Lane, worker: GuardWorker, said: Said) -> None:
         if isinstance(said, Failed):
-            self._problem(lane, said.problem + f"\n{worker.last_words()}")
+            words = worker.last_words()
+            # Of a call that pytest cannot read, what it says is enough.
+            why = words.rpartition("ERROR: ")[2] if said.wrong_call else words
+            self._problem(lane, f"{said.problem}\n{why}")
             lane.give_up()
         elif isinstance(said, Collected):
             self._collected(lane, worker, said)

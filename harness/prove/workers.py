@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import signal
 import time
 from collections import Counter
@@ -64,6 +65,14 @@ class WorkerProcess(Child, Generic[Heard]):
         if self.line.over:
             return None
         return [msgspec.json.decode(line, type=self.says) for line in lines]
+
+    def first(self, seconds: float) -> Heard | None:
+        """What it says first, so many seconds after its start at the latest."""
+        while (left := self.started + seconds - time.monotonic()) > 0:
+            said = self.said() if select.select([self.read_end], [], [], left)[0] else None
+            if said is None or said:
+                return said[0] if said else None
+        return None
 
     def end(self, kill: bool = False) -> int:
         """End it and all below it; gives its exit code, negative for a signal."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.releases import install, managed, sources
-from harness.releases.install import Say
+from harness.releases.install import SHARED, Say, size
 from harness.releases.managed import BASE, Release
 from harness.releases.sources import SourceTree
 
-# On disk, as measured: what all share, with torch or beside one, a release, and a wheel alone.
-SHARED = {"cpu": 2.4e9, "cuda": 1.2e9}
+# On disk, as measured: a release, and a wheel alone.
 RELEASE = 0.2e9
 WHEEL = 15e6
 
@@ -24,7 +23,7 @@ def ready(releases: Sequence[Release], say: Say) -> None:
     missing = [one for one in releases if shared or not one.is_current()]
     if missing:
         torch = ", with torch" if shared and base == BASE else ""
-        say(f"installing {_named(missing)} ({_size(shared + RELEASE * len(missing))}{torch})")
+        say(f"installing {_named(missing)} ({size(shared + RELEASE * len(missing))}{torch})")
     for release in releases:
         install.add(release, say)
 
@@ -33,7 +32,7 @@ def read(releases: Sequence[Release], say: Say) -> list[SourceTree]:
     """The sources of these releases, fetched where they are not here."""
     missing = [one for one in releases if not one.has_sources]
     if missing:
-        say(f"fetching the sources of {_named(missing)} ({_size(WHEEL * len(missing))})")
+        say(f"fetching the sources of {_named(missing)} ({size(WHEEL * len(missing))})")
     for release in missing:
         install.add_sources(release, say)
     return [release.sources() for release in releases]
@@ -51,7 +50,3 @@ def _named(releases: Sequence[Release]) -> str:
     if len(releases) > 3:
         return f"{len(releases)} releases"
     return f"SGLang {', '.join(release.name for release in releases)}"
-
-
-def _size(amount: float) -> str:
-    return f"{amount / 1e9:.1f} GB" if amount >= 1e9 else f"{amount / 1e6:.0f} MB"

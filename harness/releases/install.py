@@ -34,6 +34,8 @@ STANDINS_NPU = paths.PACKAGE / "releases" / "standins_npu"
 STANDINS_CUDA = paths.PACKAGE / "releases" / "standins_cuda"
 # Pins that have no wheel for a Python, and what does not work without them.
 LACKS = {(3, 13): {"outlines-core": "SGLang's grammar backend outlines"}}
+# On disk, as measured: what all releases share, with torch or beside one.
+SHARED = {"cpu": 2.4e9, "cuda": 1.2e9}
 GIBIBYTE = 2**30
 ROOM = {"cpu": 5, "cuda": 3}  # GiB that a base needs while it is made
 WHEELS = "UNFIX_WHEELS"  # a folder of wheels to install from, instead of an index
@@ -142,7 +144,7 @@ def _make_base(base: Release, say: Say, torch: Path | None) -> None:
         )
     _refuse_if_used(base.folder, "what the releases share", "end it first: it is made anew")
     what = f"plain dependencies, beside {beside}" if beside else "torch, Triton and the rest"
-    say(f"installing what the releases share: {what} (minutes)")
+    say(f"installing what the releases share: {what} ({size(SHARED[base.device])}, minutes)")
     _discard(base.folder)
     _venv(python, base.folder)
     _fill_base(base, beside)
@@ -170,6 +172,10 @@ def _fill_base(base: Release, beside: Beside | None) -> None:
     )
     if done.returncode:
         raise NotReady(f"torch was installed and does not import: {_last_line(done)}")
+
+
+def size(amount: float) -> str:
+    return f"{amount / 1e9:.1f} GB" if amount >= 1e9 else f"{amount / 1e6:.0f} MB"
 
 
 def pythons() -> str:

@@ -62,13 +62,20 @@ LATER = {  # what an older file lacks
     3: f"PRAGMA user_version = {FORMAT}; {MATRICES}{FUZZINGS}{MUTATIONS}",
     4: f"PRAGMA user_version = {FORMAT}; {FUZZINGS}{MUTATIONS}",
 }
-TABLES = ("runs", "releases", "toggles", "cells", "sides")
 _SMALLEST = 512  # bytes of a SQLite file that holds anything
 PATIENCE = 30.0  # seconds to wait for another writer
 
 
 def default_file() -> Path:
     return paths.state() / "runs.sqlite"
+
+
+class _Connection(sqlite3.Connection):
+    """Closed when nobody has it any more, of which Python 3.13 warns otherwise."""
+
+    def __del__(self) -> None:
+        with contextlib.suppress(sqlite3.ProgrammingError):  # collected by another thread
+            self.close()
 
 
 class StoreFile:
@@ -85,7 +92,9 @@ class StoreFile:
             if 0 < _size(self.file) < _SMALLEST:
                 # SQLite takes it for an empty one and would write over it.
                 raise sqlite3.DatabaseError("file is cut short")
-            self.db = sqlite3.connect(self.file, timeout=patience, isolation_level=None)
+            self.db = sqlite3.connect(
+                self.file, timeout=patience, isolation_level=None, factory=_Connection
+            )
             self.db.execute("PRAGMA synchronous = FULL")
             self._ready()
 

@@ -14,7 +14,6 @@ from harness.eval.paired import (
     Answer,
     DifferentItems,
     Pair,
-    Sequential,
     Verdict,
     decide,
     evidence,
@@ -95,10 +94,6 @@ def test_what_cannot_be_is_refused() -> None:
         lambda: judge(Pair(1), tolerance=0.0),
         lambda: evidence(1, 1, 1, 1.0),
         lambda: evidence(1, 1, 1, -1.0),
-        lambda: Sequential(cells=0),
-        lambda: Sequential(tolerance=1.0),
-        lambda: Sequential(batch=0),
-        lambda: Sequential(batch=50, limit=49),
     ):
         with pytest.raises(ValueError, match=r"not|limit"):
             wrong()
@@ -286,72 +281,3 @@ def test_what_no_number_of_items_tells_is_told_so() -> None:
     assert said.more is None
     assert "more such items would not tell" in str(said)
     assert "about 1 more items would tell" in str(judge(Pair(both_right=200), cells=70))
-
-
-# The driver
-
-
-def answers(prefix: str, *kinds: tuple[int, Answer, Answer]) -> tuple[dict[str, Answer], ...]:
-    sides = [(mine, others) for count, mine, others in kinds for _ in range(count)]
-    base = {f"{prefix}{n}": mine for n, (mine, _) in enumerate(sides)}
-    return base, {f"{prefix}{n}": others for n, (_, others) in enumerate(sides)}
-
-
-def test_a_clear_difference_stops_early() -> None:
-    driver = Sequential(cells=48)
-    assert driver.wants == 50
-    assert driver.verdict is Verdict.CANNOT_TELL
-    said = driver.feed(*answers("a", (25, True, True), (25, True, False)))
-    assert said.verdict is Verdict.REGRESSED
-    assert driver.wants == 0
-    with pytest.raises(UnfixError, match="nothing more was asked for: regressed"):
-        driver.feed(*answers("b", (50, True, True)))
-    assert driver.pair.items == 50
-
-
-def test_no_difference_stops_when_a_drop_is_excluded() -> None:
-    driver = Sequential(cells=48)
-    asked = []
-    while driver.wants:
-        asked.append(driver.wants)
-        driver.feed(*answers(f"{len(asked)}-", (driver.wants, True, True)))
-    assert asked == [50] * 4
-    assert driver.verdict is Verdict.SAME
-
-
-def test_a_doubtful_one_asks_for_more_up_to_the_limit() -> None:
-    driver = Sequential(limit=120)
-    asked = []
-    while driver.wants:
-        asked.append(driver.wants)
-        rest = driver.wants - 4
-        batch = answers(f"{len(asked)}-", (rest, True, True), (3, True, False), (1, False, True))
-        driver.feed(*batch)
-    assert asked == [50, 50, 20]
-    assert driver.verdict is Verdict.CANNOT_TELL
-    assert driver.judgement is not None
-    assert driver.judgement.more
-    with pytest.raises(UnfixError, match="nothing more was asked for"):
-        driver.add(Pair(1))
-
-
-def test_an_item_is_counted_once() -> None:
-    driver = Sequential()
-    driver.feed({"a": True}, {"a": True})
-    with pytest.raises(UnfixError, match="counted already: a"):
-        driver.feed({"a": True, "b": True}, {"a": True, "b": True})
-    with pytest.raises(DifferentItems):
-        driver.feed({"c": True}, {"d": True})
-    with pytest.raises(UnfixError, match="no items"):
-        driver.add(Pair())
-    assert driver.pair.items == 1
-    driver.feed({"b": True}, {"b": None})
-    assert driver.pair == Pair(both_right=1, may_lose=1)
-
-
-def test_a_server_that_only_fails_is_never_judged() -> None:
-    driver = Sequential(limit=200)
-    while driver.wants:
-        driver.feed(*answers(str(driver.pair.items), (driver.wants, True, None)))
-    assert driver.verdict is Verdict.CANNOT_TELL
-    assert driver.pair.errors == 200

@@ -1,4 +1,4 @@
-"""The power that is told: against the real driver simulated, and against the page that tells it."""
+"""The power that is told: against runs simulated, and against the page that tells it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import pytest
 
 from harness import paths
 from harness.eval import paired, power
-from harness.eval.paired import Pair, Sequential, Verdict
+from harness.eval.paired import Pair, Verdict
 from harness.eval.power import chances, markdown, smallest_drop
 
 PAGE = (paths.project() / "docs/eval-statistics.md").read_text()
 
 
 def simulated(drop: float, items: int, cells: int, churn: float, trials: int) -> tuple[float, int]:
-    """The part in which the driver says 'regressed', and the items that it asked for."""
+    """The part that comes to 'regressed', looked at batch by batch, and the items asked for."""
     chance = random.Random(5)
     losing, gaining = churn / 2 + drop, churn / 2
     found = asked = 0
     for _ in range(trials):
-        driver = Sequential(cells=cells, limit=items)
-        while size := driver.wants:
+        pair, verdict = Pair(), Verdict.CANNOT_TELL
+        while verdict is Verdict.CANNOT_TELL and pair.items < items:
+            size = min(paired.BATCH, items - pair.items)
             draws = [chance.random() for _ in range(size)]
             lost = sum(at < losing for at in draws)
             gained = sum(losing <= at < losing + gaining for at in draws)
-            driver.add(Pair(size - lost - gained, 0, lost, gained))
-        found += driver.verdict is Verdict.REGRESSED
-        asked += driver.pair.items
+            pair += Pair(size - lost - gained, 0, lost, gained)
+            verdict = paired.judge(pair, cells=cells).verdict
+        found += verdict is Verdict.REGRESSED
+        asked += pair.items
     return found / trials, asked
 
 

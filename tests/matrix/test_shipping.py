@@ -49,7 +49,8 @@ def cluster(home: Path) -> Iterator[Cluster]:
     # A path file's own path files are not read: the packages are there, and unfix is not.
     Path(site.strip(), "ours.pth").write_text(sysconfig.get_path("purelib"))
     env = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
-    env.pop("PYTHONPATH", None)
+    for ours in ("PYTHONPATH", "UNFIX_HOME"):
+        env.pop(ours, None)
     found = [bare, "-P", "-c", "import harness.matrix"]
     there = subprocess.run(found, env=env, stderr=subprocess.DEVNULL).returncode == 0
     assert not there, "unfix is there"

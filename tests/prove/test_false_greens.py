@@ -321,7 +321,10 @@ def test_a_call_that_met_no_guard_is_not_the_run_to_go_back_to(prove: Prove) -> 
     code, found = run(prove, "-k", "nowhere")
     assert code == 1
     assert any("-k nowhere" in problem for problem in found["problems"])
-    assert prove.run("--", "no/such/path").returncode == 2
+    done = prove.run("--", "no/such/path")
+    assert done.returncode == 2
+    assert "file or directory not found: no/such/path" in done.stdout
+    assert "test session starts" not in done.stdout + done.stderr
     failed = json.loads(prove.again("prove", "--failed", "--json").stdout)
     assert verdicts(failed) == {"test_bad": "toothless"}
 

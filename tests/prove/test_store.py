@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -110,11 +111,11 @@ def test_another_file_is_not_taken_for_a_store(file: Path) -> None:
 
 def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
     store = Store(file, patience=0.1)
-    other = sqlite3.connect(file, isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(NotReady, match="locked"):
-        store.prove.begin(run())
-    other.execute("COMMIT")
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(NotReady, match="locked"):
+            store.prove.begin(run())
+        other.execute("COMMIT")
     store.prove.begin(run())
 
 

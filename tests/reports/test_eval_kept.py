@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -72,7 +73,7 @@ def test_stores_merge_and_a_whole_one_stays(tmp_path: Path) -> None:
 def test_a_store_from_before_there_were_evaluations_is_taken_on(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
     Store(file).close()
-    with sqlite3.connect(file) as old:
+    with contextlib.closing(sqlite3.connect(file)) as old:
         old.execute("DROP TABLE evaluations")
         old.execute("PRAGMA user_version = 2")
     store = Store(file)
