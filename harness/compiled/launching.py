@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.compiled import CHECKS, Asked, triton_side
+from harness.compiled import CHECKS, LINE, Asked, triton_side
 from harness.compiled.arena import Arena, Told
 from harness.compiled.born import BORN
 from harness.compiled.known import KNOWN, follow
 from harness.compiled.shadows import Shadows
-from harness.kernels import frontend, loosening
+from harness.kernels import frontend, launched, loosening
 from harness.kernels.graph import bits_of
 from harness.kernels.loosening import Way
 from harness.patching import kernels as patching
@@ -151,6 +151,7 @@ class Launcher:
         self.tally: dict[str, Tally] = {}
         # A launch's table of fences, or none; asked while this is set.
         self.fences: Callable[[Sequence[Given]], int | None] | None = None
+        self.line = 0  # of the source, whose wraps count where a line's alone do
         self._before: Any = None
         self._heard: Any = None
 
@@ -184,6 +185,8 @@ class Launcher:
 
         if warmup:
             return plain()
+        if launched.is_wanted():
+            frontend.binder_of(kernel).bind(args, options)
         name = str(kernel.fn.__name__)
         tally = self.tally.setdefault(name, Tally())
         tally.launches += 1
@@ -206,7 +209,8 @@ class Launcher:
         REPORTS.show_memory(device)
         note = Launched(name, pointers, scalars, capturing, self._when())
         number = REPORTS.remember(note)
-        head = (block, number, *(() if lists is None else (lists,)), *(races or ()))
+        line = (self.line,) if LINE in checks else ()
+        head = (block, number, *(() if lists is None else (lists,)), *(races or ()), *line)
         extents = (pointer.reach for pointer in pointers)
         given = (*head, *extents, *call.numbers, *call.args)
         try:
