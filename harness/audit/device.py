@@ -34,6 +34,7 @@ from harness.compiled import CHECKS, LINE, triton_side
 from harness.compiled.launching import REPORTS, Launcher
 from harness.patching import kernels as patching
 
+_WHERE = "cuda"
 _SECONDS = 40  # for a kernel to be compiled, or for one launch of it
 _BESIDE = 1 << 30  # bytes of the device that each process takes besides tensors
 _PROGRAMS = (1 << 31) - 1  # of a grid: Triton's launcher counts no further
@@ -192,7 +193,7 @@ class _Running:
             while torch.cuda.mem_get_info()[0] < needed + _BESIDE // 4:
                 time.sleep(0.02)
             tensors = {
-                one.name: torch.empty(_even(one), dtype=_kind(one), device="cuda")
+                one.name: torch.empty(_even(one), dtype=_kind(one), device=_WHERE)
                 for one in launch.arguments
                 if one.kind.startswith("*")
             }
@@ -249,7 +250,7 @@ def _bytes(one: Argument) -> int:
 
 
 def _nothing(one: Argument) -> torch.Tensor:
-    return torch.empty(16, dtype=_kind(one), device="cuda")
+    return torch.empty(16, dtype=_kind(one), device=_WHERE)
 
 
 def _fill(tensor: torch.Tensor, one: Argument) -> None:
