@@ -42,9 +42,12 @@ _PATIENCE = 3  # seconds of launches of one line that all pass; of the next ones
 Found = tuple[Finding, dict[str, int]]
 
 
-def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
-    """The findings with what running them showed; a threshold is what was seen."""
-    run = _Run(kernel, case, list(drawn(case)), found)
+def confirmed(kernel: Any, case: Case, found: list[Found], slow: int = _TOO_SLOW) -> list[Finding]:
+    """The findings with what running them showed; a threshold is what was seen.
+
+    `slow`: launches of a line that are ended, after which no other is tried.
+    """
+    run = _Run(kernel, case, list(drawn(case)), found, slow)
     while len(run.shown) < len(found):
         run.go_on()
     return run.shown
@@ -53,8 +56,10 @@ def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
 class _Run:
     """The findings of one kernel, launch after launch in forks, which may end any way they like."""
 
-    def __init__(self, kernel: Any, case: Case, draws: list[Drawn], found: list[Found]) -> None:
-        self._kernel, self._case, self._found = kernel, case, found
+    def __init__(
+        self, kernel: Any, case: Case, draws: list[Drawn], found: list[Found], slow: int
+    ) -> None:
+        self._kernel, self._case, self._found, self._most = kernel, case, found, slow
         self._draws = draws  # the one that showed a line comes first for the next
         self.shown: list[Finding] = []
         self._slow = 0  # launches that were ended
@@ -129,8 +134,8 @@ class _Run:
         self._last = "too slow to run" if in_time else "it ends the process"
         contents = self._left[0].contents
         self._left = [one for one in self._left if one.contents != contents]
-        most = min(_TOO_SLOW, 2 * _TOO_SLOW - self._slow) if self._spent else 2
-        if not self._left or self._here >= max(1, most):
+        most = min(self._most, 2 * self._most - self._slow) if self._spent else 2
+        if not self._left or self._here >= max(1, min(self._most, most)):
             self._give_up()
 
     def _give_up(self) -> None:

@@ -11,7 +11,7 @@ import linecache
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from harness.audit.arguments import SOURCES, Parameter
+from harness.audit.arguments import LAUNCHED, SOURCES, Parameter
 from harness.audit.conditions import Wrap, Wraps
 from harness.audit.expressions import Expression, evaluated, symbols, words
 from harness.audit.findings import Finding, Reach
@@ -57,6 +57,10 @@ class Case:
         }
         self.used = sorted(self._quantities())
         self.sizes = [name for name in self.used if limits.quantities[name].size]
+
+    @property
+    def is_as_launched(self) -> bool:
+        return any(one.source == LAUNCHED for one in self.given)
 
     @property
     def said(self) -> tuple[str, ...]:

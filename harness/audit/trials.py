@@ -26,7 +26,7 @@ WRAPS, PASSES = "wraps", "passes"
 _DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
 _NARROW = 1 << 31  # elements, where nothing bounds an index: as many as one of 32 bits comes to
 TYPES = {
-    "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
+    "i1": torch.bool, "u1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
     "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
     "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
     "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
@@ -84,7 +84,7 @@ def _argument(case: Case, draw: Drawn, one: Parameter, at: Mapping[str, int]) ->
             return Argument(one.name, one.kind)
         pattern = _PATTERNS[draw.contents[one.name]]
         return Argument(one.name, one.kind, holds=(pattern(0, held), pattern(1, held)))
-    if one.kind == "i1":
+    if one.kind in ("i1", "u1"):
         return Argument(one.name, one.kind, True)
     return Argument(one.name, one.kind, case.number(one, at) if one.kind[0] in "iu" else 1.0)
 

@@ -15,7 +15,7 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +75,7 @@ class Read:
     reasons: set[str] = field(default_factory=set)
     cases: list[tuple[object, Case]] = field(default_factory=list)
     error: str = ""  # Triton's
+    as_launched: set[Line] = field(default_factory=set)  # what was told of a launch that was made
 
     @property
     def accesses(self) -> int:
@@ -126,31 +127,25 @@ def _launched(
 
 
 def read_in(
-    world: loading.World,
-    kernel: Kernel,
-    known: Limits,
-    before: Mapping[Line, int] | None = None,
-    lines: Collection[str] | None = None,
-    kinds: Collection[Kind] = tuple(Kind),
+    world: loading.World, kernel: Kernel, known: Limits, before: Mapping[Line, int] | None = None
 ) -> Read:
-    """`before`: loads from which on lines are known to wrap; only what wraps nearer is told.
-
-    `lines`, `kinds`: what alone is looked for.
-    """
+    """`before`: loads from which on lines are known to wrap; only what wraps nearer is told."""
     found = Read()
     for case in cases(world, kernel, known, found):
-        wraps, why = examined(case, kernel.module, lines)
+        wraps, why = examined(case, kernel.module)
         found.reasons |= why
         new = [
             one
             for one in wraps
-            if _nearer(one[0], found.findings)
+            if _nearer(one[0], found, case.is_as_launched)
             and one[0].threshold < (before or {}).get(one[0].at, one[0].threshold + 1)
         ]
         loaded, _ = found.cases[-1]
         for finding in confirming.confirmed(loaded, case, new):
             found.findings[finding.at] = finding
-        for finding in past.found(loaded, case, kernel.module) if Kind.OVERRUNS in kinds else ():
+            if case.is_as_launched:
+                found.as_launched.add(finding.at)
+        for finding in past.found(loaded, case, kernel.module):
             found.overruns.setdefault(finding.at, finding)
     if not found.accesses and found.error:
         refused = "Triton does not take the arguments that are guessed"
@@ -177,14 +172,15 @@ def _audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
     )  # fmt: skip
 
 
-def _nearer(finding: Finding, known: dict[tuple[str, int], Finding]) -> bool:
-    """Not known yet, or known for a larger load, or never seen in a run."""
-    before = known.get((finding.file, finding.line))
+def _nearer(finding: Finding, known: Read, as_launched: bool) -> bool:
+    """Not known yet, or known for a larger load; or only of launches that did not come to it."""
+    before = known.findings.get(finding.at)
     if before is None:
         return True
     if before.confirmed == CONFIRMED:
         return False
-    return finding.nearness < before.nearness
+    guessed = not as_launched and finding.at in known.as_launched
+    return guessed or finding.nearness < before.nearness
 
 
 def _short(error: BaseException) -> str:
@@ -335,14 +331,26 @@ def _had(world: loading.World, kernel: Kernel, known: Limits, keys: set[Key]) ->
     key = _key(world, kernel, known)
     if is_kept(_KIND, key):
         return {one.key for one in audited(world, kernel, known).findings} & keys
+    made = _key(world, kernel, known, repr(asked))
+    return kept("had", made, lambda: _seen_of(world, kernel, known, set(asked)))
 
-    def found() -> set[Key]:
-        kinds = {Kind(kind) for kind, _, _ in asked}
-        read = read_in(world, kernel, known, lines={text for _, _, text in asked}, kinds=kinds)
-        findings = (*read.findings.values(), *read.overruns.values())
-        return {one.key for one in findings if one.is_seen} & keys
 
-    return kept("had", _key(world, kernel, known, repr(asked)), found)
+def _seen_of(world: loading.World, kernel: Kernel, known: Limits, asked: set[Key]) -> set[Key]:
+    """Read in one way after the other, until each of them was seen."""
+    read, left = Read(), set(asked)
+    for case in cases(world, kernel, known, read):
+        loaded, _ = read.cases[-1]
+        wraps, _ = examined(
+            case, kernel.module, {line for kind, _, line in left if kind == Kind.WRAPS}
+        )
+        # What is too slow to run is told of a release as well, so one launch says enough.
+        found = confirming.confirmed(loaded, case, wraps, slow=1) if wraps else []
+        if any(kind != Kind.WRAPS for kind, _, _ in left):
+            found += past.found(loaded, case, kernel.module)
+        left -= {one.key for one in found if one.is_seen}
+        if not left:
+            break
+    return asked - left
 
 
 def _untold(world: loading.World, kernel: Kernel, reason: str) -> Audited:

@@ -41,10 +41,10 @@ import triton.language as tl
 from harness import checking
 from sglang.srt.modes import by_kind
 
-x, out = torch.zeros(1), torch.zeros(64)
+x, out = torch.zeros(1, dtype={of}), torch.zeros(64)
 with checking.checked():
     for stride in (8, 1, 9):
-        by_kind[(4,)](x, out, stride, {kind}, {twice})
+        by_kind[(4,)](x, out, stride, tl.bfloat16, {twice})
 """
 
 
@@ -58,11 +58,11 @@ def release(tmp_path: Path) -> Path:
     return tmp_path / "release"
 
 
-def launched(release: Path, kind: str = "tl.bfloat16", twice: bool = False) -> Path:
+def launched(release: Path, twice: bool = False, of: str = "torch.float32") -> Path:
     """The file that a script leaves which launches the kernel under check."""
     file = release.parent / "launches"
     subprocess.run(
-        [BASE.python, "-c", SCRIPT.format(kind=kind, twice=twice)],
+        [BASE.python, "-c", SCRIPT.format(twice=twice, of=of)],
         env={
             **os.environ,
             "UNFIX_LAUNCHES": str(file),
@@ -93,13 +93,14 @@ def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path) -> None:
     assert [one["constants"]["TWICE"] for one in modes] == [False, True]
 
 
+@pytest.mark.parametrize("of", ["torch.float32", "torch.bool"])
 def test_a_kernel_is_read_as_it_was_launched(
-    release: Path, capsys: pytest.CaptureFixture[str]
+    release: Path, capsys: pytest.CaptureFixture[str], of: str
 ) -> None:
     untold = audited(release, capsys)
     assert untold["verdict"] == "cannot tell"
     assert untold["reasons"][0].startswith("Triton does not take the arguments that are guessed")
-    told = audited(release, capsys, "--launches", str(launched(release)))
+    told = audited(release, capsys, "--launches", str(launched(release, of=of)))
     [finding] = told["findings"]
     assert (told["verdict"], finding["threshold"]) == ("wraps", 2**31 // 4096 + 1)
     assert finding["confirmed"] == "confirmed"
