@@ -20,6 +20,7 @@ from harness.audit.launches import configured
 from harness.audit.limits import Limits, Quantity
 from harness.audit.loading import Module
 from harness.audit.uses import uses_of
+from harness.kernels.launched import CONSTANT, Launched, meant
 
 _FLAGS = ("HAS", "IS", "USE", "ENABLE", "DO", "APPLY", "WITH", "RETURN", "SAVE", "STORE", "NEED")
 _KINDS = {
@@ -35,6 +36,11 @@ _REALS = frozenset(
 _NUMBERS = re.compile(r"stride|bytes|offset|_cap$")  # whatever else stands in the name
 _SHORT = ("i8", "u8", "i16", "fp8e4nv")  # nothing is counted in these
 UNUSED = "its host alone"  # a tensor there, and no pointer here
+LAUNCHED = "a launch that was made"
+SOURCES = {  # of a constant, in words for who reads of it
+    "host": "the code that launches it", "name": "by its name", "both": "tried both ways",
+    "absent": "an argument that is not there", "default": "its default",
+}  # fmt: skip
 ONE_WORD, FEW_TURNS = "one of its words", "a few turns"  # where a kernel is not read whole
 _SMALLEST_LARGE = 2**31
 
@@ -124,6 +130,23 @@ def parameters(
         else:
             made.append(_number(name, given, limits, defaults.get(name), note))
     return [replace(one, given=given) for one, given in zip(made, told, strict=True)]
+
+
+def as_launched(made: Sequence[Parameter], way: Launched) -> list[Parameter] | None:
+    """The same with the types and constants of a launch that was made; not of another kernel's."""
+    if [one.name for one in made] != list(way.kinds):
+        return None
+    return [_as_launched(one, way) for one in made]
+
+
+def _as_launched(one: Parameter, way: Launched) -> Parameter:
+    kind = way.kinds[one.name]
+    if kind == CONSTANT:
+        return replace(one, kind=kind, value=meant(way.constants[one.name]), source=LAUNCHED)
+    if kind == one.kind:
+        return one
+    told = one.expression or one.name
+    return replace(one, kind=kind, value=None, expression=told, source=LAUNCHED)
 
 
 def _text(given: Given, name: str) -> str:

@@ -7,41 +7,67 @@ it is not read. Of one that has changed, what is found now is held against what 
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections import defaultdict
+from functools import cached_property
 from pathlib import Path
 
 from harness.audit.collecting import Kernel, collected
 from harness.audit.loading import World
+from harness.kernels.kept import kept
+
+_CODE = "".join(file.read_text() for file in sorted(Path(__file__).parent.glob("*.py")))
+_UNKNOWN = ""  # it does not become a kernel here: nobody knows whether it is the same
 
 
-class Before:
-    """The kernels of an earlier release, by their names."""
+class Kernels:
+    """The kernels of a release by their names; kept by its sources."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, sources: str) -> None:
         self.world = World(place)
-        self._named: dict[str, list[Kernel]] = defaultdict(list)
-        for one in collected(self.world):
-            self._named[one.name].append(one)
+        self._key = hashlib.sha256(f"{_CODE}\0{place}\0{sources}".encode()).hexdigest()
+        self.all: list[Kernel] = kept("kernels", self._key, lambda: collected(self.world))
+        self._named: dict[str, list[int]] = defaultdict(list)
+        for number, one in enumerate(self.all):
+            self._named[one.name].append(number)
 
-    def named(self, kernel: Kernel) -> list[Kernel]:
-        return [one for one in self._named[kernel.name] if not one.is_helper]
+    @cached_property
+    def digests(self) -> list[tuple[str, str]]:
+        """Of each its text, and what it asks of others."""
+        return kept("digests", self._key, lambda: list(map(self._digests, self.all)))
 
-    def has(self, world: World, kernel: Kernel) -> bool:
-        """The very kernel; of a helper only its text, since its callers change with the rest."""
-        same = [one for one in self._named[kernel.name] if _text(one) == _text(kernel)]
-        if kernel.is_helper:
-            return bool(same)
-        return any(_asked_of(self.world, one) == _asked_of(world, kernel) for one in same)
+    def named(self, name: str) -> list[Kernel]:
+        return [self.all[number] for number in self._named[name] if not self.all[number].is_helper]
+
+    def changed_since(self, before: Kernels) -> list[Kernel]:
+        """Those that the earlier release has not.
+
+        Of helpers only their text counts, since their callers change with the rest.
+        """
+        return [
+            one
+            for one, (text, asked) in zip(self.all, self.digests, strict=True)
+            if not any(
+                text == then and (one.is_helper or _UNKNOWN != asked == before.digests[number][1])
+                for number in before._named[one.name]
+                for then in before.digests[number][:1]
+            )
+        ]
+
+    def _digests(self, kernel: Kernel) -> tuple[str, str]:
+        """Code that it calls, constants, whoever launches it."""
+        text = _digest(ast.unparse(kernel.node))
+        launches = [(one.function, one.arguments, one.grid, one.demands) for one in kernel.launches]
+        try:
+            return text, _digest(self.world.text(kernel.module, kernel.name), repr(launches))
+        except Exception:
+            return text, _UNKNOWN
 
 
-def _text(kernel: Kernel) -> str:
-    return ast.unparse(kernel.node)
+def lines_of(text: str) -> set[str]:
+    """Each without its white space, as findings have them."""
+    return {" ".join(line.split()) for line in text.splitlines()}
 
 
-def _asked_of(world: World, kernel: Kernel) -> tuple[object, ...]:
-    """What a kernel asks of others: code that it calls, constants, whoever launches it."""
-    launches = [(one.function, one.arguments, one.grid, one.demands) for one in kernel.launches]
-    try:
-        return world.text(kernel.module, kernel.name), repr(launches)
-    except Exception:  # it does not become a kernel here: nobody knows whether it is the same
-        return (object(),)
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()

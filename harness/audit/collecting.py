@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from triton.runtime.jit import JITFunction
@@ -13,6 +13,7 @@ from triton.runtime.jit import JITFunction
 from harness.audit import launches
 from harness.audit.host import Launch
 from harness.audit.loading import World, is_kernel
+from harness.kernels.launched import Launched
 
 _LAUNCHED = re.compile(r"\b(\w+)\)*\s*\[")
 
@@ -25,6 +26,7 @@ class Kernel:
     node: ast.FunctionDef
     launches: list[Launch] = field(default_factory=list)
     callers: set[str] = field(default_factory=set)
+    ways: Sequence[Launched] = ()  # in which it was launched, on a machine
 
     @property
     def name(self) -> str:

@@ -1,39 +1,36 @@
 """A finding run: its launch under check on this CPU, one below the threshold and at it.
 
-Tensors are virtual: as large as the launch needs, their memory only what is touched. Tensors of
-numbers hold what the limits file says at that load, in one of a few patterns, each its own in the
-later launches. One program runs, mostly the one at the far corner of the grid. Where the load that
-arithmetic gives is not the least, or is none, the least is looked for by running.
+Tensors are virtual: as large as the launch needs, their memory only what is touched. One program
+runs, mostly the one at the far corner of the grid. Where the load that arithmetic gives is not the
+least, or is none, the least is looked for by running.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import mmap
 import os
-import random
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 
-from harness.audit.arguments import Parameter
 from harness.audit.examining import Case, restated
-from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Finding
+from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Argument, Finding, Trial
 from harness.audit.skeleton import skeleton
+from harness.audit.trials import PASSES, TYPES, WRAPS, Drawn, drawn, fitting, given, kept, trial
 from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped, virtual
 from harness.checking.launches import Launches
 from harness.checking.launching import Line, Session, make_ready
 from harness.checking.memory import Memory
 from harness.kernels import Graph
 
-__all__ = ["WRAPS", "Launching", "confirmed", "drawn", "make_ready"]
+__all__ = ["PASSES", "WRAPS", "Launching", "confirmed", "drawn", "make_ready", "outcome"]
 
 _REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
 _TILE = 1 << 22  # of the first tensors of numbers; of later ones more, or Linux runs out of maps
@@ -42,38 +39,15 @@ _SECONDS = 1  # of the processor, for one launch and its neighbours
 _COMPILING = 3  # and for the first launch of a kernel: later processes find it compiled
 _TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
 _PATIENCE = 3  # seconds of launches of one line that all pass; of the next ones less, but 1
-_DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
-TYPES = {
-    "i1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
-    "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
-    "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
-    "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
-}  # fmt: skip
-# What tensors of numbers hold: of the number of an element and the largest one.
-_PATTERNS: dict[str, Callable[[int, int], int]] = {
-    "the largest": lambda place, most: most,
-    "zeros": lambda place, most: 0,
-    "ones": lambda place, most: min(1, most),
-    "nothing and the largest, in turn": lambda place, most: most * (place % 2),
-    "the largest and nothing, in turn": lambda place, most: most * (1 - place % 2),
-}
-# Of each axis of the grid: the first program, the last, the one before it, where a count ends it.
-_CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
-WRAPS, PASSES = "wraps", "passes"
 Found = tuple[Finding, dict[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One of the launches that are tried."""
+def confirmed(kernel: Any, case: Case, found: list[Found], slow: int = _TOO_SLOW) -> list[Finding]:
+    """The findings with what running them showed; a threshold is what was seen.
 
-    contents: dict[str, str]  # what each tensor of numbers holds
-    corner: tuple[int, ...]  # which program runs: of each axis 0 or so many from the end
-
-
-def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
-    """The findings with what running them showed; a threshold is what was seen."""
-    run = _Run(kernel, case, list(drawn(case)), found)
+    `slow`: launches of a line that are ended, after which no other is tried.
+    """
+    run = _Run(kernel, case, list(drawn(case)), found, slow)
     while len(run.shown) < len(found):
         run.go_on()
     return run.shown
@@ -82,8 +56,10 @@ def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
 class _Run:
     """The findings of one kernel, launch after launch in forks, which may end any way they like."""
 
-    def __init__(self, kernel: Any, case: Case, draws: list[Drawn], found: list[Found]) -> None:
-        self._kernel, self._case, self._found = kernel, case, found
+    def __init__(
+        self, kernel: Any, case: Case, draws: list[Drawn], found: list[Found], slow: int
+    ) -> None:
+        self._kernel, self._case, self._found, self._most = kernel, case, found, slow
         self._draws = draws  # the one that showed a line comes first for the next
         self.shown: list[Finding] = []
         self._slow = 0  # launches that were ended
@@ -138,8 +114,10 @@ class _Run:
         draw = self._left.pop(0)
         if isinstance(said, int):
             self._draws.sort(key=lambda one: one != draw)
-            seen = restated(self._case, finding, {**at, finding.quantity: said}, said)
-            self.shown.append(replace(seen, confirmed=CONFIRMED))
+            load = {**at, finding.quantity: said}
+            seen = restated(self._case, finding, load, said)
+            trials = kept(self._case, draw, load, finding.quantity)
+            self.shown.append(replace(seen, confirmed=CONFIRMED, trials=trials))
             self._next()
             return
         self._last = said or self._last
@@ -156,32 +134,18 @@ class _Run:
         self._last = "too slow to run" if in_time else "it ends the process"
         contents = self._left[0].contents
         self._left = [one for one in self._left if one.contents != contents]
-        most = min(_TOO_SLOW, 2 * _TOO_SLOW - self._slow) if self._spent else 2
-        if not self._left or self._here >= max(1, most):
+        most = min(self._most, 2 * self._most - self._slow) if self._spent else 2
+        if not self._left or self._here >= max(1, min(self._most, most)):
             self._give_up()
 
     def _give_up(self) -> None:
-        finding, _ = self._found[len(self.shown)]
+        finding, at = self._found[len(self.shown)]
         self._vain += self._spent
         last = self._last
         why = last if last == BEYOND else f"not run: {last}" if last else NEVER
-        self.shown.append(replace(finding, confirmed=why))
+        trials = kept(self._case, self._draws[0], at, finding.quantity)
+        self.shown.append(replace(finding, confirmed=why, trials=trials))
         self._next()
-
-
-def drawn(case: Case) -> Iterator[Drawn]:
-    """Launches in which all tensors of numbers hold alike, then some in which they do not."""
-    names = [one.name for one in case.given if one.is_pointer and case.holds(one)]
-    sides = case.world(case.largest(), False).programs
-    wide = [int(side.high > 0) for side in sides]
-    corners = [tuple(on * axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
-    corners = list(dict.fromkeys(corners))
-    for pattern, corner in itertools.product(_PATTERNS if names else [""], corners):
-        yield Drawn(dict.fromkeys(names, pattern), corner)
-    chance = random.Random(0)
-    for _ in range(_DRAWN if len(names) > 1 else 0):
-        contents = {name: chance.choice(list(_PATTERNS)) for name in names}
-        yield Drawn(contents, chance.choice(corners))
 
 
 class Watching(Session):
@@ -249,46 +213,40 @@ class Launching:
         return self._case.may_reach(at, _REACH) and self.outcome(at, whole=True) == BEYOND
 
     def outcome(self, at: Mapping[str, int], whole: bool = False) -> str:
-        sides = [side.high + 1 for side in self._case.world(at, False).programs]
-        corner = zip(sides, self._drawn.corner, strict=True)
-        try:
-            with Watching(self._lines, whole) as session:
-                name = self._kernel.fn.__name__
-                session.run_these(
-                    name, [tuple(max(0, side - on) * bool(on) for side, on in corner)]
-                )
-                self._kernel[tuple(sides)](**dict(self._arguments(at)))
-        except Wrapped:
-            return WRAPS
-        except (OutOfBounds, OverflowError):  # of a stride that 64 bits do not hold
-            return BEYOND
-        except Violation as error:
-            return error.headline
-        except CannotFollow as error:
-            return f"cannot follow it: {error}"
-        except Exception as error:
-            return f"cannot launch it: {type(error).__name__}: {error}"
-        return PASSES
+        return outcome(self._kernel, trial(self._case, self._drawn, at), self._lines, whole)
 
-    def _arguments(self, at: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-        for one in self._case.given:
-            yield one.name, self._argument(one, at)
 
-    def _argument(self, one: Parameter, at: Mapping[str, int]) -> Any:
-        if one.kind == "constexpr":
-            return one.value
-        if one.is_pointer:
-            kind = TYPES[one.kind[1:]]
-            held = self._case.held(one, at)
-            if held is None or kind.is_floating_point:
-                return room(one.name, kind)
-            pattern = _PATTERNS[self._drawn.contents[one.name]]
-            return repeated(one.name, pattern(0, held), pattern(1, held), kind)
-        if one.kind == "i1":
-            return True
-        if one.kind[0] in "iu":
-            return self._case.number(one, at)
-        return 1.0
+def outcome(
+    kernel: Any,
+    launch: Trial,
+    lines: Collection[Line],
+    whole: bool = False,
+    tensor: Callable[[Argument], torch.Tensor] | None = None,
+) -> str:
+    """How one program of the launch ends; `whole`: with all accesses, and not those of the lines.
+
+    `tensor`: the memory of an argument, if it is not to be all the room that there can be.
+    """
+    try:
+        with Watching(lines, whole) as session:
+            session.run_these(kernel.fn.__name__, [launch.program])
+            kernel[launch.grid](**given(launch, tensor or _roomy))
+    except Wrapped:
+        return WRAPS
+    except (OutOfBounds, OverflowError):  # of a stride that 64 bits do not hold
+        return BEYOND
+    except Violation as error:
+        return error.headline
+    except CannotFollow as error:
+        return f"cannot follow it: {error}"
+    except Exception as error:
+        return f"cannot launch it: {type(error).__name__}: {error}"
+    return PASSES
+
+
+def _roomy(one: Argument) -> torch.Tensor:
+    kind = TYPES[one.kind[1:]]
+    return repeated(one.name, *one.holds, kind) if one.holds else room(one.name, kind)
 
 
 @cache
@@ -302,8 +260,7 @@ _TILES: dict[int, tuple[int, int, bytes]] = {}  # by where a tensor begins: a fi
 
 def repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor:
     """Two numbers in turn, over as many as 32 bits count: one piece of memory, many times."""
-    low, high = (torch.iinfo(kind).min, torch.iinfo(kind).max) if kind != torch.bool else (0, 1)
-    tile = torch.tensor([min(max(low, one), high) for one in (even, odd)], dtype=kind)
+    tile = torch.tensor([fitting(even, kind), fitting(odd, kind)], dtype=kind)
     content = tile.view(torch.uint8).numpy().tobytes()
     made = room(name, kind)
     start = made.data_ptr()

@@ -7,10 +7,11 @@ launches, of each model's shape, and the load that it takes is found by halving.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import linecache
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from harness.audit.arguments import Parameter
+from harness.audit.arguments import LAUNCHED, SOURCES, Parameter
 from harness.audit.conditions import Wrap, Wraps
 from harness.audit.expressions import Expression, evaluated, symbols, words
 from harness.audit.findings import Finding, Reach
@@ -56,6 +57,18 @@ class Case:
         }
         self.used = sorted(self._quantities())
         self.sizes = [name for name in self.used if limits.quantities[name].size]
+
+    @property
+    def is_as_launched(self) -> bool:
+        return any(one.source == LAUNCHED for one in self.given)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The constants that it is read with, and who says so."""
+        return tuple(
+            f"{one.name} = {one.value!r} ({SOURCES.get(one.source, one.source)})"
+            for one in self.constants.values()
+        )
 
     # The host's numbers
 
@@ -176,8 +189,13 @@ class Case:
         return {_place(one.operation) for one in wraps}
 
 
-def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int]]], set[str]]:
-    """The findings, each with the load that it is seen at, and why something cannot be told."""
+def examined(
+    case: Case, module: str, lines: Collection[str] | None = None
+) -> tuple[list[tuple[Finding, dict[str, int]]], set[str]]:
+    """The findings, each with the load that it is seen at, and why something cannot be told.
+
+    `lines`: no others are looked at, by their text.
+    """
     reasons: set[str] = set()
     suspects = case.wraps(case.largest(), ranged=True)
     if not suspects:
@@ -188,6 +206,8 @@ def examined(case: Case, module: str) -> tuple[list[tuple[Finding, dict[str, int
     for place in sorted(
         {_place(one.operation) for one in suspects}, key=lambda one: (one.file, one.line)
     ):
+        if lines is not None and " ".join(_text(place).split()) not in lines:
+            continue
         here = [one for one in suspects if _place(one.operation) == place]
         if place in certain:
             found = _smallest(case, module, place)
@@ -289,8 +309,6 @@ def _finding(
     model: str,
     reaches: tuple[Reach, ...],
 ) -> Finding:
-    import linecache
-
     cone = _cone(case.reading, wrap.operation)
     near, grows, value_there = [], "", threshold
     places = {value: value.name for value in case.graph.parameters}
@@ -326,7 +344,7 @@ def _finding(
         module=module,
         file=place.file,
         line=place.line,
-        text=linecache.getline(place.file, place.line).strip(),
+        text=_text(place),
         element=kind.replace("i", "int"),
         access=wrap.access.name.removeprefix("tt."),
         access_line=wrap.access.source.line,
@@ -341,6 +359,7 @@ def _finding(
         arithmetic=_arithmetic(case, wrap, at),
         launched=f"{case.launch.file}:{case.launch.line}" if case.launch else "",
         setting=case.limits.quantities[name].setting,
+        constants=case.said,
     )
 
 
@@ -385,6 +404,10 @@ def _cone(reading: Shape, operation: Operation) -> list[Value]:
 
 def _place(operation: Operation) -> Place:
     return Place(operation.source.file, operation.source.line)
+
+
+def _text(place: Place) -> str:
+    return linecache.getline(place.file, place.line).strip()
 
 
 def _axis_of(operation: Operation) -> str:

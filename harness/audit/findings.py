@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 CONFIRMED = "confirmed"
 Key = tuple[str, str, str]  # what it does, kernel, line
@@ -34,6 +35,26 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """What a launch gives one parameter."""
+
+    name: str
+    kind: str  # as Triton writes it; "constexpr" where it is a constant
+    value: Any = None  # of a constant, as records have it, or a number
+    elements: int = 0  # of a tensor, that the launch may come to
+    holds: tuple[int, int] | None = None  # what a tensor holds, in turn
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One launch of a kernel, to be made anywhere."""
+
+    grid: tuple[int, ...]
+    program: tuple[int, ...]  # the one that is seen to, where not all can run
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One line of one kernel whose integer wraps, or which goes past a tensor."""
 
@@ -55,10 +76,17 @@ class Finding:
     reaches: tuple[Reach, ...]
     arithmetic: str
     launched: str  # the host's line, or nothing
-    confirmed: str = ""  # "confirmed", or "not run: …"
+    confirmed: str = ""  # "confirmed", "confirmed on a …", or "not run: …"
     since: str = ""
     setting: str = ""  # what of a server has to let it grow that far
     kind: Kind = Kind.WRAPS
+    constants: tuple[str, ...] = ()  # that it was read with, and who says so
+    trials: tuple[Trial, ...] = ()  # one below the threshold, and at it
+    on_gpu: str = ""  # which it was run on, and why that does not confirm it
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self.confirmed.startswith(CONFIRMED)
 
     @property
     def nearness(self) -> float:

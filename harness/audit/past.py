@@ -17,11 +17,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from harness.audit.confirming import TYPES, Watching, room
+from harness.audit.confirming import Watching, room
 from harness.audit.examining import Case
 from harness.audit.expressions import words
 from harness.audit.findings import CONFIRMED, Finding, Kind, Reach
 from harness.audit.overruns import LOADS, Sized, Suspect, place_of, suspects
+from harness.audit.trials import TYPES
 from harness.checking import OutOfBounds, virtual
 
 _SECONDS = 4  # of the processor, for one suspect: its kernel compiled, and a few dozen launches

@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import paths
@@ -21,6 +21,7 @@ from harness.releases import engines
 from harness.releases.managed import BASE
 
 Say = Callable[[str], None]
+LAUNCHES = Path(__file__).with_name("launches.jsonl")  # those of the suites, as they noted them
 _CODE = "".join(
     file.read_text()
     for folder in ("audit", "kernels", "native", "checking")
@@ -37,6 +38,7 @@ class Audit:
     limits: str
     meant: int  # kernels by the targets, whether or not they are new
     seconds: float = 0.0
+    gpu: dict[str, str] = field(default_factory=dict)  # and versions beside it, if it was run there
 
     @property
     def findings(self) -> list[Finding]:
@@ -67,29 +69,49 @@ def audit(
     jobs: int,
     say: Say,
     before: Path | None = None,
+    launches: Path = LAUNCHES,
 ) -> Audit:
     """Of a folder that holds the package, or a wheel; or what is new in it since another one."""
     places = [place] if before is None else [place, before]
     digest = hashlib.sha256(_CODE.encode())
-    digest.update(limits.read_bytes())
-    for one in places:
-        for path, content in sources(one):
-            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    digest.update(limits.read_bytes() + b"\0" + launches.read_bytes())
+    contents = list(map(_sources, places))
+    digest.update("\0".join(contents).encode())
     digest.update("\0".join((*map(str, places), "", *sorted(targets))).encode())
     key = digest.hexdigest()
     if not is_kept("releases", key):
         say(f"reading the kernels of {release}")
-    found = kept("releases", key, lambda: _made(places, release, limits, targets, jobs, say))
+    found = kept(
+        "releases",
+        key,
+        lambda: _made(places, contents, release, limits, launches, targets, jobs, say),
+    )
     return replace(found, release=release)
 
 
+def _sources(place: Path) -> str:
+    digest = hashlib.sha256()
+    for path, content in sources(place):
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
 def _made(
-    places: list[Path], release: str, limits: Path, targets: Sequence[str], jobs: int, say: Say
+    places: list[Path],
+    contents: list[str],
+    release: str,
+    limits: Path,
+    launches: Path,
+    targets: Sequence[str],
+    jobs: int,
+    say: Say,
 ) -> Audit:
     start = time.monotonic()
     asked = {
         "places": list(map(str, places)),
+        "sources": contents,
         "limits": str(limits.resolve()),
+        "launches": str(launches.resolve()),
         "targets": list(targets),
         "jobs": jobs,
     }

@@ -6,6 +6,7 @@ ends a fork, and the others go on.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -21,41 +22,48 @@ from pathlib import Path
 from harness import processes
 from harness.audit import arguments, confirming, limits, loading, past
 from harness.audit.arguments import Parameter
-from harness.audit.changed import Before
-from harness.audit.collecting import Kernel, collected
+from harness.audit.changed import Kernels, lines_of
+from harness.audit.collecting import Kernel
 from harness.audit.examining import Case, examined
-from harness.audit.findings import CONFIRMED, Audited, Finding, Key, Verdict, judged
+from harness.audit.findings import CONFIRMED, Audited, Finding, Key, Kind, Verdict, judged
 from harness.audit.host import Launch
 from harness.audit.limits import Limits
 from harness.audit.reading import attempts, read
-from harness.kernels import frontend
-from harness.kernels.kept import kept
+from harness.kernels import frontend, launched
+from harness.kernels.kept import is_kept, keep, kept
 
+_WAYS = 4  # of a kernel that was launched in more
 _SECONDS = 12  # of the processor, for one kernel
+_KIND = "audits"  # of what is kept
 _answers = 1
 Line = tuple[str, int]  # a file's
 _CODE = "".join(
     file.read_text()
     for file in sorted(Path(__file__).parent.glob("*.py"))
-    if file.stem not in ("worker", "run", "exceptions", "changed")
+    if file.stem not in ("worker", "run", "exceptions", "changed", "again", "device")
 )
 
 
 def audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
     """One kernel, from disk where nothing has changed."""
+    return kept(_KIND, _key(world, kernel, known), lambda: _audited(world, kernel, known))
+
+
+def _key(world: loading.World, kernel: Kernel, known: Limits, *more: str) -> str:
     module = world.module(kernel.module)
     assert module is not None
-    loaded = world.kernel(kernel.module, kernel.name)
     words = [
-        loaded.cache_key,
+        world.kernel(kernel.module, kernel.name).cache_key,
         known.text,
         _CODE,
         frontend._CODE,
         repr(kernel.launches),
+        repr(kernel.ways),
         module.path,
+        str(_SECONDS),
+        *more,
     ]
-    key = hashlib.sha256("\0".join(words).encode()).hexdigest()
-    return kept("audits", key, lambda: _audited(world, kernel, known))
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 @dataclass(slots=True)
@@ -67,6 +75,7 @@ class Read:
     reasons: set[str] = field(default_factory=set)
     cases: list[tuple[object, Case]] = field(default_factory=list)
     error: str = ""  # Triton's
+    as_launched: set[Line] = field(default_factory=set)  # what was told of a launch that was made
 
     @property
     def accesses(self) -> int:
@@ -80,6 +89,15 @@ def cases(world: loading.World, kernel: Kernel, known: Limits, found: Read) -> I
     loaded = world.kernel(kernel.module, kernel.name)
     tried: list[list[Parameter]] = []
     launches: Sequence[Launch | None] = kernel.launches[:2] or (None,)
+    for one in _launched(module, kernel, launches[0], known):
+        try:
+            case = Case(read(loaded, one), one, launches[0], known)
+        except Exception as error:
+            found.error = found.error or _short(error)
+            continue
+        found.cases.append((loaded, case))
+        tried.append(one)
+        yield case
     for launch in launches:
         for flags in (True, False):
             made = arguments.parameters(module, kernel.node, launch, known, flags)
@@ -98,6 +116,16 @@ def cases(world: loading.World, kernel: Kernel, known: Limits, found: Read) -> I
                 break
 
 
+def _launched(
+    module: loading.Module, kernel: Kernel, launch: Launch | None, known: Limits
+) -> Iterator[list[Parameter]]:
+    """As it was launched somewhere; in all the words that the host has for the numbers."""
+    made = arguments.parameters(module, kernel.node, launch, known, True)
+    for way in kernel.ways[:_WAYS]:
+        if (one := arguments.as_launched(made, way)) is not None:
+            yield one
+
+
 def read_in(
     world: loading.World, kernel: Kernel, known: Limits, before: Mapping[Line, int] | None = None
 ) -> Read:
@@ -109,12 +137,14 @@ def read_in(
         new = [
             one
             for one in wraps
-            if _nearer(one[0], found.findings)
+            if _nearer(one[0], found, case.is_as_launched)
             and one[0].threshold < (before or {}).get(one[0].at, one[0].threshold + 1)
         ]
         loaded, _ = found.cases[-1]
         for finding in confirming.confirmed(loaded, case, new):
             found.findings[finding.at] = finding
+            if case.is_as_launched:
+                found.as_launched.add(finding.at)
         for finding in past.found(loaded, case, kernel.module):
             found.overruns.setdefault(finding.at, finding)
     if not found.accesses and found.error:
@@ -142,14 +172,15 @@ def _audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
     )  # fmt: skip
 
 
-def _nearer(finding: Finding, known: dict[tuple[str, int], Finding]) -> bool:
-    """Not known yet, or known for a larger load, or never seen in a run."""
-    before = known.get((finding.file, finding.line))
+def _nearer(finding: Finding, known: Read, as_launched: bool) -> bool:
+    """Not known yet, or known for a larger load; or only of launches that did not come to it."""
+    before = known.findings.get(finding.at)
     if before is None:
         return True
     if before.confirmed == CONFIRMED:
         return False
-    return finding.nearness < before.nearness
+    guessed = not as_launched and finding.at in known.as_launched
+    return guessed or finding.nearness < before.nearness
 
 
 def _short(error: BaseException) -> str:
@@ -171,14 +202,16 @@ def main() -> None:
     os.dup2(2, 1)
     known = limits.read(Path(asked["limits"]))
     confirming.make_ready()
-    place, *earlier = map(Path, asked["places"])
-    world = loading.World(place)
     gc.disable()  # a million small things of syntax, all of which stay
-    asked_for = [one for one in collected(world) if _is_meant(one, asked["targets"])]
-    meant = len(asked_for)
-    before = Before(earlier[0]) if earlier else None
-    if before is not None:
-        asked_for = [one for one in asked_for if not before.has(world, one)]
+    releases = zip(map(Path, asked["places"]), asked["sources"], strict=True)
+    kernels, before = _kernels(list(releases))
+    world = kernels.world
+    ways = launched.read(Path(asked["launches"]))
+    for one in (*kernels.all, *(before.all if before else ())):
+        one.ways = ways.get(f"{one.module}:{one.name}", ())
+    meant = sum(_is_meant(one, asked["targets"]) for one in kernels.all)
+    among = kernels.all if before is None else kernels.changed_since(before)
+    asked_for = [one for one in among if _is_meant(one, asked["targets"])]
     gc.freeze()
     gc.enable()
     many = {"kernels": len(asked_for), "meant": meant}
@@ -206,6 +239,23 @@ def main() -> None:
     os._exit(0)  # what a release's statements left behind is not worth an orderly end
 
 
+def _kernels(releases: list[tuple[Path, str]]) -> tuple[Kernels, Kernels | None]:
+    """Of a release, and of the earlier one, which another process reads meanwhile."""
+    child = 0
+    if len(releases) > 1:
+        own, child = os.getpid(), os.fork()
+        if not child:
+            processes.die_with(own)
+            Kernels(*releases[1]).digests  # noqa: B018 - kept on disk
+            os._exit(0)
+    kernels = Kernels(*releases[0])
+    if not child:
+        return kernels, None
+    kernels.digests  # noqa: B018
+    os.waitpid(child, 0)
+    return kernels, Kernels(*releases[1])
+
+
 def _is_meant(kernel: Kernel, targets: Sequence[str]) -> bool:
     """By a kernel's name, its module, a folder on the way, or its file."""
     path = kernel.module.replace(".", "/")
@@ -221,7 +271,7 @@ def _is_meant(kernel: Kernel, targets: Sequence[str]) -> bool:
 
 
 def _lane(
-    world: loading.World, kernels: list[Kernel], known: Limits, before: Before | None
+    world: loading.World, kernels: list[Kernel], known: Limits, before: Kernels | None
 ) -> None:
     """Each kernel in turn; a fork that Triton ends is followed by another one."""
     left = list(kernels)
@@ -245,7 +295,10 @@ def _lane(
         if done < len(left):
             slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
             why = f"it takes more than {_SECONDS} s" if slow else "reading it ends the process"
-            _say(_untold(world, left[done], why))
+            told = _untold(world, left[done], why)
+            if slow:  # as it would be again
+                keep(_KIND, _key(world, left[done], known), told)
+            _say(told)
         left = left[done + 1 :]
 
 
@@ -256,15 +309,48 @@ def _safely(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
         return _untold(world, kernel, _short(error))
 
 
-def _new_in(found: Audited, kernel: Kernel, known: Limits, before: Before | None) -> Audited:
+def _new_in(found: Audited, kernel: Kernel, known: Limits, before: Kernels | None) -> Audited:
     """Less what was found in the kernel as it was before."""
     if before is None or not found.findings:
         return found
-    keys: set[Key] = set()
-    for one in before.named(kernel):
+    keys = {finding.key for finding in found.findings}
+    had: set[Key] = set()
+    for one in before.named(kernel.name):
         signal.setitimer(signal.ITIMER_PROF, 10 * _SECONDS)  # ended here, what is new is lost
-        keys |= {finding.key for finding in _safely(before.world, one, known).findings}
-    return found.without(keys)
+        with contextlib.suppress(Exception):  # nothing was found in it that Triton does not take
+            had |= _had(before.world, one, known, keys - had)
+    return found.without(had)
+
+
+def _had(world: loading.World, kernel: Kernel, known: Limits, keys: set[Key]) -> set[Key]:
+    """Which of these findings the kernel has, and nothing else of it."""
+    lines = lines_of(world.text(kernel.module, kernel.name))
+    asked = sorted(key for key in keys if key[2] in lines)
+    if not asked:
+        return set()
+    key = _key(world, kernel, known)
+    if is_kept(_KIND, key):
+        return {one.key for one in audited(world, kernel, known).findings} & keys
+    made = _key(world, kernel, known, repr(asked))
+    return kept("had", made, lambda: _seen_of(world, kernel, known, set(asked)))
+
+
+def _seen_of(world: loading.World, kernel: Kernel, known: Limits, asked: set[Key]) -> set[Key]:
+    """Read in one way after the other, until each of them was seen."""
+    read, left = Read(), set(asked)
+    for case in cases(world, kernel, known, read):
+        loaded, _ = read.cases[-1]
+        wraps, _ = examined(
+            case, kernel.module, {line for kind, _, line in left if kind == Kind.WRAPS}
+        )
+        # What is too slow to run is told of a release as well, so one launch says enough.
+        found = confirming.confirmed(loaded, case, wraps, slow=1) if wraps else []
+        if any(kind != Kind.WRAPS for kind, _, _ in left):
+            found += past.found(loaded, case, kernel.module)
+        left -= {one.key for one in found if one.is_seen}
+        if not left:
+            break
+    return asked - left
 
 
 def _untold(world: loading.World, kernel: Kernel, reason: str) -> Audited:

@@ -120,7 +120,8 @@ def asked(words: Sequence[str]) -> list[str]:
 
 def without_places(text: str) -> str:
     """Where the project lies on that machine is nobody's business in a recorded result."""
-    for place, name in ((paths.project(), "."), (Path(sys.prefix), "PREFIX"), (Path.home(), "~")):
+    places = (paths.workspace(), "."), (paths.project(), "."), (Path(sys.prefix), "PREFIX")
+    for place, name in (*places, (Path.home(), "~")):
         if place != Path("/"):
             text = text.replace(str(place), name)
     return text

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CHECKS = ("bounds", "wraps")
 ALL = (*CHECKS, "unwritten", "races")
+LINE = "line"  # with wraps: those of one line alone count, whose number each launch hands over
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Asked:
         """The parameters in front of the pointers' extents."""
         fences = ("fences",) if "fences" in self.checks else ()
         races = ("turn", "shadow") if "races" in self.checks else ()
-        return ("report", "launch", *fences, *races)
+        line = (LINE,) if LINE in self.checks else ()
+        return ("report", "launch", *fences, *races, *line)
 
     @property
     def numbers(self) -> tuple[Number, ...]:

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.compiled import CHECKS, Asked, inductor, triton_side
+from harness.compiled import CHECKS, LINE, Asked, inductor, triton_side
 from harness.compiled.arena import Arena, Told
 from harness.compiled.known import KNOWN, follow
 from harness.compiled.pointers import Given, beside, flattened
 from harness.compiled.shadows import Shadows
-from harness.kernels import frontend, loosening
+from harness.kernels import frontend, launched, loosening
 from harness.kernels.graph import bits_of
 from harness.kernels.loosening import Way
 from harness.patching import kernels as patching
@@ -136,6 +136,7 @@ class Launcher:
         self.tally: dict[str, Tally] = {}
         # A launch's table of fences, or none; asked while this is set.
         self.fences: Callable[[Sequence[Given]], int | None] | None = None
+        self.line = 0  # of the source, whose wraps count where a line's alone do
         self._before: Any = None
         self._inductors: Any = None  # what launched its kernels
         self._heard: Any = None
@@ -217,6 +218,8 @@ class Launcher:
         whole: bool,
         whence: str = "",
     ) -> Any:
+        if launched.is_wanted():
+            frontend.binder_of(kernel).bind(args, options)
         name = str(kernel.fn.__name__)
         tally = self.tally.setdefault(name, Tally())
         tally.launches += 1
@@ -240,7 +243,8 @@ class Launcher:
         REPORTS.show_memory(device)
         note = Launched(name, pointers, scalars, capturing, self._when(), whence=whence)
         number = REPORTS.remember(note)
-        head = (block, number, *(() if lists is None else (lists,)), *(races or ()))
+        line = (self.line,) if LINE in checks else ()
+        head = (block, number, *(() if lists is None else (lists,)), *(races or ()), *line)
         extents = (pointer.reach for pointer in pointers)
         given = (*head, *extents, *call.numbers, *call.args)
         try:

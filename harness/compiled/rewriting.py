@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.compiled import Asked, assertions
+from harness.compiled import LINE, Asked, assertions
 from harness.compiled.accesses import ACCESSES, Accesses
 from harness.compiled.building import Builder
 from harness.compiled.fences import Fences
@@ -69,9 +69,10 @@ class _Rewriting:
             ends = [end for row in self._rows.of.values() for end in (row.first, row.last)]
             watched = flow.addressing(graph, ends)
         suspects = watched.suspects - self._rows.sure
-        self._twins = Twins(self._code, replace(watched, suspects=suspects), Ranges(graph))
         named = len(asked.heads)
         heads = dict(zip(asked.heads, graph.parameters, strict=False))
+        watched = replace(watched, suspects=suspects)
+        self._twins = Twins(self._code, watched, Ranges(graph), heads.get(LINE))
         extents = graph.parameters[named : named + asked.pointers]
         self._teller = Teller(self._code, heads["report"], heads["launch"], threads)
         own = [

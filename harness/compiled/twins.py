@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from harness.compiled.building import NE, SGE, SLT, ULT, Builder
+from harness.compiled.building import EQ, NE, SGE, SLT, ULT, Builder
 from harness.compiled.ranges import Ranges
 from harness.kernels import flow
 from harness.kernels.flow import Addressing
@@ -58,8 +58,11 @@ Parts = tuple[Part, ...]
 
 
 class Twins:
-    def __init__(self, code: Builder, addressing: Addressing, ranges: Ranges) -> None:
-        self._code, self._addressing, self._ranges = code, addressing, ranges
+    def __init__(
+        self, code: Builder, addressing: Addressing, ranges: Ranges, line: Value | None = None
+    ) -> None:
+        """`line`: of the source, whose wraps alone count."""
+        self._code, self._addressing, self._ranges, self._line = code, addressing, ranges, line
         self._of: dict[Value, Parts] = {}
         self.wraps: list[Operation] = []  # by number, from 0 on
 
@@ -225,6 +228,10 @@ class Twins:
 
     def _numbered(self, operation: Operation, wrapped: Value, left: Value, right: Value) -> Part:
         code, kind = self._code, operation.result.kind.of("i32")
+        if self._line is not None:
+            own = code.constant(operation.source.line, self._line.kind)
+            here = code.splat(code.compare(EQ, self._line, own), kind.shape)
+            wrapped = code.binary("andi", wrapped, here)
         number = code.constant(1 + self._number(operation), kind)
         return Part(Twin(code.chosen(wrapped, number, code.constant(0, kind)), left, right))
 

@@ -23,6 +23,7 @@ from triton.language.core import constexpr_type
 from triton.language.semantic import TritonSemantic
 from triton.runtime.jit import JITCallable, create_function_from_signature
 
+from harness.kernels import launched
 from harness.kernels.graph import Operation
 from harness.kernels.loose import Loose
 
@@ -74,6 +75,7 @@ class Binder:
     """Binds calls of one kernel. Kept on the kernel, where a toggle that swaps it takes it away."""
 
     def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
         self._bind = create_function_from_signature(
             kernel.signature, kernel.params, make_backend(TARGET)
         )
@@ -86,7 +88,9 @@ class Binder:
         constants = tuple(
             _constant(value, kind) for value, kind in zip(values.values(), kinds, strict=True)
         )
-        return Bound(values, kinds, constants, (kinds, constants))
+        bound = Bound(values, kinds, constants, (kinds, constants))
+        launched.note(self._kernel, bound)
+        return bound
 
 
 def _constant(value: Any, kind: Any) -> Any:

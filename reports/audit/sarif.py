@@ -41,7 +41,7 @@ def _result(one: Finding) -> dict[str, Any]:
     physical = {"artifactLocation": {"uri": f"python/{view.short(one.file)}"}, "region": region}
     return {
         "ruleId": one.kind,
-        "level": "error" if one.confirmed == "confirmed" else "warning",
+        "level": "error" if one.is_confirmed else "warning",
         "message": {"text": f"{one.kernel}: {one.condition}. {one.arithmetic}. {one.confirmed}"},
         "locations": [{"physicalLocation": physical}],
         "partialFingerprints": {

@@ -33,7 +33,7 @@ def show(found: Audit, console: Console, everything: bool) -> None:
                 plain(f"{one.kernel}\n{view.place(one)}\n{one.text}"),
                 plain(f"{one.kind} {one.condition}\n{one.arithmetic}"),
                 plain("\n".join(filter(None, (one.model or "the limits", one.setting)))),
-                plain(one.confirmed, "green" if one.confirmed == "confirmed" else "yellow"),
+                plain(one.confirmed, "green" if one.is_confirmed else "yellow"),
             ]
             shown.add_row(*cells, *([plain(one.since)] if one.since else []))
         console.print(shown)

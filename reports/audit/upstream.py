@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.audit.findings import Finding, Kind
+from harness.audit.findings import CONFIRMED, Finding, Kind
 from reports.audit import view
 from reports.shared import markdown
 
@@ -40,9 +40,15 @@ def text(one: Finding, release: str) -> str:
 
 
 def _sure(one: Finding) -> str:
-    if one.confirmed == "confirmed":
+    if not one.is_confirmed:
+        return f"By arithmetic over the kernel's IR alone ({one.confirmed})."
+    if one.confirmed == CONFIRMED:
+        gpu = f"Not seen on a GPU ({one.on_gpu})" if one.on_gpu else "Not run on a GPU"
         return (
             "Run on a CPU with every access checked: one below passes, at it the check stops at "
-            "this line. Not run on a GPU."
+            f"this line. {gpu}."
         )
-    return f"By arithmetic over the kernel's IR alone ({one.confirmed})."
+    return (
+        f"The whole launch was run on an {one.on_gpu}, in real memory and with checks compiled in: "
+        "one below passes, at it this line wraps."
+    )

@@ -15,7 +15,7 @@ from harness.audit.run import Audit
 def sentence(found: Audit) -> str:
     counts = found.counted()
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    confirmed = sum(one.confirmed == "confirmed" for one in found.findings)
+    confirmed = sum(one.is_confirmed for one in found.findings)
     return (
         f"{len(found.kernels)} kernels of {found.release}: {told}; "
         f"{len(found.findings)} findings, {confirmed} confirmed"

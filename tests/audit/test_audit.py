@@ -242,6 +242,31 @@ def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
     assert sorted(one["kernel"] for one in json.loads(out)["kernels"]) == sorted(changed)
 
 
+def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(
+    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its kernel has changed in both: in the first it wrapped as well, in the second it could not.
+
+    So the same text alone does not make a finding an old one.
+    """
+    before = tmp_path / "sglang" / "srt" / "kernels.py"
+    before.parent.mkdir(parents=True)
+    now = (release / "sglang" / "srt" / "kernels.py").read_text()
+    store = "    tl.store(x_ptr + row * 512, 2)\n"
+    then = now.replace(store, store.replace("2)", "3)"))
+    carried = "        tl.store(x_ptr + at, 1)\n        at += stride"
+    then = then.replace("    at = 0\n", "    at = tl.full((), 0, tl.int64)\n")
+    assert carried in then
+    before.write_text(then)
+    (before.parent / "sizes.py").write_text(SIZES)
+    code, out = call(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
+    found = [(one["kernel"], one["text"]) for one in json.loads(out)["findings"]]
+    assert code == 1
+    assert ("carried", "at += stride") in found
+    assert ("two_lines", "tl.store(x_ptr + row * stride, 1)") not in found
+    assert ("two_lines", "tl.store(x_ptr + row * 512, 2)") in found
+
+
 def test_a_family_is_the_modules_that_its_toggles_change(
     small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

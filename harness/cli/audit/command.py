@@ -12,7 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "unfix audit [TARGET…] [--release R | --from PATH] [OPTIONS]\n"
         "       unfix audit [TARGET…] --diff A..B\n"
-        "       unfix audit [TARGET…] --upstream N"
+        "       unfix audit [TARGET…] --upstream N\n"
+        "       unfix audit --device cuda [--again RECORD] [--for TIME]"
     )
     parser.add_argument(
         "targets",
@@ -34,10 +35,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limits", type=Path, metavar="FILE", help="another file of limits")
     parser.add_argument(
+        "--launches",
+        type=Path,
+        metavar="FILE",
+        help="launches that were made (default: the suites'): UNFIX_LAUNCHES=FILE in front of any "
+        "command writes them",
+    )
+    parser.add_argument(
         "--exceptions", type=Path, metavar="FILE", help="another file of known findings"
     )
     parser.add_argument(
         "--upstream", type=int, metavar="N", help="the text for a report of finding N, in Markdown"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="with cuda, findings are run on this machine's GPU as well, in real memory",
+    )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="RECORD",
+        help="with --device cuda: the findings of this record are run, and nothing is read",
+    )
+    parser.add_argument(
+        "--for",
+        dest="budget",
+        default="10m",
+        metavar="TIME",
+        help="with --device cuda: what has not begun by then is not run (10m)",
     )
     parser.add_argument("--all", action="store_true", help="list every finding and every kernel")
     parser.add_argument("-j", "--jobs", type=int, default=2, metavar="N", help="processes (2)")

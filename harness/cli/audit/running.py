@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from harness import paths
-from harness.audit import exceptions
+from harness.audit import again, exceptions
 from harness.audit.findings import Key
-from harness.audit.run import Audit, audit
+from harness.audit.run import LAUNCHES, Audit, audit
 from harness.cli import options, pages
 from harness.cli.kinds import report
 from harness.errors import UnfixError
+from harness.kernels import launched
 from harness.registry import catalogue
 from harness.releases import having, managed, sources
 from harness.releases.managed import BASE
@@ -27,12 +28,22 @@ def run(arguments: argparse.Namespace) -> int:
         raise UnfixError("--release, --from and --diff are three ways to say what is read: say one")
     if arguments.jobs < 1:
         raise UnfixError(f"-j {arguments.jobs} are no processes: say 1 or more")
-    if not BASE.is_current():  # torch and Triton, which the releases share
+    if arguments.again and (arguments.device == "cpu" or arguments.targets or arguments.diff):
+        raise UnfixError("--again RECORD says what is run: with --device cuda, and no TARGET")
+    seconds = options.budget(arguments.budget, "--for")
+    if not arguments.again and not BASE.is_current():  # torch and Triton, which the releases share
         having.ready([managed.newest()], options.say)
     limits = arguments.limits or LIMITS
     if not limits.is_file():
         raise UnfixError(f"there is no file of limits {limits}")
-    found = _asked(arguments, limits)
+    launches = arguments.launches or LAUNCHES
+    launched.read(launches)  # what is wrong with it is said here
+    found = (
+        again.recorded(arguments.again) if arguments.again else _asked(arguments, limits, launches)
+    )
+    if arguments.device == "cuda":
+        tree = _tree(arguments.diff.partition("..")[2] or found.release, arguments.place)
+        found = again.on_gpu(found, _place(tree), arguments.jobs, seconds, options.say)
     exempt = exceptions.read(arguments.exceptions or exceptions.default())
     lines = {one.key for one in found.findings}
     part = arguments.targets or arguments.diff
@@ -63,15 +74,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if found.findings else 0
 
 
-def _asked(arguments: argparse.Namespace, limits: Path) -> Audit:
+def _asked(arguments: argparse.Namespace, limits: Path, launches: Path) -> Audit:
     targets = _targets(arguments.targets)
 
+    def read(tree: SourceTree, name: str, before: Path | None = None) -> Audit:
+        how = limits, targets, arguments.jobs, options.say, before, launches
+        return audit(_place(tree), name, *how)
+
     def one(tree: SourceTree) -> Audit:
-        return audit(_place(tree), tree.name, limits, targets, arguments.jobs, options.say)
+        return read(tree, tree.name)
 
     def since(old: SourceTree, new: SourceTree) -> Audit:
-        span, jobs = f"{old.name}..{new.name}", arguments.jobs
-        return audit(_place(new), span, limits, targets, jobs, options.say, _place(old))
+        return read(new, f"{old.name}..{new.name}", _place(old))
 
     if arguments.diff:
         before, _, after = arguments.diff.partition("..")
@@ -81,7 +95,7 @@ def _asked(arguments: argparse.Namespace, limits: Path) -> Audit:
     if arguments.release == "all":
         return _since([one(tree) for tree in having.read(managed.all_releases(), options.say)])
     if arguments.place:
-        return one(sources.open_tree(arguments.place))
+        return one(_tree("", arguments.place))
     return one(_tree(arguments.release or managed.newest().name))
 
 
@@ -93,7 +107,9 @@ def _targets(words: list[str]) -> list[str]:
     return list(dict.fromkeys([*words, *(place.module for place in places)]))
 
 
-def _tree(word: str) -> SourceTree:
+def _tree(word: str, place: Path | None = None) -> SourceTree:
+    if place:
+        return sources.open_tree(place)
     if "/" in word or word.endswith(".whl") or Path(word).is_dir():
         return sources.open_tree(Path(word))
     return having.read([managed.get(word)], options.say)[0]
@@ -130,6 +146,7 @@ def _data(found: Audit) -> dict[str, Any]:
         "release": found.release,
         "limits": found.limits,
         "seconds": found.seconds,
+        "gpu": found.gpu,
         "counts": found.counted(),
         "findings": [
             asdict(one) | {"condition": one.condition, "nearness": one.nearness}

@@ -90,6 +90,7 @@ def put_down_by(
     grid: tuple[int, ...] = (1,),
     lists: int | None = None,
     checks: tuple[str, ...] = CHECKS,
+    line: int | None = None,
 ) -> tuple[rewriting.Rewritten, list[list[int]]]:
     """What a launch puts down: of each site its last wrap, and its last access outside."""
     pointers, _ = flattened(kernel, args, named)
@@ -100,7 +101,8 @@ def put_down_by(
     records = torch.zeros((1 + 2 * SITES, _ROW // 8), dtype=torch.int64)
     records[0, Block.MEMORY // 8] = memory.data_ptr()
     races = shadows().launch_starts(launched, captured=False) if "races" in checks else ()
-    head = (records.data_ptr(), 1, *(() if lists is None else (lists,)), *races)
+    one = () if line is None else (line,)
+    head = (records.data_ptr(), 1, *(() if lists is None else (lists,)), *races, *one)
     whole = (*head, *(pointer.reach for pointer in pointers), *args)
     graph = kernels.read(twin, whole, named)
     checked = rewriting.rewritten(graph, asked, 128)
@@ -118,10 +120,11 @@ def violations(
     *args: Any,
     grid: tuple[int, ...] = (1,),
     checks: tuple[str, ...] = CHECKS,
+    line: int | None = None,
     **named: Any,
 ) -> list[Violation]:
     """What a launch puts down, as it is told."""
-    put_down = put_down_by(kernel, args, named, grid, checks=checks)
+    put_down = put_down_by(kernel, args, named, grid, checks=checks, line=line)
     return told_of(*put_down, Memory(), kernel, args, named)
 
 

@@ -1,0 +1,139 @@
+"""Launches that were made, written down by the one and taken by the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import paths
+from harness.audit.run import LAUNCHES
+from harness.cli.audit import running
+from harness.cli.main import main
+from harness.kernels.launched import read
+from harness.releases.managed import BASE
+
+MODULE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def by_kind(x_ptr, out_ptr, stride, AS: tl.constexpr, TWICE: tl.constexpr):
+    at = tl.program_id(0) * stride
+    tl.store(out_ptr + at, tl.load(x_ptr).to(AS).to(tl.float32))
+    if TWICE:
+        tl.store(out_ptr + at, 1)
+
+
+def launch(x: torch.Tensor, kind):
+    out = torch.empty((x.shape[0], 4096))
+    by_kind[(x.shape[0],)](x, out, out.stride(0), kind, False)
+"""
+SCRIPT = """
+import torch
+import triton.language as tl
+from harness import checking
+from sglang.srt.modes import by_kind
+
+x, out = torch.zeros(1, dtype={of}), torch.zeros(64)
+with checking.checked():
+    for stride in (8, 1, 9):
+        by_kind[(4,)](x, out, stride, tl.bfloat16, {twice})
+"""
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    if not BASE.is_current():
+        pytest.skip("the releases' base is not installed here")
+    package = tmp_path / "release" / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "modes.py").write_text(MODULE)
+    return tmp_path / "release"
+
+
+def launched(release: Path, twice: bool = False, of: str = "torch.float32") -> Path:
+    """The file that a script leaves which launches the kernel under check."""
+    file = release.parent / "launches"
+    subprocess.run(
+        [BASE.python, "-c", SCRIPT.format(twice=twice, of=of)],
+        env={
+            **os.environ,
+            "UNFIX_LAUNCHES": str(file),
+            "PYTHONPATH": f"{release}{os.pathsep}{paths.project()}",
+        },
+        check=True,
+    )
+    return file
+
+
+def audited(release: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    main(["audit", "--from", str(release), "-j", "1", "--json", *words])
+    [kernel] = json.loads(capsys.readouterr().out)["kernels"]
+    assert isinstance(kernel, dict)
+    return kernel
+
+
+def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path) -> None:
+    launched(release)
+    [first] = map(json.loads, launched(release).read_text().splitlines())
+    assert first["kernel"] == "sglang.srt.modes:by_kind"
+    assert first["kinds"] == {
+        "x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "AS": "constexpr",
+        "TWICE": "constexpr",
+    }  # fmt: skip
+    assert first["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
+    modes = list(map(json.loads, launched(release, twice=True).read_text().splitlines()))
+    assert [one["constants"]["TWICE"] for one in modes] == [False, True]
+
+
+@pytest.mark.parametrize("of", ["torch.float32", "torch.bool"])
+def test_a_kernel_is_read_as_it_was_launched(
+    release: Path, capsys: pytest.CaptureFixture[str], of: str
+) -> None:
+    untold = audited(release, capsys)
+    assert untold["verdict"] == "cannot tell"
+    assert untold["reasons"][0].startswith("Triton does not take the arguments that are guessed")
+    told = audited(release, capsys, "--launches", str(launched(release, of=of)))
+    [finding] = told["findings"]
+    assert (told["verdict"], finding["threshold"]) == ("wraps", 2**31 // 4096 + 1)
+    assert finding["confirmed"] == "confirmed"
+    assert "TWICE = False (a launch that was made)" in finding["constants"]
+
+
+def test_the_suites_launches_are_taken_by_themselves(
+    release: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same file in the place of theirs."""
+    assert {one.split(":")[0].split(".")[0] for one in read(LAUNCHES)} == {"sglang"}
+    monkeypatch.setattr(running, "LAUNCHES", launched(release))
+    assert audited(release, capsys)["verdict"] == "wraps"
+
+
+def test_a_launch_of_another_kernel_of_that_name_says_nothing(
+    release: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = launched(release)
+    file.write_text(file.read_text().replace('"stride"', '"step"'))
+    told = audited(release, capsys, "--launches", str(file))
+    assert told["reasons"] == audited(release, capsys)["reasons"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "there is no file of launches"), ("[1]", "holds no launches"), ("{", "no launches")],
+)
+def test_what_holds_no_launches_is_said(
+    release: Path, capsys: pytest.CaptureFixture[str], content: str | None, words: str
+) -> None:
+    file = release.parent / "other"
+    if content is not None:
+        file.write_text(content)
+    assert main(["audit", "--from", str(release), "--launches", str(file)]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""An audit is read from its record, and its findings say what a GPU showed of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import machine
+from harness.audit import again
+from harness.audit.findings import CONFIRMED
+from harness.audit.run import Audit
+from harness.cli.main import main
+
+
+@pytest.fixture
+def record(small: Audit, release: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "record.json.gz"
+    main(["audit", "--from", str(release), "-j", "1", "--record", str(file), "--json"])
+    return file
+
+
+def test_a_record_is_read_as_what_was_recorded(record: Path, small: Audit) -> None:
+    read = again.recorded(record)
+    assert any(one.trials and one.reaches for one in read.findings)
+    assert read.kernels == small.kernels
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"kernels": [{}]}', b"[]"])
+def test_another_file_is_no_record(tmp_path: Path, content: bytes) -> None:
+    other = tmp_path / "other.json"
+    other.write_bytes(content)
+    assert main(["audit", "--again", str(other), "--device", "cuda"]) == 2
+
+
+@pytest.mark.parametrize("more", [[], ["--device", "cuda", "moe"]])
+def test_a_record_says_what_is_run_and_a_gpu_runs_it(record: Path, more: list[str]) -> None:
+    assert main(["audit", "--again", str(record), *more]) == 2
+
+
+def test_what_a_gpu_showed_is_said(
+    small: Audit, release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "require", lambda device: None)
+    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1; NVIDIA H200, 580.1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    first, second, third, *_ = small.findings
+
+    def answers(asked: list[Any], *how: Any) -> Any:
+        assert asked == small.findings
+        return [(0, CONFIRMED), (2, "its tensors take 200 GiB")]
+
+    monkeypatch.setattr(again, "_answers", answers)
+    found = again.on_gpu(small, release, 1, 1.0, lambda said: None)
+    confirmed = "confirmed on an NVIDIA H200"
+    assert found.findings[:3] == [
+        dataclasses.replace(first, confirmed=confirmed, on_gpu="NVIDIA H200"),
+        dataclasses.replace(second, on_gpu="NVIDIA H200: its launch was not kept"),
+        dataclasses.replace(third, on_gpu="NVIDIA H200: its tensors take 200 GiB"),
+    ]
+    assert found.findings[0].is_confirmed
+    assert found.gpu["gpu"]
+
+
+def test_a_report_to_upstream_says_where_it_was_run(small: Audit) -> None:
+    from reports.audit import upstream
+
+    one = small.findings[0]
+    assert "Not run on a GPU." in upstream.text(one, "small")
+    refused = dataclasses.replace(one, on_gpu="NVIDIA H200: its grid has 9 programs")
+    assert "Not seen on a GPU (NVIDIA H200: its grid has 9 programs)." in upstream.text(
+        refused, "small"
+    )
+    seen = dataclasses.replace(one, confirmed="confirmed on an NVIDIA H200", on_gpu="NVIDIA H200")
+    assert "whole launch was run on an NVIDIA H200, in real memory" in upstream.text(seen, "small")

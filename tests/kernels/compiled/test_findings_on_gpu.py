@@ -1,0 +1,151 @@
+"""What is said of a finding by its two launches on a GPU, with a GPU that is played here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.audit import device
+from harness.audit.findings import CONFIRMED, Argument, Finding, Trial
+from harness.native.lanes import Site
+
+LINE = 7
+ROOM = 1 << 20
+
+
+def launch(rows: int, elements: int = 9, programs: int = 4) -> Trial:
+    pages = Argument("pages", "*i32", elements=3, holds=(0, rows))
+    given = (Argument("x", "*bf16", elements=elements), pages, Argument("rows", "i32", rows))
+    return Trial((programs, 1, 1), (0, 0, 0), given)
+
+
+def finding(*trials: Trial) -> Finding:
+    whole: Any = dict.fromkeys(Finding.__slots__, "")
+    return Finding(**whole | {"file": "/there/kernels.py", "line": LINE, "trials": trials})
+
+
+class Played:
+    """A kernel that wraps at these loads, at that line of that file."""
+
+    def __init__(self, wraps: set[int], place: tuple[str, int], refused: str = "") -> None:
+        self.wraps, self.place, self.refused = wraps, place, refused
+        self.launches: list[tuple[tuple[int, ...], dict[str, Any]]] = []
+        self.told: list[Any] = []
+        self.line = 0
+        self.error = ""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(**given: Any) -> None:
+            copies = {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in given.items()
+            }
+            self.launches.append((grid, copies))
+            if grid[0] and given["rows"] in self.wraps:
+                if self.error:
+                    raise RuntimeError(self.error)
+                given["pages"].fill_(99)  # what it did is nothing to the next launch
+                self.told.append((SimpleNamespace(word=1), SimpleNamespace(compiled=self)))
+
+        return run
+
+    def refuses(self, kernel: Any) -> str:
+        return self.refused
+
+
+def said(
+    kernel: Played, asked: Finding, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[str, device._Running]:
+    monkeypatch.setattr(device, "_WHERE", "cpu")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(device.signal, "setitimer", lambda *given: None)
+    told = SimpleNamespace(told=lambda: kernel.told, forget=lambda: kernel.told.clear())
+    monkeypatch.setattr(device, "REPORTS", told)
+    file, line = kernel.place
+    source: Any = SimpleNamespace(file=file, line=line)
+    monkeypatch.setattr(
+        device.triton_side, "sites", lambda made, which: [Site("*", "i32", source, None)]
+    )
+    turn = tmp_path / "turn"
+    turn.touch()
+    running = object.__new__(device._Running)
+    for name, value in (
+        ("_turn", turn), ("_launcher", kernel), ("_kernel", kernel), ("_memory", ROOM),
+        ("is_lost", False),
+    ):  # fmt: skip
+        setattr(running, name, value)
+    return running.said_of(asked), running
+
+
+HERE = ("/elsewhere/kernels.py", LINE)
+
+
+@pytest.mark.parametrize(
+    ("wraps", "place", "refused", "words"),
+    [
+        ({6}, HERE, "", CONFIRMED),
+        (set(), HERE, "", "at it passes"),
+        ({5, 6}, HERE, "", "one below it wraps"),
+        ({6}, ("/elsewhere/kernels.py", LINE + 1), "", "at it passes"),
+        ({6}, ("/elsewhere/others.py", LINE), "", "at it passes"),
+        ({6}, HERE, "it uses tt.descriptor_load", "no checks can be compiled into it: it uses"),
+    ],
+)
+def test_it_is_confirmed_where_one_below_passes_and_it_wraps_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    wraps: set[int],
+    place: tuple[str, int],
+    refused: str,
+    words: str,
+) -> None:
+    asked = finding(launch(5), launch(6))
+    found, _ = said(Played(wraps, place, refused), asked, monkeypatch, tmp_path)
+    assert found.startswith(words)
+    assert (found == CONFIRMED) == (words == CONFIRMED)
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (launch(6, elements=ROOM), "its tensors take"),
+        (launch(6, programs=1 << 31), "its grid has 2,147,483,648 programs"),
+    ],
+)
+def test_what_does_not_fit_is_not_launched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: Trial, words: str
+) -> None:
+    kernel = Played({6}, HERE)
+    found, _ = said(kernel, finding(launch(5), at), monkeypatch, tmp_path)
+    assert found.startswith(words)
+    assert kernel.launches == []
+
+
+def test_tensors_hold_what_the_launch_says_each_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernel = Played({5, 6}, ("/elsewhere/others.py", LINE))
+    said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+    compiled, real = kernel.launches[:2], kernel.launches[2:]
+    assert [grid for grid, _ in compiled] == [(0, 0, 0)] * 2
+    assert [given["rows"] for _, given in real] == [5, 6]
+    for _, given in real:
+        assert given["pages"].tolist() == [0, given["rows"]] * 2
+        assert given["x"].tolist() == [0.0] * 10
+
+
+def test_a_launch_that_loses_the_device_shows_it_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernel = Played({6}, HERE)
+    kernel.error = "Triton Error [CUDA]: an illegal memory access was encountered"
+    found, running = said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+    assert (found, running.is_lost) == (CONFIRMED, True)
+    kernel.error = "out of memory"
+    with pytest.raises(RuntimeError):
+        said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
