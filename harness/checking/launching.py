@@ -29,7 +29,7 @@ from harness.checking.regions import Shadows, Tables
 from harness.checking.telling import Told
 from harness.checking.violations import CannotFollow, Violation
 from harness.kernels import frontend, loosening
-from harness.native.layout import MOST_WRAPS, Context, Region, Report, Wrap
+from harness.native.layout import MOST_WRAPS, Context, Region, Report, Unanswered, Wrap
 from harness.patching import kernels as patching
 
 _SMALLEST_SCRATCH = 1 << 16
@@ -247,9 +247,8 @@ class Session:
         if wrong:
             raise self._told(launch, lowered, spans, tables, programs, _address(regions)).error()
         if context[Context.REFUSED]:
-            raise CannotFollow(
-                f"{launch.kernel}: a conversion of infinities or NaN from fp8e5 to bf16"
-            )
+            what = Unanswered(int(context[Context.REFUSED])).words
+            raise CannotFollow(f"{launch.kernel}: {what}")
 
     def _told(
         self, launch: Launch, lowered: Any, spans: Any, tables: Tables, programs: Any, regions: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.kernels.graph import Operation
+from harness.native import formats, specified
 from harness.native.formats import (
     EIGHTS,
     PACKED,
@@ -21,7 +22,7 @@ from harness.native.formats import (
     size_of,
     widened,
 )
-from harness.native.layout import Context
+from harness.native.layout import Context, Unanswered
 from harness.native.text import Function
 
 Emitter = Callable[[Function, Operation, list[str]], str]
@@ -199,7 +200,8 @@ def _float_to_float(code: Function, operation: Operation, given: list[str]) -> s
         # Compiled, infinities become large numbers: an accident that no kernel may build on.
         size = code.let(f"and i8 {given[0]}, 127")
         with code.when(code.let(f"icmp uge i8 {size}, 124")):
-            code.store("i64", "1", code.at("%context", "i64", Context.REFUSED))
+            answer = str(int(Unanswered.CONVERSION))
+            code.store("i64", answer, code.at("%context", "i64", Context.REFUSED))
     value, kind = widened(code, given[0], source)
     return narrowed(code, value, kind, target)
 
@@ -274,7 +276,7 @@ def _high_product(code: Function, operation: Operation, given: list[str]) -> str
     )
 
 
-# Of CUDA's libdevice: those whose result CUDA specifies, exactly or to a few last places.
+# Of CUDA's libdevice: those whose result CUDA specifies to a few last places, if not exactly.
 _LIBRARY = {
     "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log1p": "log1p", "pow": "pow",
     "expm1": "expm1", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tan": "tan", "tanh": "tanh",
@@ -288,11 +290,46 @@ _LIBRARY = {
 def _extern(code: Function, operation: Operation, given: list[str]) -> str:
     symbol = operation.attributes.get("symbol", "").strip('"')
     name = symbol.removeprefix("__nv_")
+    if name in specified.FLOATS:
+        return _float(specified.FLOATS[name])(code, operation, given)
+    if name in specified.STEPS:
+        done: list[str] = []
+        for step in specified.STEPS[name]:
+            results = {f"v{number}": result for number, result in enumerate(done)}
+            done.append(code.let(step.format(*given, **results)))
+        return done[-1]
+    if name.removesuffix("f") == "rsqrt":
+        return _rsqrt(code, operation, given)
     plain = name if name in _LIBRARY else name.removesuffix("f")
     element = _element(operation)
     if plain not in _LIBRARY or element not in ("f32", "f64"):
         raise Refused(f"libdevice's {symbol or 'function'}")
     return _call(_LIBRARY[plain])(code, operation, given)
+
+
+def _assembly(code: Function, operation: Operation, given: list[str]) -> str:
+    """Single instructions that PTX gives the exact result of."""
+    text = operation.attributes.get("asm_string", "").strip('"').strip()
+    kinds = [llvm_type(operand.kind.element) for operand in operation.operands]
+    result = llvm_type(operation.result.kind.element)
+    if operation.number("packed_element", 1) == 1 and len(operation.results) == 1:
+        if not given and specified.WAITS.fullmatch(text):
+            return "0"
+        kind = {"f32": "float", "f64": "double"}
+        if (found := specified.rounded(text)) is not None:
+            rule, width, places = found
+            if {*kinds, result} == {kind[width]} and max(places) < len(given):
+                chosen = (given[place] for place in places)
+                return code.let(rule.format(*chosen, t=kind[width], s=width))
+        target = specified.narrowed(text)
+        if target is not None and kinds in (["float"], ["i32"]) and formats.bits_of(result) == 16:
+            value = given[0]
+            if kinds == ["i32"]:
+                value = code.let(f"bitcast i32 {value} to float")
+            value = narrowed(code, value, "float", target)
+            kept = TYPES[target]
+            return value if kept == result else code.let(f"bitcast {kept} {value} to {result}")
+    raise Refused(f"inline assembly: {text}")
 
 
 def _same(code: Function, operation: Operation, given: list[str]) -> str:
@@ -355,6 +392,7 @@ TABLE: dict[str, Emitter] = {
     "math.erf": _call("erf"),
     "math.tanh": _call("tanh"),
     "tt.extern_elementwise": _extern,
+    "tt.elementwise_inline_asm": _assembly,
     "arith.sitofp": _to_float("sitofp"),
     "arith.uitofp": _to_float("uitofp"),
     "arith.fptosi": _to_integer("fptosi"),

@@ -1,4 +1,4 @@
-"""Operations over many lanes at once: reductions, scans, products of matrices, atomics.
+"""Operations over many lanes at once: reductions, scans, histograms, products, atomics.
 
 A reduction is a tree, halves onto halves, as a GPU's is: for floats the order is part of the
 answer's last bits. Sums of integers are done in 64 bits and narrowed, so that only a sum that does
@@ -15,6 +15,7 @@ from harness.kernels.graph import Kind, Operation, Region, Value
 from harness.native import formats
 from harness.native.emitting import Emitter
 from harness.native.formats import EIGHTS, Refused, llvm_type, name_of, stored_type
+from harness.native.layout import Context, Unanswered
 from harness.native.text import Function
 
 
@@ -193,6 +194,33 @@ def _accumulated(
             results = _combined(own, operation.regions[0], given)
         for value, (room, kind) in zip(results, rooms, strict=True):
             own.store_lane(value, room, kind, at)
+
+
+def histogram(own: Emitter, operation: Operation) -> None:
+    """How many lanes hold each number; what counts a number that has no bin, nobody says."""
+    code, result = own.code, operation.result
+    values = operation.operands[0]
+    mask = operation.operands[1] if len(operation.operands) > 1 else None
+    own.held(*operation.operands)
+    kind, element = llvm_type(values.kind.element), result.kind.element
+    room = own.room_for(result.kind)
+    base = own.address(room)
+    with code.loop(result.kind.lanes) as index:
+        own.store_lane("0", base, element, index)
+    with code.loop(values.kind.lanes) as index:
+        on = "true" if mask is None else own.lane(mask, index, {})[0]
+        with code.when(on):
+            value, _ = own.lane(values, index, {})
+            number = value if kind == "i64" else code.let(f"sext {kind} {value} to i64")
+            known = code.let(f"icmp ult i64 {number}, {result.kind.lanes}")
+            with code.when(code.let(f"xor i1 {known}, true")):
+                answer = str(int(Unanswered.HISTOGRAM))
+                code.store("i64", answer, code.at("%context", "i64", Context.REFUSED))
+            with code.when(known):
+                counted = own.load_lane(base, element, number)
+                more = code.let(f"add {llvm_type(element)} {counted}, 1")
+                own.store_lane(more, base, element, number)
+    own.made(result, room)
 
 
 # Products

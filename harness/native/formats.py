@@ -47,6 +47,11 @@ def size_of(element: str) -> int:
     )
 
 
+def bits_of(kind: str) -> int:
+    """How wide one of LLVM's types is."""
+    return {"half": 16, "float": 32, "double": 64}.get(kind) or int(kind[1:])
+
+
 def name_of(element: str) -> str:
     """As Triton's language calls it."""
     known = {"f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5", "bf16": "bf16", "i1": "int1"}

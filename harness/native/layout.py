@@ -24,7 +24,7 @@ class Context(IntEnum):
     WRAPS = 13
     WRAP_COUNT = 14
     RAN = 16  # a byte for each block of operations
-    REFUSED = 15  # the site of an operation that met a number it has no answer for
+    REFUSED = 15  # which of `Unanswered` was met, or 0
     ONLY = 17  # a byte for each site: whose wraps count, and nothing but those and ends; 0 for all
 
 
@@ -85,3 +85,17 @@ MOST_WRAPS = 1 << 16
 ATOMIC, CHANGED, SHIFT = 1, 2, 2
 # A first reader's number, and above it how far the second one is from it.
 READER_BITS = 40
+
+
+class Unanswered(IntEnum):
+    """What nobody says the answer of, met while a kernel ran."""
+
+    CONVERSION = 1
+    HISTOGRAM = 2
+
+    @property
+    def words(self) -> str:
+        return {
+            Unanswered.CONVERSION: "a conversion of infinities or NaN from fp8e5 to bf16",
+            Unanswered.HISTOGRAM: "a histogram of a number that has no bin",
+        }[self]

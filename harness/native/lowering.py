@@ -239,6 +239,7 @@ _SPECIAL: dict[str, Callable[[Lowering, Operation], None]] = {
     "tt.atomic_cas": folds.atomic,
     "tt.reduce": folds.reduce,
     "tt.scan": folds.scan,
+    "tt.histogram": folds.histogram,
     "tt.dot": folds.dot,
     "scf.for": Lowering.for_,
     "scf.if": Lowering.if_,

@@ -386,7 +386,10 @@ def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
 
 
 def test_what_the_checker_cannot_follow_is_refused_by_name() -> None:
-    with pytest.raises(CannotFollow, match=r"assembled: the checker cannot.*inline_asm"), check():
+    with (
+        pytest.raises(CannotFollow, match=r"assembled: the checker cannot.*inline assembly"),
+        check(),
+    ):
         assembled[(1,)](numbers(1))
     assert not issubclass(CannotFollow, AssertionError)
 
