@@ -29,8 +29,8 @@ def settle() -> None:
     if torch is not None:
         # torch's own threads do not outlive a fork, and a child waits for them for ever.
         torch.set_num_threads(1)
-    # A collection in a fork need not look at what is imported, nor copy its pages.
-    gc.collect()
+    # A collection in a fork need not look at what is imported, nor copy its pages. What is garbage
+    # by now stays as well: to look for it takes longer than all forks together save by its memory.
     gc.freeze()
     gc.enable()
 

@@ -269,25 +269,38 @@ def callers(kernel: Any) -> list[Any]:
     """Compiled kernels that hold a copy of this one; the interpreter looks callees up each time."""
     if not hasattr(kernel, "device_caches"):
         return []
-    return [
-        other
-        for other in {id(k): k for k in loaded_kernels()}.values()
-        if other is not kernel
-        and hasattr(other, "device_caches")
-        and any(called is kernel for called in closure(other))
-    ]
+    return [other for other in _leading_to(lambda k: k is kernel) if other is not kernel]
 
 
 def readers(scope: dict[str, Any], name: str) -> list[Any]:
     """Compiled kernels that were given a module's constant, directly or through a callee."""
+    return _leading_to(
+        lambda kernel: kernel.fn.__globals__ is scope and name in kernel.fn.__code__.co_names
+    )
+
+
+def _leading_to(meant: Callable[[Any], bool]) -> list[Any]:
+    """Compiled kernels that are meant, or that call one, directly or not."""
+    loaded = {id(kernel): kernel for kernel in loaded_kernels()}
+    called_by: dict[int, list[int]] = defaultdict(list)
+    known, waiting = dict(loaded), list(loaded.values())
+    while waiting:  # each is looked at once, however many call it
+        current = waiting.pop()
+        for called in callees(current):
+            called_by[id(called)].append(id(current))
+            if id(called) not in known:
+                known[id(called)] = called
+                waiting.append(called)
+    leading = {number for number, kernel in known.items() if meant(kernel)}
+    further = list(leading)
+    while further:
+        new = set(called_by[further.pop()]) - leading
+        leading |= new
+        further += new
     return [
         kernel
-        for kernel in {id(k): k for k in loaded_kernels()}.values()
-        if hasattr(kernel, "device_caches")
-        and any(
-            called.fn.__globals__ is scope and name in called.fn.__code__.co_names
-            for called in closure(kernel)
-        )
+        for number, kernel in loaded.items()
+        if number in leading and hasattr(kernel, "device_caches")
     ]
 
 

@@ -97,11 +97,11 @@ def traceback_of(error: BaseException) -> str:
             [frame for frame in part.stack if not _PASSES_ON.search(frame.filename)]
         )
         part = part.__cause__ or part.__context__
+    text = "".join(told.format())
     # Where the project and the release lie is no news.
-    places = "|".join(
-        re.escape(place) for place in sorted(sys.path, key=len, reverse=True) if place
-    )
-    return re.sub(rf'(File ")(?:{places})/', r"\1", "".join(told.format()))
+    for place in sorted(filter(None, sys.path), key=len, reverse=True):
+        text = text.replace(f'File "{place}/', 'File "')
+    return text
 
 
 def _skipped(report: pytest.TestReport) -> Side:

@@ -126,9 +126,7 @@ class Left:
         for cell in self.cells.values():  # of a run that was stopped just before it could
             if cell.verdict is None and set(cell.sides) >= set(self.asked.sides):
                 self._judge_or_go_on(cell)
-        # The longest first, so that none is left over for one core at the end.
-        took = self.asked.took
-        self.waiting = deque(sorted(self.waiting, key=lambda task: -took.get(task, math.inf)))
+        self.waiting = deque(sorted(self.waiting, key=self._turn))
         if not self.asked.words:
             without = self._unguarded({task.toggle for task in collected.tasks})
             self.on.unguarded = [one.id for one in without if not one.unguarded]
@@ -157,6 +155,22 @@ class Left:
             cell.verdict, cell.why = Verdict.NA, task.na
         return cell
 
+    def _turn(self, task: TaskKey) -> tuple[int, float]:
+        """The longest cells first, so that none is left over for one core at the end.
+
+        Their second sides come after all first ones, or as the first one ends: see `_goes_on`.
+        """
+        sides, took = self.asked.sides, self.asked.took
+        of_cell = [took.get((*task[:2], side), math.inf) for side in sides]
+        return sides.index(task[2]) if task[2] in sides else 0, -sum(of_cell)
+
+    def _goes_on(self, cell: Cell) -> None:
+        """The cell's other side is next: whoever is free now is who has the cell's code ready."""
+        for task in [each for each in self.waiting if each[:2] == (cell.toggle, cell.guard)]:
+            if task not in self.alone:
+                self.waiting.remove(task)
+                self.waiting.appendleft(task)
+
     def _unguarded(self, guarded: set[str]) -> list[Toggle]:
         return [
             toggle
@@ -183,7 +197,10 @@ class Left:
             self.asked.took.setdefault((cell.toggle, cell.guard, side.side), took)
         else:
             known.again.append(Again(side.outcome, side.headline, took, first=side.first))
-        return set(cell.sides) >= set(self.asked.sides) and self._judge_or_go_on(cell)
+        if set(cell.sides) >= set(self.asked.sides):
+            return self._judge_or_go_on(cell)
+        self._goes_on(cell)
+        return False
 
     def again(self, task: TaskKey) -> Side | None:
         """The failure of which a task is to run again what failed, if it has run before."""

@@ -67,8 +67,12 @@ class Session(Generic[Told]):
 
     def settle(self, session: pytest.Session, forks: bool = True) -> None:
         """All is imported and collected; what comes after pytest hears of no more."""
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        session.config.pluginmanager.unregister(reporter)
+        manager, idle = session.config.pluginmanager, ["terminalreporter"]
+        if not any("caplog" in getattr(item, "fixturenames", ()) for item in self.items):
+            idle.append("logging-plugin")  # six times a test it goes through all loggers there are
+        for plugin_ in filter(None, map(manager.get_plugin, idle)):
+            manager.unregister(plugin_)
+        session.config.option.tbstyle = "value"  # `body.traceback_of` makes the traceback
         if not forks:
             gc.freeze()  # what is imported stays
             gc.enable()
