@@ -8,12 +8,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import forked
 import pytest
 
+from harness import watch
 from harness.cli import checks
 from harness.patching.environment import SITE
+from harness.watch import boot
 from harness.watch.others import Others, holds_gpu_code
 from harness.watch.reports import CHECKS, FOLDER, Kernel, Report, Writer, read
 
@@ -155,3 +158,37 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
     ours, inductors = "harness.watch.boot", "torch._inductor.runtime.triton_heuristics"
     assert run(asked)[:2] == [f"[] {ours}", ours]
     assert run({})[:2] == ["[] triton.runtime.jit", inductors]
+
+
+@pytest.mark.parametrize("inductor", [True, False])
+def test_checks_begin_where_triton_s_own_launcher_is_back(
+    inductor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what waited for a first launch would be taken for Triton's, and ask for itself."""
+
+    class JITFunction:
+        def run(self, *_: object, **__: object) -> str:
+            return "as it was"
+
+    class CachingAutotuner(JITFunction):
+        def run(self, *_: object, **__: object) -> str:
+            return "Inductor's"
+
+    own, found = JITFunction.run, []
+
+    def started() -> SimpleNamespace:
+        found.append(JITFunction.run)
+        return SimpleNamespace(run=lambda *_: "checked", take_inductors=lambda: None)
+
+    process = SimpleNamespace(started=started)
+    monkeypatch.setitem(sys.modules, "harness.watch.process", process)
+    monkeypatch.setattr(watch, "process", process, raising=False)
+    monkeypatch.setattr(boot, "_exchanged", [])
+    monkeypatch.delitem(sys.modules, "torch.multiprocessing.reductions", raising=False)
+    boot._exchange(SimpleNamespace(JITFunction=JITFunction))
+    boot._exchange_inductors(SimpleNamespace(CachingAutotuner=CachingAutotuner))
+    if inductor:
+        assert CachingAutotuner().run() == "Inductor's"
+    else:
+        assert JITFunction().run(grid=(1,), warmup=False) == "checked"
+    assert found == [own]

@@ -50,8 +50,10 @@ def is_wanted() -> bool:
 def note(kernel: Any, bound: Any) -> None:
     """Write a call down, if somebody wants to have them and it can be said in words."""
     file = os.environ.get(WRITES)
+    if not file:
+        return
     name = f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
-    if not file or (name, bound.key) in _seen:
+    if (name, bound.key) in _seen:
         return
     _seen.add((name, bound.key))
     kinds, constants = {}, {}
