@@ -1,16 +1,20 @@
-"""What lies in the tree of a model that is drawn is what its own code writes."""
+"""What lies in the tree of a model that is made, not trained, is what its own code writes."""
 
 from __future__ import annotations
 
+import filecmp
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fixtures.models import characters, deepseek
 from harness import paths
+from harness.cli.main import main
 
-DRAWN = paths.project() / "fixtures" / "models" / "drawn" / "deepseek-v4"
+MODELS = paths.project() / "fixtures" / "models"
+DRAWN = MODELS / "drawn" / "deepseek-v4"
 
 
 def test_the_config_in_the_tree_is_what_is_written(
@@ -26,3 +30,14 @@ def test_the_tokenizer_in_the_tree_has_the_words_of_ours() -> None:
     kept = json.loads((DRAWN / "tokenizer.json").read_text())
     words = [*characters.SPECIAL, *characters.shown()]
     assert kept["model"]["vocab"] == {word: number for number, word in enumerate(words)}
+
+
+def test_the_model_of_experts_is_made_of_the_one_that_was_trained(tmp_path: Path) -> None:
+    shutil.copytree(MODELS / "trained" / "llama", tmp_path / "llama")
+    words = ["python", "-m", "fixtures.models.experts", "--out", str(tmp_path)]
+    assert main(["exec", "--release", "0.5.18", "--", *words]) == 0
+    kept = MODELS / "trained" / "mixtral"
+    found = filecmp.cmpfiles(
+        kept, tmp_path / "mixtral", [one.name for one in kept.iterdir()], False
+    )
+    assert (len(found[0]), found[1:]) == (5, ([], []))
