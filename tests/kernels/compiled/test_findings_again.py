@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,23 +105,42 @@ def test_wraps_of_one_line_alone_count(
 # Forks
 
 
-def crew_of(tell: Any, monkeypatch: pytest.MonkeyPatch, groups: int, seconds: float) -> list[Any]:
-    monkeypatch.setattr(device, "_tell", tell)
+Said = Callable[[int, int, device.Begins], str]  # of a finding's number
+
+
+class Card:
+    """Of the numbers that findings are here."""
+
+    def __init__(self, said_of: Said, lost: tuple[int, ...]) -> None:
+        self._said_of, self._lost = said_of, lost
+        self.is_lost = False
+
+    def said_of(self, number: int, seconds: int, begins: device.Begins) -> str:
+        self.is_lost = number in self._lost
+        return self._said_of(number, seconds, begins)
+
+
+def crew_of(
+    said_of: Said, groups: int, seconds: float, lost: tuple[int, ...] = (), jobs: int = 2
+) -> dict[int, str]:
     told = io.StringIO()
-    finding: Any = None
-    work = [[(2 * one, finding), (2 * one + 1, finding)] for one in range(groups)]
-    crew = device._Crew(Path(), 2, Path(), told)
+    card: Any = Card(said_of, lost)
+    findings: Any = {number: number for number in range(2 * groups)}
+    crew = device._Crew(card, findings, jobs, told)
+    work = [[2 * one, 2 * one + 1] for one in range(groups)]
     crew.work(work, time.monotonic() + seconds)
-    return sorted(json.loads(line) for line in told.getvalue().splitlines())
+    answers = [json.loads(line) for line in told.getvalue().splitlines()]
+    assert len(answers) == len(findings)
+    with pytest.raises(ChildProcessError):  # no fork is left
+        os.waitpid(-1, os.WNOHANG)
+    return dict(answers)
 
 
-def test_each_finding_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        for number, _ in group:
-            out.write(json.dumps(f"said {number}") + "\n")
-
-    found = crew_of(tell, monkeypatch, 3, 60)
-    assert found == [[number, f"said {number}"] for number in range(6)]
+def test_forks_answer_one_order_after_the_other() -> None:
+    found = crew_of(lambda number, *more: f"{number} by {os.getpid()}", 20, 60)
+    forks = {words.partition(" by ")[2] for words in found.values()}
+    assert [found[number].partition(" ")[0] for number in range(40)] == [*map(str, range(40))]
+    assert len(forks) == 2
 
 
 @pytest.mark.parametrize(
@@ -128,38 +149,56 @@ def test_each_finding_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: os._exit(1), "it ends the process"),
         (
             lambda: os.kill(os.getpid(), signal.SIGALRM),
-            f"a step takes more than {device._SECONDS} s",
+            f"its compilation takes more than {device._COMPILING} s",
         ),
     ],
 )
-def test_a_finding_that_ends_its_fork_costs_no_other_anything(
-    monkeypatch: pytest.MonkeyPatch, end: Any, why: str
-) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        for number, _ in group:
-            if number == 2:
-                end()
-            out.write(json.dumps("said") + "\n")
+def test_a_finding_that_ends_its_fork_costs_no_other_anything(end: Any, why: str) -> None:
+    def said_of(number: int, seconds: int, begins: device.Begins) -> str:
+        begins(device._ITS_COMPILATION, 60)
+        if number == 2:
+            end()
+        return "said"
 
-    found = dict(crew_of(tell, monkeypatch, 3, 60))
-    assert found == dict.fromkeys(range(6), "said") | {2: why}
+    assert crew_of(said_of, 3, 60) == dict.fromkeys(range(6), "said") | {2: why}
 
 
-def test_what_loses_the_device_leaves_the_rest_to_another_fork(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        out.write(json.dumps("said") + "\n")  # of the first one alone
+def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
+    """With the time that it needs; and what needs more still is told."""
+    order = multiprocessing.Value("i", 0)
 
-    assert dict(crew_of(tell, monkeypatch, 2, 60)) == dict.fromkeys(range(4), "said")
+    def said_of(number: int, seconds: int, begins: device.Begins) -> str:
+        begins(device._A_LAUNCH, seconds)
+        if number == 5 or (number == 0 and seconds < device._PATIENT):
+            os.kill(os.getpid(), signal.SIGALRM)
+        order.value += 1
+        return str(order.value)
+
+    found = crew_of(said_of, 3, 60, jobs=1)
+    assert found.pop(5) == f"a launch takes more than {device._PATIENT} s"
+    assert found == {1: "1", 2: "2", 3: "3", 4: "4", 0: "5"}
 
 
-def test_what_has_not_begun_in_time_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        time.sleep(60)
+def test_what_loses_the_device_leaves_the_rest_to_another_fork() -> None:
+    found = crew_of(lambda *given: str(os.getpid()), 2, 60, lost=(0, 3), jobs=1)
+    assert found[0] != found[1] == found[2] == found[3]
 
-    found = crew_of(tell, monkeypatch, 3, 0.2)
-    assert [words for _, words in found] == ["there was no time left for it"] * 6
+
+def test_what_has_not_begun_in_time_is_not_run() -> None:
+    found = crew_of(lambda *given: str(time.sleep(60)), 3, 0.2)
+    assert found == dict.fromkeys(range(6), "there was no time left for it")
+
+
+def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
+    def said_of(number: int, seconds: int, begins: device.Begins) -> str:
+        begins(device._A_LAUNCH, seconds)
+        if seconds == device._PATIENT:
+            time.sleep(60)
+        os.kill(os.getpid(), signal.SIGALRM)
+        return ""
+
+    words = f"a launch takes more than {device._LAUNCHING} s, and there was no time left for it"
+    assert crew_of(said_of, 1, 0.5) == dict.fromkeys(range(2), words)
 
 
 def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
