@@ -38,24 +38,23 @@ from harness.lines import Line
 from harness.patching import kernels as patching
 
 _WHERE = "cuda"
-_COMPILING = 120  # seconds, for a kernel
-_LAUNCHING = 2  # for one launch, which others wait for
-_PATIENT = 40  # the same once nothing else is left to run
 _A_LAUNCH, _ITS_COMPILATION = "a launch", "its compilation"
+# Seconds, at first, as others wait meanwhile; and once nothing else is left to run.
+_SECONDS = {_ITS_COMPILATION: (30, 240), _A_LAUNCH: (2, 40)}
 _NO_TIME = "there was no time left for it"
 _ENDS_IT = "it ends the process"
 _BESIDE = 1 << 30  # bytes of the device that each process takes besides tensors
 _PROGRAMS = (1 << 31) - 1  # of a grid: Triton's launcher counts no further
 _NUMBER = 0xFFFF  # of a report's word: the wrap, if it is one
-Begins = Callable[[str, int], None]  # a step, and after how many seconds it is ended
+Begins = Callable[[str], None]  # a step
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a fork is to run: findings of one kernel, by their numbers."""
+    """What a fork is to run: findings by their numbers, of a kernel that is compiled once."""
 
     numbers: tuple[int, ...]
-    seconds: int  # for a launch
+    slow: str = ""  # the step that it was ended in before
 
 
 def main() -> None:
@@ -66,13 +65,19 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # Triton prints what it likes
     findings = dict(asked["findings"])
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for number, finding in findings.items():
-        groups.setdefault((finding.module, finding.kernel), []).append(number)
+        groups.setdefault(_compiled_as(finding), []).append(number)
     with tempfile.NamedTemporaryFile() as turn, open(answers, "w", buffering=1) as told:
         card = _Card(asked["place"], asked["jobs"], Path(turn.name))
         crew = _Crew(card, findings, asked["jobs"], told)
         crew.work(groups.values(), time.monotonic() + asked["seconds"])
+
+
+def _compiled_as(finding: Finding) -> tuple[str, ...]:
+    given = finding.trials[-1].arguments
+    constants = (f"{one.name}={one.value!r}" for one in given if one.kind == "constexpr")
+    return finding.module, finding.kernel, *constants
 
 
 @dataclass(slots=True)
@@ -80,13 +85,18 @@ class _Child:
     pid: int
     line: Line
     left: list[int] = field(default_factory=list)
-    seconds: int = 0
+    slow: str = ""  # as its order has it
     step: str = ""  # what it has begun
 
     def give(self, order: Order) -> None:
-        self.left, self.seconds, self.step = list(order.numbers), order.seconds, ""
+        self.left, self.slow, self.step = list(order.numbers), order.slow, ""
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is heard next
-            self.line.say(json.dumps([order.numbers, order.seconds]).encode())
+            self.line.say(json.dumps([order.numbers, bool(order.slow)]).encode())
+
+    @property
+    def order(self) -> Order:
+        """What is left of it."""
+        return Order(tuple(self.left), self.slow)
 
 
 class _Crew:
@@ -98,22 +108,20 @@ class _Crew:
         self._card, self._findings, self._jobs, self._told = card, findings, jobs, told
         self._selector = selectors.DefaultSelector()
         self._waiting: deque[Order] = deque()
-        self._late: deque[Order] = deque()  # whose launch took longer than others can wait
+        self._late: deque[Order] = deque()  # what took longer than others can wait
 
     def work(self, groups: Iterable[list[int]], ends: float) -> None:
-        self._waiting += (Order(tuple(group), _LAUNCHING) for group in groups)
+        self._waiting += (Order(tuple(group)) for group in groups)
         while time.monotonic() < ends and self._hand_out():
             for key, _ in self._selector.select(max(0.0, ends - time.monotonic())):
                 self._hear(key.data)
         for child in self._children():
             os.kill(child.pid, signal.SIGKILL)
-            self._waiting.append(Order(tuple(child.left), child.seconds))
+            self._waiting.append(child.order)
             self._ended(child)
         for order in (*self._waiting, *self._late):
-            slow = order.seconds == _PATIENT
-            words = f"{_A_LAUNCH} takes more than {_LAUNCHING} s, and {_NO_TIME}"
-            for number in order.numbers:
-                self._say(number, words if slow else _NO_TIME)
+            words = f"{_too_long(order.slow, False)}, and {_NO_TIME}" if order.slow else _NO_TIME
+            self._say(order.numbers, words)
 
     def _hand_out(self) -> bool:
         """Work for every fork that has none; whether any is at work."""
@@ -127,8 +135,9 @@ class _Crew:
     def _children(self) -> list[_Child]:
         return [key.data for key in self._selector.get_map().values()]
 
-    def _say(self, number: int, words: str) -> None:
-        self._told.write(json.dumps([number, words]) + "\n")
+    def _say(self, numbers: Iterable[int], words: str) -> None:
+        for number in numbers:
+            self._told.write(json.dumps([number, words]) + "\n")
 
     def _started(self) -> _Child:
         heard, says = os.pipe()
@@ -136,6 +145,7 @@ class _Crew:
         own, pid = os.getpid(), os.fork()
         if not pid:
             processes.die_with(own)
+            os.setpgid(0, 0)
             os.close(heard)
             os.close(said)
             code = 1
@@ -157,27 +167,36 @@ class _Crew:
                 case {"step": str(step)}:
                     child.step = step
                 case {"said": str(words)}:
-                    self._say(child.left.pop(0), words)
+                    self._say([child.left.pop(0)], words)
         if not child.line.over:
             return
         status = self._ended(child)
         if status and child.left:
-            self._blame(child, child.left.pop(0), os.waitstatus_to_exitcode(status))
+            self._blame(child, os.waitstatus_to_exitcode(status))
         if child.left:
-            self._waiting.appendleft(Order(tuple(child.left), child.seconds))
+            self._waiting.appendleft(child.order)
 
-    def _blame(self, child: _Child, number: int, code: int) -> None:
-        slow, launched = code == -signal.SIGALRM, child.step == _A_LAUNCH
-        if slow and launched and child.seconds < _PATIENT:
-            self._late.append(Order((number,), _PATIENT))
-            return
-        most = child.seconds if launched else _COMPILING
-        self._say(number, f"{child.step} takes more than {most} s" if slow else _ENDS_IT)
+    def _blame(self, child: _Child, code: int) -> None:
+        """What it ended in is not run again; what it was too slow with, once, later."""
+        slow = code == -signal.SIGALRM
+        alike = len(child.left) if slow and child.step == _ITS_COMPILATION else 1
+        ended, child.left = child.left[:alike], child.left[alike:]
+        if slow and not child.slow:
+            self._late.append(Order(tuple(ended), child.step))
+        else:
+            self._say(ended, _too_long(child.step, True) if slow else _ENDS_IT)
 
     def _ended(self, child: _Child) -> int:
         self._selector.unregister(child.line.read_end)
         child.line.close()
-        return os.waitpid(child.pid, 0)[1]
+        status = os.waitpid(child.pid, 0)[1]
+        with contextlib.suppress(ProcessLookupError):  # an assembler may go on
+            os.killpg(child.pid, signal.SIGKILL)
+        return status
+
+
+def _too_long(step: str, patient: bool) -> str:
+    return f"{step} takes more than {_SECONDS[step][patient]} s"
 
 
 # In a fork
@@ -185,28 +204,28 @@ class _Crew:
 
 def _serve(card: _Card, findings: Mapping[int, Finding], line: Line) -> None:
     """Of each finding what its launches showed, until one loses the device."""
-
-    def begins(step: str, seconds: int) -> None:
-        line.say(json.dumps({"step": step}).encode())
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
     while orders := line.heard():
-        for number, seconds in _each(orders):
-            try:
-                said = card.said_of(findings[number], seconds, begins)
-            except Exception as error:
-                words = str(error).strip().splitlines()
-                said = f"{type(error).__name__}: {words[-1] if words else ''}"[:160]
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            line.say(json.dumps({"said": said}).encode())
-            if card.is_lost or _is_lost(said):
-                return
+        for numbers, patient in map(json.loads, orders):
+            begins = functools.partial(_begins, line, patient)
+            for number in numbers:
+                said = _answer(card, findings[number], begins)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                line.say(json.dumps({"said": said}).encode())
+                if card.is_lost or _is_lost(said):
+                    return
 
 
-def _each(orders: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-    for numbers, seconds in map(json.loads, orders):
-        for number in numbers:
-            yield number, seconds
+def _begins(line: Line, patient: bool, step: str) -> None:
+    line.say(json.dumps({"step": step}).encode())
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS[step][patient])
+
+
+def _answer(card: _Card, finding: Finding, begins: Begins) -> str:
+    try:
+        return card.said_of(finding, begins)
+    except Exception as error:
+        words = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {words[-1] if words else ''}"[:160]
 
 
 class _Card:
@@ -231,7 +250,7 @@ class _Card:
     def _memory(self) -> int:
         return int(torch.cuda.mem_get_info()[1]) - self._jobs * _BESIDE
 
-    def said_of(self, finding: Finding, seconds: int, begins: Begins) -> str:
+    def said_of(self, finding: Finding, begins: Begins) -> str:
         """That it is confirmed, or why not."""
         below, at = finding.trials
         needed = sum(map(_bytes, at.arguments))
@@ -239,7 +258,7 @@ class _Card:
             return f"its tensors take {needed / 2**30:,.0f} GiB"
         if (programs := math.prod(at.grid)) > _PROGRAMS:
             return f"its grid has {programs:,} programs"
-        begins(_ITS_COMPILATION, _COMPILING)
+        begins(_ITS_COMPILATION)
         kernel = self._kernel(finding.module, finding.kernel)
         self._launcher.line = finding.line
         for launch in (below, at):  # with no programs it is only compiled
@@ -250,7 +269,7 @@ class _Card:
 
             def shown(launch: Trial) -> str:
                 _fill(tensors, launch)
-                begins(_A_LAUNCH, seconds)
+                begins(_A_LAUNCH)
                 return self._shown(kernel, launch, tensors, (Path(finding.file).name, finding.line))
 
             first = shown(below)

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import triton
 import triton.language as tl
 from running_here import violations, without_a_gpu  # noqa: F401
 
+from harness import processes
 from harness.audit import device, loading
 from harness.audit.confirming import PASSES, WRAPS, make_ready, outcome
 from harness.audit.findings import Argument, Finding
@@ -105,7 +107,7 @@ def test_wraps_of_one_line_alone_count(
 # Forks
 
 
-Said = Callable[[int, int, device.Begins], str]  # of a finding's number
+Said = Callable[[int, device.Begins], str]  # of a finding's number
 
 
 class Card:
@@ -115,9 +117,9 @@ class Card:
         self._said_of, self._lost = said_of, lost
         self.is_lost = False
 
-    def said_of(self, number: int, seconds: int, begins: device.Begins) -> str:
+    def said_of(self, number: int, begins: device.Begins) -> str:
         self.is_lost = number in self._lost
-        return self._said_of(number, seconds, begins)
+        return self._said_of(number, begins)
 
 
 def crew_of(
@@ -143,40 +145,79 @@ def test_forks_answer_one_order_after_the_other() -> None:
     assert len(forks) == 2
 
 
-@pytest.mark.parametrize(
-    ("end", "why"),
-    [
-        (lambda: os._exit(1), "it ends the process"),
-        (
-            lambda: os.kill(os.getpid(), signal.SIGALRM),
-            f"its compilation takes more than {device._COMPILING} s",
-        ),
-    ],
-)
-def test_a_finding_that_ends_its_fork_costs_no_other_anything(end: Any, why: str) -> None:
-    def said_of(number: int, seconds: int, begins: device.Begins) -> str:
-        begins(device._ITS_COMPILATION, 60)
+def too_slow() -> None:
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+def test_a_finding_that_ends_its_fork_costs_no_other_anything() -> None:
+    def said_of(number: int, begins: device.Begins) -> str:
         if number == 2:
-            end()
+            os._exit(1)
         return "said"
 
-    assert crew_of(said_of, 3, 60) == dict.fromkeys(range(6), "said") | {2: why}
+    assert crew_of(said_of, 3, 60) == dict.fromkeys(range(6), "said") | {2: "it ends the process"}
 
 
 def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
     """With the time that it needs; and what needs more still is told."""
+    tries = [multiprocessing.Value("i", 0) for _ in range(6)]
     order = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, seconds: int, begins: device.Begins) -> str:
-        begins(device._A_LAUNCH, seconds)
-        if number == 5 or (number == 0 and seconds < device._PATIENT):
-            os.kill(os.getpid(), signal.SIGALRM)
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("a launch")
+        tries[number].value += 1
+        if number == 5 or (number == 0 and tries[number].value == 1):
+            too_slow()
         order.value += 1
         return str(order.value)
 
     found = crew_of(said_of, 3, 60, jobs=1)
-    assert found.pop(5) == f"a launch takes more than {device._PATIENT} s"
+    assert found.pop(5) == "a launch takes more than 40 s"
     assert found == {1: "1", 2: "2", 3: "3", 4: "4", 0: "5"}
+    assert [one.value for one in tries] == [2, 1, 1, 1, 1, 2]
+
+
+def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
+    tries = multiprocessing.Value("i", 0)
+
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("its compilation")
+        tries.value += 1
+        too_slow()
+        return ""
+
+    words = "its compilation takes more than 240 s"
+    assert crew_of(said_of, 1, 60) == dict.fromkeys(range(2), words)
+    assert tries.value == 2
+
+
+def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
+    def said_of(number: int, begins: device.Begins) -> str:
+        if number:
+            return "said"
+        began = subprocess.Popen(["sleep", "60"])
+        (tmp_path / "began").write_text(str(began.pid))
+        os._exit(1)
+
+    assert crew_of(said_of, 1, 60) == {0: "it ends the process", 1: "said"}
+    began = int((tmp_path / "began").read_text())
+    for _ in range(100):
+        if not processes.resident(began):
+            return
+        time.sleep(0.05)
+    raise AssertionError("it goes on")
+
+
+def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_SECONDS", {"a launch": (0.1, 0.6)})
+
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("a launch")
+        time.sleep(0.3 if number == 0 else 60 * (number == 1))
+        return "said"
+
+    words = "a launch takes more than 0.6 s"
+    assert crew_of(said_of, 2, 60) == {0: "said", 1: words, 2: "said", 3: "said"}
 
 
 def test_what_loses_the_device_leaves_the_rest_to_another_fork() -> None:
@@ -190,14 +231,18 @@ def test_what_has_not_begun_in_time_is_not_run() -> None:
 
 
 def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
-    def said_of(number: int, seconds: int, begins: device.Begins) -> str:
-        begins(device._A_LAUNCH, seconds)
-        if seconds == device._PATIENT:
+    tries = [multiprocessing.Value("i", 0) for _ in range(2)]
+
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("a launch")
+        if tries[number].value:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             time.sleep(60)
-        os.kill(os.getpid(), signal.SIGALRM)
+        tries[number].value += 1
+        too_slow()
         return ""
 
-    words = f"a launch takes more than {device._LAUNCHING} s, and there was no time left for it"
+    words = "a launch takes more than 2 s, and there was no time left for it"
     assert crew_of(said_of, 1, 0.5) == dict.fromkeys(range(2), words)
 
 
