@@ -204,8 +204,8 @@ def _too_long(step: str, patient: bool) -> str:
 
 def _serve(card: _Card, findings: Mapping[int, Finding], line: Line) -> None:
     """Of each finding what its launches showed, until one loses the device."""
-    while orders := line.heard():
-        for numbers, patient in map(json.loads, orders):
+    while not line.over:
+        for numbers, patient in map(json.loads, line.heard()):
             begins = functools.partial(_begins, line, patient)
             for number in numbers:
                 said = _answer(card, findings[number], begins)
@@ -259,8 +259,8 @@ class _Card:
         if (programs := math.prod(at.grid)) > _PROGRAMS:
             return f"its grid has {programs:,} programs"
         begins(_ITS_COMPILATION)
-        kernel = self._kernel(finding.module, finding.kernel)
         self._launcher.line = finding.line
+        kernel = self._kernel(finding.module, finding.kernel)
         for launch in (below, at):  # with no programs it is only compiled
             kernel[(0, 0, 0)](**given(launch, _nothing))
         if why := self._launcher.refuses(kernel):
