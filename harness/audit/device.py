@@ -1,14 +1,15 @@
 """Findings run on a GPU: whole launches in real memory, with checks compiled in.
 
 Findings come in with their launches, one below the threshold and at it; what each showed goes out,
-a line each. This process never uses CUDA: a kernel's findings have a fork of their own, so that one
-that loses the device, or never ends, costs no other anything.
+a line each. This process never uses CUDA: forks do, which compile side by side and launch one after
+the other. One that loses the device, or never ends, costs its finding alone: another fork goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import math
 import os
@@ -19,7 +20,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -32,14 +34,27 @@ from harness.audit.findings import CONFIRMED, Argument, Finding, Trial
 from harness.audit.trials import PASSES, TYPES, WRAPS, fitting, given
 from harness.compiled import CHECKS, LINE, triton_side
 from harness.compiled.launching import REPORTS, Launcher
+from harness.lines import Line
 from harness.patching import kernels as patching
 
 _WHERE = "cuda"
-_SECONDS = 40  # for a kernel to be compiled, or for one launch of it
+_A_LAUNCH, _ITS_COMPILATION = "a launch", "its compilation"
+# Seconds, at first, as others wait meanwhile; and once nothing else is left to run.
+_SECONDS = {_ITS_COMPILATION: (30, 240), _A_LAUNCH: (2, 40)}
+_NO_TIME = "there was no time left for it"
+_ENDS_IT = "it ends the process"
 _BESIDE = 1 << 30  # bytes of the device that each process takes besides tensors
 _PROGRAMS = (1 << 31) - 1  # of a grid: Triton's launcher counts no further
 _NUMBER = 0xFFFF  # of a report's word: the wrap, if it is one
-Group = list[tuple[int, Finding]]
+Begins = Callable[[str], None]  # a step
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a fork is to run: findings by their numbers, of a kernel that is compiled once."""
+
+    numbers: tuple[int, ...]
+    slow: str = ""  # the step that it was ended in before
 
 
 def main() -> None:
@@ -49,122 +64,193 @@ def main() -> None:
     asked = pickle.load(sys.stdin.buffer)
     answers = os.dup(1)
     os.dup2(2, 1)  # Triton prints what it likes
-    groups: dict[tuple[str, str], Group] = {}
-    for number, finding in asked["findings"]:
-        groups.setdefault((finding.module, finding.kernel), []).append((number, finding))
+    findings = dict(asked["findings"])
+    groups: dict[Any, list[int]] = {}
+    for number, finding in findings.items():
+        groups.setdefault(_compiled_as(finding), []).append(number)
     with tempfile.NamedTemporaryFile() as turn, open(answers, "w", buffering=1) as told:
-        crew = _Crew(asked["place"], asked["jobs"], Path(turn.name), told)
-        crew.work(list(groups.values()), time.monotonic() + asked["seconds"])
+        card = _Card(asked["place"], asked["jobs"], Path(turn.name))
+        crew = _Crew(card, findings, asked["jobs"], told)
+        crew.work(groups.values(), time.monotonic() + asked["seconds"])
+
+
+def _compiled_as(finding: Finding) -> tuple[str, ...]:
+    given = finding.trials[-1].arguments
+    constants = (f"{one.name}={one.value!r}" for one in given if one.kind == "constexpr")
+    return finding.module, finding.kernel, *constants
 
 
 @dataclass(slots=True)
 class _Child:
     pid: int
-    left: Group
-    heard: IO[str] = field(repr=False)
+    line: Line
+    left: list[int] = field(default_factory=list)
+    slow: str = ""  # as its order has it
+    step: str = ""  # what it has begun
+
+    def give(self, order: Order) -> None:
+        self.left, self.slow, self.step = list(order.numbers), order.slow, ""
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is heard next
+            self.line.say(json.dumps([order.numbers, bool(order.slow)]).encode())
+
+    @property
+    def order(self) -> Order:
+        """What is left of it."""
+        return Order(tuple(self.left), self.slow)
 
 
 class _Crew:
     """Forks, so many at a time, and what they say."""
 
-    def __init__(self, place: Path, jobs: int, turn: Path, told: IO[str]) -> None:
-        self._place, self._jobs, self._turn, self._told = place, jobs, turn, told
+    def __init__(
+        self, card: _Card, findings: Mapping[int, Finding], jobs: int, told: IO[str]
+    ) -> None:
+        self._card, self._findings, self._jobs, self._told = card, findings, jobs, told
         self._selector = selectors.DefaultSelector()
+        self._waiting: deque[Order] = deque()
+        self._late: deque[Order] = deque()  # what took longer than others can wait
 
-    def work(self, waiting: list[Group], ends: float) -> None:
-        waiting.reverse()
-        while waiting or self._selector.get_map():
-            while waiting and len(self._selector.get_map()) < self._jobs:
-                self._start(waiting.pop())
+    def work(self, groups: Iterable[list[int]], ends: float) -> None:
+        self._waiting += (Order(tuple(group)) for group in groups)
+        while time.monotonic() < ends and self._hand_out():
             for key, _ in self._selector.select(max(0.0, ends - time.monotonic())):
-                left = self._hear(key.data)
-                waiting += [left] if left else []
-            if time.monotonic() > ends:
-                break
-        for key in list(self._selector.get_map().values()):
-            os.kill(key.data.pid, signal.SIGKILL)
-            self._over(key.data.left)
-            self._ended(key.data)
-        for group in waiting:
-            self._over(group)
+                self._hear(key.data)
+        for child in self._children():
+            os.kill(child.pid, signal.SIGKILL)
+            self._waiting.append(child.order)
+            self._ended(child)
+        for order in (*self._waiting, *self._late):
+            words = f"{_too_long(order.slow, False)}, and {_NO_TIME}" if order.slow else _NO_TIME
+            self._say(order.numbers, words)
 
-    def _over(self, group: Group) -> None:
-        for number, _ in group:
-            self._say(number, "there was no time left for it")
+    def _hand_out(self) -> bool:
+        """Work for every fork that has none; whether any is at work."""
+        idle = [one for one in self._children() if not one.left]
+        while queue := self._waiting or self._late:
+            if not idle and len(self._children()) == self._jobs:
+                return True
+            (idle.pop() if idle else self._started()).give(queue.popleft())
+        return any(one.left for one in self._children())
 
-    def _say(self, number: int, words: str) -> None:
-        self._told.write(json.dumps([number, words]) + "\n")
+    def _children(self) -> list[_Child]:
+        return [key.data for key in self._selector.get_map().values()]
 
-    def _start(self, group: Group) -> None:
-        read, write = os.pipe()
+    def _say(self, numbers: Iterable[int], words: str) -> None:
+        for number in numbers:
+            self._told.write(json.dumps([number, words]) + "\n")
+
+    def _started(self) -> _Child:
+        heard, says = os.pipe()
+        hears, said = os.pipe()
         own, pid = os.getpid(), os.fork()
         if not pid:
             processes.die_with(own)
-            os.close(read)
+            os.setpgid(0, 0)
+            os.close(heard)
+            os.close(said)
             code = 1
             try:
-                with open(write, "w", buffering=1) as out:
-                    _tell(group, self._place, self._jobs, self._turn, out)
+                _serve(self._card, self._findings, Line(hears, says))
                 code = 0
             finally:
                 os._exit(code)
-        os.close(write)
-        heard = open(read)  # noqa: SIM115 - until the fork has ended
-        self._selector.register(heard, selectors.EVENT_READ, _Child(pid, list(group), heard))
+        os.close(says)
+        os.close(hears)
+        child = _Child(pid, Line(heard, said))
+        self._selector.register(heard, selectors.EVENT_READ, child)
+        return child
 
-    def _hear(self, child: _Child) -> Group:
-        """An answer, or the end; then what is left to run."""
-        line = child.heard.readline()
-        if line:
-            number, _ = child.left.pop(0)
-            self._say(number, json.loads(line))
-            return []
+    def _hear(self, child: _Child) -> None:
+        """Answers, what is begun, or the end; then what is left waits for another fork."""
+        for line in child.line.heard():
+            match json.loads(line):
+                case {"step": str(step)}:
+                    child.step = step
+                case {"said": str(words)}:
+                    self._say([child.left.pop(0)], words)
+        if not child.line.over:
+            return
         status = self._ended(child)
         if status and child.left:
-            number, _ = child.left.pop(0)
-            slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
-            why = f"a step takes more than {_SECONDS} s" if slow else "it ends the process"
-            self._say(number, why)
-        return child.left
+            self._blame(child, os.waitstatus_to_exitcode(status))
+        if child.left:
+            self._waiting.appendleft(child.order)
+
+    def _blame(self, child: _Child, code: int) -> None:
+        """What it ended in is not run again; what it was too slow with, once, later."""
+        slow = code == -signal.SIGALRM
+        alike = len(child.left) if slow and child.step == _ITS_COMPILATION else 1
+        ended, child.left = child.left[:alike], child.left[alike:]
+        if slow and not child.slow:
+            self._late.append(Order(tuple(ended), child.step))
+        else:
+            self._say(ended, _too_long(child.step, True) if slow else _ENDS_IT)
 
     def _ended(self, child: _Child) -> int:
-        self._selector.unregister(child.heard)
-        child.heard.close()
-        return os.waitpid(child.pid, 0)[1]
+        self._selector.unregister(child.line.read_end)
+        child.line.close()
+        status = os.waitpid(child.pid, 0)[1]
+        with contextlib.suppress(ProcessLookupError):  # an assembler may go on
+            os.killpg(child.pid, signal.SIGKILL)
+        return status
+
+
+def _too_long(step: str, patient: bool) -> str:
+    return f"{step} takes more than {_SECONDS[step][patient]} s"
 
 
 # In a fork
 
 
-def _tell(group: Group, place: Path, jobs: int, turn: Path, out: IO[str]) -> None:
+def _serve(card: _Card, findings: Mapping[int, Finding], line: Line) -> None:
     """Of each finding what its launches showed, until one loses the device."""
-    running: _Running | None = None
-    for _, finding in group:
-        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
-        try:
-            running = running or _Running(place, finding, jobs, turn)
-            said = running.said_of(finding)
-        except Exception as error:
-            words = str(error).strip().splitlines()
-            said = f"{type(error).__name__}: {words[-1] if words else ''}"[:160]
-        out.write(json.dumps(said) + "\n")
-        if _is_lost(said) or (running is not None and running.is_lost):
-            return
+    while not line.over:
+        for numbers, patient in map(json.loads, line.heard()):
+            begins = functools.partial(_begins, line, patient)
+            for number in numbers:
+                said = _answer(card, findings[number], begins)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                line.say(json.dumps({"said": said}).encode())
+                if card.is_lost or _is_lost(said):
+                    return
 
 
-class _Running:
-    """One kernel on this GPU."""
+def _begins(line: Line, patient: bool, step: str) -> None:
+    line.say(json.dumps({"step": step}).encode())
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS[step][patient])
 
-    def __init__(self, place: Path, finding: Finding, jobs: int, turn: Path) -> None:
-        self._turn = turn
-        self._launcher = Launcher((*CHECKS, LINE), strict=True)
-        self._launcher.start()
-        kernel = loading.World(place).kernel(finding.module, finding.kernel)
-        self._kernel = _unspecialised(kernel)
-        self._memory = torch.cuda.mem_get_info()[1] - jobs * _BESIDE
-        self.is_lost = False
 
-    def said_of(self, finding: Finding) -> str:
+def _answer(card: _Card, finding: Finding, begins: Begins) -> str:
+    try:
+        return card.said_of(finding, begins)
+    except Exception as error:
+        words = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {words[-1] if words else ''}"[:160]
+
+
+class _Card:
+    """This GPU, as a fork uses it."""
+
+    def __init__(self, place: Path, jobs: int, turn: Path) -> None:
+        self._place, self._jobs, self._turn = place, jobs, turn
+        self._kernels: dict[tuple[str, str], Any] = {}
+        self.is_lost = False  # or who knows what is still held
+
+    @functools.cached_property
+    def _launcher(self) -> Launcher:
+        launcher = Launcher((*CHECKS, LINE), strict=True)
+        launcher.start()
+        return launcher
+
+    @functools.cached_property
+    def _world(self) -> loading.World:
+        return loading.World(self._place)
+
+    @functools.cached_property
+    def _memory(self) -> int:
+        return int(torch.cuda.mem_get_info()[1]) - self._jobs * _BESIDE
+
+    def said_of(self, finding: Finding, begins: Begins) -> str:
         """That it is confirmed, or why not."""
         below, at = finding.trials
         needed = sum(map(_bytes, at.arguments))
@@ -172,45 +258,58 @@ class _Running:
             return f"its tensors take {needed / 2**30:,.0f} GiB"
         if (programs := math.prod(at.grid)) > _PROGRAMS:
             return f"its grid has {programs:,} programs"
+        begins(_ITS_COMPILATION)
         self._launcher.line = finding.line
+        kernel = self._kernel(finding.module, finding.kernel)
         for launch in (below, at):  # with no programs it is only compiled
-            self._kernel[(0, 0, 0)](**given(launch, _nothing))
-        if why := self._launcher.refuses(self._kernel):
+            kernel[(0, 0, 0)](**given(launch, _nothing))
+        if why := self._launcher.refuses(kernel):
             return f"no checks can be compiled into it: {why}"
-        with self._real(at, needed) as tensors:
-            first = self._outcome(below, tensors, finding)
+        with self._alone(at, needed) as tensors:
+
+            def shown(launch: Trial) -> str:
+                _fill(tensors, launch)
+                begins(_A_LAUNCH)
+                return self._shown(kernel, launch, tensors, (Path(finding.file).name, finding.line))
+
+            first = shown(below)
             if first != PASSES:
                 return f"one below it {first}"
-            second = self._outcome(at, tensors, finding)
+            second = shown(at)
         return f"at it {second}" if second == PASSES else CONFIRMED
 
+    def _kernel(self, module: str, name: str) -> Any:
+        if (module, name) not in self._kernels:
+            self._kernels[module, name] = _unspecialised(self._world.kernel(module, name))
+        return self._kernels[module, name]
+
     @contextlib.contextmanager
-    def _real(self, launch: Trial, needed: int) -> Iterator[dict[str, torch.Tensor]]:
-        """The launch's tensors, as soon as the other processes leave room for them."""
+    def _alone(self, launch: Trial, needed: int) -> Iterator[dict[str, torch.Tensor]]:
+        """The launch's tensors, while no other fork launches anything."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         with self._turn.open() as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            while torch.cuda.mem_get_info()[0] < needed + _BESIDE // 4:
+            while torch.cuda.mem_get_info()[0] < needed + _BESIDE // 4:  # one that ended had it
                 time.sleep(0.02)
-            tensors = {
-                one.name: torch.empty(_even(one), dtype=_kind(one), device=_WHERE)
-                for one in launch.arguments
-                if one.kind.startswith("*")
-            }
-        try:
-            yield tensors
-        finally:
+            try:
+                tensors = {
+                    one.name: torch.empty(_even(one), dtype=_kind(one), device=_WHERE)
+                    for one in launch.arguments
+                    if one.kind.startswith("*")
+                }
+                yield tensors
+            except Exception:
+                self.is_lost = True  # the error's frames hold what it took
+                raise
             tensors.clear()
             if not self.is_lost:
                 torch.cuda.empty_cache()
 
-    def _outcome(self, launch: Trial, tensors: dict[str, torch.Tensor], finding: Finding) -> str:
-        for one in launch.arguments:
-            if one.kind.startswith("*"):
-                _fill(tensors[one.name], one)
-        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    def _shown(
+        self, kernel: Any, launch: Trial, tensors: Mapping[str, torch.Tensor], line: tuple[str, int]
+    ) -> str:
         try:
-            self._kernel[launch.grid](**given(launch, lambda one: tensors[one.name]))
+            kernel[launch.grid](**given(launch, lambda one: tensors[one.name]))
             torch.cuda.synchronize()
         except RuntimeError as error:
             if not _is_lost(str(error)):
@@ -223,8 +322,7 @@ class _Running:
             if (number := record.word & _NUMBER)
         ]
         REPORTS.forget()
-        here = Path(finding.file).name, finding.line
-        return WRAPS if here in [(Path(one.file).name, one.line) for one in wrapped] else PASSES
+        return WRAPS if line in [(Path(one.file).name, one.line) for one in wrapped] else PASSES
 
 
 def _is_lost(words: str) -> bool:
@@ -253,12 +351,17 @@ def _nothing(one: Argument) -> torch.Tensor:
     return torch.empty(16, dtype=_kind(one), device=_WHERE)
 
 
-def _fill(tensor: torch.Tensor, one: Argument) -> None:
-    if one.holds is None:
-        tensor.view(torch.uint8).zero_()
-        return
-    both = [fitting(number, tensor.dtype) for number in one.holds]
-    tensor.view(-1, 2).copy_(torch.tensor(both, dtype=tensor.dtype))
+def _fill(tensors: Mapping[str, torch.Tensor], launch: Trial) -> None:
+    for one in launch.arguments:
+        if not one.kind.startswith("*"):
+            continue
+        tensor = tensors[one.name]
+        if one.holds is None:
+            tensor.view(torch.uint8).zero_()
+            continue
+        both = [fitting(number, tensor.dtype) for number in one.holds]
+        # Made there: what is copied to a device is made as large as its place on the host first.
+        tensor.view(-1, 2).copy_(torch.tensor(both, dtype=tensor.dtype, device=_WHERE))
 
 
 if __name__ == "__main__":

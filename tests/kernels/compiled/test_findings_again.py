@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import triton
 import triton.language as tl
 from running_here import violations, without_a_gpu  # noqa: F401
 
+from harness import processes
 from harness.audit import device, loading
 from harness.audit.confirming import PASSES, WRAPS, make_ready, outcome
 from harness.audit.findings import Argument, Finding
@@ -103,63 +107,143 @@ def test_wraps_of_one_line_alone_count(
 # Forks
 
 
-def crew_of(tell: Any, monkeypatch: pytest.MonkeyPatch, groups: int, seconds: float) -> list[Any]:
-    monkeypatch.setattr(device, "_tell", tell)
+Said = Callable[[int, device.Begins], str]  # of a finding's number
+
+
+class Card:
+    """Of the numbers that findings are here."""
+
+    def __init__(self, said_of: Said, lost: tuple[int, ...]) -> None:
+        self._said_of, self._lost = said_of, lost
+        self.is_lost = False
+
+    def said_of(self, number: int, begins: device.Begins) -> str:
+        self.is_lost = number in self._lost
+        return self._said_of(number, begins)
+
+
+def crew_of(
+    said_of: Said, groups: int, seconds: float, lost: tuple[int, ...] = (), jobs: int = 2
+) -> dict[int, str]:
     told = io.StringIO()
-    finding: Any = None
-    work = [[(2 * one, finding), (2 * one + 1, finding)] for one in range(groups)]
-    crew = device._Crew(Path(), 2, Path(), told)
+    card: Any = Card(said_of, lost)
+    findings: Any = {number: number for number in range(2 * groups)}
+    crew = device._Crew(card, findings, jobs, told)
+    work = [[2 * one, 2 * one + 1] for one in range(groups)]
     crew.work(work, time.monotonic() + seconds)
-    return sorted(json.loads(line) for line in told.getvalue().splitlines())
+    answers = [json.loads(line) for line in told.getvalue().splitlines()]
+    assert len(answers) == len(findings)
+    with pytest.raises(ChildProcessError):  # no fork is left
+        os.waitpid(-1, os.WNOHANG)
+    return dict(answers)
 
 
-def test_each_finding_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        for number, _ in group:
-            out.write(json.dumps(f"said {number}") + "\n")
-
-    found = crew_of(tell, monkeypatch, 3, 60)
-    assert found == [[number, f"said {number}"] for number in range(6)]
+def test_forks_answer_one_order_after_the_other() -> None:
+    found = crew_of(lambda number, *more: f"{number} by {os.getpid()}", 20, 60)
+    forks = {words.partition(" by ")[2] for words in found.values()}
+    assert [found[number].partition(" ")[0] for number in range(40)] == [*map(str, range(40))]
+    assert len(forks) == 2
 
 
-@pytest.mark.parametrize(
-    ("end", "why"),
-    [
-        (lambda: os._exit(1), "it ends the process"),
-        (
-            lambda: os.kill(os.getpid(), signal.SIGALRM),
-            f"a step takes more than {device._SECONDS} s",
-        ),
-    ],
-)
-def test_a_finding_that_ends_its_fork_costs_no_other_anything(
-    monkeypatch: pytest.MonkeyPatch, end: Any, why: str
-) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        for number, _ in group:
-            if number == 2:
-                end()
-            out.write(json.dumps("said") + "\n")
-
-    found = dict(crew_of(tell, monkeypatch, 3, 60))
-    assert found == dict.fromkeys(range(6), "said") | {2: why}
+def too_slow() -> None:
+    os.kill(os.getpid(), signal.SIGALRM)
 
 
-def test_what_loses_the_device_leaves_the_rest_to_another_fork(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        out.write(json.dumps("said") + "\n")  # of the first one alone
+def test_a_finding_that_ends_its_fork_costs_no_other_anything() -> None:
+    def said_of(number: int, begins: device.Begins) -> str:
+        if number == 2:
+            os._exit(1)
+        return "said"
 
-    assert dict(crew_of(tell, monkeypatch, 2, 60)) == dict.fromkeys(range(4), "said")
+    assert crew_of(said_of, 3, 60) == dict.fromkeys(range(6), "said") | {2: "it ends the process"}
 
 
-def test_what_has_not_begun_in_time_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell(group: Any, place: Any, jobs: Any, turn: Any, out: Any) -> None:
-        time.sleep(60)
+def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
+    """With the time that it needs; and what needs more still is told."""
+    tries = [multiprocessing.Value("i", 0) for _ in range(6)]
+    order = multiprocessing.Value("i", 0)
 
-    found = crew_of(tell, monkeypatch, 3, 0.2)
-    assert [words for _, words in found] == ["there was no time left for it"] * 6
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("a launch")
+        tries[number].value += 1
+        if number == 5 or (number == 0 and tries[number].value == 1):
+            too_slow()
+        order.value += 1
+        return str(order.value)
+
+    found = crew_of(said_of, 3, 60, jobs=1)
+    assert found.pop(5) == "a launch takes more than 40 s"
+    assert found == {1: "1", 2: "2", 3: "3", 4: "4", 0: "5"}
+    assert [one.value for one in tries] == [2, 1, 1, 1, 1, 2]
+
+
+def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
+    tries = multiprocessing.Value("i", 0)
+
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("its compilation")
+        tries.value += 1
+        too_slow()
+        return ""
+
+    words = "its compilation takes more than 240 s"
+    assert crew_of(said_of, 1, 60) == dict.fromkeys(range(2), words)
+    assert tries.value == 2
+
+
+def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
+    def said_of(number: int, begins: device.Begins) -> str:
+        if number:
+            return "said"
+        began = subprocess.Popen(["sleep", "60"])
+        (tmp_path / "began").write_text(str(began.pid))
+        os._exit(1)
+
+    assert crew_of(said_of, 1, 60) == {0: "it ends the process", 1: "said"}
+    began = int((tmp_path / "began").read_text())
+    for _ in range(100):
+        if not processes.resident(began):
+            return
+        time.sleep(0.05)
+    raise AssertionError("it goes on")
+
+
+def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_SECONDS", {"a launch": (0.1, 0.6)})
+
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("a launch")
+        time.sleep(0.3 if number == 0 else 60 * (number == 1))
+        return "said"
+
+    words = "a launch takes more than 0.6 s"
+    assert crew_of(said_of, 2, 60) == {0: "said", 1: words, 2: "said", 3: "said"}
+
+
+def test_what_loses_the_device_leaves_the_rest_to_another_fork() -> None:
+    found = crew_of(lambda *given: str(os.getpid()), 2, 60, lost=(0, 3), jobs=1)
+    assert found[0] != found[1] == found[2] == found[3]
+
+
+def test_what_has_not_begun_in_time_is_not_run() -> None:
+    found = crew_of(lambda *given: str(time.sleep(60)), 3, 0.2)
+    assert found == dict.fromkeys(range(6), "there was no time left for it")
+
+
+def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
+    tries = [multiprocessing.Value("i", 0) for _ in range(2)]
+
+    def said_of(number: int, begins: device.Begins) -> str:
+        begins("a launch")
+        if tries[number].value:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            time.sleep(60)
+        tries[number].value += 1
+        too_slow()
+        return ""
+
+    words = "a launch takes more than 2 s, and there was no time left for it"
+    assert crew_of(said_of, 1, 0.5) == dict.fromkeys(range(2), words)
 
 
 def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

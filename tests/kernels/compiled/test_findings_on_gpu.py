@@ -59,10 +59,11 @@ class Played:
 
 def said(
     kernel: Played, asked: Finding, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> tuple[str, device._Running]:
+) -> tuple[str, device._Card]:
     monkeypatch.setattr(device, "_WHERE", "cpu")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(device.signal, "setitimer", lambda *given: None)
     told = SimpleNamespace(told=lambda: kernel.told, forget=lambda: kernel.told.clear())
     monkeypatch.setattr(device, "REPORTS", told)
@@ -73,13 +74,9 @@ def said(
     )
     turn = tmp_path / "turn"
     turn.touch()
-    running = object.__new__(device._Running)
-    for name, value in (
-        ("_turn", turn), ("_launcher", kernel), ("_kernel", kernel), ("_memory", ROOM),
-        ("is_lost", False),
-    ):  # fmt: skip
-        setattr(running, name, value)
-    return running.said_of(asked), running
+    card = device._Card(tmp_path, 1, turn)
+    vars(card).update(_launcher=kernel, _memory=ROOM, _kernels={("", ""): kernel})
+    return card.said_of(asked, lambda step: None), card
 
 
 HERE = ("/elsewhere/kernels.py", LINE)
@@ -144,8 +141,8 @@ def test_a_launch_that_loses_the_device_shows_it_as_well(
 ) -> None:
     kernel = Played({6}, HERE)
     kernel.error = "Triton Error [CUDA]: an illegal memory access was encountered"
-    found, running = said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
-    assert (found, running.is_lost) == (CONFIRMED, True)
+    found, card = said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+    assert (found, card.is_lost) == (CONFIRMED, True)
     kernel.error = "out of memory"
     with pytest.raises(RuntimeError):
         said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
