@@ -85,6 +85,15 @@ class Check:
         """What was refused so far was meant to be: without this the session ends with it."""
         self.launches.refused.clear()
 
+    def closed(self) -> None:
+        """Whoever still has the session has no tensor by it.
+
+        An error knows where it was raised: a frame that is cleared keeps its function, which may
+        have closed over the session.
+        """
+        self.launches.forget()
+        self._memory.forget()
+
     def opened(self, stack: contextlib.ExitStack) -> None:
         from harness.checking.launching import Session
 

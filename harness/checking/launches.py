@@ -79,6 +79,13 @@ class Launches(list[Launch]):
             fences.append(fence)
             self._held.append((fences, fence))
 
+    def forget(self) -> None:
+        """What was launched stays named; its tensors, and errors with their places, are let go."""
+        for launch in self:
+            launch.arguments.clear()
+        self._fences.clear()
+        self.refused.clear()
+
     def ends(self, launch: Launch) -> None:
         while self._held:
             fences, fence = self._held.pop()

@@ -120,6 +120,10 @@ class Memory:
         self._storages: dict[int, Storage] = {}
         self._graves: list[Storage] = []
 
+    def forget(self) -> None:
+        self._storages.clear()
+        self._graves.clear()
+
     def storage_of(self, tensor: torch.Tensor, name: str = "a tensor") -> Storage:
         start = tensor.untyped_storage().data_ptr()
         found = self._storages.get(start)

@@ -38,9 +38,7 @@ def checked(device: str | None = None, exact: bool = False, all_checks: bool = F
         if check.launches.refused:  # and the code under test went on as if nothing were
             raise check.launches.refused[0]
     finally:
-        # An error knows where it was raised, and that place the session: tensors of gigabytes would
-        # lie there until somebody looks for circles.
-        check.launches.refused.clear()
+        check.closed()
         _ACTIVE.release()
 
 
