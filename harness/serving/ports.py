@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
 from harness.errors import NotReady
 
@@ -21,24 +22,38 @@ class Reservation:
         self._held.close()
 
 
-def reserve(count: int = 1) -> list[Reservation]:
-    """Ports that nobody uses, and that nobody else who asks here is given meanwhile."""
+def reserve(count: int = 1, beside: Sequence[int] = ()) -> list[Reservation]:
+    """Ports that nobody uses, and that nobody else who asks here is given meanwhile.
+
+    `beside`: so far from the first one there are others, which come last.
+    """
     found: list[Reservation] = []
+    others: list[Reservation] = []
     start = (os.getpid() * 37) % (LAST - FIRST)
     for step in range(LAST - FIRST):
         port = FIRST + (start + step) % (LAST - FIRST)
-        held = _hold(port)
-        if held is None:
-            continue
-        if not free(port):
-            held.close()
-            continue
-        found.append(Reservation(port, held))
+        held = _held([port] if found else [port, *(port + far for far in beside)])
+        found += held[:1]
+        others += held[1:]
         if len(found) == count:
-            return found
-    for one in found:
+            return found + others
+    for one in found + others:
         one.close()
     raise NotReady(f"no {count} free ports between {FIRST} and {LAST}")
+
+
+def _held(ports: Sequence[int]) -> list[Reservation]:
+    """All of these, or none."""
+    found: list[Reservation] = []
+    for port in ports:
+        held = _hold(port)
+        if held is not None:
+            found.append(Reservation(port, held))
+        if held is None or not free(port):
+            for one in found:
+                one.close()
+            return []
+    return found
 
 
 def _hold(port: int) -> socket.socket | None:

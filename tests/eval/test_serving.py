@@ -125,6 +125,24 @@ def test_a_port_that_is_in_use_is_not_given() -> None:
             other.close()
 
 
+def test_what_a_server_takes_behind_its_port_is_nobody_elses() -> None:
+    first, *others = ports.reserve(1, (3, 4))
+    assert [one.port - first.port for one in others] == [3, 4]
+    more = ports.reserve(4)
+    assert not {one.port for one in more} & {one.port for one in (first, *others)}
+    for one in (first, *others, *more):
+        one.close()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first.port + 4))
+        again = ports.reserve(1, (3, 4))
+        assert again[0].port not in (first.port, first.port + 1)  # which would end in it, too
+        for one in again:
+            one.close()
+    [whole] = ports.reserve()
+    assert whole.port == first.port  # nothing of what was tried is held
+    whole.close()
+
+
 @pytest.mark.parametrize("word", ["--port", "--port=30000", "--host=0.0.0.0", "--nccl-port"])
 def test_a_port_of_ones_own_is_refused(tmp_path: Path, word: str) -> None:
     [before] = ports.reserve()
