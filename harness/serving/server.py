@@ -31,7 +31,7 @@ COLD = "harness.serving.cold"
 REFERENCE = "harness.serving.reference"
 LOOK = 0.1
 UNASKED = {
-    # Whether it is ready is asked often: SGLang would wait a second, and answer a prompt, each time.
+    # Whether it is ready is asked often: SGLang would wait a second and answer a prompt each time.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
     # Before it ends with a rank that died, it would wait 5 s and look for py-spy.
     "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
