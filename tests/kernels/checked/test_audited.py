@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,9 +92,10 @@ class Played:
     ("least", "said", "loads"), [(20, 50, [50]), (80, 100, [50, 100]), (200, "", [50, 100])]
 )
 def test_before_any_launch_that_wraps_says_enough(
-    least: int, said: int | str, loads: list[int]
+    least: int, said: int | str, loads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The least load is of no interest there, and takes ten launches more."""
+    monkeypatch.setattr(signal, "setitimer", lambda *given: None)
     played: Any = Played(least)
     found: Any = SimpleNamespace(quantity="tokens", threshold=50, largest=100)
     assert confirming._any(played, found, {"tokens": 50, "heads": 4}) == said
