@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from harness.audit.examining import Case, restated
-from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Argument, Finding, Trial
+from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Argument, Finding, Key, Trial
 from harness.audit.skeleton import skeleton
 from harness.audit.trials import PASSES, TYPES, WRAPS, Drawn, drawn, fitting, given, kept, trial
 from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped, virtual
@@ -40,27 +40,33 @@ _COMPILING = 3  # and for the first launch of a kernel: later processes find it 
 _TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
 _PATIENCE = 3  # seconds of launches of one line that all pass; of the next ones less, but 1
 Found = tuple[Finding, dict[str, int]]
+Looks = Callable[["Launching", Finding, Mapping[str, int]], int | str]
 
 
-def confirmed(kernel: Any, case: Case, found: list[Found], slow: int = _TOO_SLOW) -> list[Finding]:
-    """The findings with what running them showed; a threshold is what was seen.
+def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
+    """The findings with what running them showed; a threshold is what was seen."""
+    return _Run(kernel, case, found, _least, _TOO_SLOW).to_the_end()
 
-    `slow`: launches of a line that are ended, after which no other is tried.
+
+def seen(kernel: Any, case: Case, found: list[Found]) -> set[Key]:
+    """Of which findings some launch wraps, wherever the least one is, or none can be run.
+
+    What is too slow to run is told of a release as well, so one launch says enough.
     """
-    run = _Run(kernel, case, list(drawn(case)), found, slow)
-    while len(run.shown) < len(found):
-        run.go_on()
-    return run.shown
+    shown = _Run(kernel, case, found, _any, slow=1).to_the_end()
+    return {one.key for one in shown if one.is_seen}
 
 
 class _Run:
     """The findings of one kernel, launch after launch in forks, which may end any way they like."""
 
     def __init__(
-        self, kernel: Any, case: Case, draws: list[Drawn], found: list[Found], slow: int
+        self, kernel: Any, case: Case, found: list[Found], looks: Looks, slow: int
     ) -> None:
-        self._kernel, self._case, self._found, self._most = kernel, case, found, slow
-        self._draws = draws  # the one that showed a line comes first for the next
+        """`slow`: launches of a line that are ended, after which no other is tried."""
+        self._kernel, self._case, self._found = kernel, case, found
+        self._looks, self._most = looks, slow
+        self._draws = list(drawn(case))  # the one that showed a line comes first for the next
         self.shown: list[Finding] = []
         self._slow = 0  # launches that were ended
         self._vain = 0.0  # seconds for lines that were given up
@@ -74,7 +80,12 @@ class _Run:
         self._last = ""
         self._spent = 0.0
 
-    def go_on(self) -> None:
+    def to_the_end(self) -> list[Finding]:
+        while len(self.shown) < len(self._found):
+            self._go_on()
+        return self.shown
+
+    def _go_on(self) -> None:
         """Until a launch ends the process, or there is no finding left."""
         read, write = os.pipe()
         child = os.fork()
@@ -95,7 +106,7 @@ class _Run:
             self._ended(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
 
     def _tell(self, write: int) -> None:
-        """In a fork: of each launch the least load at which it wraps, or why there is none."""
+        """In a fork: of each launch the load at which it wraps, or why there is none."""
         while len(self.shown) < len(self._found):
             finding, at = self._found[len(self.shown)]
             launching = Launching(self._kernel, self._case, self._left[0], {finding.at})
@@ -103,7 +114,7 @@ class _Run:
             self._compiled = len(self.shown)
             start = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, _SECONDS + compiling)
-            said = _least(launching, finding, at)
+            said = self._looks(launching, finding, at)
             signal.setitimer(signal.ITIMER_PROF, 0)
             told = said, time.process_time() - start
             os.write(write, (json.dumps(told) + "\n").encode())
@@ -200,6 +211,16 @@ def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int
     if below == PASSES and launching.goes_far({**at, finding.quantity: low}):
         below = BEYOND
     return high if below == PASSES else below if below == BEYOND else f"one below: {below}"
+
+
+def _any(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
+    """A load at which it wraps; nothing, or why not, where it never does."""
+    for load in (finding.threshold, finding.largest):
+        said = launching.outcome({**at, finding.quantity: load})
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS)  # it is compiled now
+        if said != PASSES:
+            return load if said == WRAPS else said
+    return ""
 
 
 class Launching:

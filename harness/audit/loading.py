@@ -199,7 +199,6 @@ class World:
     def text(self, module: str, name: str) -> str:
         """The code of a kernel and its helpers, and their constants, without where they stand."""
         kernel = self.kernel(module, name)
-        kernel.cache_key  # noqa: B018 - Triton looks up the constants on its way there
         codes: dict[int, JITFunction[Any]] = {}
         self._settle(kernel, codes)
         known = (f"{name} = {value!r}" for (name, _), (value, _) in kernel.used_global_vals.items())
@@ -217,6 +216,12 @@ class World:
                 value = names.get(node.id)
                 if isinstance(value, JITFunction):
                     self._settle(value, done)
+        # Triton's key of a kernel has the constants of helpers only if it knows their keys already.
+        try:
+            kernel.cache_key  # noqa: B018
+        except Exception:
+            kernel.hash = None  # it would be the helper's key from here on
+            raise
 
 
 def _of_modules(kernel: JITFunction[Any]) -> Iterator[str]:

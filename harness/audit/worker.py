@@ -35,6 +35,7 @@ from harness.kernels.kept import is_kept, keep, kept
 _WAYS = 4  # of a kernel that was launched in more
 _SECONDS = 12  # of the processor, for one kernel
 _KIND = "audits"  # of what is kept
+_WIDE = 4  # bytes of a kernel's number
 _answers = 1
 Line = tuple[str, int]  # a file's
 _CODE = "".join(
@@ -220,18 +221,18 @@ def main() -> None:
         if kernel.is_helper:
             _say(_helper(world, kernel))
     chosen = [one for one in asked_for if not one.is_helper]
-    chosen.sort(
-        key=lambda one: hashlib.sha256(one.name.encode()).digest()
-    )  # no lane has all of a kind
-    jobs = asked["jobs"]
-    lanes = [chosen[lane::jobs] for lane in range(jobs)]
+    # The longest first, so that all lanes end at about the same time.
+    chosen.sort(key=lambda one: one.node.lineno - (one.node.end_lineno or 0))
+    queue, write = os.pipe()
+    os.write(write, b"".join(number.to_bytes(_WIDE) for number in range(len(chosen))))
+    os.close(write)
     children = []
     own = os.getpid()
-    for lane in lanes:
+    for _ in range(asked["jobs"]):
         child = os.fork()
         if not child:
             processes.die_with(own)
-            _lane(world, lane, known, before)
+            _lane(world, chosen, queue, known, before)
             os._exit(0)
         children.append(child)
     for child in children:
@@ -271,35 +272,36 @@ def _is_meant(kernel: Kernel, targets: Sequence[str]) -> bool:
 
 
 def _lane(
-    world: loading.World, kernels: list[Kernel], known: Limits, before: Kernels | None
+    world: loading.World, kernels: list[Kernel], queue: int, known: Limits, before: Kernels | None
 ) -> None:
-    """Each kernel in turn; a fork that Triton ends is followed by another one."""
-    left = list(kernels)
-    while left:
-        done_read, done_write = os.pipe()
+    """What nobody has begun, in turn; a fork that Triton ends is followed by another one."""
+    status = 1
+    while status:
+        heard, says = os.pipe()
         own, child = os.getpid(), os.fork()
         if not child:
             processes.die_with(own)
-            for kernel in left:
+            while number := os.read(queue, _WIDE):
+                os.write(says, number)
+                kernel = kernels[int.from_bytes(number)]
                 signal.setitimer(signal.ITIMER_PROF, _SECONDS)
                 found = _safely(world, kernel, known)
                 _say(_new_in(found, kernel, known, before))
-                os.write(done_write, b".")
             os._exit(0)
-        os.close(done_write)
-        done = 0
-        while chunk := os.read(done_read, 4096):
-            done += len(chunk)
-        os.close(done_read)
+        os.close(says)
+        begun = b""
+        while chunk := os.read(heard, 4096):
+            begun = (begun + chunk)[-_WIDE:]
+        os.close(heard)
         _, status = os.waitpid(child, 0)
-        if done < len(left):
+        if status:
+            kernel = kernels[int.from_bytes(begun)]
             slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
             why = f"it takes more than {_SECONDS} s" if slow else "reading it ends the process"
-            told = _untold(world, left[done], why)
+            told = _untold(world, kernel, why)
             if slow:  # as it would be again
-                keep(_KIND, _key(world, left[done], known), told)
+                keep(_KIND, _key(world, kernel, known), told)
             _say(told)
-        left = left[done + 1 :]
 
 
 def _safely(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
@@ -313,44 +315,49 @@ def _new_in(found: Audited, kernel: Kernel, known: Limits, before: Kernels | Non
     """Less what was found in the kernel as it was before."""
     if before is None or not found.findings:
         return found
-    keys = {finding.key for finding in found.findings}
+    left = {one.key: False for one in found.findings}
+    left |= {one.key: True for one in found.findings if one.is_confirmed}
     had: set[Key] = set()
     for one in before.named(kernel.name):
         signal.setitimer(signal.ITIMER_PROF, 10 * _SECONDS)  # ended here, what is new is lost
         with contextlib.suppress(Exception):  # nothing was found in it that Triton does not take
-            had |= _had(before.world, one, known, keys - had)
+            had |= _had(before.world, one, known, {key: left[key] for key in left.keys() - had})
     return found.without(had)
 
 
-def _had(world: loading.World, kernel: Kernel, known: Limits, keys: set[Key]) -> set[Key]:
-    """Which of these findings the kernel has, and nothing else of it."""
+def _had(world: loading.World, kernel: Kernel, known: Limits, keys: Mapping[Key, bool]) -> set[Key]:
+    """Which of these findings the kernel has, and nothing else of it; by whether they were run."""
     lines = lines_of(world.text(kernel.module, kernel.name))
-    asked = sorted(key for key in keys if key[2] in lines)
+    asked = {key: keys[key] for key in sorted(keys) if key[2] in lines}
     if not asked:
         return set()
     key = _key(world, kernel, known)
     if is_kept(_KIND, key):
-        return {one.key for one in audited(world, kernel, known).findings} & keys
+        return {one.key for one in audited(world, kernel, known).findings} & asked.keys()
     made = _key(world, kernel, known, repr(asked))
-    return kept("had", made, lambda: _seen_of(world, kernel, known, set(asked)))
+    return kept("had", made, lambda: _seen_of(world, kernel, known, asked))
 
 
-def _seen_of(world: loading.World, kernel: Kernel, known: Limits, asked: set[Key]) -> set[Key]:
-    """Read in one way after the other, until each of them was seen."""
+def _seen_of(
+    world: loading.World, kernel: Kernel, known: Limits, asked: Mapping[Key, bool]
+) -> set[Key]:
+    """Read in one way after the other, until each of them was seen.
+
+    What was too slow to run in the later release is here by arithmetic, as it is there.
+    """
     read, left = Read(), set(asked)
     for case in cases(world, kernel, known, read):
         loaded, _ = read.cases[-1]
         wraps, _ = examined(
             case, kernel.module, {line for kind, _, line in left if kind == Kind.WRAPS}
         )
-        # What is too slow to run is told of a release as well, so one launch says enough.
-        found = confirming.confirmed(loaded, case, wraps, slow=1) if wraps else []
+        left -= {one.key for one, _ in wraps if not asked[one.key]}
+        left -= confirming.seen(loaded, case, [one for one in wraps if one[0].key in left])
         if any(kind != Kind.WRAPS for kind, _, _ in left):
-            found += past.found(loaded, case, kernel.module)
-        left -= {one.key for one in found if one.is_seen}
+            left -= {one.key for one in past.found(loaded, case, kernel.module)}
         if not left:
             break
-    return asked - left
+    return asked.keys() - left
 
 
 def _untold(world: loading.World, kernel: Kernel, reason: str) -> Audited:

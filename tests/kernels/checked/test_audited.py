@@ -1,0 +1,102 @@
+"""What an audit keeps of a kernel, and what it asks of the kernel as it was before."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.audit import confirming, limits, worker
+from harness.audit.changed import Kernels
+from harness.audit.findings import Key, Kind
+from harness.audit.loading import World
+from tests.audit.conftest import KERNELS, SIZES
+
+MODULE = "sglang.srt.kernels"
+HELPED = """
+import triton
+import triton.language as tl
+
+LEAST = tl.constexpr(7)
+
+
+@triton.jit
+def at_least(x):
+    return x + LEAST
+
+
+@triton.jit
+def helped(x_ptr):
+    tl.store(x_ptr, at_least(1))
+"""
+FIRST = (Kind.WRAPS, "two_lines", "tl.store(x_ptr + row * stride, 1)")
+SECOND = (Kind.WRAPS, "two_lines", "tl.store(x_ptr + row * 512, 2)")
+
+
+def release(folder: Path, text: str) -> Path:
+    package = folder / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "kernels.py").write_text(text)
+    (package / "sizes.py").write_text(SIZES)
+    return folder
+
+
+def test_a_kernel_has_one_key_whichever_was_asked_for_first(tmp_path: Path) -> None:
+    """Or what is kept of it would not be found again."""
+    place = release(tmp_path, HELPED)
+    keys = set()
+    for first in ("helped", "at_least"):
+        world = World(place)
+        world.kernel(MODULE, first).cache_key  # noqa: B018
+        keys.add(world.kernel(MODULE, "helped").cache_key)
+    assert len(keys) == 1
+    place.joinpath("sglang", "srt", "kernels.py").write_text(HELPED.replace("(7)", "(8)"))
+    assert World(place).kernel(MODULE, "helped").cache_key not in keys
+
+
+def test_before_a_line_is_run_if_it_was_run_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was too slow to run is there by arithmetic, as it is in the release itself."""
+    kernels = Kernels(release(tmp_path, KERNELS), "sources")
+    [kernel] = kernels.named("two_lines")
+    run: list[Key] = []
+
+    def seen(loaded: Any, case: Any, found: Iterable[confirming.Found]) -> set[Key]:
+        run.extend(one.key for one, _ in found)
+        return set()
+
+    monkeypatch.setattr(confirming, "seen", seen)
+    had = worker._seen_of(kernels.world, kernel, limits.read(), {FIRST: False, SECOND: True})
+    assert had == {FIRST}
+    assert set(run) == {SECOND}
+
+
+class Played:
+    """It wraps from a load on."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self.loads: list[int] = []
+
+    def outcome(self, at: dict[str, int]) -> str:
+        self.loads.append(at["tokens"])
+        return confirming.WRAPS if at["tokens"] >= self._least else confirming.PASSES
+
+
+@pytest.mark.parametrize(
+    ("least", "said", "loads"), [(20, 50, [50]), (80, 100, [50, 100]), (200, "", [50, 100])]
+)
+def test_before_any_launch_that_wraps_says_enough(
+    least: int, said: int | str, loads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least load is of no interest there, and takes ten launches more."""
+    monkeypatch.setattr(signal, "setitimer", lambda *given: None)
+    played: Any = Played(least)
+    found: Any = SimpleNamespace(quantity="tokens", threshold=50, largest=100)
+    assert confirming._any(played, found, {"tokens": 50, "heads": 4}) == said
+    assert played.loads == loads
