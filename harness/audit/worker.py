@@ -223,9 +223,7 @@ def main() -> None:
     chosen = [one for one in asked_for if not one.is_helper]
     # The longest first, so that all lanes end at about the same time.
     chosen.sort(key=lambda one: one.node.lineno - (one.node.end_lineno or 0))
-    queue, write = os.pipe()
-    os.write(write, b"".join(number.to_bytes(_WIDE) for number in range(len(chosen))))
-    os.close(write)
+    queue = _queue(len(chosen))
     children = []
     own = os.getpid()
     for _ in range(asked["jobs"]):
@@ -269,6 +267,14 @@ def _is_meant(kernel: Kernel, targets: Sequence[str]) -> bool:
         or target == f"{kernel.module}:{kernel.name}"
         for target in targets
     )
+
+
+def _queue(count: int) -> int:
+    """Numbers, each read by one lane alone."""
+    read, write = os.pipe()
+    os.write(write, b"".join(number.to_bytes(_WIDE) for number in range(count)))
+    os.close(write)
+    return read
 
 
 def _lane(

@@ -27,7 +27,7 @@ def endless(x_ptr, stride):
 def answered(world: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> Audited:
     read, write = os.pipe()
     monkeypatch.setattr(worker, "_answers", write)
-    worker._lane(world, [kernel], limits.read(limits.OWN), None)
+    worker._lane(world, [kernel], worker._queue(1), limits.read(limits.OWN), None)
     os.close(write)
     with open(read, "rb") as answers:
         [line] = answers
