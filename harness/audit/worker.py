@@ -300,6 +300,8 @@ def _lane(
             begun = (begun + chunk)[-_WIDE:]
         os.close(heard)
         _, status = os.waitpid(child, 0)
+        if status and not begun:
+            return  # no kernel ended it: what is left is for other lanes, or missed when counted
         if status:
             kernel = kernels[int.from_bytes(begun)]
             slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF

@@ -53,3 +53,21 @@ def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     assert answered(world, kernel, monkeypatch) == first
     monkeypatch.setattr(worker, "_SECONDS", 20)  # with another limit it is another question
     assert answered(world, kernel, monkeypatch).verdict is Verdict.SAFE
+
+
+def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blamed(*given: Any) -> Audited:
+        raise AssertionError("a kernel that nobody has begun")
+
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "kernels.py").write_text(KERNEL)
+    world = loading.World(tmp_path)
+    kernels = collected(world)
+    monkeypatch.setattr(worker.processes, "die_with", lambda parent: os._exit(1))
+    monkeypatch.setattr(worker, "_untold", blamed)
+    queue = worker._queue(len(kernels))
+    worker._lane(world, kernels, queue, limits.read(limits.OWN), None)
+    assert len(os.read(queue, 99)) == worker._WIDE * len(kernels)  # it is there for another lane
+    os.close(queue)
