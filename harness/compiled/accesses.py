@@ -44,11 +44,15 @@ class Accesses:
         places: dict[int, int],
         sites: list[Site],
         bounds: bool,
+        tells: bool,
     ) -> None:
-        """`places`: by parameter, the number of a pointer; `sites`: what is told of, in order."""
+        """`places`: by parameter, the number of a pointer; `sites`: what is told of, in order.
+
+        `tells`: what is outside is not only taken out.
+        """
         self._code, self._teller, self._rows, self._runs = code, teller, rows, runs
         self._twins, self._reaches, self._fences = twins, reaches, fences
-        self._places, self._bounds = places, bounds
+        self._places, self._bounds, self._tells = places, bounds, tells
         self._sites = sites
         self.unchecked: Counter[str] = Counter()
 
@@ -75,17 +79,18 @@ class Accesses:
         if reach is not None and bounds:
             bad = self._reaches.outside(reach, address, size_of(operation), row.count if row else 1)
             bad = bad if on is None else code.binary("andi", on, bad)
+        if reach is not None and bad is not None and self._tells:
             kind = here.kind.of("i32")
             outside = code.chosen(bad, code.constant(OUTSIDE, kind), code.constant(0, kind))
             if self._reaches.origins[here] is None:
                 operands = self._which(word, operands, reach, here.kind.shape)
             word = outside if word is None else code.binary("ori", word, outside)
-        assert word is not None
-        origin = self._reaches.origins[here]
-        own = None if origin is None else self._places[origin]
-        self._sites.append(Site(verb, pointer.kind.pointee, operation.source, own))
-        site = len(self._sites) - 1
-        self._teller.tell(Told(site, operation.source, word, far, tuple(operands)))
+        if word is not None:
+            origin = self._reaches.origins[here]
+            own = None if origin is None else self._places[origin]
+            self._sites.append(Site(verb, pointer.kind.pointee, operation.source, own))
+            site = len(self._sites) - 1
+            self._teller.tell(Told(site, operation.source, word, far, tuple(operands)))
         if reach is not None and reach.sure and bad is not None and place is not None:
             operation = _masked(operation, place, self._narrowed(pointer, mask, bad))
         return self._fenced(operation)

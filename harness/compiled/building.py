@@ -26,9 +26,15 @@ class Builder:
             self.operations = outer
 
     def again(self, like: Operation, operands: Iterable[Value], kind: Kind) -> Value:
-        """The same operation of others; what was promised of its result (`tt.…`) is not of this."""
+        """The same operation of others, at its own place in the source.
+
+        What was promised of its result (`tt.…`) is not of this.
+        """
         kept = {name: text for name, text in like.attributes.items() if not name.startswith("tt.")}
-        return self.emit(like.name, operands, kind, **kept)
+        here, self.source = self.source, like.source
+        made = self.emit(like.name, operands, kind, **kept)
+        self.source = here
+        return made
 
     def value(self, kind: Kind) -> Value:
         self._next += 1

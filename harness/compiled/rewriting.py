@@ -104,6 +104,7 @@ class _Rewriting:
             places,
             self._sites,
             "bounds" in asked.checks,
+            LINE not in asked.checks,  # or a line's wrap would find its site's records taken
         )
         given = self._code, self._teller, self._reaches, places, self._sites
         self._unwritten = Unwritten(*given) if "unwritten" in asked.checks else None

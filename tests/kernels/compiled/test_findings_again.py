@@ -37,6 +37,12 @@ def two_lines(target, row, stride):
     tl.store(target + row * 512, 2)
 
 
+@triton.jit
+def a_row(target, start, BLOCK: tl.constexpr):
+    offsets = start + tl.arange(0, BLOCK)
+    tl.store(target + offsets, 1)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = tmp_path_factory.mktemp("release") / "sglang" / "srt"
@@ -102,6 +108,19 @@ def test_wraps_of_one_line_alone_count(
         )  # fmt: skip
         told = [one for one in found if isinstance(one, Wrapped)]
         assert [one.place.line for one in told if one.place] == [line] * (number in wrong)
+
+
+@pytest.mark.parametrize(("start", "wraps"), [((1 << 31) - 32, True), (64, False)])
+def test_a_row_wraps_at_the_line_of_its_sum_and_nothing_else_is_told(
+    start: int, wraps: bool
+) -> None:
+    """What is outside would take the records that the wrap is to be put down in."""
+    asked = a_row.starting_line_number + 2
+    target = torch.zeros(16, dtype=torch.int32)
+    found = violations(a_row, target, start, BLOCK=64, checks=(*CHECKS, LINE), line=asked)
+    places = [one.place.line for one in found if isinstance(one, Wrapped) and one.place]
+    assert places == [asked] * wraps
+    assert len(found) == len(places)
 
 
 # Forks
