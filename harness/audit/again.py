@@ -87,8 +87,9 @@ def on_gpu(
 
     def seen(one: Finding) -> Finding:
         words = told.get(_where(one), "its launch was not kept")
-        if words == CONFIRMED:
-            return replace(one, confirmed=f"{CONFIRMED} on an {name}", on_gpu=name)
+        if words.startswith(CONFIRMED):
+            on_gpu = words.replace(CONFIRMED, name, 1)
+            return replace(one, confirmed=f"{CONFIRMED} on an {name}", on_gpu=on_gpu)
         return replace(one, on_gpu=f"{name}: {words}")
 
     kernels = (

@@ -1,8 +1,9 @@
-"""Findings run on a GPU: whole launches in real memory, with checks compiled in.
+"""Findings run on a GPU: launches in real memory, with checks compiled in.
 
 Findings come in with their launches, one below the threshold and at it; what each showed goes out,
 a line each. This process never uses CUDA: forks do, which compile side by side and launch one after
 the other. One that loses the device, or never ends, costs its finding alone: another fork goes on.
+A launch that is too large or too slow as a whole is made of the programs around the threshold.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ import torch
 
 from harness import processes
 from harness.audit import loading
-from harness.audit.findings import CONFIRMED, Argument, Finding, Trial
-from harness.audit.trials import PASSES, TYPES, WRAPS, fitting, given
-from harness.compiled import CHECKS, LINE, triton_side
+from harness.audit.findings import AROUND, CONFIRMED, Argument, Finding, Trial
+from harness.audit.trials import PASSES, TYPES, WRAPS, around, fitting, given
+from harness.compiled import CHECKS, LINE, PART, triton_side
 from harness.compiled.launching import REPORTS, Launcher
+from harness.compiled.part import Part
 from harness.lines import Line
 from harness.patching import kernels as patching
 
@@ -91,7 +93,7 @@ class _Child:
     def give(self, order: Order) -> None:
         self.left, self.slow, self.step = list(order.numbers), order.slow, ""
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is heard next
-            self.line.say(json.dumps([order.numbers, bool(order.slow)]).encode())
+            self.line.say(json.dumps([order.numbers, order.slow]).encode())
 
     @property
     def order(self) -> Order:
@@ -205,10 +207,10 @@ def _too_long(step: str, patient: bool) -> str:
 def _serve(card: _Card, findings: Mapping[int, Finding], line: Line) -> None:
     """Of each finding what its launches showed, until one loses the device."""
     while not line.over:
-        for numbers, patient in map(json.loads, line.heard()):
-            begins = functools.partial(_begins, line, patient)
+        for numbers, slow in map(json.loads, line.heard()):
+            begins = functools.partial(_begins, line, bool(slow))
             for number in numbers:
-                said = _answer(card, findings[number], begins)
+                said = _answer(card, findings[number], begins, whole=slow != _A_LAUNCH)
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 line.say(json.dumps({"said": said}).encode())
                 if card.is_lost or _is_lost(said):
@@ -220,9 +222,9 @@ def _begins(line: Line, patient: bool, step: str) -> None:
     signal.setitimer(signal.ITIMER_REAL, _SECONDS[step][patient])
 
 
-def _answer(card: _Card, finding: Finding, begins: Begins) -> str:
+def _answer(card: _Card, finding: Finding, begins: Begins, whole: bool) -> str:
     try:
-        return card.said_of(finding, begins)
+        return card.said_of(finding, begins, whole)
     except Exception as error:
         words = str(error).strip().splitlines()
         return f"{type(error).__name__}: {words[-1] if words else ''}"[:160]
@@ -238,7 +240,7 @@ class _Card:
 
     @functools.cached_property
     def _launcher(self) -> Launcher:
-        launcher = Launcher((*CHECKS, LINE), strict=True)
+        launcher = Launcher((*CHECKS, LINE, PART), strict=True)
         launcher.start()
         return launcher
 
@@ -250,14 +252,13 @@ class _Card:
     def _memory(self) -> int:
         return int(torch.cuda.mem_get_info()[1]) - self._jobs * _BESIDE
 
-    def said_of(self, finding: Finding, begins: Begins) -> str:
-        """That it is confirmed, or why not."""
+    def said_of(self, finding: Finding, begins: Begins, whole: bool) -> str:
+        """That it is confirmed, or why not; `whole`: by all programs of the launch."""
         below, at = finding.trials
         needed = sum(map(_bytes, at.arguments))
         if needed > self._memory:
             return f"its tensors take {needed / 2**30:,.0f} GiB"
-        if (programs := math.prod(at.grid)) > _PROGRAMS:
-            return f"its grid has {programs:,} programs"
+        whole = whole and math.prod(at.grid) <= _PROGRAMS
         begins(_ITS_COMPILATION)
         self._launcher.line = finding.line
         kernel = self._kernel(finding.module, finding.kernel)
@@ -270,13 +271,16 @@ class _Card:
             def shown(launch: Trial) -> str:
                 _fill(tensors, launch)
                 begins(_A_LAUNCH)
-                return self._shown(kernel, launch, tensors, (Path(finding.file).name, finding.line))
+                line = Path(finding.file).name, finding.line
+                return self._shown(kernel, launch, tensors, line, whole)
 
             first = shown(below)
             if first != PASSES:
                 return f"one below it {first}"
             second = shown(at)
-        return f"at it {second}" if second == PASSES else CONFIRMED
+        if second == PASSES:
+            return f"at it {second}"
+        return CONFIRMED if whole else AROUND
 
     def _kernel(self, module: str, name: str) -> Any:
         if (module, name) not in self._kernels:
@@ -306,10 +310,19 @@ class _Card:
                 torch.cuda.empty_cache()
 
     def _shown(
-        self, kernel: Any, launch: Trial, tensors: Mapping[str, torch.Tensor], line: tuple[str, int]
+        self,
+        kernel: Any,
+        launch: Trial,
+        tensors: Mapping[str, torch.Tensor],
+        line: tuple[str, int],
+        whole: bool,
     ) -> str:
+        starts = [(0, 0, 0)] if whole else around(launch)
+        arguments = given(launch, lambda one: tensors[one.name])
         try:
-            kernel[launch.grid](**given(launch, lambda one: tensors[one.name]))
+            for start in starts:
+                self._launcher.part = Part(start, launch.grid)
+                kernel[launch.grid if whole else (1, 1, 1)](**arguments)
             torch.cuda.synchronize()
         except RuntimeError as error:
             if not _is_lost(str(error)):

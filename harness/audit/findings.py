@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 CONFIRMED = "confirmed"
+AROUND = f"{CONFIRMED}: the programs around the threshold alone"  # on a GPU
 Key = tuple[str, str, str]  # what it does, kernel, line
 # Of what wraps by arithmetic alone:
 NEVER = "not run: no launch that is tried comes to this line"
@@ -82,7 +83,7 @@ class Finding:
     kind: Kind = Kind.WRAPS
     constants: tuple[str, ...] = ()  # that it was read with, and who says so
     trials: tuple[Trial, ...] = ()  # one below the threshold, and at it
-    on_gpu: str = ""  # which it was run on, and why that does not confirm it
+    on_gpu: str = ""  # which it was run on, and what of it, or why that does not confirm it
 
     @property
     def is_confirmed(self) -> bool:

@@ -89,6 +89,12 @@ def _argument(case: Case, draw: Drawn, one: Parameter, at: Mapping[str, int]) ->
     return Argument(one.name, one.kind, case.number(one, at) if one.kind[0] in "iu" else 1.0)
 
 
+def around(launch: Trial) -> list[tuple[int, ...]]:
+    """The program that was run, and those at the ends and in the middle of the grid's sides."""
+    ends = ({0, 1, side // 2, side - 2, side - 1} - {-1, side} for side in launch.grid)
+    return list(dict.fromkeys([launch.program, *itertools.product(*map(sorted, ends))]))
+
+
 def given(launch: Trial, tensor: Callable[[Argument], torch.Tensor]) -> dict[str, Any]:
     """By parameter, what the kernel is called with."""
     return {

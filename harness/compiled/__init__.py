@@ -6,7 +6,7 @@ into, `fences` what a program may touch, `assertions` what a kernel says itself;
 part that is a GPU's own assembly. `launching` launches what `triton_side` has Triton compile, with
 `pointers` as they were given, and so what `inductor` would launch; `arena` knows where reports lie,
 `known` what memory there is, `born` what of it was made empty, `shadows` who touched it in a
-launch.
+launch; `part` has a few programs of a grid believe that all of it was launched.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CHECKS = ("bounds", "wraps")
 ALL = (*CHECKS, "unwritten", "races")
 LINE = "line"  # with wraps: those of one line alone count, whose number each launch hands over
+PART = "part"  # of a grid: each launch hands over which programs its own stand for
+PLACES = tuple(f"{what}{axis}" for what in ("first", "side") for axis in range(3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Asked:
         fences = ("fences",) if "fences" in self.checks else ()
         races = ("turn", "shadow") if "races" in self.checks else ()
         line = (LINE,) if LINE in self.checks else ()
-        return ("report", "launch", *fences, *races, *line)
+        part = PLACES if PART in self.checks else ()
+        return ("report", "launch", *fences, *races, *line, *part)
 
     @property
     def numbers(self) -> tuple[Number, ...]:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.compiled import CHECKS, LINE, Asked, inductor, triton_side
+from harness.compiled import CHECKS, LINE, PART, Asked, inductor, triton_side
 from harness.compiled.arena import Arena, Told
 from harness.compiled.known import KNOWN, follow
+from harness.compiled.part import Part
 from harness.compiled.pointers import Given, beside, flattened
 from harness.compiled.shadows import Shadows
 from harness.kernels import frontend, launched, loosening
@@ -137,6 +138,7 @@ class Launcher:
         # A launch's table of fences, or none; asked while this is set.
         self.fences: Callable[[Sequence[Given]], int | None] | None = None
         self.line = 0  # of the source, whose wraps count where a line's alone do
+        self.part = Part((0, 0, 0), (0, 0, 0))  # of a grid, where what is launched is one
         self._before: Any = None
         self._inductors: Any = None  # what launched its kernels
         self._heard: Any = None
@@ -244,7 +246,8 @@ class Launcher:
         note = Launched(name, pointers, scalars, capturing, self._when(), whence=whence)
         number = REPORTS.remember(note)
         line = (self.line,) if LINE in checks else ()
-        head = (block, number, *(() if lists is None else (lists,)), *(races or ()), *line)
+        part = self.part.numbers if PART in checks else ()
+        head = (block, number, *(() if lists is None else (lists,)), *(races or ()), *line, *part)
         extents = (pointer.reach for pointer in pointers)
         given = (*head, *extents, *call.numbers, *call.args)
         try:

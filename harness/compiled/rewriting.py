@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.compiled import LINE, Asked, assertions
+from harness.compiled import LINE, PART, PLACES, Asked, assertions
 from harness.compiled.accesses import ACCESSES, Accesses
 from harness.compiled.building import Builder
 from harness.compiled.fences import Fences
 from harness.compiled.grid import Grid
+from harness.compiled.part import placed
 from harness.compiled.races import Races
 from harness.compiled.ranges import Ranges
 from harness.compiled.reaches import Reaches
@@ -59,6 +60,9 @@ class _Rewriting:
         values = (value for one in graph.operations() for value in (*one.results, *one.operands))
         inner = (value for block in _blocks(graph.body) for value in block.arguments)
         self._code = Builder([*values, *inner])
+        heads = dict(zip(asked.heads, graph.parameters, strict=False))
+        if PART in asked.checks:
+            graph = placed(graph, self._code, [heads[name] for name in PLACES])
         self._runs = Runs(graph)
         self._rows = Rows(
             graph, self._code, self._runs, {name: mask for name, (_, mask) in ACCESSES.items()}
@@ -70,7 +74,6 @@ class _Rewriting:
             watched = flow.addressing(graph, ends)
         suspects = watched.suspects - self._rows.sure
         named = len(asked.heads)
-        heads = dict(zip(asked.heads, graph.parameters, strict=False))
         watched = replace(watched, suspects=suspects)
         self._twins = Twins(self._code, watched, Ranges(graph), heads.get(LINE))
         extents = graph.parameters[named : named + asked.pointers]

@@ -48,7 +48,9 @@ def _sure(one: Finding) -> str:
             "Run on a CPU with every access checked: one below passes, at it the check stops at "
             f"this line. {gpu}."
         )
+    card, _, part = one.on_gpu.partition(": ")
+    what = f"Of the launch {part} were" if part else "The whole launch was"
     return (
-        f"The whole launch was run on an {one.on_gpu}, in real memory and with checks compiled in: "
+        f"{what} run on an {card}, in real memory and with checks compiled in: "
         "one below passes, at it this line wraps."
     )

@@ -10,7 +10,7 @@ import pytest
 
 from harness import machine
 from harness.audit import again
-from harness.audit.findings import CONFIRMED
+from harness.audit.findings import AROUND, CONFIRMED
 from harness.audit.run import Audit
 from harness.cli.main import main
 
@@ -46,19 +46,21 @@ def test_what_a_gpu_showed_is_said(
     monkeypatch.setattr(machine, "require", lambda device: None)
     monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1; NVIDIA H200, 580.1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    first, second, third, *_ = small.findings
+    first, second, third, fourth, *_ = small.findings
 
     def answers(asked: list[Any], *how: Any) -> Any:
         assert asked == small.findings
-        return [(0, CONFIRMED), (2, "its tensors take 200 GiB")]
+        return [(0, CONFIRMED), (2, "its tensors take 200 GiB"), (3, AROUND)]
 
     monkeypatch.setattr(again, "_answers", answers)
     found = again.on_gpu(small, release, 1, 1.0, lambda said: None)
     confirmed = "confirmed on an NVIDIA H200"
-    assert found.findings[:3] == [
+    around = "NVIDIA H200: the programs around the threshold alone"
+    assert found.findings[:4] == [
         dataclasses.replace(first, confirmed=confirmed, on_gpu="NVIDIA H200"),
         dataclasses.replace(second, on_gpu="NVIDIA H200: its launch was not kept"),
         dataclasses.replace(third, on_gpu="NVIDIA H200: its tensors take 200 GiB"),
+        dataclasses.replace(fourth, confirmed=confirmed, on_gpu=around),
     ]
     assert found.findings[0].is_confirmed
     assert found.gpu["gpu"]
@@ -75,3 +77,8 @@ def test_a_report_to_upstream_says_where_it_was_run(small: Audit) -> None:
     )
     seen = dataclasses.replace(one, confirmed="confirmed on an NVIDIA H200", on_gpu="NVIDIA H200")
     assert "whole launch was run on an NVIDIA H200, in real memory" in upstream.text(seen, "small")
+    part = dataclasses.replace(seen, on_gpu=AROUND.replace(CONFIRMED, "NVIDIA H200"))
+    assert (
+        "Of the launch the programs around the threshold alone were run on an NVIDIA H200, in real"
+        in upstream.text(part, "small")
+    )

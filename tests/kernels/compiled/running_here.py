@@ -22,6 +22,7 @@ from harness.compiled import CHECKS, Asked, arena, launching, rewriting, triton_
 from harness.compiled.accesses import OUTSIDE
 from harness.compiled.building import NE
 from harness.compiled.known import KNOWN
+from harness.compiled.part import Part
 from harness.compiled.pointers import beside, flattened
 from harness.compiled.reporting import SITES, Block
 from harness.compiled.shadows import Shadows
@@ -91,6 +92,7 @@ def put_down_by(
     lists: int | None = None,
     checks: tuple[str, ...] = CHECKS,
     line: int | None = None,
+    part: Part | None = None,
 ) -> tuple[rewriting.Rewritten, list[list[int]]]:
     """What a launch puts down: of each site its last wrap, and its last access outside."""
     pointers, _ = flattened(kernel, args, named)
@@ -102,7 +104,8 @@ def put_down_by(
     records[0, Block.MEMORY // 8] = memory.data_ptr()
     races = shadows().launch_starts(launched, captured=False) if "races" in checks else ()
     one = () if line is None else (line,)
-    head = (records.data_ptr(), 1, *(() if lists is None else (lists,)), *races, *one)
+    place = () if part is None else part.numbers
+    head = (records.data_ptr(), 1, *(() if lists is None else (lists,)), *races, *one, *place)
     whole = (*head, *(pointer.reach for pointer in pointers), *args)
     graph = kernels.read(twin, whole, named)
     checked = rewriting.rewritten(graph, asked, 128)

@@ -136,7 +136,7 @@ class Card:
         self._said_of, self._lost = said_of, lost
         self.is_lost = False
 
-    def said_of(self, number: int, begins: device.Begins) -> str:
+    def said_of(self, number: int, begins: device.Begins, whole: bool) -> str:
         self.is_lost = number in self._lost
         return self._said_of(number, begins)
 

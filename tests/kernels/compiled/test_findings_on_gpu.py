@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from harness.audit import device
-from harness.audit.findings import CONFIRMED, Argument, Finding, Trial
+from harness.audit.findings import AROUND, CONFIRMED, Argument, Finding, Trial
 from harness.native.lanes import Site
 
 LINE = 7
 ROOM = 1 << 20
 
 
-def launch(rows: int, elements: int = 9, programs: int = 4) -> Trial:
+def launch(rows: int, elements: int = 9, programs: int = 4, at: int = 0) -> Trial:
     pages = Argument("pages", "*i32", elements=3, holds=(0, rows))
     given = (Argument("x", "*bf16", elements=elements), pages, Argument("rows", "i32", rows))
-    return Trial((programs, 1, 1), (0, 0, 0), given)
+    return Trial((programs, 1, 1), (at, 0, 0), given)
 
 
 def finding(*trials: Trial) -> Finding:
@@ -29,10 +29,13 @@ def finding(*trials: Trial) -> Finding:
 
 
 class Played:
-    """A kernel that wraps at these loads, at that line of that file."""
+    """A kernel that wraps at these loads, at that line of that file, in any program or in one."""
 
-    def __init__(self, wraps: set[int], place: tuple[str, int], refused: str = "") -> None:
-        self.wraps, self.place, self.refused = wraps, place, refused
+    def __init__(
+        self, wraps: set[int], place: tuple[str, int], refused: str = "", alone: int | None = None
+    ) -> None:
+        self.wraps, self.place, self.refused, self.alone = wraps, place, refused, alone
+        self.part: Any = None
         self.launches: list[tuple[tuple[int, ...], dict[str, Any]]] = []
         self.told: list[Any] = []
         self.line = 0
@@ -45,7 +48,9 @@ class Played:
                 for name, value in given.items()
             }
             self.launches.append((grid, copies))
-            if grid[0] and given["rows"] in self.wraps:
+            first = self.part.first[0] if grid[0] else 0
+            here = self.alone is None or first <= self.alone < first + grid[0]
+            if grid[0] and here and given["rows"] in self.wraps:
                 if self.error:
                     raise RuntimeError(self.error)
                 given["pages"].fill_(99)  # what it did is nothing to the next launch
@@ -58,7 +63,11 @@ class Played:
 
 
 def said(
-    kernel: Played, asked: Finding, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kernel: Played,
+    asked: Finding,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    whole: bool = True,
 ) -> tuple[str, device._Card]:
     monkeypatch.setattr(device, "_WHERE", "cpu")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
@@ -76,7 +85,7 @@ def said(
     turn.touch()
     card = device._Card(tmp_path, 1, turn)
     vars(card).update(_launcher=kernel, _memory=ROOM, _kernels={("", ""): kernel})
-    return card.said_of(asked, lambda step: None), card
+    return card.said_of(asked, lambda step: None, whole), card
 
 
 HERE = ("/elsewhere/kernels.py", LINE)
@@ -107,20 +116,30 @@ def test_it_is_confirmed_where_one_below_passes_and_it_wraps_at_it(
     assert (found == CONFIRMED) == (words == CONFIRMED)
 
 
-@pytest.mark.parametrize(
-    ("at", "words"),
-    [
-        (launch(6, elements=ROOM), "its tensors take"),
-        (launch(6, programs=1 << 31), "its grid has 2,147,483,648 programs"),
-    ],
-)
-def test_what_does_not_fit_is_not_launched(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: Trial, words: str
-) -> None:
+def test_what_does_not_fit_is_not_launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernel = Played({6}, HERE)
-    found, _ = said(kernel, finding(launch(5), at), monkeypatch, tmp_path)
-    assert found.startswith(words)
+    asked = finding(launch(5), launch(6, elements=ROOM))
+    found, _ = said(kernel, asked, monkeypatch, tmp_path)
+    assert found.startswith("its tensors take")
     assert kernel.launches == []
+
+
+@pytest.mark.parametrize(("programs", "whole"), [(1 << 31, True), (4000, False)])
+@pytest.mark.parametrize("alone", [0, 1, 1999, 2000, 3999])
+def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, programs: int, whole: bool, alone: int
+) -> None:
+    """The one that was run elsewhere, the first two, the last two, and the middle one."""
+    both = (launch(rows, programs=programs, at=1999) for rows in (5, 6))
+    alone = programs - 1 if alone == 3999 else programs // 2 if alone == 2000 else alone
+    kernel = Played({6}, HERE, alone=alone)
+    found, _ = said(kernel, finding(*both), monkeypatch, tmp_path, whole)
+    assert found == AROUND
+    assert {grid for grid, _ in kernel.launches[2:]} == {(1, 1, 1)}
+    assert kernel.part.sides == (programs, 1, 1)
+    kernel = Played({6}, HERE, alone=5)
+    found, _ = said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path, whole)
+    assert found == "at it passes"
 
 
 def test_tensors_hold_what_the_launch_says_each_time(
