@@ -118,6 +118,11 @@ def asked(words: Sequence[str]) -> list[str]:
     return kept
 
 
+def command() -> list[str]:
+    """This one, as results keep it."""
+    return ["unfix", *asked(sys.argv[1:])]
+
+
 def without_places(text: str) -> str:
     """Where the project lies on that machine is nobody's business in a recorded result."""
     places = (paths.workspace(), "."), (paths.project(), "."), (Path(sys.prefix), "PREFIX")

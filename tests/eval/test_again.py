@@ -132,7 +132,9 @@ def test_an_error_is_not_what_is_known_to_be_wrong() -> None:
     assert (told.verdict, told.errors) == (Judged.CANNOT_TELL, 1)
 
 
-def test_a_recorded_command_names_no_file_that_it_wrote() -> None:
+def test_a_recorded_command_names_no_file_that_it_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["eval", "cpu", "--record", "r.json", "--html=p.html", "-j", "2", "--markdown", "m"]
     assert pages.asked(words) == ["eval", "cpu", "-j", "2"]
     assert pages.asked(["eval", "--record"]) == ["eval"]
+    monkeypatch.setattr("sys.argv", ["unfix", *words])
+    assert pages.command() == ["unfix", "eval", "cpu", "-j", "2"]

@@ -178,7 +178,7 @@ def _search(arguments: argparse.Namespace, known: Catalogue, earlier: Search | N
         kind=arguments.over,
         started=earlier.started if earlier else now.isoformat(timespec="seconds"),
         words=arguments.words,
-        command=earlier.command if earlier else ["unfix", *sys.argv[1:]],
+        command=earlier.command if earlier else pages.command(),
         seconds=earlier.seconds if earlier else 0.0,
         settings=settings,
         toggles=[running.facts_of(toggle) for toggle in known],

@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import signal
-import sys
 from pathlib import Path
 from types import FrameType
 
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     scorer.python()  # installs lm-eval if need be, before anything is served
     store = Store()
     identity = where.folder.name
-    new = begin(matrix, where, identity, shlex.join(["unfix", *pages.asked(sys.argv[1:])]))
+    new = begin(matrix, where, identity, shlex.join(pages.command()))
     new.machine = machine.told(str(where.python(where.release)))
     options.say(
         f"{_many(len(matrix.configurations), 'configuration')} on {where.device} with SGLang "

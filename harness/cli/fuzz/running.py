@@ -9,14 +9,13 @@ import math
 import os
 import random
 import secrets
-import sys
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from harness import machine, paths
-from harness.cli import kinds, options
+from harness.cli import kinds, options, pages
 from harness.cli.fuzz.progress import Progress
 from harness.cli.owning import owning
 from harness.cli.prove import running
@@ -170,7 +169,7 @@ def _stored(asked: Asked) -> FuzzRun:
     return FuzzRun(
         id=f"fuzz-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         started=now.isoformat(timespec="seconds"),
-        command=["unfix", *sys.argv[1:]],
+        command=pages.command(),
         commit=machine.commit(),
         under=asked.under,
     )

@@ -6,7 +6,6 @@ import argparse
 import datetime
 import secrets
 import signal
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -163,7 +162,7 @@ def _begun(
             total=len(plan.cells),
             axes=plan.axes,
             started=now.isoformat(timespec="milliseconds"),
-            command=["unfix", *pages.asked(sys.argv[1:])],
+            command=pages.command(),
             commit=machine.commit(),
             machine=machine.told(),
             where=arguments.on,

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import datetime
 import secrets
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -207,7 +206,7 @@ def _new(arguments: argparse.Namespace, target: Target) -> Mutation:
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         started=now.isoformat(timespec="seconds"),
         release=target.name,
-        command=["unfix", *sys.argv[1:]],
+        command=pages.command(),
         settings=settings,
     )
 

@@ -276,7 +276,7 @@ def _new_run(arguments: argparse.Namespace, kind: str, asked: Asked) -> Run:
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         kind=kind,
         started=now.isoformat(timespec="seconds"),
-        command=["unfix", *sys.argv[1:]],
+        command=pages.command(),
         settings=settings,
         toggles=[facts_of(toggle) for toggle in asked.toggles],
     )
