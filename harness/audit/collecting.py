@@ -13,6 +13,7 @@ from triton.runtime.jit import JITFunction
 from harness.audit import launches
 from harness.audit.host import Launch
 from harness.audit.loading import World, is_kernel
+from harness.audit.syntax import children, walk
 from harness.kernels.launched import Launched
 
 _LAUNCHED = re.compile(r"\b(\w+)\)*\s*\[")
@@ -73,7 +74,7 @@ def _launched(world: World, name: str, kernels: dict[str, list[Kernel]]) -> None
 
 def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
     """However deep among statements; expressions, most of a module, are not looked into."""
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         if isinstance(child, ast.FunctionDef):
             yield child
         if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
@@ -81,7 +82,7 @@ def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def _called(node: ast.FunctionDef) -> Iterator[str]:
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Call):
             if isinstance(inner.func, ast.Name):
                 yield inner.func.id

@@ -7,9 +7,8 @@ least, or is none, the least is looked for by running.
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import json
-import mmap
 import os
 import signal
 import time
@@ -22,9 +21,18 @@ import torch
 
 from harness.audit.examining import Case, restated
 from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Argument, Finding, Key, Trial
+from harness.audit.rooms import REACH, roomy
 from harness.audit.skeleton import skeleton
-from harness.audit.trials import PASSES, TYPES, WRAPS, Drawn, drawn, fitting, given, kept, trial
-from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped, virtual
+from harness.audit.trials import (
+    PASSES,
+    WRAPS,
+    Drawn,
+    drawn,
+    given,
+    kept,
+    trial,
+)
+from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped
 from harness.checking.launches import Launches
 from harness.checking.launching import Line, Session, make_ready
 from harness.checking.memory import Memory
@@ -32,9 +40,6 @@ from harness.kernels import Graph
 
 __all__ = ["PASSES", "WRAPS", "Launching", "confirmed", "drawn", "make_ready", "outcome"]
 
-_REACH = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
-_TILE = 1 << 22  # of the first tensors of numbers; of later ones more, or Linux runs out of maps
-_BLOCK = 1 << 16
 _SECONDS = 1  # of the processor, for one launch and its neighbours
 _COMPILING = 3  # and for the first launch of a kernel: later processes find it compiled
 _TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
@@ -90,6 +95,7 @@ class _Run:
         read, write = os.pipe()
         child = os.fork()
         if not child:
+            gc.disable()  # it lives for a second, and would copy what it looks through
             os.close(read)
             with open(os.devnull, "w") as nothing:
                 os.dup2(nothing.fileno(), 2)
@@ -109,7 +115,9 @@ class _Run:
         """In a fork: of each launch the load at which it wraps, or why there is none."""
         while len(self.shown) < len(self._found):
             finding, at = self._found[len(self.shown)]
-            launching = Launching(self._kernel, self._case, self._left[0], {finding.at})
+            launching = Launching(
+                self._kernel, self._case, self._left[0], {finding.at}, compiled=_in_time
+            )
             compiling = 0 if self._compiled == len(self.shown) else _COMPILING
             self._compiled = len(self.shown)
             start = time.process_time()
@@ -160,16 +168,53 @@ class _Run:
 
 
 class Watching(Session):
-    """The wraps of some lines count; nothing is computed but what goes from there to an access."""
+    """The wraps of some lines count; nothing is computed but what goes from there to an access.
 
-    def __init__(self, lines: Collection[Line], whole: bool) -> None:
+    `case`: how the kernel was read. A launch of those types is not read again, though Triton would
+    compile a number that is 1 into it. `compiled`: told when the kernel can run.
+    """
+
+    def __init__(
+        self,
+        lines: Collection[Line],
+        whole: bool,
+        case: Case | None = None,
+        compiled: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(Memory(), Launches(), exact=True)
+        self._compiled = compiled
         self.only = frozenset(lines)
+        self._case, self._is_read = case, False
         self._looks = None if whole else self.only
         self.reads = "skeleton" if whole else f"skeleton {sorted(lines)}"
 
+    def bound(self, binder: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        bound = super().bound(binder, args, options)
+        kinds = tuple(one.kind for one in self._case.given) if self._case is not None else ()
+        both = zip(bound.kinds, bound.constants, kinds, strict=False)
+        self._is_read = len(kinds) == len(bound.kinds) and all(
+            kind == read or (kind == "constexpr" and constant == (int, 1) and read[0] in "iu")
+            for kind, constant, read in both
+        )
+        if not self._is_read:
+            return bound
+        own = zip(bound.constants, kinds, strict=True)
+        constants = tuple(one if kind == "constexpr" else None for one, kind in own)
+        return replace(bound, kinds=kinds, constants=constants, key=(kinds, constants))
+
+    def made(self, kernel: Any, binder: Any, bound: Any) -> Any:
+        found = super().made(kernel, binder, bound)
+        if self._compiled is not None:
+            self._compiled()
+        return found
+
+    def shared(self, kernel: Any, binder: Any, bound: Any) -> Any:
+        return bound if self._is_read else super().shared(kernel, binder, bound)
+
     def graph_of(self, kernel: Any, bound: Any) -> Graph:
-        return skeleton(super().graph_of(kernel, bound), self._looks)
+        read = self._case if self._is_read else None
+        graph = super().graph_of(kernel, bound) if read is None else read.graph
+        return skeleton(graph, self._looks)
 
     def __enter__(self) -> Watching:
         super().__enter__()
@@ -179,15 +224,21 @@ class Watching(Session):
         self._launches.only(name, programs)
 
 
+def _in_time() -> None:
+    """What is compiled has this long to run, and its neighbours as long again."""
+    signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+
+
 def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
     """From where on it wraps; nothing, or why not, where it never does."""
 
+    @cache
     def outcome(load: int) -> str:
         return launching.outcome({**at, finding.quantity: load})
 
     low, high = finding.threshold - 1, finding.threshold
     said = outcome(high)
-    signal.setitimer(signal.ITIMER_PROF, _SECONDS)  # it is compiled now
+    _in_time()
     step = 1
     if said == WRAPS:
         while low > 1 and outcome(low) == WRAPS:
@@ -217,7 +268,7 @@ def _any(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int |
     """A load at which it wraps; nothing, or why not, where it never does."""
     for load in (finding.threshold, finding.largest):
         said = launching.outcome({**at, finding.quantity: load})
-        signal.setitimer(signal.ITIMER_PROF, _SECONDS)  # it is compiled now
+        _in_time()
         if said != PASSES:
             return load if said == WRAPS else said
     return ""
@@ -226,15 +277,25 @@ def _any(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int |
 class Launching:
     """One kernel's launches at different loads; the wraps of some lines are looked for."""
 
-    def __init__(self, kernel: Any, case: Case, drawn: Drawn, lines: Collection[Line]) -> None:
+    def __init__(
+        self,
+        kernel: Any,
+        case: Case,
+        drawn: Drawn,
+        lines: Collection[Line],
+        compiled: Callable[[], None] | None = None,
+    ) -> None:
         self._kernel, self._case, self._drawn, self._lines = kernel, case, drawn, lines
+        self._compiled = compiled
 
     def goes_far(self, at: Mapping[str, int]) -> bool:
         """Whether any access, on these lines' way or not, goes past what tensors have room for."""
-        return self._case.may_reach(at, _REACH) and self.outcome(at, whole=True) == BEYOND
+        return self._case.may_reach(at, REACH) and self.outcome(at, whole=True) == BEYOND
 
     def outcome(self, at: Mapping[str, int], whole: bool = False) -> str:
-        return outcome(self._kernel, trial(self._case, self._drawn, at), self._lines, whole)
+        launch = trial(self._case, self._drawn, at)
+        compiled = None if whole else self._compiled
+        return outcome(self._kernel, launch, self._lines, whole, case=self._case, compiled=compiled)
 
 
 def outcome(
@@ -243,15 +304,17 @@ def outcome(
     lines: Collection[Line],
     whole: bool = False,
     tensor: Callable[[Argument], torch.Tensor] | None = None,
+    case: Case | None = None,
+    compiled: Callable[[], None] | None = None,
 ) -> str:
     """How one program of the launch ends; `whole`: with all accesses, and not those of the lines.
 
     `tensor`: the memory of an argument, if it is not to be all the room that there can be.
     """
     try:
-        with Watching(lines, whole) as session:
+        with Watching(lines, whole, case, compiled) as session:
             session.run_these(kernel.fn.__name__, [launch.program])
-            kernel[launch.grid](**given(launch, tensor or _roomy))
+            kernel[launch.grid](**given(launch, tensor or roomy))
     except Wrapped:
         return WRAPS
     except (OutOfBounds, OverflowError):  # of a stride that 64 bits do not hold
@@ -263,51 +326,3 @@ def outcome(
     except Exception as error:
         return f"cannot launch it: {type(error).__name__}: {error}"
     return PASSES
-
-
-def _roomy(one: Argument) -> torch.Tensor:
-    kind = TYPES[one.kind[1:]]
-    return repeated(one.name, *one.holds, kind) if one.holds else room(one.name, kind)
-
-
-@cache
-def room(name: str, kind: torch.dtype) -> torch.Tensor:
-    middle = _REACH // kind.itemsize
-    return virtual((2 * middle,), kind)[middle:]
-
-
-_TILES: dict[int, tuple[int, int, bytes]] = {}  # by where a tensor begins: a file, what it repeats
-
-
-def repeated(name: str, even: int, odd: int, kind: torch.dtype) -> torch.Tensor:
-    """Two numbers in turn, over as many as 32 bits count: one piece of memory, many times."""
-    tile = torch.tensor([fitting(even, kind), fitting(odd, kind)], dtype=kind)
-    content = tile.view(torch.uint8).numpy().tobytes()
-    made = room(name, kind)
-    start = made.data_ptr()
-    if start not in _TILES:
-        size = _TILE << len(_TILES) // 6
-        _TILES[start] = (os.memfd_create("unfix"), size, b"")
-        os.truncate(_TILES[start][0], size)
-        for place in range(0, (1 << 31) * kind.itemsize, size):
-            _map(start + place, size, _TILES[start][0])
-    file, size, before = _TILES[start]
-    if content != before:
-        block = content * (_BLOCK // len(content))
-        os.pwritev(file, [block] * (size // _BLOCK), 0)
-        _TILES[start] = (file, size, content)
-    return made
-
-
-@cache
-def _mmap() -> Any:
-    mapped = ctypes.CDLL(None, use_errno=True).mmap
-    mapped.restype = ctypes.c_void_p
-    mapped.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    return mapped
-
-
-def _map(address: int, size: int, file: int) -> None:
-    flags = mmap.MAP_PRIVATE | 0x10  # at this very address
-    if _mmap()(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
-        raise OSError(ctypes.get_errno(), "memory cannot be mapped")

@@ -24,6 +24,7 @@ from harness.kernels.graph import Graph, Operation, Value, bits_of
 
 _AXES = "xyz"
 MOST = (2**31 - 1, 65535, 65535)
+_LOADS = 400  # whose ranges are kept at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Case:
             )
             for axis in range(3)
         }
+        self._ranges: dict[frozenset[tuple[str, int]], Ranges] = {}
         self.used = sorted(self._quantities())
         self.sizes = [name for name in self.used if limits.quantities[name].size]
 
@@ -163,8 +165,17 @@ class Case:
     def wraps(self, at: Mapping[str, int], ranged: bool = False) -> list[Wrap]:
         return list(Wraps(Ranges(self.reading, self.world(at, ranged))).found(own=False))
 
+    def _ranges_at(self, at: Mapping[str, int]) -> Ranges:
+        """One line after the other is asked at the same loads."""
+        key = frozenset(at.items())
+        if key not in self._ranges:
+            if len(self._ranges) >= _LOADS:
+                self._ranges.clear()
+            self._ranges[key] = Ranges(self.reading, self.world(at, False))
+        return self._ranges[key]
+
     def wraps_at(self, at: Mapping[str, int], place: Place, own: bool = False) -> Wrap | None:
-        wraps = Wraps(Ranges(self.reading, self.world(at, False)))
+        wraps = Wraps(self._ranges_at(at))
         return next((one for one in wraps.found((place.file, place.line), own) if one.known), None)
 
     def may_reach(self, at: Mapping[str, int], room: int) -> bool:

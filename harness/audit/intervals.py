@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     low: int
     high: int
     why: frozenset[str] = frozenset()  # the reasons that it is no narrower

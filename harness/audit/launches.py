@@ -10,6 +10,7 @@ from harness.audit.demands import demands
 from harness.audit.given import Given
 from harness.audit.host import Host, Launch
 from harness.audit.loading import Module, called
+from harness.audit.syntax import children
 
 
 def launches(module: Module, kernels: Collection[str]) -> Iterator[tuple[str, Launch]]:
@@ -41,7 +42,7 @@ def launches(module: Module, kernels: Collection[str]) -> Iterator[tuple[str, La
 def _calls(
     node: ast.AST, scope: ast.FunctionDef | None
 ) -> Iterator[tuple[ast.FunctionDef | None, ast.Call]]:
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         if isinstance(child, ast.Call) and isinstance(child.func, ast.Subscript):
             yield scope, child
         inner = child if isinstance(child, ast.FunctionDef) else scope

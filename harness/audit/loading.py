@@ -21,6 +21,8 @@ from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
 from harness.audit.places import PACKAGE, Place, opened, sources
+from harness.audit.syntax import children, walk
+from harness.kernels import frontend
 
 _LAUNCH = re.compile(r"\w\[[^\]]*\]\(")
 _JIT = ("triton.jit", "jit")
@@ -211,9 +213,9 @@ class World:
             return
         done[id(kernel)] = kernel
         names = kernel.fn.__globals__
-        for node in ast.walk(kernel.parse()):
-            if isinstance(node, ast.Name) and isinstance(names, Names):
-                value = names.get(node.id)
+        if isinstance(names, Names):
+            for name in _asked_of(kernel)[0]:
+                value = names.get(name)
                 if isinstance(value, JITFunction):
                     self._settle(value, done)
         # Triton's key of a kernel has the constants of helpers only if it knows their keys already.
@@ -227,12 +229,29 @@ class World:
 def _of_modules(kernel: JITFunction[Any]) -> Iterator[str]:
     """The constants that a kernel asks another module for, by that module's name."""
     names = kernel.fn.__globals__
-    for node in ast.walk(kernel.parse()):
-        match node:
-            case ast.Attribute(value=ast.Name(id=home), attr=name):
-                value = getattr(names.get(home), name, None)
-                if isinstance(value, (int, float, str, constexpr)):
-                    yield f"{home}.{name} = {value!r}"
+    for home, name in _asked_of(kernel)[1]:
+        value = getattr(names.get(home), name, None)
+        if isinstance(value, (int, float, str, constexpr)):
+            yield f"{home}.{name} = {value!r}"
+
+
+_ASKED: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}  # by a kernel's text
+
+
+def _asked_of(kernel: JITFunction[Any]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The names in a kernel's text, and the attributes of names."""
+    found = _ASKED.get(kernel.src)
+    if found is None:
+        names: dict[str, None] = {}
+        attributes: dict[tuple[str, str], None] = {}
+        for node in walk(frontend.tree_of(kernel)):
+            match node:
+                case ast.Name(id=name):
+                    names[name] = None
+                case ast.Attribute(value=ast.Name(id=home), attr=name):
+                    attributes[home, name] = None
+        found = _ASKED[kernel.src] = list(names), list(attributes)
+    return found
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
@@ -240,7 +259,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         yield statement.name
         return
-    for node in ast.iter_child_nodes(statement):
+    for node in children(statement):
         if isinstance(node, ast.stmt):
             yield from _bound(node)
         elif isinstance(node, (ast.ExceptHandler, ast.match_case)):
@@ -251,7 +270,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
         else:
             yield from (
                 inner.id
-                for inner in ast.walk(node)
+                for inner in walk(node)
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
             )
 

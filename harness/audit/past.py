@@ -17,11 +17,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from harness.audit.confirming import Watching, room
+from harness.audit.confirming import Watching
 from harness.audit.examining import Case
 from harness.audit.expressions import words
 from harness.audit.findings import CONFIRMED, Finding, Kind, Reach
 from harness.audit.overruns import LOADS, Sized, Suspect, place_of, suspects
+from harness.audit.rooms import room
 from harness.audit.trials import TYPES
 from harness.checking import OutOfBounds, virtual
 
@@ -121,7 +122,7 @@ def launched(
     if 0 in grid:
         return None  # nothing is launched
     try:
-        with Watching(lines or (), lines is None) as session:
+        with Watching(lines or (), lines is None, sized.case) as session:
             session.run_these(kernel.fn.__name__, _chosen(grid))
             kernel[grid](**dict(_arguments(sized, at, exact)))
     except Exception as error:

@@ -53,7 +53,7 @@ class Shape:
                     else:
                         self._walk(inner, here)
 
-    def _reached(self, access: Operation) -> set[Operation]:
+    def _reached(self, access: Operation) -> list[Operation]:
         """The operations that may overflow on the way into an access."""
 
         def given(maker: Operation) -> list[Value]:
@@ -63,9 +63,10 @@ class Shape:
             return [one for one in operands if one in self.addressing.signed]
 
         made = behind(access.operands[0], self.makers, self.carried, given)
-        return {
+        found = (
             maker for value, maker in made if maker.name in OVERFLOWING and value in self.addressing
-        }
+        )
+        return list(dict.fromkeys(found))
 
     def cone(self, value: Value) -> set[Value]:
         """Everything that a value is made from."""

@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from harness.kernels.launched import meant, said
 
 WRAPS, PASSES = "wraps", "passes"
 _DRAWN = 40  # launches of tensors that hold different things, after those that hold alike
-_NARROW = 1 << 31  # elements, where nothing bounds an index: as many as one of 32 bits comes to
+NARROW = 1 << 31  # elements, where nothing bounds an index: as many as one of 32 bits comes to
 TYPES = {
     "i1": torch.bool, "u1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
     "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
@@ -72,7 +73,11 @@ def trial(case: Case, draw: Drawn, at: Mapping[str, int]) -> Trial:
     corner = zip(sides, draw.corner, strict=True)
     program = tuple(max(0, side - on) * bool(on) for side, on in corner)
     given = tuple(_argument(case, draw, one, at) for one in case.given)
-    return Trial(tuple(sides), program, given)
+    launch = Trial(tuple(sides), program, given)
+    if not all(_whose(case, access.operands[0]) for access, _ in case.reading.accesses):
+        return launch  # an access to any of them
+    holding = tuple(one.name for one in given if one.holds)
+    return _sized(launch, _ends(case, tuple(at.items()), holding))
 
 
 def _argument(case: Case, draw: Drawn, one: Parameter, at: Mapping[str, int]) -> Argument:
@@ -116,7 +121,8 @@ def fitting(number: int, kind: torch.dtype) -> int:
 def kept(case: Case, draw: Drawn, at: Mapping[str, int], quantity: str) -> tuple[Trial, ...]:
     """One below this load and at it, with tensors of their size; none where words fail."""
     loads = {**at, quantity: at[quantity] - 1}, at
-    ends = [_ends(case, load) for load in loads]
+    tensors = tuple(one.name for one in case.given if one.is_pointer)
+    ends = [_ends(case, tuple(load.items()), tensors) for load in loads]
     sizes = {name: max(one[name] for one in ends) for name in ends[0]}
     found = tuple(_sized(trial(case, draw, load), sizes) for load in loads)
     try:
@@ -131,16 +137,22 @@ def _sized(one: Trial, sizes: Mapping[str, int]) -> Trial:
     return replace(one, arguments=tuple(arguments))
 
 
-def _ends(case: Case, at: Mapping[str, int]) -> dict[str, int]:
+@lru_cache(maxsize=256)  # one launch after the other differs in contents and programs alone
+def _ends(case: Case, at: tuple[tuple[str, int], ...], names: tuple[str, ...]) -> dict[str, int]:
     """How many elements of each tensor the whole launch may come to, whatever masks keep away."""
-    ranges = Ranges(case.reading, case.world(at, False))
-    ends = {one.name: 1 for one in case.given if one.is_pointer}
-    sizes = {one.name: TYPES[one.kind[1:]].itemsize for one in case.given if one.is_pointer}
+    ranges = Ranges(case.reading, case.world(dict(at), False))
+    ends = dict.fromkeys(names, 1)
+    sizes = {one.name: TYPES[one.kind[1:]].itemsize for one in case.given if one.name in ends}
     for access, _ in case.reading.accesses:
-        name, end = _end(case, ranges, access.operands[0])
-        if name in ends:
+        if _whose(case, access.operands[0]) in ends:
+            name, end = _end(case, ranges, access.operands[0])
             ends[name] = max(ends[name], -(-end // sizes[name]))
     return ends
+
+
+def _whose(case: Case, pointer: Value) -> str:
+    origin = case.reading.origins.get(pointer)
+    return "" if origin is None else case.graph.parameters[origin].name
 
 
 def _end(case: Case, ranges: Ranges, pointer: Value) -> tuple[str, int]:
@@ -150,10 +162,8 @@ def _end(case: Case, ranges: Ranges, pointer: Value) -> tuple[str, int]:
     maker = reading.makers.get(pointer)
     size = max(1, bits_of(pointer.kind.pointee) // 8)
     if maker is None or maker.name != "tt.addptr":
-        origin = reading.origins.get(pointer)
-        name = "" if origin is None else case.graph.parameters[origin].name
-        return name, size if pointer in reading.places else _NARROW * size
+        return _whose(case, pointer), size if pointer in reading.places else NARROW * size
     base, offset = maker.operands
     name, before = _end(case, ranges, base)
     far = ranges.get(offset)
-    return name, before + max(0, min(far.high, _NARROW) if far.why else far.high) * size
+    return name, before + max(0, min(far.high, NARROW) if far.why else far.high) * size

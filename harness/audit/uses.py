@@ -10,6 +10,7 @@ from typing import Any
 from triton.runtime.jit import JITFunction
 
 from harness.audit.loading import Module
+from harness.kernels import frontend
 
 _ACCESSES = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
 
@@ -137,7 +138,7 @@ class Uses(ast.NodeVisitor):
         helper = self._module.names.get(ast.unparse(call.func))
         if not isinstance(helper, JITFunction):
             return
-        [inner] = helper.parse().body
+        [inner] = frontend.tree_of(helper).body
         uses = uses_of(self._module, inner)
         names = [one.arg for one in inner.args.args]
         given = dict(zip(names, call.args, strict=False))
@@ -219,11 +220,10 @@ def _kind_of_cast(node: ast.Call) -> str:
     return next((f"i{bits}" for bits in (64, 32, 16, 8) if f"t{bits}" in given), "")
 
 
-_KNOWN: dict[str, Uses] = {}
+_KNOWN: dict[ast.FunctionDef, Uses] = {}
 
 
 def uses_of(module: Module, node: ast.FunctionDef) -> Uses:
-    key = ast.unparse(node)
-    if key not in _KNOWN:
-        _KNOWN[key] = Uses(module, node)
-    return _KNOWN[key]
+    if node not in _KNOWN:
+        _KNOWN[node] = Uses(module, node)
+    return _KNOWN[node]

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import processes
+from harness import forking, processes
 from harness.audit import arguments, confirming, limits, loading, past
 from harness.audit.arguments import Parameter
 from harness.audit.changed import Kernels, lines_of
@@ -215,6 +215,9 @@ def main() -> None:
     asked_for = [one for one in among if _is_meant(one, asked["targets"])]
     gc.freeze()
     gc.enable()
+    forking.collect_seldom()
+    if len(asked_for) > forking.MANY:
+        forking.enlarge_pages()
     many = {"kernels": len(asked_for), "meant": meant}
     os.write(_answers, (json.dumps(many) + "\n").encode())
     for kernel in asked_for:

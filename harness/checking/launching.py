@@ -143,7 +143,7 @@ class Session:
             hook(*args, **options)
         binder = frontend.binder_of(kernel)
         with torch._C.DisableTorchFunction():
-            bound = binder.bind(args, options)
+            bound = self.bound(binder, args, options)
         sides = grid(dict(bound.values)) if callable(grid) else grid
         launch = Launch(name, whole_grid(sides), dict(bound.values))
         self._running = launch
@@ -166,15 +166,15 @@ class Session:
         found: tuple[native.Program, tuple[Any, ...]] | None = binder.programs.get(key)
         if found is None:
             try:
-                found = binder.programs[key] = self._made(kernel, binder, bound)
+                found = binder.programs[key] = self.made(kernel, binder, bound)
             except Exception as error:
                 raise CannotFollow(
                     f"{name}: the checker cannot follow it: {_words(error)}"
                 ) from error
         return found
 
-    def _made(self, kernel: Any, binder: Any, bound: Any) -> tuple[native.Program, tuple[Any, ...]]:
-        shared = loosening.loosened(kernel, binder, bound)
+    def made(self, kernel: Any, binder: Any, bound: Any) -> tuple[native.Program, tuple[Any, ...]]:
+        shared = self.shared(kernel, binder, bound)
         key = (shared.key, self._exact, self.reads)
         known = binder.programs.get(key)
         if known is None:
@@ -185,6 +185,12 @@ class Session:
             )
             known = binder.programs[key] = program, ()
         return known[0], shared.numbers
+
+    def bound(self, binder: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return binder.bind(args, options)
+
+    def shared(self, kernel: Any, binder: Any, bound: Any) -> Any:
+        return loosening.loosened(kernel, binder, bound)
 
     def graph_of(self, kernel: Any, bound: Any) -> kernels.Graph:
         return kernels.graph_of(kernel, bound)

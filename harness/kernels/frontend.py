@@ -153,7 +153,7 @@ def generic_text(kernel: Any, bound: Bound) -> str:
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    with loosely():
+    with loosely(), _parsed_once():
         module = source.make_ir(
             TARGET,
             options,
@@ -165,6 +165,29 @@ def generic_text(kernel: Any, bound: Bound) -> str:
     # A module that MLIR thinks invalid is printed in the generic form: this name has no dialect.
     module.set_attr("generic", ir.builder(context).get_int32_attr(1))
     return str(module.str())
+
+
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Triton would parse a helper each time that it is called, and changes nothing of it."""
+    before = JITCallable.parse
+    JITCallable.parse = tree_of
+    try:
+        yield
+    finally:
+        JITCallable.parse = before
+
+
+_parse = JITCallable.parse
+_trees: dict[str, Any] = {}  # by their text
+
+
+def tree_of(kernel: Any) -> Any:
+    """A kernel's syntax, not to be changed."""
+    found = _trees.get(kernel.src)
+    if found is None:
+        found = _trees[kernel.src] = _parse(kernel)
+    return found
 
 
 def _constant_paths(bound: Bound) -> Iterator[tuple[tuple[int, ...], Any]]:
