@@ -29,7 +29,7 @@ from harness.watch import reports
 
 COLD = "harness.serving.cold"
 REFERENCE = "harness.serving.reference"
-LOOK = 0.1
+LOOK = 0.02
 UNASKED = {
     # Whether it is ready is asked often: SGLang would wait a second and answer a prompt each time.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
