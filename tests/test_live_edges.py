@@ -59,7 +59,7 @@ class Lab:
                 Path(str(module.__file__)).unlink(missing_ok=True)
             engine.sources.forget(name)
             engine._variants.clear()
-            engine._modules_of.clear()
+            engine._plans.clear()
             delattr(sys.modules["sglang"], name.rpartition(".")[2])
         assert not engine._originals
         assert not engine._applied

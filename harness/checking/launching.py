@@ -196,11 +196,13 @@ class Session:
         return kernels.graph_of(kernel, bound)
 
     def _run(self, launch: Launch, kernel: Any, binder: Any, bound: Any) -> None:
+        chosen = self._launches.chosen(launch)
+        if chosen is not None and not chosen:
+            return  # what runs no program needs none made
         process = self._process
         program, numbers = self._program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
         values, spans = self._arguments(launch, (*bound.arguments(), *numbers), lowered)
-        chosen = self._launches.chosen(launch)
         programs = range(launch.size) if chosen is None else chosen
         process.shadows.launch_starts()
         tables = Tables(

@@ -53,13 +53,23 @@ class Fence:
         rule = self.write if kind == "write" else self.read
         if rule is None:
             return None
-        key = (kind, program)
-        if key not in self.masks:
-            self.masks[key] = self._mask(rule(program), storage)
-        return self.masks[key]
+        if (kind, program) not in self.masks:
+            self.make(kind, (program,), storage)
+        return self.masks[kind, program]
 
-    def _mask(self, index: Index, storage: Storage) -> Array:
-        return self.mask(storage, (index,)).numpy()
+    def make(self, kind: str, programs: Iterable[Program], storage: Storage) -> None:
+        """The masks of these programs, in one piece: each alone would take as long as a launch."""
+        rule = self.write if kind == "write" else self.read
+        new = [program for program in programs if (kind, program) not in self.masks]
+        if rule is None or not new:
+            return
+        whole = torch.ones((len(new), storage.size), dtype=torch.uint8)
+        own = as_bytes(whole, self.tensor)
+        own.zero_()
+        for mask, index in zip(own.numpy(), map(rule, new), strict=True):
+            if index is not None:
+                mask[index] = 1
+        self.masks.update(zip(((kind, program) for program in new), whole.numpy(), strict=True))
 
     def mask(self, storage: Storage, indices: Iterable[Index]) -> torch.Tensor:
         """One byte a byte of the storage: 0 for the tensor's own elements that no index names."""
@@ -73,12 +83,15 @@ class Fence:
 
 
 def as_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A storage's byte shadow in the shape of one of its tensors, an element's bytes last."""
+    """A storage's byte shadow in the shape of one of its tensors, an element's bytes last.
+
+    Of several shadows, a row each, as many.
+    """
     size = tensor.element_size()
     return torch.as_strided(
         shadow,
-        (*tensor.shape, size),
-        (*(stride * size for stride in tensor.stride()), 1),
+        (*shadow.shape[:-1], *tensor.shape, size),
+        (*shadow.stride()[:-1], *(stride * size for stride in tensor.stride()), 1),
         tensor.storage_offset() * size,
     )
 

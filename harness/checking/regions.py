@@ -149,7 +149,10 @@ class Tables:
         if not fences:
             return 0
         with torch.utils._python_dispatch._disable_current_modes():
-            masks = [self._mask(fences, kind, program, storage) for program in self._every()]
+            programs = self._every()
+            for fence in fences:
+                fence.make(kind, programs, storage)
+            masks = [self._mask(fences, kind, program, storage) for program in programs]
         table = np.array(masks, dtype=np.uint64)
         self._alive.append(table)
         return int(table.ctypes.data)

@@ -27,7 +27,7 @@ from harness.patching import boot, functions, kernels
 from harness.patching.attestation import Recorder
 from harness.patching.importers import importers
 from harness.patching.importing import PACKAGE, PatchedLoader
-from harness.patching.plan import Change, make
+from harness.patching.plan import Change, PatchedModule, Plan, digest, make
 from harness.patching.units import Unit
 from harness.patching.variants import Builder, Variant
 from harness.releases import sources
@@ -75,7 +75,7 @@ class Engine:
         self._applied: dict[str, Variant] = {}
         self._originals: dict[tuple[Any, ...], tuple[Unit, Any]] = {}
         self._variants: dict[tuple[str, frozenset[Change]], Variant] = {}
-        self._modules_of: dict[Change, tuple[str, ...]] = {}
+        self._plans: dict[Change, Plan] = {}
         self._sources: LivingSources | None = None
         self._recorder: Recorder | None = None
 
@@ -150,10 +150,24 @@ class Engine:
             raise
 
     def _modules(self, choice: Change) -> tuple[str, ...]:
-        if choice not in self._modules_of:
-            plan = make([choice], self.sources, str(self.sources.version))
-            self._modules_of[choice] = tuple(module.module for module in plan.modules)
-        return self._modules_of[choice]
+        return tuple(module.module for module in self._plan(choice).modules)
+
+    def _plan(self, choice: Change) -> Plan:
+        if choice not in self._plans:
+            self._plans[choice] = make([choice], self.sources, str(self.sources.version))
+        return self._plans[choice]
+
+    def _patched(self, name: str, choices: frozenset[Change]) -> PatchedModule:
+        """What these make of a module's source as it is now."""
+        self.sources.forget(name)
+        now = self.sources.read(name)
+        if len(choices) == 1 and now is not None:  # its plan serves as long as the source does
+            (only,) = choices
+            known = next(each for each in self._plan(only).modules if each.module == name)
+            if known.digest == digest(now.text):
+                return known
+        plan = make(sorted(choices, key=str), self.sources, str(self.sources.version))
+        return next(each for each in plan.modules if each.module == name)
 
     def _variant(self, name: str, choices: frozenset[Change]) -> Variant | None:
         if not choices:
@@ -161,10 +175,7 @@ class Engine:
         known = self._variants.get((name, choices))
         if known is not None and known.still_fits:
             return known
-        self.sources.forget(name)
-        ordered = sorted(choices, key=str)
-        plan = make(ordered, self.sources, str(self.sources.version))
-        patched = next(module for module in plan.modules if module.module == name)
+        patched = self._patched(name, choices)
         module = self._import(name)
         source = self.sources.read(name)
         assert source is not None

@@ -29,12 +29,13 @@ from harness.watch import reports
 
 COLD = "harness.serving.cold"
 REFERENCE = "harness.serving.reference"
-LOOK = 0.1
+LOOK = 0.02
 UNASKED = {
     # Whether it is ready is asked often: SGLang would wait a second and answer a prompt each time.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
-    # Before it ends with a rank that died, it would wait 5 s and look for py-spy.
+    # Before it ends with a rank that died, it would wait 5 s for either of what nobody reads.
     "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }
 # So far behind its port a server takes others, unasked, for data-parallel attention.
 COUNTED_ON = range(233, 243)

@@ -58,6 +58,7 @@ from harness.checking import (
     Unwritten,
     Wrapped,
 )
+from harness.checking.launching import Session
 
 
 def check() -> Any:
@@ -368,6 +369,18 @@ def test_named_programs_of_a_huge_grid_over_a_huge_tensor() -> None:
         with pytest.raises(ValueError, match="has no program"):
             by_row[(rows,)](target, 4)
     assert [int(target[row, 0]) for row in (0, 1, rows - 2, rows - 1)] == [1, 0, 0, 1]
+
+
+def test_a_launch_of_no_program_is_remembered_and_makes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Session, "_program", lambda *_: pytest.fail("a program is made"))
+    target = torch.zeros(4, dtype=torch.int8)
+    with check() as held:
+        held.only("by_row", [])
+        by_row[(4,)](target, 1)
+        assert [launch.grid for launch in held.launches] == [(4, 1, 1)]
+    assert not target.any()
 
 
 def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:

@@ -1,0 +1,19 @@
+"""What a release's server waits for before it ends, which nobody here reads."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.releases import managed
+from harness.serving.server import UNASKED
+
+
+@pytest.mark.parametrize("release", managed.all_releases(), ids=lambda release: release.name)
+def test_a_server_that_crashes_waits_for_no_dump(release: managed.Release) -> None:
+    if not release.has_sources:
+        pytest.skip(f"SGLang {release.name} is not here")
+    environ = release.sources().read("sglang.srt.environ")
+    waits = re.findall(r"(\w+_BEFORE_CRASH) = EnvBool\(True\)", environ.text if environ else "")
+    assert set(waits) <= UNASKED.keys()
