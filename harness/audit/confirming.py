@@ -2,7 +2,8 @@
 
 Tensors are virtual: as large as the launch needs, their memory only what is touched. One program
 runs, mostly the one at the far corner of the grid. Where the load that arithmetic gives is not the
-least, or is none, the least is looked for by running.
+least, or is none, the least is looked for by running. One below that, programs all over the grid
+run: where one of them wraps, the least is looked for once more, with that one.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from harness.audit.trials import (
     PASSES,
     WRAPS,
     Drawn,
+    corners,
     drawn,
     given,
     kept,
+    place,
     trial,
 )
 from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped
@@ -44,8 +47,11 @@ _SECONDS = 1  # of the processor, for one launch and its neighbours
 _COMPILING = 3  # and for the first launch of a kernel: later processes find it compiled
 _TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
 _PATIENCE = 3  # seconds of launches of one line that all pass; of the next ones less, but 1
+_BESIDE = 0.3  # seconds for programs beside the one that is run
 Found = tuple[Finding, dict[str, int]]
-Looks = Callable[["Launching", Finding, Mapping[str, int]], int | str]
+# A load; or one below it, and a corner whose program wraps there; or why neither.
+Said = int | str | tuple[int, tuple[int, ...]]
+Looks = Callable[["Launching", Finding, Mapping[str, int]], Said]
 
 
 def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
@@ -84,6 +90,7 @@ class _Run:
         self._here = 0  # launches that were ended
         self._last = ""
         self._spent = 0.0
+        self._known = 0  # a load at which the next one to try wraps
 
     def to_the_end(self) -> list[Finding]:
         while len(self.shown) < len(self._found):
@@ -115,6 +122,7 @@ class _Run:
         """In a fork: of each launch the load at which it wraps, or why there is none."""
         while len(self.shown) < len(self._found):
             finding, at = self._found[len(self.shown)]
+            finding = replace(finding, threshold=self._known or finding.threshold)
             launching = Launching(
                 self._kernel, self._case, self._left[0], {finding.at}, compiled=_in_time
             )
@@ -128,16 +136,23 @@ class _Run:
             os.write(write, (json.dumps(told) + "\n").encode())
             self._hear(*told)
 
-    def _hear(self, said: int | str, seconds: float) -> None:
+    def _hear(self, said: Said, seconds: float) -> None:
         finding, at = self._found[len(self.shown)]
         draw = self._left.pop(0)
+        self._known = 0
+        if not isinstance(said, str):
+            self._draws = [draw, *(one for one in self._draws if one != draw)]
         if isinstance(said, int):
-            self._draws.sort(key=lambda one: one != draw)
             load = {**at, finding.quantity: said}
             seen = restated(self._case, finding, load, said)
             trials = kept(self._case, draw, load, finding.quantity)
             self.shown.append(replace(seen, confirmed=CONFIRMED, trials=trials))
             self._next()
+            return
+        if not isinstance(said, str):
+            self._known, corner = said
+            self._left.insert(0, replace(draw, corner=tuple(corner)))
+            self._last = f"one below: {WRAPS}"
             return
         self._last = said or self._last
         self._spent += seconds
@@ -229,7 +244,7 @@ def _in_time() -> None:
     signal.setitimer(signal.ITIMER_PROF, _SECONDS)
 
 
-def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
+def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> Said:
     """From where on it wraps; nothing, or why not, where it never does."""
 
     @cache
@@ -261,10 +276,14 @@ def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int
     below = outcome(low)
     if below == PASSES and launching.goes_far({**at, finding.quantity: low}):
         below = BEYOND
+    if below == PASSES:
+        _in_time()
+        if corner := launching.elsewhere({**at, finding.quantity: low}):
+            return low, corner
     return high if below == PASSES else below if below == BEYOND else f"one below: {below}"
 
 
-def _any(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
+def _any(launching: Launching, finding: Finding, at: Mapping[str, int]) -> Said:
     """A load at which it wraps; nothing, or why not, where it never does."""
     for load in (finding.threshold, finding.largest):
         said = launching.outcome({**at, finding.quantity: load})
@@ -292,10 +311,33 @@ class Launching:
         """Whether any access, on these lines' way or not, goes past what tensors have room for."""
         return self._case.may_reach(at, REACH) and self.outcome(at, whole=True) == BEYOND
 
-    def outcome(self, at: Mapping[str, int], whole: bool = False) -> str:
+    def elsewhere(self, at: Mapping[str, int]) -> tuple[int, ...]:
+        """A corner whose program wraps, of those that there is time for."""
+        start = time.process_time()
+        self.outcome(at)
+        many = int(_BESIDE / max(1e-3, time.process_time() - start))
+        left = corners(trial(self._case, self._drawn, at).grid)[:many]
+        if not left or self.outcome(at, beside=left) != WRAPS:
+            return ()
+        while len(left) > 1:
+            half = left[: len(left) // 2]
+            left = half if self.outcome(at, beside=half) == WRAPS else left[len(half) :]
+        return left[0]
+
+    def outcome(
+        self,
+        at: Mapping[str, int],
+        whole: bool = False,
+        beside: Iterable[tuple[int, ...]] = (),
+    ) -> str:
+        """`beside`: the corners of programs that run instead of the one that was drawn."""
         launch = trial(self._case, self._drawn, at)
         compiled = None if whole else self._compiled
-        return outcome(self._kernel, launch, self._lines, whole, case=self._case, compiled=compiled)
+        programs = [place(launch.grid, corner) for corner in beside]
+        return outcome(
+            self._kernel, launch, self._lines, whole, case=self._case, compiled=compiled,
+            programs=programs,
+        )  # fmt: skip
 
 
 def outcome(
@@ -306,14 +348,16 @@ def outcome(
     tensor: Callable[[Argument], torch.Tensor] | None = None,
     case: Case | None = None,
     compiled: Callable[[], None] | None = None,
+    programs: Iterable[tuple[int, ...]] = (),
 ) -> str:
     """How one program of the launch ends; `whole`: with all accesses, and not those of the lines.
 
     `tensor`: the memory of an argument, if it is not to be all the room that there can be.
+    `programs`: others than its own.
     """
     try:
         with Watching(lines, whole, case, compiled) as session:
-            session.run_these(kernel.fn.__name__, [launch.program])
+            session.run_these(kernel.fn.__name__, programs or [launch.program])
             kernel[launch.grid](**given(launch, tensor or roomy))
     except Wrapped:
         return WRAPS

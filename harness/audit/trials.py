@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -42,6 +42,8 @@ _PATTERNS: dict[str, Callable[[int, int], int]] = {
 }
 # Of each axis of the grid: the first program, the last, the one before it, where a count ends it.
 _CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
+_MIDDLE = -2
+_EVERYWHERE = (1, 0, 2, -1, _MIDDLE)  # of each axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Drawn:
     """One of the launches that are tried."""
 
     contents: dict[str, str]  # what each tensor of numbers holds
-    corner: tuple[int, ...]  # which program runs: of each axis 0 or so many from the end
+    corner: tuple[int, ...]  # which program runs: of each axis what `_at` makes of a number
 
 
 def drawn(case: Case) -> Iterator[Drawn]:
@@ -70,8 +72,7 @@ def drawn(case: Case) -> Iterator[Drawn]:
 def trial(case: Case, draw: Drawn, at: Mapping[str, int]) -> Trial:
     """The launch at this load."""
     sides = [side.high + 1 for side in case.world(at, False).programs]
-    corner = zip(sides, draw.corner, strict=True)
-    program = tuple(max(0, side - on) * bool(on) for side, on in corner)
+    program = place(sides, draw.corner)
     given = tuple(_argument(case, draw, one, at) for one in case.given)
     launch = Trial(tuple(sides), program, given)
     if not all(_whose(case, access.operands[0]) for access, _ in case.reading.accesses):
@@ -94,10 +95,29 @@ def _argument(case: Case, draw: Drawn, one: Parameter, at: Mapping[str, int]) ->
     return Argument(one.name, one.kind, case.number(one, at) if one.kind[0] in "iu" else 1.0)
 
 
+def _at(side: int, number: int) -> int:
+    """Of an axis: its first program, so many from the end, so many from the first one, or the
+    middle."""
+    if number == _MIDDLE:
+        return side // 2
+    return max(0, side - number) if number > 0 else min(-number, side - 1)
+
+
+def place(sides: Sequence[int], corner: Sequence[int]) -> tuple[int, ...]:
+    """The program that stands there."""
+    return tuple(map(_at, sides, corner))
+
+
+def corners(sides: Sequence[int]) -> list[tuple[int, ...]]:
+    """Programs all over a grid, as draws have them: those that mostly wrap first."""
+    ways = [_EVERYWHERE if side > 1 else (0,) for side in sides]
+    return list(dict.fromkeys(itertools.product(*ways)))
+
+
 def around(launch: Trial) -> list[tuple[int, ...]]:
-    """The program that was run, and those at the ends and in the middle of the grid's sides."""
-    ends = ({0, 1, side // 2, side - 2, side - 1} - {-1, side} for side in launch.grid)
-    return list(dict.fromkeys([launch.program, *itertools.product(*map(sorted, ends))]))
+    """The program that was run, and those all over the grid."""
+    found = (place(launch.grid, corner) for corner in corners(launch.grid))
+    return list(dict.fromkeys((launch.program, *found)))
 
 
 def given(launch: Trial, tensor: Callable[[Argument], torch.Tensor]) -> dict[str, Any]:

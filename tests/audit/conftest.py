@@ -88,6 +88,13 @@ def two_lines(x_ptr, stride):
 
 
 @triton.jit
+def the_second_comes_far(x_ptr, rows, stride):
+    row = tl.program_id(0)
+    far = tl.where(row == 1, 2 * rows, row)
+    tl.store(x_ptr + far * stride, 1)
+
+
+@triton.jit
 def with_assembly(x_ptr, stride):
     lanes = tl.arange(0, 64)
     value = tl.load(x_ptr + lanes)
@@ -227,6 +234,7 @@ def launch(
     of_what_it_loads[(tokens,)](out, zebras, out.stride(0))
     nearer_behind_farther[(tokens,)](out[:], out.stride(0))
     two_lines[(tokens,)](out, out.stride(0))
+    the_second_comes_far[(tokens,)](out, tokens, out.stride(0))
     with_assembly[(tokens,)](out, out.stride(0))
     insists[(tokens,)](out, zebras, out.stride(0), mode, x.shape[2], x.shape[1])
     in_a_later_turn[(tokens,)](out, out.stride(0), x.shape[1])

@@ -70,6 +70,15 @@ def test_what_wraps_first_is_told_though_something_before_it_wraps_later(small: 
     assert near.confirmed == far.confirmed == "confirmed"
 
 
+def test_the_least_is_that_of_any_program(small: Audit) -> None:
+    """At the grid's end, which is run first, it wraps at twice that."""
+    [found] = kernel(small, "the_second_comes_far").findings
+    assert found.confirmed == "confirmed"
+    width = found.trials[0].arguments[2].value
+    assert found.threshold == 2**30 // width
+    assert found.trials[1].program == (1, 0, 0)
+
+
 def test_each_line_is_run_as_if_no_other_wrapped(small: Audit) -> None:
     first, second = sorted(kernel(small, "two_lines").findings, key=lambda one: one.line)
     assert (first.threshold, second.threshold) == (2**31 // ROW + 1, 2**31 // 512 + 1)
