@@ -1,0 +1,62 @@
+"""Which keys a decode of Triton's attention reads in a layer with a sliding window.
+
+THE INVARIANTS IN PLAIN WORDS
+
+1. A window's size counts the keys before a token: a prompt's mask lets a token see that many and
+   itself. A decode reads as many, the token it computes and those before it, oldest first; a
+   request that is shorter is read whole.
+2. Requests lie one behind the other, and indptr says where each one begins and ends.
+3. The slots are those of the pool that layers with a window have to themselves, or, if they have
+   none, of the pool that all layers share.
+4. A graph that is replayed reads the same.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+from fixtures import decode_windows as adapter
+from fixtures import flash_attention as flash
+from fixtures.draft_batches import Batch
+from fixtures.window_pools import Window
+from harness import checking
+from harness.guards import not_here
+
+LONGEST = 1100
+"""More than twice the 512 slots that a program copies in a turn."""
+SIZES = st.one_of(st.integers(1, 9), st.integers(1, LONGEST), st.sampled_from([510, 511, 512]))
+
+
+@pytest.mark.guards("32087")
+@given(batch=flash.batches(longest=LONGEST), size=SIZES, own_pool=st.booleans())
+def test_a_decode_reads_its_token_and_the_window_before_it(
+    batch: Batch, size: int, own_pool: bool
+) -> None:
+    with checking.checked() as check:
+        own = Window(batch, check.device) if own_pool else None
+        one = adapter.backend(batch, size, own, check.device)
+        one.init_forward_metadata(flash.forward_batch(one, batch, ForwardMode.DECODE))
+        assert one.forward_metadata.window_kv_indptr.numel() == len(batch.lengths) + 1
+        assert adapter.read(one.forward_metadata) == adapter.expected(batch, size, own)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="upstream: a graph's decode reads one key too few, and its buffer has room for no more",
+)
+@given(batch=flash.batches(longest=LONGEST), size=SIZES, own_pool=st.booleans())
+def test_a_graph_reads_the_same(batch: Batch, size: int, own_pool: bool) -> None:
+    if not flash.ONE_ENTRY:
+        not_here("one method captures a graph and another replays it")
+    with checking.checked() as check:
+        own = Window(batch, check.device) if own_pool else None
+        one = adapter.backend(batch, size, own, check.device)
+        forward = flash.forward_batch(one, batch, ForwardMode.DECODE)
+        metadata = flash.captured(one, forward, batch.slots, 1)
+        metadata.window_kv_indices.fill_(flash.STALE)
+        flash.replay(one, forward)
+        assert adapter.read(metadata) == adapter.expected(batch, size, own)
