@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isqrt
 from typing import Any
 
 import torch
@@ -39,7 +40,11 @@ _PATTERNS: dict[str, Callable[[int, int], int]] = {
     "ones": lambda place, most: min(1, most),
     "nothing and the largest, in turn": lambda place, most: most * (place % 2),
     "the largest and nothing, in turn": lambda place, most: most * (1 - place % 2),
+    # Where something begins and where it ends; so many parts, each as long.
+    "half the largest and the largest, in turn": lambda place, most: most >> (1 - place % 2),
+    "the root of the largest": lambda place, most: isqrt(most),
 }
+_USUAL = 5  # of them, which are tried first
 # Of each axis of the grid: the first program, the last, the one before it, where a count ends it.
 _CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
 
@@ -53,18 +58,26 @@ class Drawn:
 
 
 def drawn(case: Case) -> Iterator[Drawn]:
-    """Launches in which all tensors of numbers hold alike, then some in which they do not."""
+    """Launches in which all tensors of numbers hold alike, then some in which they do not.
+
+    What is seldom seen comes after both, alike and in one tensor alone.
+    """
     names = [one.name for one in case.given if one.is_pointer and case.holds(one)]
     sides = case.world(case.largest(), False).programs
     wide = [int(side.high > 0) for side in sides]
     corners = [tuple(on * axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
     corners = list(dict.fromkeys(corners))
-    for pattern, corner in itertools.product(_PATTERNS if names else [""], corners):
+    usual, seldom = list(_PATTERNS)[:_USUAL], list(_PATTERNS)[_USUAL:]
+    for pattern, corner in itertools.product(usual if names else [""], corners):
         yield Drawn(dict.fromkeys(names, pattern), corner)
     chance = random.Random(0)
     for _ in range(_DRAWN if len(names) > 1 else 0):
-        contents = {name: chance.choice(list(_PATTERNS)) for name in names}
+        contents = {name: chance.choice(usual) for name in names}
         yield Drawn(contents, chance.choice(corners))
+    for pattern, corner in itertools.product(seldom if names else [], corners):
+        yield Drawn(dict.fromkeys(names, pattern), corner)
+    for name in names if len(names) > 1 else []:
+        yield Drawn({**dict.fromkeys(names, usual[0]), name: seldom[-1]}, corners[0])
 
 
 def trial(case: Case, draw: Drawn, at: Mapping[str, int]) -> Trial:
