@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,6 +79,7 @@ def parameters(
     made: list[Parameter] = []
     told: list[Given] = []
     arguments = [*node.args.args, *node.args.kwonlyargs]
+    alone = _passed_alone(launch, [one.arg for one in arguments])
     defaults: dict[str, ast.expr] = {
         one.arg: value
         for one, value in zip(
@@ -103,7 +104,9 @@ def parameters(
         ) or (name in uses.absent and not given.is_known and (constant or flags is False)):
             made.append(Parameter(name, "constexpr", None, source="absent"))
         elif constant:
-            value, source = _constant(module, name, given, tuned, defaults.get(name), limits, flags)
+            value, source = _constant(
+                module, name, given, tuned, defaults.get(name), limits, flags, alone
+            )
             if given.kind != "constant" and source in ("name", "both", "host"):
                 if name in uses.required:
                     value, source = uses.required[name], "its use"
@@ -130,6 +133,17 @@ def parameters(
         else:
             made.append(_number(name, given, limits, defaults.get(name), note))
     return [replace(one, given=given) for one, given in zip(made, told, strict=True)]
+
+
+def _passed_alone(launch: Launch | None, names: Sequence[str]) -> dict[str, str]:
+    """By a word of the caller the parameter that it is given to: elsewhere it is that number."""
+    given = launch.arguments if launch is not None else {}
+    return {
+        one.expression: name
+        for place, name in enumerate(names)
+        if (one := given.get(name) or given.get(place) or Given()).kind == "number"
+        and isinstance(one.expression, str)
+    }
 
 
 def as_launched(made: Sequence[Parameter], way: Launched) -> list[Parameter] | None:
@@ -161,6 +175,7 @@ def _constant(
     default: ast.expr | None,
     limits: Limits,
     flags: bool | None,
+    alone: Mapping[str, str],
 ) -> tuple[Any, str]:
     if given.kind == "constant":
         value = given.value
@@ -175,7 +190,11 @@ def _constant(
     if typed.endswith(("dtype", "_type")) or "_dtype" in typed:
         return (tl.float8e4nv if "8" in typed else tl.bfloat16), "name"
     if given.kind == "number":
-        value = evaluated(given.expression, lambda word: usual(limits, word, name))
+
+        def value_of(word: str) -> int:
+            return usual(limits, word, alone.get(word, name) if not limits.quantity(word) else name)
+
+        value = evaluated(given.expression, value_of)
         return max(1, value), "host"  # a size: with none of something nothing happens
     if isinstance(default, ast.Constant) and default.value is not None:
         return default.value, "default"

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -102,7 +102,7 @@ class _Run:
         read, write = os.pipe()
         child = os.fork()
         if not child:
-            gc.disable()  # it lives for a second, and would copy what it looks through
+            gc.disable()  # it lives for seconds, and would copy what it looks through
             os.close(read)
             with open(os.devnull, "w") as nothing:
                 os.dup2(nothing.fileno(), 2)
@@ -138,7 +138,7 @@ class _Run:
 
     def _hear(self, said: Said, seconds: float) -> None:
         finding, at = self._found[len(self.shown)]
-        draw = self._left.pop(0)
+        draw, known = self._left.pop(0), self._known
         self._known = 0
         if not isinstance(said, str):
             self._draws = [draw, *(one for one in self._draws if one != draw)]
@@ -149,19 +149,22 @@ class _Run:
             self.shown.append(replace(seen, confirmed=CONFIRMED, trials=trials))
             self._next()
             return
-        if not isinstance(said, str):
-            self._known, corner = said
-            self._left.insert(0, replace(draw, corner=tuple(corner)))
-            self._last = f"one below: {WRAPS}"
-            return
-        self._last = said or self._last
         self._spent += seconds
+        if not isinstance(said, str):
+            below, corner = said
+            said = f"one below: {WRAPS}"
+            if not known or below < known:  # or nobody knows what this kernel does
+                self._known, self._last = below, said
+                self._left.insert(0, replace(draw, corner=tuple(corner)))
+                return
+        self._last = said or self._last
         patience = max(1, _PATIENCE - self._vain)
         if said.startswith("cannot") or not self._left or self._spent > patience:
             self._give_up()
 
     def _ended(self, in_time: bool) -> None:
         """With these contents others would end it, too."""
+        self._known = 0
         self._compiled = len(self.shown)
         self._slow += 1
         self._here += 1
@@ -312,17 +315,26 @@ class Launching:
         return self._case.may_reach(at, REACH) and self.outcome(at, whole=True) == BEYOND
 
     def elsewhere(self, at: Mapping[str, int]) -> tuple[int, ...]:
-        """A corner whose program wraps, of those that there is time for."""
-        start = time.process_time()
-        self.outcome(at)
-        many = int(_BESIDE / max(1e-3, time.process_time() - start))
-        left = corners(trial(self._case, self._drawn, at).grid)[:many]
-        if not left or self.outcome(at, beside=left) != WRAPS:
+        """A corner whose program wraps, alone, of those that there is time for."""
+        grid = trial(self._case, self._drawn, at).grid
+        left, many = corners(grid), 1
+        ends = time.process_time() + _BESIDE
+        while left and time.process_time() < ends:
+            some, left, many = left[:many], left[many:], 2 * many
+            if found := self._that_wraps(at, some, ends):
+                return found
+        return ()
+
+    def _that_wraps(
+        self, at: Mapping[str, int], some: Sequence[tuple[int, ...]], ends: float
+    ) -> tuple[int, ...]:
+        """A launch ends with the first thing that it has to tell, which may be another one."""
+        if time.process_time() > ends or (said := self.outcome(at, beside=some)) == PASSES:
             return ()
-        while len(left) > 1:
-            half = left[: len(left) // 2]
-            left = half if self.outcome(at, beside=half) == WRAPS else left[len(half) :]
-        return left[0]
+        if len(some) == 1:
+            return some[0] if said == WRAPS else ()
+        half = len(some) // 2
+        return self._that_wraps(at, some[:half], ends) or self._that_wraps(at, some[half:], ends)
 
     def outcome(
         self,

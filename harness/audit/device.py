@@ -183,7 +183,7 @@ class _Crew:
         slow = code == -signal.SIGALRM
         alike = len(child.left) if slow and child.step == _ITS_COMPILATION else 1
         ended, child.left = child.left[:alike], child.left[alike:]
-        if slow and not child.slow:
+        if slow and child.step != child.slow != _A_LAUNCH:
             self._late.append(Order(tuple(ended), child.step))
         else:
             self._say(ended, _too_long(child.step, True) if slow else _ENDS_IT)
@@ -279,7 +279,7 @@ class _Card:
                 return f"one below it {first}"
             second = shown(at)
         if second == PASSES:
-            return f"at it {second}"
+            return f"at it {second}" if whole else f"at it some programs ran, and {second}"
         return CONFIRMED if whole else AROUND
 
     def _kernel(self, module: str, name: str) -> Any:

@@ -165,7 +165,7 @@ class Case:
     def wraps(self, at: Mapping[str, int], ranged: bool = False) -> list[Wrap]:
         return list(Wraps(Ranges(self.reading, self.world(at, ranged))).found(own=False))
 
-    def _ranges_at(self, at: Mapping[str, int]) -> Ranges:
+    def ranges_at(self, at: Mapping[str, int]) -> Ranges:
         """One line after the other is asked at the same loads."""
         key = frozenset(at.items())
         if key not in self._ranges:
@@ -175,12 +175,12 @@ class Case:
         return self._ranges[key]
 
     def wraps_at(self, at: Mapping[str, int], place: Place, own: bool = False) -> Wrap | None:
-        wraps = Wraps(self._ranges_at(at))
+        wraps = Wraps(self.ranges_at(at))
         return next((one for one in wraps.found((place.file, place.line), own) if one.known), None)
 
     def may_reach(self, at: Mapping[str, int], room: int) -> bool:
         """Whether an access may go so many bytes from where its tensor begins."""
-        ranges = Ranges(self.reading, self.world(at, False))
+        ranges = self.ranges_at(at)
         accesses = (access.operands[0] for access, _ in self.reading.accesses)
         return any(self._reach(ranges, one) >= room for one in accesses)
 

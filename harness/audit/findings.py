@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 CONFIRMED = "confirmed"
-AROUND = f"{CONFIRMED}: the programs around the threshold alone"  # on a GPU
+AROUND = f"{CONFIRMED}: some programs of the grid alone"  # on a GPU
 Key = tuple[str, str, str]  # what it does, kernel, line
 # Of what wraps by arithmetic alone:
 NEVER = "not run: no launch that is tried comes to this line"

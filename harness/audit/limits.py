@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 _SIDE = re.compile(r"[\w.]+\.shape\[-?[1-9]\]$")  # alone
+_AS = " as "  # between an argument and its name in the kernel
 OWN = Path(__file__).with_name("limits.yaml")
 
 
@@ -40,7 +41,10 @@ class Limits:
     _known: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def quantity(self, *words: str) -> Quantity | None:
-        """Of the first words that the file knows; a side of a tensor says less than a name."""
+        """Of the first words that the file knows; a side of a tensor says less than a name.
+
+        What is known of words together, as `x.stride(1) as stride_x_token`, goes before.
+        """
         if words not in self._known:
             self._known[words] = self._quantity(*words)
         return self._known[words]  # type: ignore[no-any-return]
@@ -52,9 +56,10 @@ class Limits:
         return self._known[key]  # type: ignore[no-any-return]
 
     def _quantity(self, *words: str) -> Quantity | None:
-        for word in sorted(words, key=lambda one: _SIDE.match(one) is not None):
+        order = sorted(words, key=lambda one: _SIDE.match(one) is not None)
+        for word in (_AS.join(words), *order) if len(words) > 1 else order:
             for pattern, name in self.names:
-                if pattern.search(word):
+                if (_AS in word) is (_AS in pattern.pattern) and pattern.search(word):
                     return self.quantities[name]
         return None
 

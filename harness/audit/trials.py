@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from math import isqrt
 from typing import Any
 
 import torch
@@ -39,11 +39,15 @@ _PATTERNS: dict[str, Callable[[int, int], int]] = {
     "ones": lambda place, most: min(1, most),
     "nothing and the largest, in turn": lambda place, most: most * (place % 2),
     "the largest and nothing, in turn": lambda place, most: most * (1 - place % 2),
+    # Where something begins and where it ends; so many parts, each as long.
+    "half the largest and the largest, in turn": lambda place, most: most >> (1 - place % 2),
+    "the root of the largest": lambda place, most: isqrt(most),
 }
+_USUAL = 5  # of them, which are tried first
 # Of each axis of the grid: the first program, the last, the one before it, where a count ends it.
 _CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
-_MIDDLE = -2
-_EVERYWHERE = (1, 0, 2, -1, _MIDDLE)  # of each axis
+_SECOND, _MIDDLE = -1, -2
+_EVERYWHERE = (1, 0, 2, _SECOND, _MIDDLE)  # of each axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +59,26 @@ class Drawn:
 
 
 def drawn(case: Case) -> Iterator[Drawn]:
-    """Launches in which all tensors of numbers hold alike, then some in which they do not."""
+    """Launches in which all tensors of numbers hold alike, then some in which they do not.
+
+    What is seldom seen comes after both, alike and in one tensor alone.
+    """
     names = [one.name for one in case.given if one.is_pointer and case.holds(one)]
     sides = case.world(case.largest(), False).programs
     wide = [int(side.high > 0) for side in sides]
     corners = [tuple(on * axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
     corners = list(dict.fromkeys(corners))
-    for pattern, corner in itertools.product(_PATTERNS if names else [""], corners):
+    usual, seldom = list(_PATTERNS)[:_USUAL], list(_PATTERNS)[_USUAL:]
+    for pattern, corner in itertools.product(usual if names else [""], corners):
         yield Drawn(dict.fromkeys(names, pattern), corner)
     chance = random.Random(0)
     for _ in range(_DRAWN if len(names) > 1 else 0):
-        contents = {name: chance.choice(list(_PATTERNS)) for name in names}
+        contents = {name: chance.choice(usual) for name in names}
         yield Drawn(contents, chance.choice(corners))
+    for pattern, corner in itertools.product(seldom if names else [], corners):
+        yield Drawn(dict.fromkeys(names, pattern), corner)
+    for name in names if len(names) > 1 else []:
+        yield Drawn({**dict.fromkeys(names, usual[0]), name: seldom[-1]}, corners[0])
 
 
 def trial(case: Case, draw: Drawn, at: Mapping[str, int]) -> Trial:
@@ -78,7 +90,7 @@ def trial(case: Case, draw: Drawn, at: Mapping[str, int]) -> Trial:
     if not all(_whose(case, access.operands[0]) for access, _ in case.reading.accesses):
         return launch  # an access to any of them
     holding = tuple(one.name for one in given if one.holds)
-    return _sized(launch, _ends(case, tuple(at.items()), holding))
+    return _sized(launch, _ends(case, at, holding))
 
 
 def _argument(case: Case, draw: Drawn, one: Parameter, at: Mapping[str, int]) -> Argument:
@@ -96,11 +108,12 @@ def _argument(case: Case, draw: Drawn, one: Parameter, at: Mapping[str, int]) ->
 
 
 def _at(side: int, number: int) -> int:
-    """Of an axis: its first program, so many from the end, so many from the first one, or the
-    middle."""
+    """Of an axis: its first program, one of the last, so many from the end, or one of these."""
     if number == _MIDDLE:
         return side // 2
-    return max(0, side - number) if number > 0 else min(-number, side - 1)
+    if number == _SECOND:
+        return min(1, side - 1)
+    return max(0, side - number) if number else 0
 
 
 def place(sides: Sequence[int], corner: Sequence[int]) -> tuple[int, ...]:
@@ -109,13 +122,15 @@ def place(sides: Sequence[int], corner: Sequence[int]) -> tuple[int, ...]:
 
 
 def corners(sides: Sequence[int]) -> list[tuple[int, ...]]:
-    """Programs all over a grid, as draws have them: those that mostly wrap first."""
-    ways = [_EVERYWHERE if side > 1 else (0,) for side in sides]
-    return list(dict.fromkeys(itertools.product(*ways)))
+    """Of programs all over a grid, as draws have them; those that mostly wrap come first."""
+    found: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for corner in itertools.product(_EVERYWHERE, repeat=len(sides)):
+        found.setdefault(place(sides, corner), corner)
+    return list(found.values())
 
 
 def around(launch: Trial) -> list[tuple[int, ...]]:
-    """The program that was run, and those all over the grid."""
+    """The program that was run, and some all over the grid."""
     found = (place(launch.grid, corner) for corner in corners(launch.grid))
     return list(dict.fromkeys((launch.program, *found)))
 
@@ -142,7 +157,7 @@ def kept(case: Case, draw: Drawn, at: Mapping[str, int], quantity: str) -> tuple
     """One below this load and at it, with tensors of their size; none where words fail."""
     loads = {**at, quantity: at[quantity] - 1}, at
     tensors = tuple(one.name for one in case.given if one.is_pointer)
-    ends = [_ends(case, tuple(load.items()), tensors) for load in loads]
+    ends = [_ends(case, load, tensors) for load in loads]
     sizes = {name: max(one[name] for one in ends) for name in ends[0]}
     found = tuple(_sized(trial(case, draw, load), sizes) for load in loads)
     try:
@@ -157,10 +172,9 @@ def _sized(one: Trial, sizes: Mapping[str, int]) -> Trial:
     return replace(one, arguments=tuple(arguments))
 
 
-@lru_cache(maxsize=256)  # one launch after the other differs in contents and programs alone
-def _ends(case: Case, at: tuple[tuple[str, int], ...], names: tuple[str, ...]) -> dict[str, int]:
+def _ends(case: Case, at: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """How many elements of each tensor the whole launch may come to, whatever masks keep away."""
-    ranges = Ranges(case.reading, case.world(dict(at), False))
+    ranges = case.ranges_at(at)
     ends = dict.fromkeys(names, 1)
     sizes = {one.name: TYPES[one.kind[1:]].itemsize for one in case.given if one.name in ends}
     for access, _ in case.reading.accesses:

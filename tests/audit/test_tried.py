@@ -1,0 +1,101 @@
+"""Lines that some launches alone come to: which ones are tried, and what the host's words are."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.audit.findings import Finding
+from harness.audit.run import audit
+from harness.releases.managed import BASE
+from tests.audit.conftest import LIMITS
+
+ROW = 32 * 1024  # of `out`, as the launching function makes it
+KERNELS = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def of_what_begins(x_ptr, cu_seqlens_ptr, stride):
+    row = tl.program_id(0)
+    start = tl.load(cu_seqlens_ptr + row)
+    if start >= tl.load(cu_seqlens_ptr + row + 1):
+        return
+    tl.store(x_ptr + start * stride, 1)
+
+
+@triton.jit
+def each_as_many(x_ptr, extend_lens, seq_lens, total_len, stride):
+    row = tl.program_id(0)
+    if tl.load(seq_lens + row) < 10000:
+        return
+    at = row * tl.load(extend_lens + row)
+    tl.store(x_ptr + at * stride, 1, mask=at < total_len)
+
+
+@triton.jit
+def in_blocks(
+    x_ptr, max_len, stride, bs: tl.constexpr, next_n: tl.constexpr,
+    BLOCK_ALL: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    row = tl.program_id(0) // tl.cdiv(max_len, BLOCK_N)
+    if row < bs * next_n:
+        tl.store(x_ptr + row * stride + tl.arange(0, BLOCK_ALL), 1)
+
+
+@triton.jit
+def along_columns(x_ptr, stride_x_token: tl.constexpr):
+    tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)
+
+
+def launch(
+    x: torch.Tensor, cu_seqlens: torch.Tensor, extend_lens: torch.Tensor, seq_lens: torch.Tensor,
+    page_table: torch.Tensor, bs: int, next_n: int, total_len: int, max_len: int
+):
+    tokens = x.shape[0]
+    out = torch.empty((tokens, 32, 1024), dtype=torch.int32)
+    of_what_begins[(bs,)](out, cu_seqlens, out.stride(0))
+    each_as_many[(bs,)](out, extend_lens, seq_lens, total_len, out.stride(0))
+    block_n = 128
+    in_blocks[(bs * next_n * triton.cdiv(max_len, block_n),)](
+        page_table, max_len, page_table.stride(0), bs, next_n,
+        BLOCK_ALL=triton.next_power_of_2(bs * next_n), BLOCK_N=block_n,
+    )
+    along_columns[(tokens,)](x, x.stride(1))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+    if not BASE.is_current():
+        pytest.skip("the releases' base is not installed here")
+    folder = tmp_path_factory.mktemp("tried")
+    package = folder / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "kernels.py").write_text(KERNELS)
+    made = audit(folder, "tried", LIMITS, (), 1, lambda said: None)
+    return {one.text: one for one in made.findings if one.is_confirmed}
+
+
+def test_something_begins_before_it_ends(found: dict[str, Finding]) -> None:
+    """Half of what there is at most."""
+    assert found["tl.store(x_ptr + start * stride, 1)"].threshold == 2 * 2**31 // ROW + 1
+
+
+def test_so_many_parts_are_each_as_long(found: dict[str, Finding]) -> None:
+    """As many tokens as the last of 256 requests begins at, each with the root of a context."""
+    one = found["tl.store(x_ptr + at * stride, 1, mask=at < total_len)"]
+    assert 2**31 // ROW < one.threshold <= 255 * 362 + 1
+
+
+def test_a_number_that_is_passed_alone_is_that_number_elsewhere(found: dict[str, Finding]) -> None:
+    """Blocks as the host says them, since Triton takes what it is read with."""
+    one = found["tl.store(x_ptr + row * stride + tl.arange(0, BLOCK_ALL), 1)"]
+    assert one.shape == ""
+    assert "BLOCK_N = 128 (the code that launches it)" in one.constants
+
+
+def test_a_pitch_of_tokens_is_a_row(found: dict[str, Finding]) -> None:
+    one = found["tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)"]
+    assert one.threshold == 2**31 // 4096 + 1
