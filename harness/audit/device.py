@@ -3,7 +3,7 @@
 Findings come in with their launches, one below the threshold and at it; what each showed goes out,
 a line each. This process never uses CUDA: forks do, which compile side by side and launch one after
 the other. One that loses the device, or never ends, costs its finding alone: another fork goes on.
-A launch that is too large or too slow as a whole is made of the programs around the threshold.
+A launch that is too large or too slow as a whole is made of some programs of the grid.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class _Card:
                 return f"one below it {first}"
             second = shown(at)
         if second == PASSES:
-            return f"at it {second}" if whole else f"at it some programs ran, and {second}"
+            return f"at it {second}" if whole else f"at it {second}, as far as programs ran"
         return CONFIRMED if whole else AROUND
 
     def _kernel(self, module: str, name: str) -> Any:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from harness import machine, paths
-from harness.cli import checks, options
+from harness.cli import checks, options, pages
 from harness.cli.parsing import Parser
 from harness.errors import NotReady, UnfixError, WrongCall
 from harness.patching import attestation, boot, planner
@@ -180,7 +180,7 @@ def _record(
 ) -> None:
     """A recorded result: the command, the machine, the outcome and the attestations."""
     record = {
-        "command": ["unfix", *sys.argv[1:]],
+        "command": pages.command(),
         "machine": made_on,
         **run,
         "processes": [_as_data(a) for a in found],

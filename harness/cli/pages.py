@@ -107,10 +107,15 @@ _OUTPUTS = ("--html", "--junit", "--markdown", "--record")
 
 
 def asked(words: Sequence[str]) -> list[str]:
-    """A command line without the files it was to write: they are none of what was run."""
+    """A command line without the files it was to write: they are none of what was run.
+
+    What stands behind `--` is another's.
+    """
     kept: list[str] = []
     left = iter(words)
     for word in left:
+        if word == "--":
+            return [*kept, word, *left]
         if word in _OUTPUTS:
             next(left, None)
         elif not word.startswith(tuple(f"{name}=" for name in _OUTPUTS)):

@@ -48,7 +48,7 @@ class Accesses:
     ) -> None:
         """`places`: by parameter, the number of a pointer; `sites`: what is told of, in order.
 
-        `tells`: what is outside is not only taken out.
+        `tells`: what is outside is told as well as taken out.
         """
         self._code, self._teller, self._rows, self._runs = code, teller, rows, runs
         self._twins, self._reaches, self._fences = twins, reaches, fences

@@ -32,9 +32,10 @@ class Builder:
         """
         kept = {name: text for name, text in like.attributes.items() if not name.startswith("tt.")}
         here, self.source = self.source, like.source
-        made = self.emit(like.name, operands, kind, **kept)
-        self.source = here
-        return made
+        try:
+            return self.emit(like.name, operands, kind, **kept)
+        finally:
+            self.source = here
 
     def value(self, kind: Kind) -> Value:
         self._next += 1

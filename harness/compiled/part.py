@@ -28,7 +28,8 @@ def placed(graph: Graph, code: Builder, heads: Sequence[Value]) -> Graph:
 
     def answered(operation: Operation) -> list[Operation]:
         if operation.name not in _ASKED:
-            return [replace(operation, regions=tuple(map(within, operation.regions)))]
+            inner = tuple(map(within, operation.regions))
+            return [replace(operation, regions=inner) if inner else operation]
         code.source = operation.source
         axis = operation.number("axis")
         with code.at([]) as made:

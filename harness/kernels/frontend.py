@@ -169,7 +169,8 @@ def generic_text(kernel: Any, bound: Bound) -> str:
 
 @contextlib.contextmanager
 def _parsed_once() -> Iterator[None]:
-    """Triton would parse a helper each time that it is called, and changes nothing of it."""
+    """Triton would parse a helper each time that it is called, and marks nothing in it but what a
+    second reading marks again."""
     before = JITCallable.parse
     JITCallable.parse = tree_of
     try:

@@ -241,7 +241,7 @@ def loaded_kernels() -> Iterator[Any]:
         names = getattr(module, "__dict__", {})
         now = (id(module), len(names))
         before, held = _HELD.get(name, (None, {}))
-        if before != now or (held and any(names.get(k) is not v for k, v in held.items())):
+        if before != now or any(names.get(key) is not one for key, one in held.items()):
             # By its type alone: an `isinstance` asks the object, and some answer with a warning.
             held = {
                 key: value

@@ -29,11 +29,11 @@ from harness.watch import reports
 
 COLD = "harness.serving.cold"
 REFERENCE = "harness.serving.reference"
-LOOK = 0.02
+LOOK = 0.05
 UNASKED = {
     # Whether it is ready is asked often: SGLang would wait a second and answer a prompt each time.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
-    # Before it ends with a rank that died, it would wait 5 s for either of what nobody reads.
+    # Before it ends with a rank that died, it would wait for dumps that nobody reads.
     "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
     "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }

@@ -59,4 +59,8 @@ def test_a_graph_reads_the_same(batch: Batch, size: int, own_pool: bool) -> None
         metadata = flash.captured(one, forward, batch.slots, 1)
         metadata.window_kv_indices.fill_(flash.STALE)
         flash.replay(one, forward)
-        assert adapter.read(metadata) == adapter.expected(batch, size, own)
+        found = adapter.read(metadata)
+        right, known = (adapter.expected(batch, window, own) for window in (size, size - 1))
+        if found not in (right, known):
+            raise ValueError(f"{found} is neither {right} nor, as it is known to be, {known}")
+        assert found == right

@@ -55,7 +55,7 @@ def test_what_a_gpu_showed_is_said(
     monkeypatch.setattr(again, "_answers", answers)
     found = again.on_gpu(small, release, 1, 1.0, lambda said: None)
     confirmed = "confirmed on an NVIDIA H200"
-    around = "NVIDIA H200: the programs around the threshold alone"
+    around = "NVIDIA H200: some programs of the grid alone"
     assert found.findings[:4] == [
         dataclasses.replace(first, confirmed=confirmed, on_gpu="NVIDIA H200"),
         dataclasses.replace(second, on_gpu="NVIDIA H200: its launch was not kept"),
@@ -79,6 +79,6 @@ def test_a_report_to_upstream_says_where_it_was_run(small: Audit) -> None:
     assert "whole launch was run on an NVIDIA H200, in real memory" in upstream.text(seen, "small")
     part = dataclasses.replace(seen, on_gpu=AROUND.replace(CONFIRMED, "NVIDIA H200"))
     assert (
-        "Of the launch the programs around the threshold alone were run on an NVIDIA H200, in real"
+        "Of the launch some programs of the grid alone were run on an NVIDIA H200, in real"
         in upstream.text(part, "small")
     )

@@ -138,3 +138,5 @@ def test_a_recorded_command_names_no_file_that_it_wrote(monkeypatch: pytest.Monk
     assert pages.asked(["eval", "--record"]) == ["eval"]
     monkeypatch.setattr("sys.argv", ["unfix", *words])
     assert pages.command() == ["unfix", "eval", "cpu", "-j", "2"]
+    theirs = ["--", "pytest", "--junit", "x.xml"]
+    assert pages.asked(["exec", "--record", "r.json", *theirs]) == ["exec", *theirs]

@@ -126,7 +126,7 @@ def test_a_row_wraps_at_the_line_of_its_sum_and_nothing_else_is_told(
 # Forks
 
 
-Said = Callable[[int, device.Begins], str]  # of a finding's number
+Said = Callable[[int, device.Begins, bool], str]  # of a finding's number
 
 
 class Card:
@@ -138,7 +138,7 @@ class Card:
 
     def said_of(self, number: int, begins: device.Begins, whole: bool) -> str:
         self.is_lost = number in self._lost
-        return self._said_of(number, begins)
+        return self._said_of(number, begins, whole)
 
 
 def crew_of(
@@ -169,7 +169,7 @@ def too_slow() -> None:
 
 
 def test_a_finding_that_ends_its_fork_costs_no_other_anything() -> None:
-    def said_of(number: int, begins: device.Begins) -> str:
+    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
         if number == 2:
             os._exit(1)
         return "said"
@@ -182,7 +182,7 @@ def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
     tries = [multiprocessing.Value("i", 0) for _ in range(6)]
     order = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: device.Begins) -> str:
+    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
         begins("a launch")
         tries[number].value += 1
         if number == 5 or (number == 0 and tries[number].value == 1):
@@ -199,7 +199,7 @@ def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
 def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
     tries = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: device.Begins) -> str:
+    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
         begins("its compilation")
         tries.value += 1
         too_slow()
@@ -210,8 +210,23 @@ def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
     assert tries.value == 2
 
 
+def test_a_launch_that_is_too_slow_is_made_in_part() -> None:
+    """Though its compilation was too slow as well; the others of its kernel stay whole."""
+    tries = multiprocessing.Value("i", 0)
+
+    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+        if number == 0:
+            tries.value += 1
+            if tries.value < 3:
+                begins("its compilation" if tries.value == 1 else "a launch")
+                too_slow()
+        return f"whole: {whole}"
+
+    assert crew_of(said_of, 1, 60) == {0: "whole: False", 1: "whole: True"}
+
+
 def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
-    def said_of(number: int, begins: device.Begins) -> str:
+    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
         if number:
             return "said"
         began = subprocess.Popen(["sleep", "60"])
@@ -230,7 +245,7 @@ def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
 def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_SECONDS", {"a launch": (0.1, 0.6)})
 
-    def said_of(number: int, begins: device.Begins) -> str:
+    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
         begins("a launch")
         time.sleep(0.3 if number == 0 else 60 * (number == 1))
         return "said"
@@ -252,7 +267,7 @@ def test_what_has_not_begun_in_time_is_not_run() -> None:
 def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
     tries = [multiprocessing.Value("i", 0) for _ in range(2)]
 
-    def said_of(number: int, begins: device.Begins) -> str:
+    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
         begins("a launch")
         if tries[number].value:
             signal.setitimer(signal.ITIMER_REAL, 0)
