@@ -46,7 +46,9 @@ def imported(text: str, tree: SourceTree) -> Iterator[str]:
             yield from (one for one in (node.module, *names) if one and tree.read(one) is not None)
 
 
-def found(modules: dict[str, str], tree: SourceTree, folder: Path, targets: set[str]) -> set[Key]:
+def found(
+    modules: dict[str, str], tree: SourceTree, folder: Path, targets: set[str]
+) -> dict[str, set[Key]]:
     """What an audit of these kernels finds, where these modules stand for the release's own."""
     texts = {}
     for text in modules.values():
@@ -59,45 +61,65 @@ def found(modules: dict[str, str], tree: SourceTree, folder: Path, targets: set[
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     made = audit(folder, folder.name, LIMITS, sorted(targets), 2, lambda said: None)
-    return {one.key for one in made.findings}
+    shown: dict[str, set[Key]] = defaultdict(set)
+    for finding in made.findings:
+        shown[f"{finding.module}:{finding.kernel}"].add(finding.key)
+    return shown
+
+
+def apart(plans: dict[str, plan.Plan]) -> list[list[str]]:
+    """Toggles taken out together: no two of them of one kernel."""
+    groups: list[tuple[list[str], set[str]]] = []
+    for toggle, one in plans.items():
+        own = {site.target for module in one.modules for site in module.sites}
+        group = next((each for each in groups if not own & each[1]), None)
+        if group is None:
+            groups.append(group := ([], set()))
+        group[0].append(toggle)
+        group[1].update(own)
+    return [toggles for toggles, _ in groups]
 
 
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """By toggle the kernels that wrap with its fix out, and did not with it in."""
+    """By toggle the lines of its kernel that wrap with its fix out, and did not with it in."""
     releases = [one for one in reversed(managed.all_releases()) if one.has_sources]
     if not BASE.is_current() or not releases:
         pytest.skip("no release and its base are here")
-    chosen = defaultdict(list)
-    for toggle in of_32_bits():
-        release = next((one for one in releases if reverted(toggle, one) is not None), None)
-        if release is not None:
-            chosen[release.name].append(toggle)
+    toggles = {one.id: one for one in of_32_bits()}
+    chosen: dict[str, dict[str, plan.Plan]] = defaultdict(dict)
+    for one in toggles.values():
+        plans = ((release, reverted(one, release)) for release in releases)
+        of, made = next((both for both in plans if both[1] is not None), (None, None))
+        if of is not None and made is not None:
+            chosen[of.name][one.id] = made
     shown: dict[str, set[str]] = {}
-    for name, toggles in chosen.items():
-        tree, folder = managed.get(name).sources(), tmp_path_factory.mktemp(name)
-        choices = [Choice(one, Direction.REVERT) for one in toggles]
-        made = plan.make(choices, tree, name)
-        sites = [site for one in made.modules for site in one.sites]
-        targets = {site.target for site in sites}
-        out = {one.module: one.text for one in made.modules}
-        fixed = {}
-        for module in out:
-            source = tree.read(module)
-            assert source is not None
-            fixed[module] = source.text
-        wraps = found(out, tree, folder / "out", targets) - found(
-            fixed, tree, folder / "in", targets
-        )
-        kernels = {kernel for _, kernel, _ in wraps}
-        for site in sites:
-            shown.setdefault(site.toggle, set())
-            shown[site.toggle] |= kernels & {site.target.partition(":")[2]}
+    for name, plans_of in chosen.items():
+        tree = managed.get(name).sources()
+        for group in apart(plans_of):
+            folder = tmp_path_factory.mktemp(name)
+            choices = [Choice(toggles[one], Direction.REVERT) for one in group]
+            made = plan.make(choices, tree, name)
+            sites = [site for one in made.modules for site in one.sites]
+            targets = {site.target for site in sites}
+            out = {one.module: one.text for one in made.modules}
+            fixed = {}
+            for module in out:
+                source = tree.read(module)
+                assert source is not None
+                fixed[module] = source.text
+            wraps = found(out, tree, folder / "out", targets)
+            before = found(fixed, tree, folder / "in", targets)
+            for site in sites:
+                lines = wraps[site.target] - before[site.target]
+                shown.setdefault(site.toggle, set()).update(text for _, _, text in lines)
     return shown
 
 
 @pytest.mark.parametrize("toggle", [one.id for one in of_32_bits()])
-def test_a_line_wraps_with_its_fix_out_alone(toggle: str, new: dict[str, set[str]]) -> None:
+def test_a_line_of_its_kernel_wraps_with_its_fix_out_alone(
+    toggle: str, new: dict[str, set[str]]
+) -> None:
     if toggle not in new:
         pytest.skip("no release that is here has its code")
     assert new[toggle], "it is not reported"
