@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis.core
 from hypothesis.core import decode_failure
 from hypothesis.internal.conjecture import engine
-from hypothesis.internal.conjecture.data import ConjectureData
+from hypothesis.internal.conjecture.data import ConjectureData, ConjectureResult, Status
 from hypothesis.internal.conjecture.engine import ConjectureRunner, ExitReason
 
 from harness.fuzz.corners import Corners, Mood
@@ -23,6 +23,38 @@ from harness.fuzz.values import Slice
 OPENING = (Mood.HIGH, Mood.LARGE, Mood.LARGE, Mood.MIXED, Mood.LARGE, Mood.MIXED)
 FIRST_CLIMB = 15  # examples before the first climb towards targets
 CLIMB = 40  # examples of a climb
+
+
+class Furthest:
+    """The example that came furthest towards each target: what the database keeps of passed ones.
+
+    In the place of Hypothesis's Pareto front. That keeps whatever is furthest or simplest by any
+    mixture of targets and size, hundreds of examples, each of which a new one is compared with and
+    each slice began with.
+    """
+
+    def __init__(self, gone: Callable[[ConjectureResult], None]) -> None:
+        self._best: dict[str, ConjectureResult] = {}
+        self._gone = gone
+
+    def add(self, data: ConjectureResult) -> bool:
+        """Whether it is further than any before it."""
+        if data.status < Status.VALID:
+            return False
+        further = {
+            label: data
+            for label, value in data.target_observations.items()
+            if label not in self._best or value > self._best[label].target_observations[label]
+        }
+        before = [self._best[label] for label in further if label in self._best]
+        self._best.update(further)
+        for each in before:
+            if each not in self:
+                self._gone(each)
+        return bool(further)
+
+    def __contains__(self, data: object) -> bool:
+        return any(each is data for each in self._best.values())
 
 
 class Engine(ConjectureRunner):
@@ -34,6 +66,8 @@ class Engine(ConjectureRunner):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         type(self).made = self
+        if self.pareto_front is not None:
+            self.pareto_front = Furthest(self.on_pareto_evict)  # type: ignore[assignment]
         self._next_climb = FIRST_CLIMB
         self.exhausted = False
 
@@ -96,6 +130,9 @@ class Engine(ConjectureRunner):
         self.optimise_targets(max_valid=begun + CLIMB)
         spent = self.valid_test_cases - begun
         self._next_climb = self.valid_test_cases + max(FIRST_CLIMB, spent)
+
+    def pareto_optimise(self) -> None:
+        """An example that is no further, only simpler, is not what a slice is for."""
 
     def shrink_interesting_test_cases(self) -> None:
         left = self.asked.shrink_until - time.monotonic()

@@ -146,6 +146,7 @@ class Lane:
             end_after=shrink - now + self.asked.limit + 30.0,
             known=self._known(state.test.name, set(first)),
             first=first,
+            before=state.tested.examples,
         )
         state.running += 1
         self.running[asked.serial] = Running(state, asked)

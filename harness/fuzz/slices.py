@@ -49,7 +49,7 @@ class Watched:
         self.item = item
         self.asked = asked
         self.folder = folder
-        self.tracer = Tracer(files)
+        self.tracer = Tracer(files, asked.before)
         self.begun = time.monotonic()
         self.examples = 0
         self.known: Counter[str] = Counter()

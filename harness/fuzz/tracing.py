@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-ALL_OF = 30  # examples that are all traced, at the beginning
+ALL_OF = 30  # examples of a test that are all traced, at the beginning
 EVERY = 4  # and then one of so many
 PATCHED = re.compile(r"<unfix .* ([\w.]+)>")
 
@@ -27,11 +27,11 @@ Traced = Callable[[FrameType, str, Any], Any]
 class Tracer:
     """The lines of these files that ran so far."""
 
-    def __init__(self, files: list[str]) -> None:
+    def __init__(self, files: list[str], seen: int = 0) -> None:
         self.covered: dict[str, set[int]] = {file: set() for file in files}
         self._local: dict[CodeType, Traced | None] = {}
         self._places: dict[str, tuple[set[int], dict[int, int]] | None] = {}
-        self._seen = 0
+        self._seen = seen
 
     @contextlib.contextmanager
     def example(self) -> Iterator[None]:

@@ -73,6 +73,7 @@ class Slice(msgspec.Struct, omit_defaults=True):
     first: list[str] = []  # examples that come first
     only: str = ""  # one example, and nothing else
     most: int = 1_000_000  # examples
+    before: int = 0  # examples that earlier slices of the test have run
 
 
 class Found(msgspec.Struct):

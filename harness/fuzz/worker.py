@@ -11,9 +11,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from harness import machine
+from harness import forking, machine, native
 from harness.errors import NotReady, UnfixError
 from harness.fuzz import code_lines, regressions
 from harness.fuzz.nodes import node_of
@@ -96,14 +97,23 @@ class Worker(Session[Setting]):
     def run(self, wanted: Slice) -> Side:
         build(self.items[wanted.number])
         order = Order(wanted.number, wanted.serial, wanted.end_after, wanted.memory)
-        return self.alone(order, functools.partial(self._slice, wanted), {})
+        side = self.alone(order, functools.partial(self._slice, wanted), {})
+        with contextlib.suppress(FileNotFoundError):  # of a slice that died
+            native.load(msgspec.json.decode(self._programs(wanted).read_bytes()))
+        return side
 
     def _slice(self, asked: Slice) -> Side:
-        """In its own process."""
+        """In its own process, where most of what is made is gone without a collection."""
+        forking.collect_seldom()
         item, files = self.items[asked.number], self.tests[asked.number].files
-        return Watched(item, asked, self.folder, files).run(
-            self.listener, Path(self.setting.corpus)
-        )
+        watched = Watched(item, asked, self.folder, files)
+        side = watched.run(self.listener, Path(self.setting.corpus))
+        self._programs(asked).write_bytes(msgspec.json.encode(native.needed()))
+        return side
+
+    def _programs(self, asked: Slice) -> Path:
+        """Those that a slice's kernels needed, for the slices after it to begin with."""
+        return self.folder / f"{asked.serial}.programs"
 
     def answer(self, wanted: Slice, side: Side) -> Ended:
         return Ended(

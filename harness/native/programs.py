@@ -1,4 +1,7 @@
-"""A kernel's compiled program: made of its graph once, kept on disk, loaded once a process."""
+"""A kernel's compiled program: made of its graph once, kept on disk, loaded once a process.
+
+A process that forks others may load what one of them needed: the next ones have it from the start.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ class Program:
 
     def __init__(self, key: str, stored: _Stored, thorough: bool) -> None:
         self.lowered = stored.lowered
-        self._key, self._thorough = key, thorough
+        self.thorough = thorough
+        self._key = key
         self._ran = 0.0
         self._function = _function(stored.code)
 
@@ -46,8 +50,8 @@ class Program:
         start = perf_counter()
         wrong = self._function(context)
         self._ran += perf_counter() - start
-        if self._ran > _HOT and not self._thorough:
-            self._thorough = True
+        if self._ran > _HOT and not self.thorough:
+            self.thorough = True
             self._function = _function(_compiled(self._key, self.lowered, True).code)
         return wrong
 
@@ -82,13 +86,38 @@ def ready() -> Machine:
     return machine
 
 
+_MOST_LOADED = 1000  # programs that a process has ready for its forks
+_loaded: dict[str, Program] = {}
+
+
 def program_of(key: str, graph: Callable[[], Graph], exact: bool) -> Program:
     """The program of this key; the graph is asked for only where it has to be made."""
     key = hashlib.sha256(f"{key} {_host()} {exact}".encode()).hexdigest()
-    thorough = is_kept(_FOLDERS[True], key)
 
     def made() -> _Stored:
         lowered = Lowering(graph(), exact).lowered()
         return _Stored(lowered, ready().compiled(lowered.text, thorough=False))
 
-    return Program(key, kept(_FOLDERS[thorough], key, made), thorough)
+    if key not in _loaded:
+        thorough = is_kept(_FOLDERS[True], key)
+        _loaded[key] = Program(key, kept(_FOLDERS[thorough], key, made), thorough)
+    return _loaded[key]
+
+
+def needed() -> dict[str, bool]:
+    """The programs of this process by their keys, and which are thorough."""
+    return {key: program.thorough for key, program in _loaded.items()}
+
+
+def load(keys: dict[str, bool]) -> None:
+    """Have ready what a fork of this process needed; what is not on disk stays out."""
+    for key, thorough in keys.items():
+        known = _loaded.get(key)
+        if known is None and len(_loaded) >= _MOST_LOADED:
+            continue
+        if (known is None or thorough > known.thorough) and is_kept(_FOLDERS[thorough], key):
+            _loaded[key] = Program(key, kept(_FOLDERS[thorough], key, _gone), thorough)
+
+
+def _gone() -> _Stored:
+    raise FileNotFoundError("a program that was kept a moment ago")

@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
@@ -30,15 +31,16 @@ def drawn(
     strategy: st.SearchStrategy[Any],
     seconds: float = 60,
     most: int = 60,
+    database: ExampleDatabase | None = None,
 ) -> list[Any]:
     """The values that a slice of a test draws."""
     seen: list[Any] = []
 
     @settings(
         max_examples=most,
-        database=None,
+        database=database,
         deadline=None,
-        phases=(Phase.generate, Phase.target),
+        phases=(Phase.reuse, Phase.generate, Phase.target),
         suppress_health_check=tuple(HealthCheck),
     )
     @hypothesis.seed(1)
@@ -94,6 +96,27 @@ def test_it_climbs_towards_a_target_that_chance_does_not_reach() -> None:
 
     assert 777_777 in drawn(aim, st.integers(0, 10**7), most=600)
     assert 777_777 not in drawn(nothing, st.integers(0, 10**7), most=600)
+
+
+def test_of_what_passes_the_database_keeps_the_furthest_towards_each_target() -> None:
+    def distances(value: tuple[int, int]) -> dict[str, int]:
+        return {"low": -abs(value[0] - 333_333), "high": -abs(value[1] - 777_777)}
+
+    def aim(value: tuple[int, int]) -> None:
+        for label, distance in distances(value).items():
+            hypothesis.target(distance, label=label)
+
+    def best(values: list[Any]) -> dict[str, int]:
+        return {
+            label: max(distances(value)[label] for value in values) for label in ("low", "high")
+        }
+
+    strategy = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6))
+    database = InMemoryExampleDatabase()
+    first = drawn(aim, strategy, most=60, database=database)
+    assert 1 <= sum(map(len, database.data.values())) <= 2
+    second = drawn(aim, strategy, most=60, database=database)
+    assert best(second[:2]) == best(first)
 
 
 def test_it_ends_when_the_time_is_over() -> None:

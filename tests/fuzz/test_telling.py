@@ -94,15 +94,16 @@ def test_lines_are_those_of_the_files_that_are_asked_for() -> None:
     assert list(tracer.covered) == [str(HERE)]
 
 
-def test_after_some_examples_one_of_a_few_is_traced() -> None:
-    tracer = Tracer([str(HERE)])
+@pytest.mark.parametrize("before", [0, ALL_OF - 5, ALL_OF])
+def test_after_some_examples_of_a_test_one_of_a_few_is_traced(before: int) -> None:
+    tracer = Tracer([str(HERE)], before)
     traced = 0
-    for _ in range(ALL_OF + 10 * EVERY):
+    for _ in range(ALL_OF - before + 10 * EVERY):
         tracer.covered[str(HERE)].clear()
         with tracer.example():
             raised(1)
         traced += bool(tracer.covered[str(HERE)])
-    assert traced == ALL_OF + 10
+    assert traced == ALL_OF - before + 10
 
 
 def test_lines_of_changed_code_count_as_those_they_stand_for(tmp_path: Path) -> None:
