@@ -24,17 +24,7 @@ from harness.audit.examining import Case, restated
 from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Argument, Finding, Key, Trial
 from harness.audit.rooms import REACH, roomy
 from harness.audit.skeleton import skeleton
-from harness.audit.trials import (
-    PASSES,
-    WRAPS,
-    Drawn,
-    corners,
-    drawn,
-    given,
-    kept,
-    place,
-    trial,
-)
+from harness.audit.trials import PASSES, WRAPS, Drawn, corners, drawn, given, kept, place, trial
 from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped
 from harness.checking.launches import Launches
 from harness.checking.launching import Line, Session, make_ready
@@ -51,12 +41,12 @@ _BESIDE = 0.3  # seconds for programs beside the one that is run
 Found = tuple[Finding, dict[str, int]]
 # A load; or one below it, and a corner whose program wraps there; or why neither.
 Said = int | str | tuple[int, tuple[int, ...]]
-Looks = Callable[["Launching", Finding, Mapping[str, int]], Said]
+Looks = Callable[["Launching", Finding, Mapping[str, int]], int | str]
 
 
 def confirmed(kernel: Any, case: Case, found: list[Found]) -> list[Finding]:
     """The findings with what running them showed; a threshold is what was seen."""
-    return _Run(kernel, case, found, _least, _TOO_SLOW).to_the_end()
+    return _Run(kernel, case, found, _least, _TOO_SLOW, everywhere=True).to_the_end()
 
 
 def seen(kernel: Any, case: Case, found: list[Found]) -> set[Key]:
@@ -72,11 +62,19 @@ class _Run:
     """The findings of one kernel, launch after launch in forks, which may end any way they like."""
 
     def __init__(
-        self, kernel: Any, case: Case, found: list[Found], looks: Looks, slow: int
+        self,
+        kernel: Any,
+        case: Case,
+        found: list[Found],
+        looks: Looks,
+        slow: int,
+        everywhere: bool = False,
     ) -> None:
-        """`slow`: launches of a line that are ended, after which no other is tried."""
+        """`slow`: launches of a line that are ended, after which no other is tried; `everywhere`:
+        one below a load that was found no other program may wrap, as far as there is time."""
         self._kernel, self._case, self._found = kernel, case, found
-        self._looks, self._most = looks, slow
+        self._looks, self._most, self._everywhere = looks, slow, everywhere
+        self._seen = 0  # a load that was found, while others run one below it
         self._draws = list(drawn(case))  # the one that showed a line comes first for the next
         self.shown: list[Finding] = []
         self._slow = 0  # launches that were ended
@@ -113,9 +111,15 @@ class _Run:
         os.close(write)
         with os.fdopen(read) as answers:
             for line in answers:
-                self._hear(*json.loads(line))
+                match json.loads(line):
+                    case [int(load)]:
+                        self._seen = load
+                    case told:
+                        self._hear(*told)
         _, status = os.waitpid(child, 0)
-        if len(self.shown) < len(self._found):
+        if self._seen:
+            self._hear(self._seen, 0.0)
+        elif len(self.shown) < len(self._found):
             self._ended(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
 
     def _tell(self, write: int) -> None:
@@ -130,7 +134,12 @@ class _Run:
             self._compiled = len(self.shown)
             start = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, _SECONDS + compiling)
-            said = self._looks(launching, finding, at)
+            said: Said = self._looks(launching, finding, at)
+            if self._everywhere and isinstance(said, int):
+                _in_time()
+                os.write(write, f"[{said}]\n".encode())
+                if corner := launching.elsewhere({**at, finding.quantity: said - 1}):
+                    said = said - 1, corner
             signal.setitimer(signal.ITIMER_PROF, 0)
             told = said, time.process_time() - start
             os.write(write, (json.dumps(told) + "\n").encode())
@@ -139,7 +148,7 @@ class _Run:
     def _hear(self, said: Said, seconds: float) -> None:
         finding, at = self._found[len(self.shown)]
         draw, known = self._left.pop(0), self._known
-        self._known = 0
+        self._known = self._seen = 0
         if not isinstance(said, str):
             self._draws = [draw, *(one for one in self._draws if one != draw)]
         if isinstance(said, int):
@@ -247,7 +256,7 @@ def _in_time() -> None:
     signal.setitimer(signal.ITIMER_PROF, _SECONDS)
 
 
-def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> Said:
+def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
     """From where on it wraps; nothing, or why not, where it never does."""
 
     @cache
@@ -279,14 +288,10 @@ def _least(launching: Launching, finding: Finding, at: Mapping[str, int]) -> Sai
     below = outcome(low)
     if below == PASSES and launching.goes_far({**at, finding.quantity: low}):
         below = BEYOND
-    if below == PASSES:
-        _in_time()
-        if corner := launching.elsewhere({**at, finding.quantity: low}):
-            return low, corner
     return high if below == PASSES else below if below == BEYOND else f"one below: {below}"
 
 
-def _any(launching: Launching, finding: Finding, at: Mapping[str, int]) -> Said:
+def _any(launching: Launching, finding: Finding, at: Mapping[str, int]) -> int | str:
     """A load at which it wraps; nothing, or why not, where it never does."""
     for load in (finding.threshold, finding.largest):
         said = launching.outcome({**at, finding.quantity: load})
@@ -318,11 +323,14 @@ class Launching:
         """A corner whose program wraps, alone, of those that there is time for."""
         grid = trial(self._case, self._drawn, at).grid
         left, many = corners(grid), 1
-        ends = time.process_time() + _BESIDE
-        while left and time.process_time() < ends:
-            some, left, many = left[:many], left[many:], 2 * many
+        now = time.process_time()
+        ends = now + _BESIDE
+        while left and many > 0:
+            some, left = left[:many], left[many:]
             if found := self._that_wraps(at, some, ends):
                 return found
+            before, now = now, time.process_time()
+            many = min(2 * many, int((ends - now) / max(1e-4, now - before) * len(some)))
         return ()
 
     def _that_wraps(
