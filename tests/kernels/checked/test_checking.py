@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -42,15 +39,11 @@ from kernels_to_check import (
     wide_product,
     wraps_twice,
 )
-from triton.runtime.autotuner import Autotuner
-from triton.runtime.driver import driver
-from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from harness import checking, paths
+from harness import checking
 from harness.checking import (
     CannotFollow,
-    Check,
     FenceCrossed,
     KernelAssertion,
     OutOfBounds,
@@ -58,7 +51,6 @@ from harness.checking import (
     Unwritten,
     Wrapped,
 )
-from harness.checking.launching import Session
 
 
 def check() -> Any:
@@ -371,18 +363,6 @@ def test_named_programs_of_a_huge_grid_over_a_huge_tensor() -> None:
     assert [int(target[row, 0]) for row in (0, 1, rows - 2, rows - 1)] == [1, 0, 0, 1]
 
 
-def test_a_launch_of_no_program_is_remembered_and_makes_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Session, "_program", lambda *_: pytest.fail("a program is made"))
-    target = torch.zeros(4, dtype=torch.int8)
-    with check() as held:
-        held.only("by_row", [])
-        by_row[(4,)](target, 1)
-        assert [launch.grid for launch in held.launches] == [(4, 1, 1)]
-    assert not target.any()
-
-
 def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
     def resident() -> int:
         with open("/proc/self/statm") as file:
@@ -394,7 +374,7 @@ def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
     assert resident() - before < 1 << 24
 
 
-# What it cannot follow, and what it leaves behind
+# What it cannot follow, assertions, descriptors
 
 
 def test_what_the_checker_cannot_follow_is_refused_by_name() -> None:
@@ -409,24 +389,6 @@ def test_what_the_checker_cannot_follow_is_refused_by_name() -> None:
 def test_a_kernels_own_assertion_is_a_violation() -> None:
     with pytest.raises(KernelAssertion, match="three is too many"), check():
         asserting[(1,)](numbers(1), 3)
-
-
-def test_sessions_do_not_nest() -> None:
-    with pytest.raises(RuntimeError, match="do not nest"), check(), check():
-        pass
-
-
-def test_triton_is_as_it_was() -> None:
-    def held() -> list[Any]:
-        return [JITFunction.__dict__["run"], Autotuner.__dict__["_bench"], driver._active]
-
-    before = held()
-    with check():
-        copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
-        assert held() != before
-    with pytest.raises(OutOfBounds), check():
-        copy[(1,)](numbers(1), numbers(8), 8, 0, BLOCK=8)
-    assert held() == before
 
 
 @pytest.mark.parametrize(("padding", "beyond"), [("zero", 0.0), ("nan", float("nan"))])
@@ -444,22 +406,3 @@ def test_a_descriptor_that_says_too_much_is_refused() -> None:
     made = TensorDescriptor(torch.zeros(6, 8), [8, 8], [8, 1], [4, 8])
     with pytest.raises(OutOfBounds, match=r"rows .*its index 48"), check():
         through_a_descriptor[(2,)](made, torch.zeros(2))
-
-
-def test_a_suite_can_ask_which_kernels_ran() -> None:
-    with check() as held:
-        assert isinstance(held, Check)
-        copy[(2,)](numbers(16), numbers(16), 16, 0, BLOCK=8)
-        assert [(launch.kernel, launch.grid) for launch in held.launches] == [("copy", (2, 1, 1))]
-        assert held.launches[0].arguments["count"] == 16
-
-
-def test_triton_must_not_be_interpreting() -> None:
-    script = "from harness import checking\nwith checking.checked('cpu'): pass"
-    environment = {**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)}
-    words = [sys.executable, "-c", script]
-    for interpreting, code in (("0", 0), ("1", 1)):
-        environment["TRITON_INTERPRET"] = interpreting
-        done = subprocess.run(words, env=environment, capture_output=True, text=True)
-        assert done.returncode == code, done.stderr
-    assert "start without TRITON_INTERPRET" in done.stderr

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.audit import confirming, limits, rooms, worker
+from harness.audit.changed import Kernels
 from harness.audit.collecting import Kernel
 from harness.audit.examining import Case
-from harness.audit.findings import Argument
+from harness.audit.findings import Argument, Finding
 from harness.audit.loading import World
 from harness.audit.trials import drawn
 from harness.kernels import frontend
@@ -19,15 +22,22 @@ from tests.audit.conftest import KERNELS, LIMITS, SIZES
 MODULE = "sglang.srt.kernels"
 
 
-def read(folder: Path, name: str) -> tuple[Any, Case]:
-    package = folder / "sglang" / "srt"
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    package = tmp_path / "sglang" / "srt"
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(KERNELS)
     (package / "sizes.py").write_text(SIZES)
+    confirming.make_ready()
+    return tmp_path
+
+
+def read(folder: Path, name: str) -> tuple[Any, Case]:
     world = World(folder)
     module = world.module(MODULE)
     assert module is not None
-    node = next(one for one in module.code.body if getattr(one, "name", "") == name)
+    functions = (one for one in module.code.body if isinstance(one, ast.FunctionDef))
+    node = next(one for one in functions if one.name == name)
     found = worker.Read()
     next(worker.cases(world, Kernel(MODULE, node), limits.read(LIMITS), found))
     loaded, case = found.cases[0]
@@ -35,11 +45,10 @@ def read(folder: Path, name: str) -> tuple[Any, Case]:
 
 
 def test_a_number_that_is_1_does_not_have_a_kernel_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton would compile it into the kernel, for each such launch anew."""
-    confirming.make_ready()
-    loaded, case = read(tmp_path, "row_in_32_bits")
+    loaded, case = read(release, "row_in_32_bits")
     line = next(one.source for one in case.graph.operations() if one.name == "tt.store")
     lines = {(line.file, line.line)}
     first = next(iter(drawn(case)))
@@ -64,3 +73,37 @@ def test_a_tensor_holds_its_numbers_as_far_as_a_launch_comes() -> None:
     assert held(10_000_000, 3, 5) == [3, 5, 3, 5]  # further than one piece of it
     assert held(1_000, 7, 9) == [7, 9, 7, 9]
     assert held(10_000_000, 7, 9) == [7, 9, 7, 9]
+
+
+def confirmed_in(folder: Path, name: str) -> list[Finding]:
+    kernels = Kernels(folder, "sources")
+    [kernel] = kernels.named(name)
+    return list(worker.read_in(kernels.world, kernel, limits.read(LIMITS)).findings.values())
+
+
+def test_what_was_found_stands_though_others_take_too_long(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def for_ever(launching: Any, at: Any) -> Any:
+        while True:
+            pass
+
+    monkeypatch.setattr(confirming.Launching, "elsewhere", for_ever)
+    [found] = confirmed_in(release, "row_in_32_bits")
+    assert found.is_confirmed
+    assert [trial.grid[0] for trial in found.trials] == [found.threshold - 1, found.threshold]
+
+
+def test_a_program_that_wraps_or_not_as_it_likes_ends_the_search(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said to wrap one below each load from which on it was seen to."""
+    calls = multiprocessing.Value("i", 0)
+
+    def always(launching: Any, at: Any) -> tuple[int, ...]:
+        calls.value += 1
+        return (1, 0, 0) if calls.value < 200 else ()
+
+    monkeypatch.setattr(confirming.Launching, "elsewhere", always)
+    [found] = confirmed_in(release, "row_in_32_bits")
+    assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)

@@ -1,17 +1,25 @@
-"""What a session that is over leaves behind: names, and no tensor of many gigabytes."""
+"""Sessions: what they are asked, and what is left of one that is over: names, and no tensor."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from typing import Any
 
+import pytest
 import torch
-from kernels_to_check import copy
+from kernels_to_check import by_row, copy
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
 
-from harness import checking
-from harness.checking import OutOfBounds
+from harness import checking, paths
+from harness.checking import Check, OutOfBounds
+from harness.checking.launching import Session
 
 
 def check() -> Any:
@@ -50,3 +58,52 @@ def test_whoever_still_has_a_session_has_no_tensor_by_it() -> None:
     del source, target
     assert [launch.kernel for launch in held.launches] == ["copy"]
     assert [one() for one in living] == [None, None]
+
+
+def test_sessions_do_not_nest() -> None:
+    with pytest.raises(RuntimeError, match="do not nest"), check(), check():
+        pass
+
+
+def test_triton_is_as_it_was() -> None:
+    def held() -> list[Any]:
+        return [JITFunction.__dict__["run"], Autotuner.__dict__["_bench"], driver._active]
+
+    before = held()
+    with check():
+        copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+        assert held() != before
+    with pytest.raises(OutOfBounds), check():
+        copy[(1,)](numbers(1), numbers(8), 8, 0, BLOCK=8)
+    assert held() == before
+
+
+def test_a_suite_can_ask_which_kernels_ran() -> None:
+    with check() as held:
+        assert isinstance(held, Check)
+        copy[(2,)](numbers(16), numbers(16), 16, 0, BLOCK=8)
+        assert [(launch.kernel, launch.grid) for launch in held.launches] == [("copy", (2, 1, 1))]
+        assert held.launches[0].arguments["count"] == 16
+
+
+def test_triton_must_not_be_interpreting() -> None:
+    script = "from harness import checking\nwith checking.checked('cpu'): pass"
+    environment = {**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)}
+    words = [sys.executable, "-c", script]
+    for interpreting, code in (("0", 0), ("1", 1)):
+        environment["TRITON_INTERPRET"] = interpreting
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert "start without TRITON_INTERPRET" in done.stderr
+
+
+def test_a_launch_of_no_program_is_remembered_and_makes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Session, "_program", lambda *_: pytest.fail("a program is made"))
+    target = torch.zeros(4, dtype=torch.int8)
+    with check() as held:
+        held.only("by_row", [])
+        by_row[(4,)](target, 1)
+        assert [launch.grid for launch in held.launches] == [(4, 1, 1)]
+    assert not target.any()

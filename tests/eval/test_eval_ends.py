@@ -1,0 +1,153 @@
+"""Runs from their words to their page, and ended before that: nothing is left of any of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faked import MODULE, PYTHON, TOY, Fakes, alive, being, ended, eventually, fake, pids_in
+
+from harness import paths, processes
+from harness.store.database import Store
+
+DRIVER = """
+import functools, sys
+from harness.cli import main
+from harness.cli.eval import running
+from harness.eval import scorer
+module, python = sys.argv[1:3]
+running.Where = functools.partial(running.Where, module=module)
+if python:
+    scorer.python = lambda: python
+sys.exit(main.main(["eval", *sys.argv[3:]]))
+"""
+SILENT = """
+import os, sys, time
+os.write(int(sys.argv[2]), b'{"ready": 1}\\n')
+os.read(int(sys.argv[1]), 65536)
+open(sys.argv[3], "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def unfix_eval(home: Path, python: str, *words: str) -> subprocess.Popen[str]:
+    if not (home / ".releases").exists():
+        (home / ".releases").symlink_to(paths.releases())
+    here = os.pathsep.join([str(paths.project()), str(TOY)])
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, MODULE, python, *words],
+        cwd=home,
+        env={**os.environ, "UNFIX_HOME": str(home), "PYTHONPATH": here},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
+    (home / "m.yaml").write_text(
+        json.dumps(
+            {
+                "name": "m",
+                "device": "cpu",
+                "release": "current",
+                "tasks": ["recall"],
+                "configurations": [
+                    {"name": "base", "model": "llama", "serve": being(**be)},
+                    {"name": "other", "model": "llama", "serve": being(**be)},
+                    {
+                        "name": "one",
+                        "model": "llama",
+                        "serve": being(),
+                        "against": "base",
+                        "like": "base",
+                    },
+                ],
+            }
+        )
+    )
+    return ["m.yaml", "--afresh", "-j", str(jobs)]
+
+
+def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
+    before = set(processes.below(os.getpid()))
+    assert fakes.run(fake("base"), fake("alike", "base"), items=25).status == "done"
+    assert set(processes.below(os.getpid())) <= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
+    tmp_path: Path, number: signal.Signals, jobs: int
+) -> None:
+    (tmp_path / "silent.py").write_text(SILENT)
+    asked = tmp_path / "asked"
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nexec {PYTHON} {tmp_path / "silent.py"} "$3" "$4" {asked}.$$\n'
+    )  # fmt: skip
+    python.chmod(0o755)
+    pids = tmp_path / "pids"
+    be = {"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)}
+    words = words_for(tmp_path, jobs=jobs, **be)
+    with ended(unfix_eval(tmp_path, str(python), *words)) as going:
+        assert eventually(lambda: len(list(tmp_path.glob("asked.*"))) == jobs, 30)
+        assert eventually(lambda: len(pids_in(pids)) == 2 * jobs)
+        going.send_signal(number)
+        _, said = going.communicate(timeout=30)
+    assert going.returncode == 130, said
+    assert "Traceback" not in said
+    left = pids_in(pids)
+    left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
+    assert not any(map(alive, left))
+    assert not [folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in _line(folder)]
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.all()
+    assert (listed.status, listed.green) == ("stopped", False)
+
+
+def _line(folder: Path) -> str:
+    try:
+        return (folder / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
+    words = words_for(tmp_path, wrong=[2, 1])
+    words += ["--items", "50", "--json", "--record", "r.json"]
+    with ended(unfix_eval(tmp_path, "", *words)) as going:
+        out, said = going.communicate(timeout=120)
+    assert going.returncode == 1, said
+    told = json.loads(out)
+    assert told["state"] == "done"
+    assert [one["verdict"] for one in told["compared"]] == ["differs", "improved"]
+    assert json.loads((tmp_path / "r.json").read_text())["green"] is False
+    assert list((tmp_path / "reports" / "out").glob("eval-*.html"))
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.all()
+    assert listed.status == "done"
+
+
+def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
+    script = (
+        "import sys\nfrom harness.cli import main\n"
+        "try: code = main.main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
+        "heavy = ('harness.eval', 'harness.serving', 'lm_eval', 'torch')\n"
+        "print([one for one in sys.modules if one.startswith(heavy)], code, file=sys.stderr)"
+    )
+    for words in (["eval", "--help"], ["list"], ["report", "--list"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words],
+            capture_output=True,
+            text=True,
+            cwd=paths.project(),
+            timeout=60,
+        )
+        assert done.stderr.endswith("[] 0\n"), done.stderr
+        if words[0] == "eval":
+            assert "--patience" in done.stdout
