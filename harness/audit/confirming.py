@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from harness.audit.examining import Case, restated
-from harness.audit.findings import BEYOND, CONFIRMED, NEVER, Argument, Finding, Key, Trial
+from harness.audit.findings import BEYOND, CONFIRMED, NEVER, WIDER, Argument, Finding, Key, Trial
 from harness.audit.rooms import REACH, roomy
 from harness.audit.skeleton import skeleton
 from harness.audit.trials import PASSES, WRAPS, Drawn, corners, drawn, given, kept, place, trial
@@ -189,6 +189,8 @@ class _Run:
         self._vain += self._spent
         last = self._last
         why = last if last == BEYOND else f"not run: {last}" if last else NEVER
+        if self._case.is_narrow(at):
+            why = WIDER
         trials = kept(self._case, self._draws[0], at, finding.quantity)
         self.shown.append(replace(finding, confirmed=why, trials=trials))
         self._next()
@@ -322,7 +324,7 @@ class Launching:
     def elsewhere(self, at: Mapping[str, int]) -> tuple[int, ...]:
         """A corner whose program wraps, alone, of those that there is time for."""
         grid = trial(self._case, self._drawn, at).grid
-        left, many = corners(grid), 1
+        left, many = corners(grid, self._drawn.corner), 1
         now = time.process_time()
         ends = now + _BESIDE
         while left and many > 0:

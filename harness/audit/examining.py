@@ -18,7 +18,7 @@ from harness.audit.findings import Finding, Reach
 from harness.audit.host import Launch
 from harness.audit.intervals import Range, exactly
 from harness.audit.limits import Limits, Model, Quantity
-from harness.audit.ranges import HUGE, Ranges, World
+from harness.audit.ranges import HUGE, Ranges, World, divided_by_zero
 from harness.audit.shape import Shape
 from harness.kernels.graph import Graph, Operation, Value, bits_of
 
@@ -41,6 +41,8 @@ class Case:
     ) -> None:
         self.graph, self.launch, self.limits = graph, launch, limits
         self.reading = Shape(graph)
+        if one := divided_by_zero(self.reading):
+            raise ValueError(f"line {one.source.line} divides by zero")
         self.given = parameters
         self.runtime = [one for one in parameters if one.kind != "constexpr"]
         self.constants = {one.name: one for one in parameters if one.kind == "constexpr"}
@@ -145,6 +147,11 @@ class Case:
 
     def number(self, one: Parameter, at: Mapping[str, int]) -> int:
         return self._value(one.expression, one.name, at).high
+
+    def is_narrow(self, at: Mapping[str, int]) -> bool:
+        """Whether Triton would read it otherwise there: it gives 64 bits to what takes them."""
+        narrow = (one for one in self.runtime if one.kind == "i32")
+        return any(self.number(one, at) >= 1 << 31 for one in narrow)
 
     def holds(self, one: Parameter) -> Quantity | None:
         """What the numbers of a tensor are."""

@@ -13,6 +13,7 @@ Key = tuple[str, str, str]  # what it does, kernel, line
 # Of what wraps by arithmetic alone:
 NEVER = "not run: no launch that is tried comes to this line"
 BEYOND = "not run: the launches that were tried go more than 512 GiB past a tensor"
+WIDER = "not run: a number of its launch takes 64 bits, and it is read with 32"
 
 
 class Kind(StrEnum):
@@ -97,7 +98,7 @@ class Finding:
     @property
     def is_seen(self) -> bool:
         """Or not run at all; and not by arithmetic alone, where running was tried."""
-        return self.confirmed not in (NEVER, BEYOND)
+        return self.confirmed not in (NEVER, BEYOND, WIDER)
 
     @property
     def at(self) -> tuple[str, int]:

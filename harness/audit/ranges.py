@@ -17,6 +17,7 @@ from harness.kernels.flow import terminator
 from harness.kernels.graph import Operation, Region, Value
 
 HUGE = 1 << 62
+_DIVISIONS = ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui")
 
 
 def span_of(value: Value, signed: bool = True) -> tuple[int, int]:
@@ -269,3 +270,18 @@ def constant(operation: Operation, result: Value) -> Range:
     except ValueError:
         low, high = span_of(result)
         return Range(low, high)
+
+
+def divided_by_zero(reading: Shape) -> Operation | None:
+    """Where constants do not go together: such a kernel says nothing of one that is launched."""
+    for operation in reading.makers.values():
+        if operation.name in _DIVISIONS:
+            by = reading.root(operation.operands[1])
+            maker = reading.makers.get(by)
+            if (
+                maker is not None
+                and maker.name == "arith.constant"
+                and not constant(maker, by).high
+            ):
+                return operation
+    return None

@@ -48,6 +48,7 @@ _USUAL = 5  # of them, which are tried first
 _CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
 _SECOND, _MIDDLE = -1, -2
 _EVERYWHERE = (1, 0, 2, _SECOND, _MIDDLE)  # of each axis
+_BEFORE = 5  # of each axis as well, of those just before the one that wraps
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,19 @@ def place(sides: Sequence[int], corner: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(_at, sides, corner))
 
 
-def corners(sides: Sequence[int]) -> list[tuple[int, ...]]:
-    """Of programs all over a grid, as draws have them; those that mostly wrap come first."""
+def corners(sides: Sequence[int], near: Sequence[int] = ()) -> list[tuple[int, ...]]:
+    """Of programs all over a grid, as draws have them; those that mostly wrap come first.
+
+    `near`: this one's, and then those before it as well.
+    """
     found: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for corner in itertools.product(_EVERYWHERE, repeat=len(sides)):
+    before = (
+        (*near[:axis], near[axis] + step, *near[axis + 1 :])
+        for axis in range(len(near))
+        for step in range(1, _BEFORE)
+        if near[axis] > 0
+    )
+    for corner in (*itertools.product(_EVERYWHERE, repeat=len(sides)), *before):
         found.setdefault(place(sides, corner), corner)
     return list(found.values())
 

@@ -219,6 +219,11 @@ def by_another_module(x_ptr):
     tl.store(x_ptr + tl.program_id(0) * sizes.WIDE, 1)
 
 
+@triton.jit
+def behind_what_is_counted(x_ptr, total):
+    tl.store(x_ptr + (total + tl.arange(0, 64)), 1)
+
+
 def launch(
     x: torch.Tensor, zebras: torch.Tensor, page_table: torch.Tensor, seq_lens: torch.Tensor, mode,
     max_seq_len: int
@@ -253,6 +258,7 @@ def launch(
     under_match[(tokens,)](out[:], out.stride(0))
     by_another_module[(tokens,)](x)
     where_another_is_empty[(1,)](out, page_table, seq_lens, out.stride(0))
+    behind_what_is_counted[(1,)](out[:], tokens * 32768)
 """
 SIZES = "import triton.language as tl\n\nWIDE = tl.constexpr(4096)\n"
 

@@ -49,9 +49,22 @@ def along_columns(x_ptr, stride_x_token: tl.constexpr):
     tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)
 
 
+@triton.jit
+def of_fewer_heads(x_ptr, stride, HV: tl.constexpr, H: tl.constexpr):
+    head = tl.program_id(0) // (HV // H)
+    tl.store(x_ptr + head * stride, 1)
+
+
+@triton.jit
+def the_fourth_from_the_end_comes_far(x_ptr, rows, stride):
+    row = tl.program_id(0)
+    far = tl.where(row == rows - 4, 2 * rows, row)
+    tl.store(x_ptr + far * stride + 1, 1)
+
+
 def launch(
     x: torch.Tensor, cu_seqlens: torch.Tensor, extend_lens: torch.Tensor, seq_lens: torch.Tensor,
-    page_table: torch.Tensor, bs: int, next_n: int, total_len: int, max_len: int
+    page_table: torch.Tensor, bs: int, next_n: int, total_len: int, max_len: int, heads
 ):
     tokens = x.shape[0]
     out = torch.empty((tokens, 32, 1024), dtype=torch.int32)
@@ -63,6 +76,8 @@ def launch(
         BLOCK_ALL=triton.next_power_of_2(bs * next_n), BLOCK_N=block_n,
     )
     along_columns[(tokens,)](x, x.stride(1))
+    of_fewer_heads[(tokens,)](out, out.stride(0), 64, heads)
+    the_fourth_from_the_end_comes_far[(tokens,)](out, tokens, out.stride(0))
 """
 
 
@@ -99,3 +114,15 @@ def test_a_number_that_is_passed_alone_is_that_number_elsewhere(found: dict[str,
 def test_a_pitch_of_tokens_is_a_row(found: dict[str, Finding]) -> None:
     one = found["tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)"]
     assert one.threshold == 2**31 // 4096 + 1
+
+
+def test_constants_that_do_not_go_together_are_guessed_otherwise(found: dict[str, Finding]) -> None:
+    """As many heads as their name is worth are more than 64: a kernel divides by none of them."""
+    one = found["tl.store(x_ptr + head * stride, 1)"]
+    assert "H = 32 (by its name)" in one.constants
+    assert one.threshold == 2**31 // ROW + 1
+
+
+def test_programs_before_the_one_that_wraps_are_run_as_well(found: dict[str, Finding]) -> None:
+    one = found["tl.store(x_ptr + far * stride + 1, 1)"]
+    assert one.threshold == 2**31 // ROW // 2

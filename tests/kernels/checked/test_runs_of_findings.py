@@ -13,7 +13,7 @@ from harness.audit import confirming, limits, rooms, worker
 from harness.audit.changed import Kernels
 from harness.audit.collecting import Kernel
 from harness.audit.examining import Case
-from harness.audit.findings import Argument, Finding
+from harness.audit.findings import WIDER, Argument, Finding
 from harness.audit.loading import World
 from harness.audit.trials import drawn
 from harness.kernels import frontend
@@ -107,3 +107,14 @@ def test_a_program_that_wraps_or_not_as_it_likes_ends_the_search(
     monkeypatch.setattr(confirming.Launching, "elsewhere", always)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)
+
+
+def test_a_number_that_triton_gives_64_bits_is_no_finding_of_a_kernel_that_is_not_run(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least load by arithmetic is one that another compiled kernel runs."""
+    monkeypatch.setattr(confirming, "_least", lambda launching, finding, at: "cannot follow it")
+    [narrow] = confirmed_in(release, "row_in_32_bits")
+    assert (narrow.confirmed, narrow.is_seen) == ("not run: cannot follow it", True)
+    [wide] = confirmed_in(release, "behind_what_is_counted")
+    assert (wide.confirmed, wide.is_seen) == (WIDER, False)
