@@ -17,6 +17,7 @@ from typing import Any
 from harness import machine, paths
 from harness.audit.findings import (
     CONFIRMED,
+    NO_TIME,
     Argument,
     Audited,
     Finding,
@@ -67,9 +68,17 @@ def _trial(data: dict[str, Any]) -> Trial:
 
 
 def on_gpu(
-    found: Audit, place: Path, jobs: int, seconds: float, say: Callable[[str], None]
+    found: Audit,
+    place: Path,
+    jobs: int,
+    seconds: float,
+    say: Callable[[str], None],
+    known: Audit | None = None,
 ) -> Audit:
-    """With what whole launches on this machine's GPU showed of each finding."""
+    """With what launches on this machine's GPU showed of each finding.
+
+    `known`: launches that an earlier run on such a GPU made are not made again.
+    """
     machine.require("cuda")
     if importlib.util.find_spec("torch") is None:
         raise NotReady(
@@ -77,7 +86,8 @@ def on_gpu(
             "torch and Triton for this GPU"
         )
     name = machine.gpu().split(",")[0]
-    asked = [one for one in found.findings if one.trials]
+    before = _shown(known, found, name) if known is not None else {}
+    asked = [one for one in found.findings if one.trials and _where(one) not in before]
     say(f"running {len(asked)} findings on one {name}")
     told: dict[tuple[str, ...], str] = {}
     for number, words in _answers(asked, place, jobs, seconds):
@@ -86,6 +96,9 @@ def on_gpu(
             say(f"{len(told)} of {len(asked)} findings")
 
     def seen(one: Finding) -> Finding:
+        if earlier := before.get(_where(one)):
+            shown = earlier.confirmed if earlier.confirmed.endswith(name) else one.confirmed
+            return replace(one, confirmed=shown, on_gpu=earlier.on_gpu)
         words = told.get(_where(one), "its launch was not kept")
         if words.startswith(CONFIRMED):
             on_gpu = words.replace(CONFIRMED, name, 1)
@@ -98,8 +111,23 @@ def on_gpu(
     return replace(found, kernels=tuple(kernels), gpu=machine.told())
 
 
+def _shown(known: Audit, found: Audit, name: str) -> dict[tuple[str, ...], Finding]:
+    """Of which findings the launches were made on such a GPU, the same ones; less what it had no
+    time for."""
+    if known.release != found.release:
+        raise UnfixError(f"--known is of {known.release}, and --again of {found.release}")
+    launches = {_where(one): one.trials for one in found.findings}
+    return {
+        where: one
+        for one in known.findings
+        if one.on_gpu.startswith(name)
+        and not one.on_gpu.endswith(NO_TIME)
+        and launches.get(where := _where(one)) == one.trials
+    }
+
+
 def _where(one: Finding) -> tuple[str, ...]:
-    return one.kind, one.file, str(one.line), one.kernel
+    return one.kind, one.file, str(one.line), one.text, one.kernel
 
 
 def _answers(

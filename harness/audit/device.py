@@ -31,7 +31,7 @@ import torch
 
 from harness import processes
 from harness.audit import loading
-from harness.audit.findings import AROUND, CONFIRMED, Argument, Finding, Trial
+from harness.audit.findings import AROUND, CONFIRMED, NO_TIME, Argument, Finding, Trial
 from harness.audit.trials import PASSES, TYPES, WRAPS, around, fitting, given
 from harness.compiled import CHECKS, LINE, PART, triton_side
 from harness.compiled.launching import REPORTS, Launcher
@@ -43,7 +43,6 @@ _WHERE = "cuda"
 _A_LAUNCH, _ITS_COMPILATION = "a launch", "its compilation"
 # Seconds, at first, as others wait meanwhile; and once nothing else is left to run.
 _SECONDS = {_ITS_COMPILATION: (30, 240), _A_LAUNCH: (2, 40)}
-_NO_TIME = "there was no time left for it"
 _ENDS_IT = "it ends the process"
 _BESIDE = 1 << 30  # bytes of the device that each process takes besides tensors
 _PROGRAMS = (1 << 31) - 1  # of a grid: Triton's launcher counts no further
@@ -122,7 +121,7 @@ class _Crew:
             self._waiting.append(child.order)
             self._ended(child)
         for order in (*self._waiting, *self._late):
-            words = f"{_too_long(order.slow, False)}, and {_NO_TIME}" if order.slow else _NO_TIME
+            words = f"{_too_long(order.slow, False)}, and {NO_TIME}" if order.slow else NO_TIME
             self._say(order.numbers, words)
 
     def _hand_out(self) -> bool:

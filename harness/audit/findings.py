@@ -9,6 +9,7 @@ from typing import Any
 
 CONFIRMED = "confirmed"
 AROUND = f"{CONFIRMED}: some programs of the grid alone"  # on a GPU
+NO_TIME = "there was no time left for it"
 Key = tuple[str, str, str]  # what it does, kernel, line
 # Of what wraps by arithmetic alone:
 NEVER = "not run: no launch that is tried comes to this line"

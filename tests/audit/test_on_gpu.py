@@ -10,9 +10,12 @@ import pytest
 
 from harness import machine
 from harness.audit import again
-from harness.audit.findings import AROUND, CONFIRMED
+from harness.audit.findings import AROUND, CONFIRMED, NO_TIME
 from harness.audit.run import Audit
 from harness.cli.main import main
+from harness.errors import UnfixError
+
+ON_H200 = f"{CONFIRMED} on an NVIDIA H200"
 
 
 @pytest.fixture
@@ -54,16 +57,56 @@ def test_what_a_gpu_showed_is_said(
 
     monkeypatch.setattr(again, "_answers", answers)
     found = again.on_gpu(small, release, 1, 1.0, lambda said: None)
-    confirmed = "confirmed on an NVIDIA H200"
     around = "NVIDIA H200: some programs of the grid alone"
     assert found.findings[:4] == [
-        dataclasses.replace(first, confirmed=confirmed, on_gpu="NVIDIA H200"),
+        dataclasses.replace(first, confirmed=ON_H200, on_gpu="NVIDIA H200"),
         dataclasses.replace(second, on_gpu="NVIDIA H200: its launch was not kept"),
         dataclasses.replace(third, on_gpu="NVIDIA H200: its tensors take 200 GiB"),
-        dataclasses.replace(fourth, confirmed=confirmed, on_gpu=around),
+        dataclasses.replace(fourth, confirmed=ON_H200, on_gpu=around),
     ]
     assert found.findings[0].is_confirmed
     assert found.gpu["gpu"]
+
+
+def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
+    small: Audit, release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "require", lambda device: None)
+    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    first, second, third, fourth, fifth, *more = small.findings
+    earlier = {
+        first: dataclasses.replace(first, confirmed=ON_H200, on_gpu="NVIDIA H200"),
+        second: dataclasses.replace(second, on_gpu="NVIDIA H200: its tensors take 200 GiB"),
+        third: dataclasses.replace(third, on_gpu=f"NVIDIA H200: {NO_TIME}"),
+        fourth: dataclasses.replace(fourth, on_gpu="NVIDIA H100: at it passes"),
+        fifth: dataclasses.replace(fifth, trials=fifth.trials[::-1], on_gpu="NVIDIA H200"),
+    }
+    kernels = (
+        dataclasses.replace(
+            kernel, findings=tuple(earlier.get(one, one) for one in kernel.findings)
+        )
+        for kernel in small.kernels
+    )
+    known = dataclasses.replace(small, kernels=tuple(kernels))
+
+    def answers(asked: list[Any], *how: Any) -> Any:
+        assert asked == [third, fourth, fifth, *more]
+        return [(0, CONFIRMED), (1, "at it passes"), (2, "loses the device")]
+
+    monkeypatch.setattr(again, "_answers", answers)
+    found = again.on_gpu(small, release, 1, 1.0, lambda said: None, known)
+    assert found.findings[:5] == [
+        earlier[first],
+        earlier[second],
+        dataclasses.replace(third, confirmed=ON_H200, on_gpu="NVIDIA H200"),
+        dataclasses.replace(fourth, on_gpu="NVIDIA H200: at it passes"),
+        dataclasses.replace(fifth, on_gpu="NVIDIA H200: loses the device"),
+    ]
+    with pytest.raises(UnfixError, match="--known is of other, and --again of small"):
+        again.on_gpu(
+            small, release, 1, 1.0, lambda said: None, dataclasses.replace(known, release="other")
+        )
 
 
 def test_a_report_to_upstream_says_where_it_was_run(small: Audit) -> None:

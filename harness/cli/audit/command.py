@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "unfix audit [TARGET…] [--release R | --from PATH] [OPTIONS]\n"
         "       unfix audit [TARGET…] --diff A..B\n"
         "       unfix audit [TARGET…] --upstream N\n"
-        "       unfix audit --device cuda [--again RECORD] [--for TIME]"
+        "       unfix audit --device cuda [--again RECORD [--known RECORD]] [--for TIME]"
     )
     parser.add_argument(
         "targets",
@@ -58,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RECORD",
         help="with --device cuda: the findings of this record are run, and nothing is read",
+    )
+    parser.add_argument(
+        "--known",
+        type=Path,
+        metavar="RECORD",
+        help="with --again: what this record, of such a GPU, says of the same launches stands; the "
+        "rest and what it had no time for is run",
     )
     parser.add_argument(
         "--for",

@@ -30,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UnfixError(f"-j {arguments.jobs} are no processes: say 1 or more")
     if arguments.again and (arguments.device == "cpu" or arguments.targets or arguments.diff):
         raise UnfixError("--again RECORD says what is run: with --device cuda, and no TARGET")
+    if arguments.known and not arguments.again:
+        raise UnfixError("--known RECORD is what is known of another record: say --again as well")
     seconds = options.budget(arguments.budget, "--for")
     if not arguments.again and not BASE.is_current():  # torch and Triton, which the releases share
         having.ready([managed.newest()], options.say)
@@ -43,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.device == "cuda":
         tree = _tree(arguments.diff.partition("..")[2] or found.release, arguments.place)
-        found = again.on_gpu(found, _place(tree), arguments.jobs, seconds, options.say)
+        known = again.recorded(arguments.known) if arguments.known else None
+        found = again.on_gpu(found, _place(tree), arguments.jobs, seconds, options.say, known)
     exempt = exceptions.read(arguments.exceptions or exceptions.default())
     lines = {one.key for one in found.findings}
     part = arguments.targets or arguments.diff
