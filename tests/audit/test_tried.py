@@ -49,9 +49,34 @@ def along_columns(x_ptr, stride_x_token: tl.constexpr):
     tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)
 
 
+@triton.jit
+def of_heads(o_ptr, stride_o_n):
+    tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)
+
+
+@triton.jit
+def of_blocks(a_ptr, H: tl.constexpr, BC: tl.constexpr):
+    tl.store(a_ptr + tl.program_id(0) * H * BC, 1)
+
+
+@triton.jit
+def in_turn(x_ptr, num_ptr, rows, stride):
+    at = tl.atomic_add(num_ptr, rows)
+    tl.store(x_ptr + at * stride, 2)
+
+
+def of_sides(q: torch.Tensor, k: torch.Tensor, v_cache: torch.Tensor):
+    total_q, num_heads, qk_head_dim = q.shape
+    B, T, H, K = k.shape
+    v_head_dim = v_cache.shape[-1]
+    o = torch.empty(total_q, num_heads, v_head_dim)
+    of_heads[(total_q,)](o, o.stride(0))
+    of_blocks[(T,)](k, H=H, BC=16)
+
+
 def launch(
     x: torch.Tensor, cu_seqlens: torch.Tensor, extend_lens: torch.Tensor, seq_lens: torch.Tensor,
-    page_table: torch.Tensor, bs: int, next_n: int, total_len: int, max_len: int
+    page_table: torch.Tensor, num: torch.Tensor, bs: int, next_n: int, total_len: int, max_len: int
 ):
     tokens = x.shape[0]
     out = torch.empty((tokens, 32, 1024), dtype=torch.int32)
@@ -63,6 +88,7 @@ def launch(
         BLOCK_ALL=triton.next_power_of_2(bs * next_n), BLOCK_N=block_n,
     )
     along_columns[(tokens,)](x, x.stride(1))
+    in_turn[(1,)](out, num, tokens, out.stride(0))
 """
 
 
@@ -99,3 +125,20 @@ def test_a_number_that_is_passed_alone_is_that_number_elsewhere(found: dict[str,
 def test_a_pitch_of_tokens_is_a_row(found: dict[str, Finding]) -> None:
     one = found["tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)"]
     assert one.threshold == 2**31 // 4096 + 1
+
+
+def test_a_side_is_what_the_launching_function_calls_it(found: dict[str, Finding]) -> None:
+    """Of a product each word by itself: not two rows for heads of a row."""
+    one = found["tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)"]
+    assert one.shape == "q.shape[1] * v_cache.shape[-1] = 73,728"
+    assert one.threshold == -(-(2**31) // 73728) + 1
+
+
+def test_a_letter_for_a_side_is_what_the_limits_file_says(found: dict[str, Finding]) -> None:
+    one = found["tl.store(a_ptr + tl.program_id(0) * H * BC, 1)"]
+    assert "H = 32 (the code that launches it)" in one.constants
+
+
+def test_what_an_atomic_wrote_is_gone_before_the_next_launch(found: dict[str, Finding]) -> None:
+    """Each finds what the launch says, and not the sum of those that were tried before."""
+    assert found["tl.store(x_ptr + at * stride, 2)"].threshold == 2**31 // ROW + 1
