@@ -13,7 +13,7 @@ from typing import Any
 
 import triton.language as tl
 
-from harness.audit.expressions import Expression, evaluated, symbols
+from harness.audit.expressions import Expression, evaluated, several, symbols
 from harness.audit.given import Given
 from harness.audit.host import Launch
 from harness.audit.launches import configured
@@ -78,6 +78,7 @@ def parameters(
     tuned = configured(node)
     made: list[Parameter] = []
     told: list[Given] = []
+    called = launch.called if launch is not None else {}
     arguments = [*node.args.args, *node.args.kwonlyargs]
     alone = _passed_alone(launch, [one.arg for one in arguments])
     defaults: dict[str, ast.expr] = {
@@ -105,7 +106,7 @@ def parameters(
             made.append(Parameter(name, "constexpr", None, source="absent"))
         elif constant:
             value, source = _constant(
-                module, name, given, tuned, defaults.get(name), limits, flags, alone
+                module, name, given, tuned, defaults.get(name), limits, flags, alone, called
             )
             if given.kind != "constant" and source in ("name", "both", "host"):
                 if name in uses.required:
@@ -176,6 +177,7 @@ def _constant(
     limits: Limits,
     flags: bool | None,
     alone: Mapping[str, str],
+    called: Mapping[str, str],
 ) -> tuple[Any, str]:
     if given.kind == "constant":
         value = given.value
@@ -190,9 +192,13 @@ def _constant(
     if typed.endswith(("dtype", "_type")) or "_dtype" in typed:
         return (tl.float8e4nv if "8" in typed else tl.bfloat16), "name"
     if given.kind == "number":
+        many = several(given.expression)
 
         def value_of(word: str) -> int:
-            return usual(limits, word, alone.get(word, name) if not limits.quantity(word) else name)
+            side = called.get(word, "")
+            known = limits.quantity(word, called=side)
+            own = name if known else alone.get(word, name)
+            return usual(limits, word, *([] if known and many else [own]), called=side)
 
         value = evaluated(given.expression, value_of)
         return max(1, value), "host"  # a size: with none of something nothing happens
@@ -227,8 +233,8 @@ def _is_flag(name: str) -> bool:
     return first in _FLAGS or first.startswith(("IS", "HAS")) or not {"IS", "HAS"}.isdisjoint(rest)
 
 
-def usual(limits: Limits, *words: str) -> int:
-    quantity = limits.quantity(*words)
+def usual(limits: Limits, *words: str, called: str = "") -> int:
+    quantity = limits.quantity(*words, called=called)
     return 16 if quantity is None else quantity.usual
 
 

@@ -22,7 +22,7 @@ import torch
 
 from harness.audit.examining import Case, restated
 from harness.audit.findings import BEYOND, CONFIRMED, NEVER, WIDER, Argument, Finding, Key, Trial
-from harness.audit.rooms import REACH, roomy
+from harness.audit.rooms import REACH, afresh, roomy
 from harness.audit.skeleton import skeleton
 from harness.audit.trials import PASSES, WRAPS, Drawn, corners, drawn, given, kept, place, trial
 from harness.checking import CannotFollow, OutOfBounds, Violation, Wrapped
@@ -316,6 +316,8 @@ class Launching:
     ) -> None:
         self._kernel, self._case, self._drawn, self._lines = kernel, case, drawn, lines
         self._compiled = compiled
+        writes = any(one.name.startswith("tt.atomic") for one, _ in case.reading.accesses)
+        self._room = afresh if writes else roomy
 
     def goes_far(self, at: Mapping[str, int]) -> bool:
         """Whether any access, on these lines' way or not, goes past what tensors have room for."""
@@ -357,8 +359,7 @@ class Launching:
         compiled = None if whole else self._compiled
         programs = [place(launch.grid, corner) for corner in beside]
         return outcome(
-            self._kernel, launch, self._lines, whole, case=self._case, compiled=compiled,
-            programs=programs,
+            self._kernel, launch, self._lines, whole, self._room, self._case, compiled, programs
         )  # fmt: skip
 
 

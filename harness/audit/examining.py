@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from harness.audit.arguments import LAUNCHED, SOURCES, Parameter
 from harness.audit.conditions import Wrap, Wraps
-from harness.audit.expressions import Expression, evaluated, symbols, words
+from harness.audit.expressions import Expression, evaluated, several, symbols, words
 from harness.audit.findings import Finding, Reach
 from harness.audit.host import Launch
 from harness.audit.intervals import Range, exactly
@@ -47,6 +47,11 @@ class Case:
         self.runtime = [one for one in parameters if one.kind != "constexpr"]
         self.constants = {one.name: one for one in parameters if one.kind == "constexpr"}
         self._named = {one.name: one for one in parameters}
+        self._compiled = {  # by a word that nobody says more of: what it is compiled with
+            one.given.expression: one.value
+            for one in self.constants.values()
+            if one.given.kind == "unknown" and type(one.value) is int
+        }
         self._programs = {
             axis: next(
                 (
@@ -90,11 +95,15 @@ class Case:
         return found
 
     def _of_expression(self, expression: Expression, name: str) -> set[str]:
-        known = (self._symbol(one, name) for one in symbols(expression))
+        many = several(expression)
+        known = (self._symbol(one, name, many) for one in symbols(expression))
         return {one.name for one in known if one is not None}
 
-    def _symbol(self, word: str, name: str = "") -> Quantity | None:
-        return self.limits.quantity(word, *([name] if name else []))
+    def _symbol(self, word: str, name: str, many: bool) -> Quantity | None:
+        """`many`: the name is that of an expression in which there are others."""
+        called = self.launch.called.get(word, "") if self.launch is not None else ""
+        own = self.limits.quantity(word, called=called) if many else None
+        return own or self.limits.quantity(word, *([name] if name else []), called=called)
 
     def _side(self, axis: int) -> Expression:
         grid = self.launch.grid if self.launch is not None else None
@@ -104,12 +113,15 @@ class Case:
 
     def _value(self, expression: Expression, name: str, at: Mapping[str, int]) -> Range:
         unknown: set[str] = set()
+        many = several(expression)
 
         def value_of(word: str) -> int:
             constant = self.constants.get(word.rpartition("META[")[2].strip("'\"]"))
             if constant is not None and isinstance(constant.value, int):
                 return constant.value
-            quantity = self._symbol(word, name)
+            if word in self._compiled:
+                return self._compiled[word]
+            quantity = self._symbol(word, name, many)
             if quantity is None:
                 unknown.add(word)
                 return 1

@@ -78,6 +78,11 @@ def symbols(expression: Expression) -> Iterator[str]:
             yield from symbols(part)
 
 
+def several(expression: Expression) -> bool:
+    """Made of more than one word: what the whole is called says nothing of each."""
+    return len(set(symbols(expression))) > 1
+
+
 def single(expression: Expression) -> Iterator[str]:
     """Each word by itself, whatever it is multiplied by."""
     if isinstance(expression, str):

@@ -52,6 +52,7 @@ class Launch:
     sure: bool = True  # of the grid
     demands: tuple[Expression, ...] = ()  # what the function asks before it launches
     ranks: dict[str, int] = field(default_factory=dict)  # of tensors whose shape it takes apart
+    called: dict[str, str] = field(default_factory=dict)  # by a side of a tensor its name there
 
 
 class Host:
@@ -66,6 +67,7 @@ class Host:
         self.touched: set[str] = set()  # names that were followed
         self._bound: Counter[str] = Counter()  # how often each name is
         self.ranks: dict[str, int] = {}
+        self.called: dict[str, str] = {}
         if scope is None:
             return
         given = scope.args
@@ -100,6 +102,8 @@ class Host:
         self._bound.update(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
         if isinstance(target, ast.Name):
             self.assigned[target.id] = (value, None)
+            if isinstance(value, ast.Subscript):
+                self.called.setdefault(ast.unparse(value), target.id)
         elif isinstance(target, ast.Tuple):
             match value:
                 case (
@@ -107,6 +111,9 @@ class Host:
                     | ast.Call(func=ast.Attribute(value=ast.Name(id=whole), attr="size"), args=[])
                 ) if not any(isinstance(one, ast.Starred) for one in target.elts):
                     self.ranks[whole] = len(target.elts)
+                    for place, one in enumerate(target.elts):
+                        if isinstance(one, ast.Name):
+                            self.called.setdefault(f"{whole}.shape[{place}]", one.id)
             for place, one in enumerate(target.elts):
                 if isinstance(one, ast.Name):
                     self.assigned[one.id] = (value, place)

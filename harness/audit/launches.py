@@ -35,8 +35,11 @@ def launches(module: Module, kernels: Collection[str]) -> Iterator[tuple[str, La
         asked = demands(host, scope, call.lineno)
         yield (
             name,
-            Launch(module.path, call.lineno, where, arguments, grid, sure, asked, host.ranks),
-        )
+            Launch(
+                module.path, call.lineno, where, arguments, grid, sure, asked, host.ranks,
+                host.called,
+            ),
+        )  # fmt: skip
 
 
 def _calls(

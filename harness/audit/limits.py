@@ -40,14 +40,16 @@ class Limits:
     text: str
     _known: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def quantity(self, *words: str) -> Quantity | None:
+    def quantity(self, *words: str, called: str = "") -> Quantity | None:
         """Of the first words that the file knows; a side of a tensor says less than a name.
 
         What is known of words together, as `x.stride(1) as stride_x_token`, goes before.
+        `called`: what the launching function calls that side; a letter says nothing by itself.
         """
-        if words not in self._known:
-            self._known[words] = self._quantity(*words)
-        return self._known[words]  # type: ignore[no-any-return]
+        key = ("of", called, *words)
+        if key not in self._known:
+            self._known[key] = self._quantity(*words, called=called)
+        return self._known[key]  # type: ignore[no-any-return]
 
     def content(self, *words: str) -> tuple[Quantity | None, str] | None:
         key = ("held", *words)
@@ -55,9 +57,12 @@ class Limits:
             self._known[key] = self._content(*words)
         return self._known[key]  # type: ignore[no-any-return]
 
-    def _quantity(self, *words: str) -> Quantity | None:
-        order = sorted(words, key=lambda one: _SIDE.match(one) is not None)
-        for word in (_AS.join(words), *order) if len(words) > 1 else order:
+    def _quantity(self, *words: str, called: str) -> Quantity | None:
+        first, *names = words
+        together = [f"{first}{_AS}{name}" for name in (*names, called) if name]
+        alone = (*words, called) if len(called) > 1 else words
+        order = sorted(alone, key=lambda one: _SIDE.match(one) is not None)
+        for word in (*together, *order):
             for pattern, name in self.names:
                 if (_AS in word) is (_AS in pattern.pattern) and pattern.search(word):
                     return self.quantities[name]

@@ -178,11 +178,16 @@ class Sized:
         return constant.value if constant is not None else None
 
     def _quantity(self, word: str) -> str | None:
-        found = self.case.limits.quantity(word, *filter(None, [self._names.get(word)]))
+        found = self.case.limits.quantity(
+            word, *filter(None, [self._names.get(word)]), called=self._called(word)
+        )
         return found.name if found is not None else None
 
+    def _called(self, word: str) -> str:
+        return self.launch.called.get(word, "") if self.launch is not None else ""
+
     def _usual(self, word: str, *names: str) -> int:
-        found = self.case.limits.quantity(word, *names)
+        found = self.case.limits.quantity(word, *names, called=self._called(word))
         return found.usual if found is not None else _USUAL
 
     # Launches

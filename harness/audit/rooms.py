@@ -29,6 +29,14 @@ def roomy(one: Argument) -> torch.Tensor:
     return repeated(one) if one.holds else room(one.name, TYPES[one.kind[1:]])
 
 
+def afresh(one: Argument) -> torch.Tensor:
+    """The same, and nothing there is left of what launches before it wrote."""
+    made = roomy(one)
+    if _libc().madvise(made.data_ptr() - REACH, 2 * REACH, mmap.MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), "memory cannot be put back")
+    return made
+
+
 @cache
 def room(name: str, kind: torch.dtype) -> torch.Tensor:
     middle = REACH // kind.itemsize
@@ -77,14 +85,15 @@ def repeated(one: Argument) -> torch.Tensor:
 
 
 @cache
-def _mmap() -> Any:
-    mapped = ctypes.CDLL(None, use_errno=True).mmap
-    mapped.restype = ctypes.c_void_p
-    mapped.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    return mapped
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
 
 
 def _map(address: int, size: int, file: int) -> None:
     flags = mmap.MAP_PRIVATE | 0x10  # at this very address
-    if _mmap()(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
+    if _libc().mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0) != address:
         raise OSError(ctypes.get_errno(), "memory cannot be mapped")

@@ -6,7 +6,7 @@ and are mapped lazily, so that the shadow of a virtual tensor costs what is touc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,23 +63,22 @@ class Fence:
         new = [program for program in programs if (kind, program) not in self.masks]
         if rule is None or not new:
             return
-        whole = torch.ones((len(new), storage.size), dtype=torch.uint8)
-        own = as_bytes(whole, self.tensor)
-        own.zero_()
-        for mask, index in zip(own.numpy(), map(rule, new), strict=True):
-            if index is not None:
-                mask[index] = 1
-        self.masks.update(zip(((kind, program) for program in new), whole.numpy(), strict=True))
+        made = self._rows(storage, [(rule(program),) for program in new])
+        self.masks.update(zip(((kind, program) for program in new), made.numpy(), strict=True))
 
     def mask(self, storage: Storage, indices: Iterable[Index]) -> torch.Tensor:
         """One byte a byte of the storage: 0 for the tensor's own elements that no index names."""
-        allowed = torch.ones(storage.size, dtype=torch.uint8)
-        own = as_bytes(allowed, self.tensor)
+        return self._rows(storage, [indices])[0]
+
+    def _rows(self, storage: Storage, many: Sequence[Iterable[Index]]) -> torch.Tensor:
+        rows = torch.ones((len(many), storage.size), dtype=torch.uint8)
+        own = as_bytes(rows, self.tensor)
         own.zero_()
-        for index in indices:
-            if index is not None:
-                own[index] = 1
-        return allowed
+        for mask, indices in zip(own.numpy(), many, strict=True):
+            for index in indices:
+                if index is not None:
+                    mask[index] = 1
+        return rows
 
 
 def as_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from harness.kernels import launched
 from harness.kernels.graph import Operation
 from harness.kernels.loose import Loose
 
+# Whatever of Triton is swapped for a while: one thread at a time, or it stays so behind both.
+_SWAPPING = threading.RLock()
 CAPABILITY = 89
 TARGET = GPUTarget("cuda", CAPABILITY, 32)
 _KEPT = (
@@ -171,12 +174,13 @@ def generic_text(kernel: Any, bound: Bound) -> str:
 def _parsed_once() -> Iterator[None]:
     """Triton would parse a helper each time that it is called, and marks nothing in it but what a
     second reading marks again."""
-    before = JITCallable.parse
-    JITCallable.parse = tree_of
-    try:
-        yield
-    finally:
-        JITCallable.parse = before
+    with _SWAPPING:
+        before = JITCallable.parse
+        JITCallable.parse = tree_of
+        try:
+            yield
+        finally:
+            JITCallable.parse = before
 
 
 _parse = JITCallable.parse
@@ -210,27 +214,28 @@ def _paths(path: tuple[int, ...], value: Any, kind: Any) -> Iterator[tuple[tuple
 @contextlib.contextmanager
 def loosely() -> Iterator[None]:
     """A loose integer is put into the IR as an operation that nobody knows anything about."""
-    before, printed = TritonSemantic.scalar_constant, constexpr_type.__repr__
+    with _SWAPPING:
+        before, printed = TritonSemantic.scalar_constant, constexpr_type.__repr__
 
-    def scalar_constant(semantic: Any, value: Any, dtype: Any) -> Any:
-        if type(value) is not Loose or not dtype.is_int() or dtype.int_bitwidth not in (32, 64):
-            return before(semantic, value, dtype)
-        least, most = dtype.get_int_min_value(), dtype.get_int_max_value()
-        if not least <= value <= most:
-            return before(semantic, value, dtype)
-        kind = dtype.to_ir(semantic.builder)
-        name = f"{_NUMBER}{value.text}"
-        handle = semantic.builder.create_extern_elementwise("", "", name, [], kind, True)
-        return semantic.tensor(handle, dtype)
+        def scalar_constant(semantic: Any, value: Any, dtype: Any) -> Any:
+            if type(value) is not Loose or not dtype.is_int() or dtype.int_bitwidth not in (32, 64):
+                return before(semantic, value, dtype)
+            least, most = dtype.get_int_min_value(), dtype.get_int_max_value()
+            if not least <= value <= most:
+                return before(semantic, value, dtype)
+            kind = dtype.to_ir(semantic.builder)
+            name = f"{_NUMBER}{value.text}"
+            handle = semantic.builder.create_extern_elementwise("", "", name, [], kind, True)
+            return semantic.tensor(handle, dtype)
 
-    TritonSemantic.scalar_constant = scalar_constant
-    constexpr_type.__repr__ = lambda kind: f"constexpr_type[{kind.value!r}]"  # without asking
-    code_generator._condition_types.add(Loose)
-    try:
-        yield
-    finally:
-        code_generator._condition_types.discard(Loose)
-        TritonSemantic.scalar_constant, constexpr_type.__repr__ = before, printed
+        TritonSemantic.scalar_constant = scalar_constant
+        constexpr_type.__repr__ = lambda kind: f"constexpr_type[{kind.value!r}]"  # without asking
+        code_generator._condition_types.add(Loose)
+        try:
+            yield
+        finally:
+            code_generator._condition_types.discard(Loose)
+            TritonSemantic.scalar_constant, constexpr_type.__repr__ = before, printed
 
 
 def number_of(operation: Operation) -> str:

@@ -50,8 +50,8 @@ def along_columns(x_ptr, stride_x_token: tl.constexpr):
 
 
 @triton.jit
-def of_fewer_heads(x_ptr, stride, HV: tl.constexpr, H: tl.constexpr):
-    head = tl.program_id(0) // (HV // H)
+def of_parts(x_ptr, stride, WIDTH: tl.constexpr, hidden: tl.constexpr):
+    head = tl.program_id(0) // (WIDTH // hidden)
     tl.store(x_ptr + head * stride, 1)
 
 
@@ -62,9 +62,35 @@ def the_fourth_from_the_end_comes_far(x_ptr, rows, stride):
     tl.store(x_ptr + far * stride + 1, 1)
 
 
+@triton.jit
+def of_heads(o_ptr, stride_o_n):
+    tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)
+
+
+@triton.jit
+def of_blocks(a_ptr, H: tl.constexpr, BC: tl.constexpr):
+    tl.store(a_ptr + tl.program_id(0) * H * BC, 1)
+
+
+@triton.jit
+def in_turn(x_ptr, num_ptr, rows, stride):
+    at = tl.atomic_add(num_ptr, rows)
+    tl.store(x_ptr + at * stride, 2)
+
+
+def of_sides(q: torch.Tensor, k: torch.Tensor, v_cache: torch.Tensor):
+    total_q, num_heads, qk_head_dim = q.shape
+    B, T, H, K = k.shape
+    v_head_dim = v_cache.shape[-1]
+    o = torch.empty(total_q, num_heads, v_head_dim)
+    of_heads[(total_q,)](o, o.stride(0))
+    of_blocks[(T,)](k, H=H, BC=16)
+
+
 def launch(
     x: torch.Tensor, cu_seqlens: torch.Tensor, extend_lens: torch.Tensor, seq_lens: torch.Tensor,
-    page_table: torch.Tensor, bs: int, next_n: int, total_len: int, max_len: int, heads
+    page_table: torch.Tensor, num: torch.Tensor, bs: int, next_n: int, total_len: int, max_len: int,
+    hidden
 ):
     tokens = x.shape[0]
     out = torch.empty((tokens, 32, 1024), dtype=torch.int32)
@@ -76,8 +102,9 @@ def launch(
         BLOCK_ALL=triton.next_power_of_2(bs * next_n), BLOCK_N=block_n,
     )
     along_columns[(tokens,)](x, x.stride(1))
-    of_fewer_heads[(tokens,)](out, out.stride(0), 64, heads)
+    of_parts[(tokens,)](out, out.stride(0), 64, hidden)
     the_fourth_from_the_end_comes_far[(tokens,)](out, tokens, out.stride(0))
+    in_turn[(1,)](out, num, tokens, out.stride(0))
 """
 
 
@@ -117,12 +144,29 @@ def test_a_pitch_of_tokens_is_a_row(found: dict[str, Finding]) -> None:
 
 
 def test_constants_that_do_not_go_together_are_guessed_otherwise(found: dict[str, Finding]) -> None:
-    """As many heads as their name is worth are more than 64: a kernel divides by none of them."""
+    """What its name is worth is more than 64, and a kernel would divide by none of it."""
     one = found["tl.store(x_ptr + head * stride, 1)"]
-    assert "H = 32 (by its name)" in one.constants
+    assert "hidden = 32 (by its name)" in one.constants
     assert one.threshold == 2**31 // ROW + 1
 
 
 def test_programs_before_the_one_that_wraps_are_run_as_well(found: dict[str, Finding]) -> None:
     one = found["tl.store(x_ptr + far * stride + 1, 1)"]
     assert one.threshold == 2**31 // ROW // 2
+
+
+def test_a_side_is_what_the_launching_function_calls_it(found: dict[str, Finding]) -> None:
+    """Of a product each word by itself: not two rows for heads of a row."""
+    one = found["tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)"]
+    assert one.shape == "q.shape[1] * v_cache.shape[-1] = 73,728"
+    assert one.threshold == -(-(2**31) // 73728) + 1
+
+
+def test_a_letter_for_a_side_is_what_the_limits_file_says(found: dict[str, Finding]) -> None:
+    one = found["tl.store(a_ptr + tl.program_id(0) * H * BC, 1)"]
+    assert "H = 32 (the code that launches it)" in one.constants
+
+
+def test_what_an_atomic_wrote_is_gone_before_the_next_launch(found: dict[str, Finding]) -> None:
+    """Each finds what the launch says, and not the sum of those that were tried before."""
+    assert found["tl.store(x_ptr + at * stride, 2)"].threshold == 2**31 // ROW + 1

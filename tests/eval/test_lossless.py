@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outputs import TOKENS, one, output, tied
 
 from harness.errors import UnfixError
 from harness.eval.lossless import (
     CEILING,
     EPSILON,
     MARGIN,
-    Comparison,
     Noise,
     Output,
     Verdict,
@@ -23,33 +22,7 @@ from harness.eval.lossless import (
     parting,
 )
 
-TOKENS = (5, 6, 7, 8)
-SURE = (3.0, 3.0, 3.0, 3.0)
 EPS = EPSILON["float32"]
-
-
-def output(
-    tokens: tuple[int, ...] = TOKENS,
-    logprobs: tuple[float, ...] | None = (-0.05, -0.05, -0.05, -0.05),
-    margins: tuple[float, ...] | None = SURE,
-    error: str = "",
-) -> Output:
-    return Output(tokens, logprobs, margins, error)
-
-
-def tied(at: int, margin: float = 0.0, token: int | None = None) -> Output:
-    """One with two tokens nearly alike at a position; with a token, it chose that one."""
-    tokens, logprobs, margins = list(TOKENS), [-0.05] * 4, list(SURE)
-    logprobs[at], margins[at] = -0.7, margin
-    if token is not None:
-        tokens[at] = token
-    return Output(tokens, logprobs, margins)
-
-
-def one(base: Output, candidate: Output, again: Output | None = None) -> Comparison:
-    return divergence(
-        {"a": base}, {"a": base if again is None else again}, {"a": candidate}, dtype="float32"
-    )
 
 
 def test_the_same_is_equal() -> None:
@@ -324,111 +297,3 @@ def test_the_worst_item_is_the_verdict() -> None:
         told = divergence(left, left, {item: candidate[item] for item in left})
         assert told.verdict is verdict
         assert told.counts.total() == len(left)
-
-
-# A made-up engine: logits with rounding, argmax; a repeat, a fair candidate, a faulty one.
-
-
-def engine(seed: int, shift: float, noisy: random.Random | None, size: float) -> Output:
-    """Eight steps of a greedy decoder over 20 tokens; the prefix decides the logits."""
-    tokens: list[int] = []
-    logprobs, margins = [], []
-    for at in range(8):
-        chance = random.Random(f"{seed} {tokens}")
-        logits = [chance.gauss(0, 2) for _ in range(20)]
-        if noisy is not None:
-            logits = [logit + noisy.uniform(-size, size) for logit in logits]
-        if at == 4:
-            logits[0] += shift
-        total = math.log(sum(math.exp(logit) for logit in logits))
-        order = sorted(range(20), key=lambda token: -logits[token])
-        tokens.append(order[0])
-        logprobs.append(logits[order[0]] - total)
-        margins.append(logits[order[0]] - logits[order[1]])
-    return Output(tokens, logprobs, margins)
-
-
-def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
-    ties = 0
-    for trial in range(20):
-        base, again, fair, faulty = (
-            {
-                str(seed): engine(seed, shift, random.Random(f"{side}{seed}{trial}"), 0.02)
-                for seed in range(100 * trial, 100 * trial + 40)
-            }
-            for side, shift in (("base", 0.0), ("again", 0.0), ("fair", 0.0), ("faulty", 3.0))
-        )
-        told = divergence(base, again, fair, dtype="float32")
-        assert told.verdict in (Verdict.EQUAL, Verdict.NEAR_TIE)
-        ties += told.counts[Verdict.NEAR_TIE]
-        assert divergence(base, again, faulty, dtype="float32").verdict is Verdict.DIFFERS
-    assert ties > 5
-
-
-# How sure of it
-
-
-def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:
-    """A model that knows its answer gives it a likelihood of one, whatever moves below."""
-    less = (3.0, 2.9, 3.0, 3.0)
-    told = one(output(), output(margins=less))
-    assert told.verdict is Verdict.DRIFTS
-    assert "its lead over the runner-up by 0.1" in str(told)
-    assert one(output(), output(margins=(3.0, 3.0 - MARGIN["float32"], 3.0, 3.0))).verdict is (
-        Verdict.EQUAL
-    )
-    # A base that is as far from itself says that this is noise; an unknown lead says nothing.
-    assert one(output(), output(margins=less), again=output(margins=less)).verdict is Verdict.EQUAL
-    assert one(output(), output(margins=None)).verdict is Verdict.EQUAL
-
-
-def off(by: float) -> Output:
-    return output(margins=(3.0, 3.0 + by, 3.0, 3.0))
-
-
-def test_how_far_the_base_is_from_float32_is_what_rounding_is_worth() -> None:
-    """A model of experts: the repeat shows nothing, and one item in hundreds has moved."""
-    least = MARGIN["bfloat16"]
-    base = {"a": off(2.9 * least), "b": output()}
-    candidate = {"a": output(), "b": off(2.9 * least)}
-    truth = {"a": output(), "b": output()}
-    assert divergence(base, base, candidate).verdict is Verdict.DRIFTS
-    assert divergence(base, base, candidate, truth=truth).verdict is Verdict.EQUAL
-    farther = {"a": output(), "b": off(6.1 * least)}
-    assert divergence(base, base, farther, truth=truth).verdict is Verdict.DRIFTS
-
-
-def test_a_base_that_is_wrong_itself_excuses_nobody() -> None:
-    least = MARGIN["bfloat16"]
-    base = {"a": off(40 * least), "b": output()}
-    candidate = {"a": output(), "b": off(8.1 * least)}
-    truth = {"a": output(), "b": output()}
-    assert divergence(base, base, candidate, truth=truth).items["b"].verdict is Verdict.DRIFTS
-
-
-def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
-    least = MARGIN["bfloat16"]
-    base = {"a": off(2.9 * least), "b": output()}
-    candidate = {"a": off(2.9 * least), "b": off(0.6 * least)}
-    truth = {"a": output(), "b": output()}
-    told = divergence(base, base, candidate, truth=truth, alike=True)
-    assert told.verdict is Verdict.DRIFTS
-
-
-@pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 4.0), ("float32", 2.0)])
-def test_what_rounds_may_be_as_far_from_float32_as_a_base_that_is_trusted(
-    dtype: str, times: float
-) -> None:
-    least = MARGIN[dtype]
-    base = {"a": output(), "b": output()}
-    for by, verdict in ((times - 0.1, Verdict.EQUAL), (times + 0.1, Verdict.DRIFTS)):
-        candidate = {"a": output(), "b": off(by * least)}
-        assert divergence(base, {}, candidate, dtype=dtype, exact=True).verdict is verdict
-
-
-def test_an_error_of_the_reference_says_nothing_of_rounding() -> None:
-    base = {"a": output(), "b": output()}
-    candidate = {"a": output(), "b": off(2.9 * MARGIN["bfloat16"])}
-    broken = output(margins=(3.0, 9.0, 3.0, 3.0), error="500")
-    told = divergence(base, base, candidate, truth={"a": broken, "b": broken})
-    assert told.verdict is Verdict.DRIFTS

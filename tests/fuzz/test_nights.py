@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from nights import Nights, by_test, failures
 
+from harness.fuzz.tracing import ALL_OF, EVERY
+
 SUITE = """
 @guards("toy-plain")
 @given(topk=st.integers(1, 8))
@@ -185,6 +187,25 @@ def test_coverage_of_the_toggled_code_and_of_its_file_is_told(night: dict[str, A
     # `doubled = …` and `return …`; the docstring and the `def` run no line.
     assert (row["toggled"], row["toggled_of"]) == (2, 2)
     assert row["toggled"] <= row["lines"] < row["lines_of"]
+
+
+def test_a_slice_goes_on_where_the_ones_before_it_ended(nights: Nights) -> None:
+    """A test's first examples are all traced, of later ones a few, whichever slice they are in."""
+    told = nights.root / "traced"
+    nights.write(f"""
+@guards("toy-plain")
+@given(number=st.integers(0, 10**9))
+def test_slow(number):
+    with open({str(told)!r}, "a") as file:
+        file.write("x" if sys.gettrace() else ".")
+    time.sleep(0.02)
+""")
+    run = by_test(nights.night("-j", "1", code=0))["slow"]
+    traced = told.read_text()
+    assert run["slices"] > 1
+    assert run["examples"] == len(traced) > 2 * ALL_OF
+    assert traced[:ALL_OF] == "x" * ALL_OF
+    assert traced[ALL_OF:].count("x") <= len(traced[ALL_OF:]) // EVERY + 1
 
 
 def test_the_budget_is_kept(night: dict[str, Any], took: list[float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import kernels_to_check as known
@@ -11,6 +12,7 @@ import triton
 import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from triton.language.semantic import TritonSemantic
 
 from harness import checking
 from harness.checking import launching
@@ -145,3 +147,24 @@ def test_what_a_kernel_asks_is_known() -> None:
     assert all("v[2]" in text or "v[3]" in text for text in shared.way.asked)
     assert shared.way.serves({2: 31, 3: 2})
     assert not shared.way.serves({2: 31, 3: 2**31})
+
+
+def test_what_is_swapped_in_triton_comes_back_though_threads_meet() -> None:
+    """The second one finds Triton as it was, and not what the first has put there."""
+    before = TritonSemantic.scalar_constant
+    inside, leave = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with frontend.loosely():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=second)
+    with frontend.loosely():
+        thread.start()
+        met = inside.wait(0.2)
+    leave.set()
+    thread.join()
+    assert inside.is_set()
+    assert not met
+    assert TritonSemantic.scalar_constant is before

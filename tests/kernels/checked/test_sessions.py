@@ -12,22 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from checks import check, numbers
 from kernels_to_check import by_row, copy
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from harness import checking, paths
+from harness import paths
 from harness.checking import Check, OutOfBounds
 from harness.checking.launching import Session
-
-
-def check() -> Any:
-    return checking.checked("cpu")
-
-
-def numbers(count: int) -> torch.Tensor:
-    return torch.arange(count, dtype=torch.int32)
 
 
 def test_what_a_refused_launch_was_given_goes_with_it() -> None:
