@@ -107,3 +107,22 @@ def test_a_program_that_wraps_or_not_as_it_likes_ends_the_search(
     monkeypatch.setattr(confirming.Launching, "elsewhere", always)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)
+
+
+def test_programs_that_wrap_now_and_then_end_the_search(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One below each load that is found there is another that wraps, and so on down to nothing."""
+    looked = multiprocessing.Value("i", 0)
+
+    def least(launching: Any, finding: Finding, at: Any) -> int:
+        looked.value += 1
+        return finding.threshold
+
+    def another(launching: Any, at: Any) -> tuple[int, ...]:
+        return (1, 0, 0) if looked.value < 5000 else ()
+
+    monkeypatch.setattr(confirming, "_least", least)
+    monkeypatch.setattr(confirming.Launching, "elsewhere", another)
+    [found] = confirmed_in(release, "row_in_32_bits")
+    assert (found.confirmed, looked.value < 100) == ("not run: one below: wraps", True)
