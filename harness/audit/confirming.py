@@ -38,6 +38,7 @@ _COMPILING = 3  # and for the first launch of a kernel: later processes find it 
 _TOO_SLOW = 3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
 _PATIENCE = 3  # seconds of launches of one line that all pass; of the next ones less, but 1
 _BESIDE = 0.3  # seconds for programs beside the one that is run
+_LOWER = 10  # times that these may give a lower load: some wrap now and then, and it never ends
 Found = tuple[Finding, dict[str, int]]
 # A load; or one below it, and a corner whose program wraps there; or why neither.
 Said = int | str | tuple[int, tuple[int, ...]]
@@ -89,6 +90,7 @@ class _Run:
         self._last = ""
         self._spent = 0.0
         self._known = 0  # a load at which the next one to try wraps
+        self._lower = 0  # times that another program gave one
 
     def to_the_end(self) -> list[Finding]:
         while len(self.shown) < len(self._found):
@@ -162,8 +164,10 @@ class _Run:
         if not isinstance(said, str):
             below, corner = said
             said = f"one below: {WRAPS}"
-            if not known or below < known:  # or nobody knows what this kernel does
+            # Or nobody knows what this kernel does.
+            if self._lower < _LOWER and (not known or below < known):
                 self._known, self._last = below, said
+                self._lower += 1
                 self._left.insert(0, replace(draw, corner=tuple(corner)))
                 return
         self._last = said or self._last

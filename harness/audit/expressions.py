@@ -78,6 +78,7 @@ def symbols(expression: Expression) -> Iterator[str]:
             yield from symbols(part)
 
 
+@cache
 def several(expression: Expression) -> bool:
     """Made of more than one word: what the whole is called says nothing of each."""
     return len(set(symbols(expression))) > 1

@@ -118,3 +118,22 @@ def test_a_number_that_triton_gives_64_bits_is_no_finding_of_a_kernel_that_is_no
     assert (narrow.confirmed, narrow.is_seen) == ("not run: cannot follow it", True)
     [wide] = confirmed_in(release, "behind_what_is_counted")
     assert (wide.confirmed, wide.is_seen) == (WIDER, False)
+
+
+def test_programs_that_wrap_now_and_then_end_the_search(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One below each load that is found there is another that wraps, and so on down to nothing."""
+    looked = multiprocessing.Value("i", 0)
+
+    def least(launching: Any, finding: Finding, at: Any) -> int:
+        looked.value += 1
+        return finding.threshold
+
+    def another(launching: Any, at: Any) -> tuple[int, ...]:
+        return (1, 0, 0) if looked.value < 5000 else ()
+
+    monkeypatch.setattr(confirming, "_least", least)
+    monkeypatch.setattr(confirming.Launching, "elsewhere", another)
+    [found] = confirmed_in(release, "row_in_32_bits")
+    assert (found.confirmed, looked.value < 100) == ("not run: one below: wraps", True)
