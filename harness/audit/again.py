@@ -25,6 +25,8 @@ from harness.audit.findings import (
     Reach,
     Trial,
     Verdict,
+    judged,
+    sifted,
 )
 from harness.audit.run import Audit
 from harness.errors import NotReady, UnfixError
@@ -105,10 +107,14 @@ def on_gpu(
             return replace(one, confirmed=f"{CONFIRMED} on an {name}", on_gpu=on_gpu)
         return replace(one, on_gpu=f"{name}: {words}")
 
-    kernels = (
-        replace(kernel, findings=tuple(map(seen, kernel.findings))) for kernel in found.kernels
-    )
-    return replace(found, kernels=tuple(kernels), gpu=machine.told())
+    def shown(kernel: Audited) -> Audited:
+        if not kernel.findings:
+            return kernel
+        findings, reasons = sifted(map(seen, kernel.findings), kernel.reasons)
+        verdict = judged(findings, reasons)
+        return replace(kernel, findings=findings, reasons=reasons, verdict=verdict)
+
+    return replace(found, kernels=tuple(map(shown, found.kernels)), gpu=machine.told())
 
 
 def _shown(known: Audit, found: Audit, name: str) -> dict[tuple[str, ...], Finding]:

@@ -31,7 +31,7 @@ import torch
 
 from harness import processes
 from harness.audit import loading
-from harness.audit.findings import AROUND, CONFIRMED, NO_TIME, Argument, Finding, Trial
+from harness.audit.findings import AROUND, CONFIRMED, NO_TIME, PASSED, Argument, Finding, Trial
 from harness.audit.trials import PASSES, TYPES, WRAPS, around, fitting, given
 from harness.compiled import CHECKS, LINE, PART, triton_side
 from harness.compiled.launching import REPORTS, Launcher
@@ -278,7 +278,7 @@ class _Card:
                 return f"one below it {first}"
             second = shown(at)
         if second == PASSES:
-            return f"at it {second}" if whole else f"at it {second}, as far as programs ran"
+            return PASSED if whole else f"{PASSED}, as far as programs ran"
         return CONFIRMED if whole else AROUND
 
     def _kernel(self, module: str, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 CONFIRMED = "confirmed"
 AROUND = f"{CONFIRMED}: some programs of the grid alone"  # on a GPU
 NO_TIME = "there was no time left for it"
+PASSED = "at it passes"  # a whole launch
 Key = tuple[str, str, str]  # what it does, kernel, line
 # Of what wraps by arithmetic alone:
 NEVER = "not run: no launch that is tried comes to this line"
@@ -99,7 +100,16 @@ class Finding:
     @property
     def is_seen(self) -> bool:
         """Or not run at all; and not by arithmetic alone, where running was tried."""
-        return self.confirmed not in (NEVER, BEYOND, WIDER)
+        return not self._unseen
+
+    @property
+    def _unseen(self) -> str:
+        """What running showed where arithmetic alone says that it wraps."""
+        gpu, _, shown = self.on_gpu.partition(": ")
+        if shown == PASSED and not self.is_confirmed:
+            return f"the launch passes on an {gpu}"
+        unseen = self.confirmed in (NEVER, BEYOND, WIDER)
+        return self.confirmed.removeprefix("not run: ") if unseen else ""
 
     @property
     def at(self) -> tuple[str, int]:
@@ -140,6 +150,19 @@ class Audited:
         if self.findings:
             verdict = judged(left, self.reasons)
         return replace(self, findings=left, verdict=verdict)
+
+
+def sifted(
+    findings: Iterable[Finding], reasons: Iterable[str]
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Those that are told, the nearest first; what is arithmetic alone is a reason instead."""
+    found = sorted(findings, key=lambda one: one.nearness)
+    words = {
+        f"line {one.line} wraps by arithmetic ({one.condition}); {one._unseen}"
+        for one in found
+        if not one.is_seen
+    }
+    return tuple(one for one in found if one.is_seen), tuple(sorted(words.union(reasons)))
 
 
 def judged(findings: Sequence[Finding], reasons: Collection[str]) -> Verdict:

@@ -25,7 +25,7 @@ from harness.audit.arguments import Parameter
 from harness.audit.changed import Kernels, lines_of
 from harness.audit.collecting import Kernel
 from harness.audit.examining import Case, examined
-from harness.audit.findings import CONFIRMED, Audited, Finding, Key, Kind, Verdict, judged
+from harness.audit.findings import CONFIRMED, Audited, Finding, Key, Kind, Verdict, judged, sifted
 from harness.audit.host import Launch
 from harness.audit.limits import Limits
 from harness.audit.reading import attempts, read
@@ -156,20 +156,13 @@ def read_in(
 
 def _audited(world: loading.World, kernel: Kernel, known: Limits) -> Audited:
     found = read_in(world, kernel, known)
-    findings = [*found.findings.values(), *found.overruns.values()]
-    seen = tuple(sorted((one for one in findings if one.is_seen), key=lambda one: one.nearness))
-    reasons = found.reasons | {
-        f"line {one.line} wraps by arithmetic ({one.condition}); "
-        + one.confirmed.removeprefix("not run: ")
-        for one in findings
-        if not one.is_seen
-    }
+    seen, reasons = sifted([*found.findings.values(), *found.overruns.values()], found.reasons)
     verdict = judged(seen, reasons)
     module = world.module(kernel.module)
     assert module is not None
     return Audited(
         kernel.name, kernel.module, module.path, kernel.node.lineno, verdict, found.accesses, seen,
-        tuple(sorted(reasons)),
+        reasons,
     )  # fmt: skip
 
 

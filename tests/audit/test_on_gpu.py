@@ -10,7 +10,7 @@ import pytest
 
 from harness import machine
 from harness.audit import again
-from harness.audit.findings import AROUND, CONFIRMED, NO_TIME
+from harness.audit.findings import AROUND, CONFIRMED, NO_TIME, PASSED, Verdict
 from harness.audit.run import Audit
 from harness.cli.main import main
 from harness.errors import UnfixError
@@ -66,6 +66,29 @@ def test_what_a_gpu_showed_is_said(
     ]
     assert found.findings[0].is_confirmed
     assert found.gpu["gpu"]
+
+
+def test_a_launch_that_passes_there_leaves_arithmetic_alone(
+    small: Audit, release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finding that a CPU has not confirmed either is why its kernel cannot be told."""
+    monkeypatch.setattr(machine, "require", lambda device: None)
+    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    confirmed, alone = (
+        next(one for one in small.kernels if one.kernel == name)
+        for name in ("row_in_32_bits", "carried")
+    )
+    slow = dataclasses.replace(alone.findings[0], confirmed="not run: too slow to run")
+    unsure = dataclasses.replace(alone, findings=(slow,))
+    found = dataclasses.replace(small, kernels=(confirmed, unsure))
+    monkeypatch.setattr(again, "_answers", lambda *how: [(0, PASSED), (1, PASSED)])
+    first, second = again.on_gpu(found, release, 1, 1.0, lambda said: None).kernels
+    [still] = first.findings
+    assert (first.verdict, still.on_gpu) == (Verdict.WRAPS, f"NVIDIA H200: {PASSED}")
+    assert (second.verdict, second.findings) == (Verdict.UNTOLD, ())
+    by_arithmetic = "line 46 wraps by arithmetic (from tokens = 524,289 on)"
+    assert second.reasons == (f"{by_arithmetic}; the launch passes on an NVIDIA H200",)
 
 
 def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
