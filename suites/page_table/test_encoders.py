@@ -28,9 +28,12 @@ SPARE = 4
 
 
 @pytest.fixture(autouse=True)
-def encoders() -> None:
+def encoders(request: pytest.FixtureRequest) -> None:
     if not flash.ONE_ENTRY:
         not_here("a graph knows of the first request's encoder alone")
+    fails = request.node.get_closest_marker("xfail") and not request.config.option.runxfail
+    if fails and device.get() != "cpu":
+        not_here("a GPU would lose the process to an index past the end: --runxfail asks for it")
 
 
 @st.composite
@@ -91,6 +94,4 @@ def test_text_is_read_behind_the_image(case: tuple[Batch, tuple[int, ...]]) -> N
 )
 @given(case=encoded(st.integers(SPARE + 1, 39)))
 def test_text_is_read_behind_any_image(case: tuple[Batch, tuple[int, ...]]) -> None:
-    if device.get() != "cpu":
-        not_here("a GPU would lose the whole process to an index past the end")
     reads_text_and_image(*case)
