@@ -25,6 +25,14 @@ def record(small: Audit, release: Path, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture
+def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(machine, "require", lambda device: None)
+    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1; NVIDIA H200, 580.1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    return monkeypatch
+
+
 def test_a_record_is_read_as_what_was_recorded(record: Path, small: Audit) -> None:
     read = again.recorded(record)
     assert any(one.trials and one.reaches for one in read.findings)
@@ -44,18 +52,15 @@ def test_a_record_says_what_is_run_and_a_gpu_runs_it(record: Path, more: list[st
 
 
 def test_what_a_gpu_showed_is_said(
-    small: Audit, release: Path, monkeypatch: pytest.MonkeyPatch
+    small: Audit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "require", lambda device: None)
-    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1; NVIDIA H200, 580.1")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     first, second, third, fourth, *_ = small.findings
 
     def answers(asked: list[Any], *how: Any) -> Any:
         assert asked == small.findings
         return [(0, CONFIRMED), (2, "its tensors take 200 GiB"), (3, AROUND)]
 
-    monkeypatch.setattr(again, "_answers", answers)
+    on_an_h200.setattr(again, "_answers", answers)
     found = again.on_gpu(small, release, 1, 1.0, lambda said: None)
     around = "NVIDIA H200: some programs of the grid alone"
     assert found.findings[:4] == [
@@ -69,12 +74,9 @@ def test_what_a_gpu_showed_is_said(
 
 
 def test_a_launch_that_passes_there_leaves_arithmetic_alone(
-    small: Audit, release: Path, monkeypatch: pytest.MonkeyPatch
+    small: Audit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
     """A finding that a CPU has not confirmed either is why its kernel cannot be told."""
-    monkeypatch.setattr(machine, "require", lambda device: None)
-    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     confirmed, alone = (
         next(one for one in small.kernels if one.kernel == name)
         for name in ("row_in_32_bits", "carried")
@@ -82,7 +84,7 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
     slow = dataclasses.replace(alone.findings[0], confirmed="not run: too slow to run")
     unsure = dataclasses.replace(alone, findings=(slow,))
     found = dataclasses.replace(small, kernels=(confirmed, unsure))
-    monkeypatch.setattr(again, "_answers", lambda *how: [(0, PASSED), (1, PASSED)])
+    on_an_h200.setattr(again, "_answers", lambda *how: [(0, PASSED), (1, PASSED)])
     first, second = again.on_gpu(found, release, 1, 1.0, lambda said: None).kernels
     [still] = first.findings
     assert (first.verdict, still.on_gpu) == (Verdict.WRAPS, f"NVIDIA H200: {PASSED}")
@@ -92,11 +94,8 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
 
 
 def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
-    small: Audit, release: Path, monkeypatch: pytest.MonkeyPatch
+    small: Audit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "require", lambda device: None)
-    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     first, second, third, fourth, fifth, *more = small.findings
     earlier = {
         first: dataclasses.replace(first, confirmed=ON_H200, on_gpu="NVIDIA H200"),
@@ -117,7 +116,7 @@ def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
         assert asked == [third, fourth, fifth, *more]
         return [(0, CONFIRMED), (1, "at it passes"), (2, "loses the device")]
 
-    monkeypatch.setattr(again, "_answers", answers)
+    on_an_h200.setattr(again, "_answers", answers)
     found = again.on_gpu(small, release, 1, 1.0, lambda said: None, known)
     assert found.findings[:5] == [
         earlier[first],
