@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from harness.audit.examining import Case, restated
+from harness.audit.case import Case
+from harness.audit.examining import restated
 from harness.audit.findings import BEYOND, CONFIRMED, NEVER, WIDER, Argument, Finding, Key, Trial
 from harness.audit.rooms import REACH, afresh, roomy
 from harness.audit.skeleton import skeleton

@@ -15,8 +15,8 @@ from math import prod
 from typing import Any
 
 from harness.audit.arguments import Parameter
+from harness.audit.case import MOST, Case
 from harness.audit.conditions import Refined, Wraps
-from harness.audit.examining import MOST, Case
 from harness.audit.expressions import COMPARISONS, UNKNOWN, Expression, evaluated, holds, single
 from harness.audit.intervals import Range, exactly
 from harness.audit.ranges import Ranges, World

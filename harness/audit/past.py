@@ -17,8 +17,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from harness.audit.case import Case
 from harness.audit.confirming import Watching
-from harness.audit.examining import Case
 from harness.audit.expressions import words
 from harness.audit.findings import CONFIRMED, Finding, Kind, Reach
 from harness.audit.overruns import LOADS, Sized, Suspect, place_of, suspects

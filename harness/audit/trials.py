@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from harness.audit.arguments import Parameter
-from harness.audit.examining import Case
+from harness.audit.case import Case
 from harness.audit.findings import Argument, Trial
 from harness.audit.ranges import Ranges
 from harness.kernels.graph import Value, bits_of
@@ -48,7 +48,7 @@ _USUAL = 5  # of them, which are tried first
 _CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
 _SECOND, _MIDDLE = -1, -2
 _EVERYWHERE = (1, 0, 2, _SECOND, _MIDDLE)  # of each axis
-_BEFORE = 5  # of each axis as well, of those just before the one that wraps
+_BEFORE = (64, 16, 4, 3, 2, 1)  # so far before the one that wraps, as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ def corners(sides: Sequence[int], near: Sequence[int] = ()) -> list[tuple[int, .
     found: dict[tuple[int, ...], tuple[int, ...]] = {}
     before = (
         (*near[:axis], near[axis] + step, *near[axis + 1 :])
+        for step in _BEFORE
         for axis in range(len(near))
-        for step in range(1, _BEFORE)
         if near[axis] > 0
     )
     for corner in (*itertools.product(_EVERYWHERE, repeat=len(sides)), *before):

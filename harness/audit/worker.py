@@ -22,9 +22,10 @@ from pathlib import Path
 from harness import forking, processes
 from harness.audit import arguments, confirming, limits, loading, past
 from harness.audit.arguments import Parameter
+from harness.audit.case import Case
 from harness.audit.changed import Kernels, lines_of
 from harness.audit.collecting import Kernel
-from harness.audit.examining import Case, examined
+from harness.audit.examining import examined
 from harness.audit.findings import CONFIRMED, Audited, Finding, Key, Kind, Verdict, judged, sifted
 from harness.audit.host import Launch
 from harness.audit.limits import Limits

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness.audit import confirming, limits, rooms, worker
+from harness.audit.case import Case
 from harness.audit.changed import Kernels
 from harness.audit.collecting import Kernel
-from harness.audit.examining import Case
 from harness.audit.findings import WIDER, Argument, Finding
 from harness.audit.loading import World
 from harness.audit.trials import drawn
