@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from harness.audit.collecting import Kernel, collected
+from harness.audit.host import Launch
 from harness.audit.loading import World
 from harness.kernels.kept import kept
 
@@ -57,11 +58,18 @@ class Kernels:
     def _digests(self, kernel: Kernel) -> tuple[str, str]:
         """Code that it calls, constants, whoever launches it."""
         text = _digest(ast.unparse(kernel.node))
-        launches = [(one.function, one.arguments, one.grid, one.demands) for one in kernel.launches]
+        launches = "\0".join(map(_launched, kernel.launches))
         try:
-            return text, _digest(self.world.text(kernel.module, kernel.name), repr(launches))
+            return text, _digest(self.world.text(kernel.module, kernel.name), launches)
         except Exception:
             return text, _UNKNOWN
+
+
+def _launched(one: Launch) -> str:
+    """What it hands over, and what the sides of tensors in that are called there."""
+    given = repr((one.function, one.arguments, one.grid, one.demands))
+    called = sorted((side, name) for side, name in one.called.items() if side in given)
+    return f"{given} {called}"
 
 
 def lines_of(text: str) -> set[str]:

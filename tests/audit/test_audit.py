@@ -230,6 +230,7 @@ def test_a_difference_is_what_is_new_alone(
         ),
         ("tl.constexpr(tl.float8e4nv)", "tl.constexpr(tl.float8e5)", ["by_its_bits"]),
         ("carried[(1,)](out, tokens, out", "carried[(1,)](out, 8, out", ["carried"]),
+        ("tokens, hidden = q.shape", "tokens, heads = q.shape", ["by_its_side"]),
     ],
 )
 def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(

@@ -51,6 +51,13 @@ def test_a_record_says_what_is_run_and_a_gpu_runs_it(record: Path, more: list[st
     assert main(["audit", "--again", str(record), *more]) == 2
 
 
+def test_what_is_known_is_known_of_another_record(
+    record: Path, on_an_h200: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--device", "cuda", "--known", str(record)]) == 2
+    assert "say --again as well" in capsys.readouterr().err
+
+
 def test_what_a_gpu_showed_is_said(
     small: Audit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
