@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -150,6 +150,16 @@ class Audited:
         if self.findings:
             verdict = judged(left, self.reasons)
         return replace(self, findings=left, verdict=verdict)
+
+    def excepted(self, because: Mapping[Key, str]) -> Audited:
+        """Findings that somebody has looked at are reasons: nothing is proven of them."""
+        reasons = {
+            f"line {one.line} wraps by arithmetic ({one.condition}); {because[one.key]}"
+            for one in self.findings
+            if one.key in because and not one.is_confirmed
+        }
+        told = replace(self, reasons=tuple(sorted(reasons.union(self.reasons))))
+        return told.without(because.keys())
 
 
 def sifted(

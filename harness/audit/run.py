@@ -8,7 +8,7 @@ import os
 import pickle
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -55,10 +55,9 @@ class Audit:
             str(verdict): sum(one.verdict is verdict for one in self.kernels) for verdict in Verdict
         }
 
-    def without(self, keys: Iterable[Key]) -> Audit:
-        """Less the findings of these keys."""
-        gone = set(keys)
-        return replace(self, kernels=tuple(one.without(gone) for one in self.kernels))
+    def excepted(self, because: Mapping[Key, str]) -> Audit:
+        """Less the findings that somebody lives with, and why."""
+        return replace(self, kernels=tuple(one.excepted(because) for one in self.kernels))
 
 
 def audit(

@@ -304,10 +304,25 @@ def test_an_exception_expires_with_its_line(
     words = ["audit", "--from", str(release), "--exceptions", str(file), "--json", "-j", "1"]
     assert main(words) == 1
     said = capsys.readouterr()
-    kernels = [one["kernel"] for one in json.loads(said.out)["findings"]]
+    data = json.loads(said.out)
+    kernels = [one["kernel"] for one in data["findings"]]
     assert "carried" not in kernels
     assert "row_in_32_bits" in kernels
     assert "has expired: carried has no such line any more: at += 3" in said.err
+
+
+def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: Audit) -> None:
+    found = kernel(small, "carried")
+    unseen = dataclasses.replace(found.findings[0], confirmed="not run: too slow to run")
+    one = dataclasses.replace(found, findings=(unseen,), reasons=())
+    told = one.excepted({unseen.key: "a card ran it"})
+    assert not told.findings
+    assert told.verdict is Verdict.UNTOLD
+    [reason] = told.reasons
+    assert reason.startswith(f"line {unseen.line} wraps by arithmetic")
+    assert reason.endswith("a card ran it")
+    other = {("wraps", "carried", "at += 3"): "nobody knows of it"}
+    assert one.excepted(other).findings == (unseen,)
 
 
 def test_sarif_names_file_line_and_condition(small: Audit) -> None:

@@ -49,9 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
         found = again.on_gpu(found, _place(tree), arguments.jobs, seconds, options.say, known)
     exempt = exceptions.read(arguments.exceptions or exceptions.default())
     lines = {one.key for one in found.findings}
-    part = arguments.targets or arguments.diff
-    expired = [one for one in exempt if one.key not in lines and not part]
-    found = found.without(one.key for one in exempt)
+    there = {one.kernel for one in found.kernels}
+    whole = not arguments.targets and not arguments.diff
+    expired = [one for one in exempt if one.kernel in there and one.key not in lines and whole]
+    found = found.excepted({one.key: one.because for one in exempt})
     if arguments.targets and not found.meant:
         raise UnfixError(
             f"no kernel is meant by {' '.join(arguments.targets)}: `unfix audit --all` lists all"
