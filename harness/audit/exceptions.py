@@ -6,7 +6,7 @@ An exception is of a kernel's line by its text. When the line changes, the excep
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,7 @@ class Exempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     line: Text  # of code, as it stands
     because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason, not a word
     kind: Kind = Kind.WRAPS
+    unless: Literal["confirmed"] | None = None  # what it is no exception for
 
     @property
     def key(self) -> Key:

@@ -151,15 +151,20 @@ class Audited:
             verdict = judged(left, self.reasons)
         return replace(self, findings=left, verdict=verdict)
 
-    def excepted(self, because: Mapping[Key, str]) -> Audited:
-        """Findings that somebody has looked at are reasons: nothing is proven of them."""
+    def excepted(self, because: Mapping[Key, str], unconfirmed: Collection[Key] = ()) -> Audited:
+        """Findings that somebody has looked at are reasons: nothing is proven of them.
+
+        `unconfirmed`: those of them that stand once they are confirmed.
+        """
+        told = [one for one in self.findings if one.is_confirmed and one.key in unconfirmed]
+        known = [one for one in self.findings if one.key in because and one not in told]
         reasons = {
             f"line {one.line} wraps by arithmetic ({one.condition}); {because[one.key]}"
-            for one in self.findings
-            if one.key in because and not one.is_confirmed
+            for one in known
+            if not one.is_confirmed
         }
-        told = replace(self, reasons=tuple(sorted(reasons.union(self.reasons))))
-        return told.without(because.keys())
+        found = replace(self, reasons=tuple(sorted(reasons.union(self.reasons))))
+        return found.without({one.key for one in known})
 
 
 def sifted(

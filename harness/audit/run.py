@@ -8,12 +8,13 @@ import os
 import pickle
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import paths
-from harness.audit.findings import Audited, Finding, Key, Verdict, judged
+from harness.audit.exceptions import Exempt
+from harness.audit.findings import Audited, Finding, Verdict, judged
 from harness.audit.places import sources
 from harness.errors import NotReady
 from harness.kernels.kept import is_kept, kept
@@ -55,9 +56,12 @@ class Audit:
             str(verdict): sum(one.verdict is verdict for one in self.kernels) for verdict in Verdict
         }
 
-    def excepted(self, because: Mapping[Key, str]) -> Audit:
+    def excepted(self, known: Sequence[Exempt]) -> Audit:
         """Less the findings that somebody lives with, and why."""
-        return replace(self, kernels=tuple(one.excepted(because) for one in self.kernels))
+        because = {one.key: one.because for one in known}
+        unconfirmed = {one.key for one in known if one.unless}
+        kernels = tuple(one.excepted(because, unconfirmed) for one in self.kernels)
+        return replace(self, kernels=kernels)
 
 
 def audit(

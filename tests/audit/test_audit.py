@@ -294,12 +294,13 @@ def test_a_family_is_the_modules_that_its_toggles_change(
 def test_an_exception_expires_with_its_line(
     small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = only_finding(small, "carried")
+    found, row = only_finding(small, "carried"), only_finding(small, "row_in_32_bits")
     file = tmp_path / "exceptions.yaml"
     because = "because: nobody has as many rows"
     file.write_text(
         f'- {{kernel: carried, line: "{found.text}", {because}}}\n'
         f"- {{kernel: carried, line: at += 3, {because}}}\n"
+        f"- {{kernel: row_in_32_bits, line: {row.text!r}, {because}, unless: confirmed}}\n"
     )
     words = ["audit", "--from", str(release), "--exceptions", str(file), "--json", "-j", "1"]
     assert main(words) == 1
@@ -323,6 +324,18 @@ def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: Audit) -> No
     assert reason.endswith("a card ran it")
     other = {("wraps", "carried", "at += 3"): "nobody knows of it"}
     assert one.excepted(other).findings == (unseen,)
+
+
+def test_an_exception_may_stand_until_a_finding_is_confirmed(small: Audit) -> None:
+    found = kernel(small, "carried")
+    [one] = found.findings
+    because = {one.key: "a card ran it"}
+    assert one.is_confirmed
+    assert not found.excepted(because).findings
+    assert found.excepted(because, because.keys()) == found
+    unseen = dataclasses.replace(one, confirmed="not run: too slow to run")
+    other = dataclasses.replace(found, findings=(unseen,))
+    assert not other.excepted(because, because.keys()).findings
 
 
 def test_sarif_names_file_line_and_condition(small: Audit) -> None:

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     there = {one.kernel for one in found.kernels}
     whole = not arguments.targets and not arguments.diff
     expired = [one for one in exempt if one.kernel in there and one.key not in lines and whole]
-    found = found.excepted({one.key: one.because for one in exempt})
+    found = found.excepted(exempt)
     if arguments.targets and not found.meant:
         raise UnfixError(
             f"no kernel is meant by {' '.join(arguments.targets)}: `unfix audit --all` lists all"
