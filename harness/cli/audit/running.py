@@ -74,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         report("audit", "terminal").show(found, options.console(), arguments.all)
     for one in expired:
-        options.say(f"an exception has expired: {one.kernel} has no such line any more: {one.line}")
+        options.say(
+            f"an exception has expired: {one.kernel} has no such finding any more: {one.line}"
+        )
     return 1 if found.findings else 0
 
 
