@@ -5,12 +5,25 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 MANY = 30  # forks
 _SELDOM = 20_000, 20, 20  # in place of 700 (2,000 from 3.13 on), 10, 10
 _HUGE = 1 << 21  # bytes of a large page
 _COLLAPSE = 25  # MADV_COLLAPSE: what lies in small pages goes into large ones, now
+
+
+def with_room(call: Callable[[], Result]) -> Result:
+    """Call it with room for all frames below: Python maps memory for each that is the first to
+    lack some, and unmaps it as that returns, which a loop does at every turn."""
+    return call()
+
+
+# A frame this large is given a piece of memory of at least twice its size.
+with_room.__code__ = with_room.__code__.replace(co_stacksize=1 << 16)
 
 
 def collect_seldom() -> None:

@@ -263,7 +263,7 @@ def main(kind: type[Session[Told]], setting: type[Told], words: Sequence[str] = 
         ours += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *words]
         ours += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
         ours += ["--device", told.device, *told.words]
-        code = int(pytest.main(ours, plugins=[worker]))
+        code = int(forking.with_room(lambda: pytest.main(ours, plugins=[worker])))
         if not hasattr(worker, "items"):
             problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]
             worker.say(Failed("\n".join(problems), code == pytest.ExitCode.USAGE_ERROR))
