@@ -141,6 +141,21 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
                 as_bytes(storage.unwritten, tensor).fill_(0)
 
 
+def make_ready() -> None:
+    """Meet the commonest operators: what torch and we work out of each is there for all forks."""
+    with Writes(Memory()):
+        place, some = torch.tensor([0, 1]), torch.arange(4, dtype=torch.float32)
+        torch.arange(1, 4), torch.arange(0, 4, 2), torch.empty(4), torch.full((4,), 1)
+        torch.zeros(4), torch.ones(4), torch.zeros_like(some), torch.cat([some, some])
+        some.view(2, 2)[0], some[1:3], some.unsqueeze(0).expand(2, 4), some.view(torch.int32)
+        some.detach(), some.clone(), some.to(torch.int64), some.permute(0)
+        some.copy_(some), some.fill_(place[0]), some.fill_(1), some[place], some[:1].item()
+        some[place] = torch.ones(2)
+        some + some, some - some, some * some, some // 2, some % 2, some.clamp(0, 1)
+        some.cumsum(0), some.max(), some.max(0), some.sum(), some.flip(0), some.sort()
+        torch.where(some > 0, some, some), some == 1, some != some, -some, place.repeat(2)
+
+
 class _Told(NamedTuple):
     """What there is to know of an operator."""
 

@@ -45,9 +45,10 @@ def checked(device: str | None = None, exact: bool = False, all_checks: bool = F
 def make_ready() -> None:
     """What a session on this device needs to be loaded, so that forks find it there."""
     if chosen.get() == "cpu":
-        from harness.checking import launching
+        from harness.checking import launching, modes
 
         launching.make_ready()
+        modes.make_ready()
 
 
 @contextlib.contextmanager

@@ -37,8 +37,11 @@ class Listener:
         return report
 
 
-def run(item: pytest.Item, listener: Listener) -> Side:
-    """Set up, call and tear down, with whatever plugins have to say about it."""
+def run(item: pytest.Item, listener: Listener, at_length: bool = True) -> Side:
+    """Set up, call and tear down, with whatever plugins have to say about it.
+
+    How it failed is told `at_length` unless the same failure was told before.
+    """
     listener.phases.clear()
     try:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -49,8 +52,8 @@ def run(item: pytest.Item, listener: Listener) -> Side:
             headline=f"it ended the session: {type(error).__name__}: {error}",
             replay=replay.command(item),
         )
-    side = _side(listener.phases)
-    if side.outcome is not Outcome.PASSED:
+    side = _side(listener.phases, at_length)
+    if side.outcome is not Outcome.PASSED and at_length:
         errors = [error for _, error in listener.phases if error is not None]
         example = replay.line(item, errors[0]) if errors else ""
         side.replay = example or replay.command(item)
@@ -59,7 +62,9 @@ def run(item: pytest.Item, listener: Listener) -> Side:
     return side
 
 
-def _side(phases: list[tuple[pytest.TestReport, BaseException | None]]) -> Side:
+def _side(
+    phases: list[tuple[pytest.TestReport, BaseException | None]], at_length: bool
+) -> Side:
     """The first phase that failed says what the test came to, and else one that was skipped."""
     for report, error in phases:
         if not report.failed:
@@ -69,13 +74,12 @@ def _side(phases: list[tuple[pytest.TestReport, BaseException | None]]) -> Side:
             outcome = Outcome.FAILED if report.when == "call" else Outcome.ERROR
             first = report.longreprtext.strip().partition("\n")[0]
             return Side("", outcome, headline=where + first, detail=report.longreprtext[-DETAIL:])
-        return Side(
-            "",
-            _kind(error) if report.when == "call" else Outcome.ERROR,
-            headline=where + headline(error),
-            example=recording.falsifying("\n".join(getattr(error, "__notes__", ()))),
-            detail=traceback_of(error)[-DETAIL:],
-        )
+        outcome = _kind(error) if report.when == "call" else Outcome.ERROR
+        side = Side("", outcome, headline=where + headline(error))
+        if at_length:
+            side.example = recording.falsifying("\n".join(getattr(error, "__notes__", ())))
+            side.detail = traceback_of(error)[-DETAIL:]
+        return side
     for report, _ in phases:
         if report.skipped:
             return _skipped(report)

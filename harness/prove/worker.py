@@ -139,7 +139,9 @@ class Worker(Session[Setting]):
         if order.way is not None:
             stash[sides.LOOK] = again.look(order.way, order.blob)
         try:
-            side = body.run(item, self.listener)
+            # What fails again was told when it first failed; a device may be full in any words.
+            at_length = order.way is None or device.get() != "cpu"
+            side = body.run(item, self.listener, at_length)
         finally:
             if order.way is not None:
                 del stash[sides.LOOK]
