@@ -143,7 +143,7 @@ def keep(test: Callable[[], Side], place: Place) -> Side:
         side.output = text
     else:
         side.detail, side.output = text, ""  # where it died, said by faulthandler
-    side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
+    side.overhead = max(0.0, time.monotonic() - begun - side.looked)
     return side
 
 

@@ -77,6 +77,7 @@ class Order(msgspec.Struct, tag=True):
     chance: int | None = None  # seeds what draws at random; none: as the worker is
     way: Way | None = None  # what of it, where it runs again
     blob: str = ""  # the example, where it is one
+    whole: bool = False  # and behind that all of it, which has not run yet
     forks: int = 500  # of it and all below it; a guard that starts servers needs a few dozen
 
 

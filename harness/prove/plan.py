@@ -17,10 +17,11 @@ from harness.prove.messages import Collected, Task
 from harness.prove.messages import Key as TaskKey
 from harness.registry.schema import Toggle
 from harness.releases.sources import SourceTree
-from harness.store.prove.values import Again, Cell, OnRelease, Side, Verdict
+from harness.store.prove.values import Again, Cell, OnRelease, Side, Verdict, Way
 
 Key = tuple[str, str, str, str]  # release, device, toggle, guard
-SIDES = {"prove": ["fixed", "buggy"], "lifecycle": ["as is"]}
+# In this order: what the buggy side finds, the other one runs first of all.
+SIDES = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
 Earlier = Callable[[Cell], Iterable[tuple[str, Again]]]
 
 
@@ -203,9 +204,18 @@ class Left:
         return False
 
     def again(self, task: TaskKey) -> Side | None:
-        """The failure of which a task is to run again what failed, if it has run before."""
+        """The failure of which a task is to run again what failed; None for its first run.
+
+        An example is run ahead of a first run as well, which `ahead` tells: it may never meet it.
+        """
         sides = self.cells[task[:2]].sides
-        return sides["buggy"] if task[2] in sides else None
+        return sides["buggy"] if task[2] in sides or self.ahead(task) else None
+
+    def ahead(self, task: TaskKey) -> bool:
+        """Whether a first run has an example of the other side to run before all else."""
+        buggy = self.cells[task[:2]].sides.get("buggy")
+        fresh = task[2] not in self.cells[task[:2]].sides
+        return fresh and buggy is not None and buggy.way is Way.EXAMPLE
 
     def _judge_or_go_on(self, cell: Cell) -> bool:
         """Judge a cell, or have a side of it run again: which one, no guard can know before."""

@@ -11,6 +11,7 @@ import secrets
 import select
 import shutil
 import time
+from typing import Any
 
 from harness import machine, paths, processes
 from harness.matching.states import State, find
@@ -106,11 +107,12 @@ class Proving:
                 if (given := lane.next()) is None:
                     break
                 worker, task = given
-                again = lane.left.again(task)
+                again, ahead = lane.left.again(task), lane.left.ahead(task)
                 # A life is told with what the worker has; a proof has to hold with any.
                 chance = secrets.randbits(32) if self.asked.kind == "prove" else None
                 asked = self.asked
-                worker.order(task, asked.seconds, asked.memory, chance=chance, again=again)
+                how: Any = {"chance": chance, "again": again, "whole": again is None or ahead}
+                worker.order(task, asked.seconds, asked.memory, **how)
                 free -= 1
 
     # Listening

@@ -135,15 +135,25 @@ class Worker(Session[Setting]):
     def _run(self, item: pytest.Item, order: Order) -> values.Side:
         if order.chance is not None:
             again.draw_anew(order.chance)
+        if order.way is None:
+            return self._look(item)
+        first = self._look(item, again.look(order.way, order.blob))
+        if not order.whole or first.outcome is Outcome.CUDA_ERROR:
+            return first
+        side = self._look(item)
+        side.again = [values.Again(first.outcome, first.headline, first.seconds)]
+        return side
+
+    def _look(self, item: pytest.Item, look: sides.Look | None = None) -> values.Side:
         stash, full = item.config.stash, _times_full()
-        if order.way is not None:
-            stash[sides.LOOK] = again.look(order.way, order.blob)
+        if look is not None:
+            stash[sides.LOOK] = look
         try:
             # What fails again was told when it first failed; a device may be full in any words.
-            at_length = order.way is None or device.get() != "cpu"
+            at_length = look is None or device.get() != "cpu"
             side = body.run(item, self.listener, at_length)
         finally:
-            if order.way is not None:
+            if look is not None:
                 del stash[sides.LOOK]
         told = "CUDA error: out of memory" in side.headline + side.detail
         if side.outcome not in (Outcome.PASSED, Outcome.NA) and (told or _times_full() > full):
@@ -177,7 +187,7 @@ class Worker(Session[Setting]):
                 after = self._reach(toggles)
                 side.ran = {toggle: after[toggle] - before[toggle] for toggle in toggles}
                 side.reach = sum(side.ran.values())
-                side.overhead = max(0.0, time.monotonic() - begun - side.seconds)
+                side.overhead = max(0.0, time.monotonic() - begun - side.looked)
                 leavings.none_of_test(self.listener)
                 lost = side.outcome is Outcome.CUDA_ERROR or bool(_error_of_the_device())
                 if not lost:

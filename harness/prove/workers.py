@@ -120,12 +120,13 @@ class GuardWorker(WorkerProcess[Said]):
         *,
         chance: int | None = None,
         again: Side | None = None,
+        whole: bool = True,
     ) -> int:
-        """Have a task run, or what of it `again` says; gives the order's serial."""
+        """Have a task run `whole`, what `again` says of it, or both; gives the order's serial."""
         self._orders += 1
         order = Order(self.numbers[task], self._orders, seconds, memory, list(under), chance)
         if again is not None:
-            order.way, order.blob = again.way, again.blob
+            order.way, order.blob, order.whole = again.way, again.blob, whole
         self.running[order.serial] = task
         self._ends[order.serial] = time.monotonic() + seconds
         self.tell(order)

@@ -92,6 +92,11 @@ class Side(msgspec.Struct):
     blob: str = ""  # the example that is, in Hypothesis's words
     again: list[Again] = []
 
+    @property
+    def looked(self) -> float:
+        """Seconds of all its runs."""
+        return self.seconds + sum(again.seconds for again in self.again)
+
 
 class Cell(msgspec.Struct):
     """A guard, a toggle, a release, a device."""
