@@ -62,9 +62,7 @@ def run(item: pytest.Item, listener: Listener, at_length: bool = True) -> Side:
     return side
 
 
-def _side(
-    phases: list[tuple[pytest.TestReport, BaseException | None]], at_length: bool
-) -> Side:
+def _side(phases: list[tuple[pytest.TestReport, BaseException | None]], at_length: bool) -> Side:
     """The first phase that failed says what the test came to, and else one that was skipped."""
     for report, error in phases:
         if not report.failed:

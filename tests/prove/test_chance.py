@@ -26,12 +26,18 @@ RATES = [Fraction(n, 200) for n in range(201)]
 Fails = Callable[[str], bool]  # whether what is run on this side fails, this time
 
 
-def proved(way: Way, fails: Fails) -> Cell:
-    """What the real decisions make of a guard, from its first runs on."""
+def proved(way: Way, fails: Fails, ahead: bool = False) -> Cell:
+    """What the real decisions make of a guard, from its first runs on.
+
+    `ahead` of its first look the side with the fix in may have run the other's example.
+    """
     cell = Cell("g", "t", "1.0", "cpu", "fixed")
     for name in random.sample(["fixed", "buggy"], 2):
         outcome = Outcome.FAILED if fails(name) else Outcome.PASSED
         cell.sides[name] = Side(name, outcome, reach=1, way=way)
+    if ahead:
+        outcome = Outcome.FAILED if fails("fixed") else Outcome.PASSED
+        cell.sides["fixed"].again.append(Again(outcome, "by chance"))
     while wanted := verdicts.missing(cell):
         name = random.choice(wanted)
         outcome = Outcome.FAILED if fails(name) else Outcome.PASSED
@@ -41,7 +47,7 @@ def proved(way: Way, fails: Fails) -> Cell:
 
 
 @functools.cache
-def ways_to_be_proven(way: Way) -> dict[tuple[int, int], int]:
+def ways_to_be_proven(way: Way, ahead: bool = False) -> dict[tuple[int, int], int]:
     """Over every sequence that the decisions allow: failures and passes, and how often proven."""
     found: dict[tuple[int, int], int] = {}
 
@@ -59,7 +65,7 @@ def ways_to_be_proven(way: Way) -> dict[tuple[int, int], int]:
         try:
             state = random.getstate()
             random.seed(0)  # the sides come in one order, along all of one branch
-            cell = proved(way, fails)
+            cell = proved(way, fails, ahead)
         except More:
             follow((*said, True))
             follow((*said, False))
@@ -106,13 +112,18 @@ def test_one_time_fewer_would_be_too_few() -> None:
     assert all(worst(n, total - 1 - n) > ONCE_IN_A_HUNDRED for n in range(1, total - 1))
 
 
-@pytest.mark.parametrize("way", [Way.EXAMPLE, Way.SEARCH])
-def test_a_first_look_at_other_examples_counts_for_nothing(way: Way) -> None:
+@pytest.mark.parametrize(
+    ("way", "ahead"), [(Way.EXAMPLE, False), (Way.EXAMPLE, True), (Way.SEARCH, False)]
+)
+def test_a_first_look_at_other_examples_counts_for_nothing(way: Way, ahead: bool) -> None:
     """With the fix in it may never have met what was found: it then passes for certain."""
+    proven = ways_to_be_proven(way, ahead)
+    assert {fails for fails, _ in proven} == {verdicts.FAILS}
+    assert {passes for _, passes in proven} == {verdicts.PASSES + 1}
     for rate in RATES:
         by_chance = sum(
             times * rate**fails * (1 - rate) ** (passes - 1)  # the first pass costs nothing
-            for (fails, passes), times in ways_to_be_proven(way).items()
+            for (fails, passes), times in proven.items()
         )
         assert by_chance <= ONCE_IN_A_HUNDRED
 

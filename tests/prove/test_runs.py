@@ -7,6 +7,8 @@ from typing import Any
 
 from proving import Prove
 
+from harness.prove import verdicts
+
 
 def test_nothing_collected_is_red(prove: Prove) -> None:
     prove.write("def test_guards_nothing():\n    pass\n")
@@ -84,6 +86,27 @@ def test_failed_runs_again_what_was_not_proven(prove: Prove) -> None:
     run = json.loads(done.stdout)
     assert [cell["guard"].partition("::")[2] for cell in run["cells"]] == ["test_bad"]
     assert done.returncode == 0
+
+
+def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) -> None:
+    """Seven processes in all, and in the first one with the fix in it comes before all else."""
+    seen = prove.root / "seen"
+    prove.write(
+        "@guards('toy-plain')\n@given(n=st.integers(0, 2**40))\ndef test_it(n):\n"
+        f"    with open({str(seen)!r}, 'a') as file:\n"
+        "        print(buggy(), os.getpid(), n, file=file)\n"
+        "    assert not (buggy() and n > 999_999)\n"
+    )
+    assert prove.cells("-j", "1")["it"]["verdict"] == "proven"
+    drawn: dict[str, dict[str, list[int]]] = {"True": {}, "False": {}}
+    for bad, process, number in map(str.split, seen.read_text().splitlines()):
+        drawn[bad].setdefault(process, []).append(int(number))
+    assert len(drawn["True"]) == verdicts.FAILS
+    assert len(drawn["False"]) == verdicts.PASSES
+    first, *more = drawn["False"].values()
+    assert first[0] == 1_000_000
+    assert len(first) > 40
+    assert more == [[1_000_000]] * 2
 
 
 def test_lifecycle_runs_each_guard_as_the_release_is(prove: Prove) -> None:
