@@ -188,4 +188,4 @@ def _fork_below() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    forking.with_room(lambda: main(int(sys.argv[1]), int(sys.argv[2])))
