@@ -17,12 +17,15 @@ _COLLAPSE = 25  # MADV_COLLAPSE: what lies in small pages goes into large ones, 
 
 
 def with_room(call: Callable[[], Result]) -> Result:
-    """Call it with room for all frames below: Python maps memory for each that is the first to
-    lack some, and unmaps it as that returns, which a loop does at every turn."""
+    """Call it with room on Python's stack for all frames below.
+
+    Python maps a small piece of it when the last one is full, and unmaps it as the frame returns
+    that needed it: without room, a loop that calls from the end of a piece does so at every turn.
+    """
     return call()
 
 
-# A frame this large is given a piece of memory of at least twice its size.
+# For a frame this large it maps a megabyte, of which the frames below have half.
 with_room.__code__ = with_room.__code__.replace(co_stacksize=1 << 16)
 
 

@@ -204,15 +204,12 @@ class Left:
         return False
 
     def again(self, task: TaskKey) -> Side | None:
-        """The failure of which a task is to run again what failed; None for its first run.
-
-        An example is run ahead of a first run as well, which `ahead` tells: it may never meet it.
-        """
+        """The failure of which a task is to run what failed: again, or `ahead` of its first run."""
         sides = self.cells[task[:2]].sides
         return sides["buggy"] if task[2] in sides or self.ahead(task) else None
 
     def ahead(self, task: TaskKey) -> bool:
-        """Whether a first run has an example of the other side to run before all else."""
+        """Whether the other side has found an example, which a first run may never meet."""
         buggy = self.cells[task[:2]].sides.get("buggy")
         fresh = task[2] not in self.cells[task[:2]].sides
         return fresh and buggy is not None and buggy.way is Way.EXAMPLE

@@ -11,7 +11,6 @@ import secrets
 import select
 import shutil
 import time
-from typing import Any
 
 from harness import machine, paths, processes
 from harness.matching.states import State, find
@@ -107,12 +106,12 @@ class Proving:
                 if (given := lane.next()) is None:
                     break
                 worker, task = given
-                again, ahead = lane.left.again(task), lane.left.ahead(task)
+                again, whole = lane.left.again(task), lane.left.ahead(task)
                 # A life is told with what the worker has; a proof has to hold with any.
                 chance = secrets.randbits(32) if self.asked.kind == "prove" else None
                 asked = self.asked
-                how: Any = {"chance": chance, "again": again, "whole": again is None or ahead}
-                worker.order(task, asked.seconds, asked.memory, **how)
+                limits = asked.seconds, asked.memory
+                worker.order(task, *limits, chance=chance, again=again, whole=whole)
                 free -= 1
 
     # Listening

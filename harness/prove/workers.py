@@ -120,9 +120,9 @@ class GuardWorker(WorkerProcess[Said]):
         *,
         chance: int | None = None,
         again: Side | None = None,
-        whole: bool = True,
+        whole: bool = False,
     ) -> int:
-        """Have a task run `whole`, what `again` says of it, or both; gives the order's serial."""
+        """Have a task run, or what of it `again` says, and then the `whole`; gives the serial."""
         self._orders += 1
         order = Order(self.numbers[task], self._orders, seconds, memory, list(under), chance)
         if again is not None:
