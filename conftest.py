@@ -6,9 +6,9 @@ import importlib.util
 
 import pytest
 
-from harness import forking
+from harness.core import preloading
 
-forking.collect_seldom()
+preloading.raise_gc_thresholds()
 
 pytest_plugins = ("harness.guards.plugin",)
 

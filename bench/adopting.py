@@ -19,15 +19,20 @@ from pathlib import Path
 import msgspec
 
 from bench.recording import record
-from harness.adopt import course, mending
-from harness.adopt.following import FLIP, Known, known, same_effect
-from harness.adopt.forms import Telling
-from harness.matching.states import State, find
-from harness.patching.plan import Choice, make
-from harness.registry import catalogue
-from harness.registry.schema import Edit, Toggle
-from harness.releases import managed
-from harness.releases.sources import SourceTree
+from harness.fixes.adopt import release_timeline, stale_repair
+from harness.fixes.adopt.edit_porting import (
+    FLIP_DIRECTIONS,
+    ResolvedEdits,
+    has_same_effect,
+    resolve_edits,
+)
+from harness.fixes.adopt.module_diff import ModuleDiff
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import Toggle, ToggleEdit
+from harness.patching.patch_plan import ToggleChoice, make_plan
+from harness.releases import managed_releases
+from harness.releases.source_trees import SourceTree
 
 
 @dataclass(frozen=True)
@@ -40,29 +45,33 @@ class Outcome:
     seconds: float  # of a processor, for both
 
 
-def told(toggle: Toggle, trees: list[SourceTree]) -> Known | None:
+def told(toggle: Toggle, trees: list[SourceTree]) -> ResolvedEdits | None:
     """The toggle's forms as they are made from its two texts on the newest release that has it."""
-    tree = next(t for t in reversed(trees) if find(toggle, t).state in FLIP)
-    state = find(toggle, tree).state
-    edits: list[Edit] = []
-    for module in make([Choice(toggle, FLIP[state])], tree, tree.name).modules:
+    tree = next(
+        t for t in reversed(trees) if find_toggle_status(toggle, t).state in FLIP_DIRECTIONS
+    )
+    state = find_toggle_status(toggle, tree).state
+    edits: list[ToggleEdit] = []
+    for module in make_plan(
+        [ToggleChoice(toggle, FLIP_DIRECTIONS[state])], tree, tree.name
+    ).modules:
         source = tree.read(module.module)
         assert source is not None
         pair = (source.text, module.text)
-        texts = pair if state is State.FIXED else pair[::-1]
-        edits += [one.edit for one in Telling(module.module, *texts).edits()[0]]
-    return known(edits, tree)
+        texts = pair if state is ToggleState.FIXED else pair[::-1]
+        edits += [one.edit for one in ModuleDiff(module.module, *texts).build_edits()[0]]
+    return resolve_edits(edits, tree)
 
 
 def round_trip(toggle: Toggle, trees: list[SourceTree]) -> str:
     there = told(toggle, trees)
     if there is None:
         return "no pair of forms tells it on the newest release that has it"
-    found = course.through(there, trees)
+    found = release_timeline.trace_edits(there, trees)
     odd = []
     for tree, cell in found.cells:
-        wanted = find(toggle, tree).state
-        state = cell.state if isinstance(cell, Known) else State.ABSENT
+        wanted = find_toggle_status(toggle, tree).state
+        state = cell.state if isinstance(cell, ResolvedEdits) else ToggleState.ABSENT
         if state is not wanted:
             odd.append(f"{tree.name} is {wanted.value}, told {state.value}")
     return "; ".join(odd) or "equal"
@@ -73,18 +82,18 @@ def held_back(toggle: Toggle, trees: list[SourceTree]) -> str:
     if len(toggle.variants) < 2:
         return "-"
     newest = toggle.variants[-1]
-    found = mending.mend(without_newest(toggle), trees)
+    found = stale_repair.repair_toggle(without_newest(toggle), trees)
     words = []
     for tree in trees:
         if tree.version is None or not newest.specifier.contains(tree.version):
             continue
         proposal = found.proposals.get(tree.name) if found else None
-        wanted = known(mending.with_targets(newest), tree)
+        wanted = resolve_edits(stale_repair.to_targeted_edits(newest), tree)
         if proposal is None:
             words.append("not stale")
         elif isinstance(proposal, str) or wanted is None:
             words.append("none")
-        elif same_effect(proposal, wanted):
+        elif has_same_effect(proposal, wanted):
             words.append("equal")
         else:
             few = proposal.state is wanted.state and len(proposal.edits) < len(wanted.edits)
@@ -103,8 +112,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="TOGGLE")
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    trees = [release.sources() for release in managed.all_releases()]
-    known_toggles = catalogue.load()
+    trees = [release.open_sources() for release in managed_releases.list_releases()]
+    known_toggles = toggle_catalogue.load_catalogue()
     chosen = known_toggles.select_or_all(arguments.names)
     outcomes = []
     for toggle in chosen:

@@ -164,7 +164,7 @@ def answers(device: str) -> dict[str, str]:
                     ask()
             else:
                 ask()
-        except checking.CannotFollow as error:
+        except checking.UncheckableKernel as error:
             given[name] = f"refused: {error}".splitlines()[0]
             continue
         except Exception as error:  # what the compiler refuses, it refuses by itself

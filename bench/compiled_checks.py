@@ -24,7 +24,7 @@ import triton.testing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.compiled import launching
+from harness.kernels.gpu import checked_launches
 
 CHECKS = (("bounds",), ("bounds", "wraps"))
 
@@ -128,12 +128,12 @@ def main() -> None:
         plain, first = timed(launch)
         words = [f"{name}: {plain:.4f} ms, compiled in {first:.2f} s"]
         for checks in CHECKS:
-            launcher = launching.Launcher(checks, strict=True)
+            launcher = checked_launches.CheckedLauncher(checks, strict=True)
             launcher.start()
             now, begun = timed(launch)
             launcher.stop()
-            assert not list(launching.REPORTS.told()), name
-            refused = [found.refused for found in launcher.tally.values() if found.refused]
+            assert not list(checked_launches.PROCESS_REPORTS.read_new_reports()), name
+            refused = [found.refusal for found in launcher.tally.values() if found.refusal]
             assert not refused, (name, refused)
             took[checks].append(now / plain)
             compiled[checks].append(begun / first)

@@ -22,8 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.recording import record
-from harness.matrix import constraints, covering, planning, reading, starting, tuples
-from harness.matrix.space import Row, Rule, Space
+from harness.runs.matrix import (
+    constraint_rules,
+    covering_array,
+    matrix_reader,
+    plan_builder,
+    starting_rows,
+    value_tuples,
+)
+from harness.runs.matrix.row_space import RowRule, RowSpace, ValueRow
 
 ALLOWED = 1.15
 SECONDS = {2: 5.0, 3: 60.0}
@@ -32,7 +39,7 @@ MOST_FOR_GREEDY = 5_000  # tuples; for more, covertable's own default takes a mi
 
 class Model(NamedTuple):
     name: str
-    space: Space
+    space: RowSpace
     strength: int
     published: dict[str, int]
 
@@ -60,46 +67,50 @@ def models() -> list[Model]:
     found = []
     for name, (sizes, row) in TABLE.items():
         told = {tool: int(n) for tool, n in zip(TOOLS, row.split(), strict=True) if n != "?"}
-        found.append(Model(name, Space(sizes), 2, told))
-    tcas = Space([2] * 7 + [3] * 2 + [4] + [10] * 2)
+        found.append(Model(name, RowSpace(sizes), 2, told))
+    tcas = RowSpace([2] * 7 + [3] * 2 + [4] + [10] * 2)
     found.append(Model("TCAS' shape", tcas, 2, {"the bound": 100}))
     for name in ("cpu", "h200", "fleet"):
-        matrix = reading.read(planning.find(Path(name)))
-        found.append(Model(f"{name}.yaml, pairs", constraints.compiled(matrix), 2, {}))
+        matrix = matrix_reader.read_matrix(plan_builder.find_matrix_file(Path(name)))
+        found.append(
+            Model(f"{name}.yaml, pairs", constraint_rules.compile_constraints(matrix), 2, {})
+        )
     serving = server()
     found.append(Model("12 axes, 8 rules, pairs", serving, 2, {}))
-    found.append(Model("12 axes, pairs", serving.having([]), 2, {}))
+    found.append(Model("12 axes, pairs", serving.with_rules([]), 2, {}))
     found.append(Model("12 axes, 8 rules, triples", serving, 3, {}))
-    found.append(Model("12 axes, triples", serving.having([]), 3, {}))
+    found.append(Model("12 axes, triples", serving.with_rules([]), 3, {}))
     return found
 
 
-def server() -> Space:
+def server() -> RowSpace:
     """Twelve axes of two to six values, and eight rules that a seed draws."""
     generator = random.Random(0)
-    plain = Space([4, 3, 6, 5, 2, 4, 5, 3, 3, 2, 2, 3])
+    plain = RowSpace([4, 3, 6, 5, 2, 4, 5, 3, 3, 2, 2, 3])
     rules = []
     for number in range(8):
         axes = sorted(generator.sample(range(12), 2 if number < 6 else 3))
-        masks = [1 << generator.choice(plain.values(axis)) for axis in axes]
-        masks[0] |= 1 << generator.choice(plain.values(axes[0]))
-        rules.append(Rule(tuple(masks), tuple(axes), number))
-    return plain.having(rules)
+        masks = [1 << generator.choice(plain.list_values(axis)) for axis in axes]
+        masks[0] |= 1 << generator.choice(plain.list_values(axes[0]))
+        rules.append(RowRule(tuple(masks), tuple(axes), number))
+    return plain.with_rules(rules)
 
 
-def ours(model: Model) -> list[Row]:
+def ours(model: Model) -> list[ValueRow]:
     groups = [(list(model.space.axes), model.strength)]
-    return covering.cover(model.space, groups, [], 0).rows
+    return covering_array.build_covering_rows(model.space, groups, [], 0).rows
 
 
-def by_covertable(criterion: str) -> Callable[[Model], list[Row]]:
-    def rows(model: Model) -> list[Row]:
+def by_covertable(criterion: str) -> Callable[[Model], list[ValueRow]]:
+    def rows(model: Model) -> list[ValueRow]:
         from covertable import criteria, make
 
         space = model.space
-        conditions = [starting._condition(r.masks, r.axes, space) for r in space.rules]
-        found: list[Row] = make(
-            [list(space.values(axis)) for axis in space.axes],
+        conditions = [
+            starting_rows._to_covertable_condition(r.masks, r.axes, space) for r in space.rules
+        ]
+        found: list[ValueRow] = make(
+            [list(space.list_values(axis)) for axis in space.axes],
             strength=model.strength,
             criterion=getattr(criteria, criterion),
             constraints=conditions,
@@ -109,10 +120,10 @@ def by_covertable(criterion: str) -> Callable[[Model], list[Row]]:
     return rows
 
 
-def by_allpairspy(model: Model) -> list[Row]:
+def by_allpairspy(model: Model) -> list[ValueRow]:
     from allpairspy import AllPairs
 
-    def possible(row: Row) -> bool:
+    def possible(row: ValueRow) -> bool:
         inside = {model.space.axis_of[value]: value for value in row}
         return not any(
             all(axis in inside and mask >> inside[axis] & 1 for mask, axis in parts)
@@ -120,33 +131,37 @@ def by_allpairspy(model: Model) -> list[Row]:
         )
 
     rules = [list(zip(r.masks, r.axes, strict=True)) for r in model.space.rules]
-    values = [list(model.space.values(axis)) for axis in model.space.axes]
+    values = [list(model.space.list_values(axis)) for axis in model.space.axes]
     return [list(row) for row in AllPairs(values, filter_func=possible, n=model.strength)]
 
 
-def measured(model: Model, make: Callable[[Model], list[Row]]) -> dict[str, Any]:
+def measured(model: Model, make: Callable[[Model], list[ValueRow]]) -> dict[str, Any]:
     wall, processor = time.perf_counter(), time.process_time()
     rows = make(model)
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
-    counted = covering.count(model.space, list(model.space.axes), model.strength, rows)
-    kept = all(model.space.allowed(sum(1 << value for value in row)) for row in rows)
+    counted = covering_array.count_group_tuples(
+        model.space, list(model.space.axes), model.strength, rows
+    )
+    kept = all(model.space.is_allowed(sum(1 << value for value in row)) for row in rows)
     return {
         "cells": len(rows),
         "seconds": round(wall, 2),
         "processor seconds": round(processor, 2),
-        "complete": counted.covered == counted.tuples and kept,
-        "uncovered": counted.tuples - counted.covered,
+        "complete": counted.covered == counted.allowed and kept,
+        "uncovered": counted.allowed - counted.covered,
     }
 
 
 def bound(model: Model) -> int:
     sets = list(combinations(model.space.axes, model.strength))
-    allowed, _ = tuples.possible(model.space, sets, [], random.Random(0))
-    return covering.fewest(allowed, model.space)
+    allowed, _ = value_tuples.split_possible_tuples(model.space, sets, [], random.Random(0))
+    return covering_array.count_fewest_rows(allowed, model.space)
 
 
 def side_by_side(model: Model) -> dict[str, Any]:
-    asked = tuples.number_of(model.space, list(combinations(model.space.axes, model.strength)))
+    asked = value_tuples.count_tuples(
+        model.space, list(combinations(model.space.axes, model.strength))
+    )
     result: dict[str, Any] = {
         "model": model.name,
         "tuples": asked,

@@ -2,7 +2,7 @@
 
     python bench/fleet.py [--cells N] [--workers N] [--shards N] [--record FILE]
 
-Only the work is made up (`harness/matrix/simulated.py`). Every shard is run into a store of its
+Only the work is made up (`harness/runs/matrix/simulated_fleet.py`). Every shard is run into a store of its
 own, as on a machine of its own; the stores are merged, joined, and the page is written.
 """
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness.matrix import resuming
-from harness.matrix.joining import Part, joined
-from harness.matrix.running import Place, Rules, Running
-from harness.matrix.simulated import Fleet
-from harness.matrix.values import Cell, Needs, Plan
+from harness.runs.matrix import run_resumption
+from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan
+from harness.runs.matrix.cell_scheduler import CellScheduler, RetryRules, RunLocation
+from harness.runs.matrix.shard_merge import ShardPart, merge_shards
+from harness.runs.matrix.simulated_fleet import SimulatedFleet
 from harness.store.database import Store
-from harness.store.matrix.values import MatrixRun, Outcome
+from harness.store.matrix.values import AttemptOutcome, MatrixRun
 from reports.matrix import page as matrix_page
 
 AXES = {
@@ -41,7 +41,7 @@ AXES = {
 }
 
 
-def planned(count: int) -> Plan:
+def planned(count: int) -> MatrixPlan:
     """So many cells, spread evenly over all combinations."""
     total = 1
     for values in AXES.values():
@@ -49,22 +49,22 @@ def planned(count: int) -> Plan:
     every = itertools.product(*AXES.values())
     chosen = itertools.islice(itertools.islice(every, 0, None, max(1, total // count)), count)
     cells = [
-        Cell(
+        MatrixCell(
             f"{number:05x}cell",
             dict(zip(AXES, values, strict=True)),
             "prove",
             ["unfix", "prove", "--release", values[0], "--json"],
             {},
-            Needs(gpus=1.0 if values[1] == "h200" else 0.0),
+            MachineNeeds(gpus=1.0 if values[1] == "h200" else 0.0),
             600.0,
             "covering",
         )
         for number, values in enumerate(chosen)
     ]
-    return Plan("fleet", f"fleet-{count}", AXES, cells, [], [], 0.0)
+    return MatrixPlan("fleet", f"fleet-{count}", AXES, cells, [], [], 0.0)
 
 
-def run_shard(store: Store, plan: Plan, number: int, of: int, workers: int) -> Fleet:
+def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int) -> SimulatedFleet:
     """One machine's share, as `unfix matrix run --shard` does it."""
     cells = plan.cells[number - 1 :: of]
     run = MatrixRun(
@@ -77,28 +77,28 @@ def run_shard(store: Store, plan: Plan, number: int, of: int, workers: int) -> F
         started=f"2026-01-01T00:00:{number:02}+00:00",
         number=number,
         of=of,
-        cells=resuming.bare(cells),
+        cells=run_resumption.make_unrun_cells(cells),
     )
     store.matrix.begin(run)
-    fleet = Fleet(workers, seed=number)
-    place = Place(run.id, Path("unused"), Path("unused"))
-    rules = Rules(retries=1)
-    running = Running(
-        cells, fleet, place, rules, lambda ended: store.matrix.attempts(run.id, ended)
+    fleet = SimulatedFleet(workers, seed=number)
+    place = RunLocation(run.id, Path("unused"), Path("unused"))
+    rules = RetryRules(retries=1)
+    running = CellScheduler(
+        cells, fleet, place, rules, lambda ended: store.matrix.save_attempts(run.id, ended)
     )
-    running.go()
+    running.run()
     run.status, run.seconds = "finished", fleet.clock
     store.matrix.end(run)
     return fleet
 
 
-def problems(plan: Plan, whole: MatrixRun, fleets: list[Fleet]) -> list[str]:
+def problems(plan: MatrixPlan, whole: MatrixRun, fleets: list[SimulatedFleet]) -> list[str]:
     """What is lost or doubled."""
     found = []
     wanted, got = [cell.identity for cell in plan.cells], [c.identity for c in whole.cells]
     if Counter(wanted) != Counter(got):
         found.append(f"{len(wanted)} cells were planned and {len(got)} came back")
-    started = Counter(one for fleet in fleets for one in fleet.started)
+    started = Counter(one for fleet in fleets for one in fleet.started_attempts)
     kept = Counter((c.identity, one.number) for c in whole.cells for one in c.attempts)
     if started != kept:
         found.append(f"{started.total()} attempts were started and {kept.total()} are kept")
@@ -123,11 +123,11 @@ def measured(count: int, workers: int, shards: int, folder: Path) -> dict[str, A
         here.merge(file)
         run = here.matrix.find(f"matrix-{plan.digest}-{number}")
         assert run is not None
-        parts.append(Part(run, str(file)))
-    whole = joined(parts)
+        parts.append(ShardPart(run, str(file)))
+    whole = merge_shards(parts)
     merged = time.perf_counter()
     page = folder / "page.html"
-    page.write_text(matrix_page.html(whole))
+    page.write_text(matrix_page.render_page(whole))
     written = time.perf_counter()
     return {
         "cells": len(whole.cells),
@@ -136,7 +136,8 @@ def measured(count: int, workers: int, shards: int, folder: Path) -> dict[str, A
         "attempts": sum(len(cell.attempts) for cell in whole.cells),
         "outcomes": dict(sorted(whole.counts.items())),
         "lost_then_rerun": sum(
-            bool(cell.lost) and cell.outcome is not Outcome.LOST for cell in whole.cells
+            bool(cell.lost_attempt_count) and cell.outcome is not AttemptOutcome.LOST
+            for cell in whole.cells
         ),
         "simulated_hours": round(sum(cell.seconds for cell in whole.cells) / 3600, 1),
         "run_and_store_s": round(stored - begun, 2),

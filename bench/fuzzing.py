@@ -185,9 +185,9 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
     import hypothesis.core
     from hypothesis import HealthCheck, Phase, settings
 
-    from harness.fuzz import targets
-    from harness.fuzz.engine import searching
-    from harness.fuzz.values import Slice
+    from harness.runs.fuzz import search_targets
+    from harness.runs.fuzz.messages import TimeSlice
+    from harness.runs.fuzz.search_engine import use_fuzz_engine
 
     handle, seen, first = test.hypothesis, 0, 0
     inner = handle.inner_test
@@ -196,14 +196,14 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
     def counted(*arguments: Any, **named: Any) -> None:
         nonlocal seen, first
         seen += 1
-        targets.begin()
+        search_targets.begin_example()
         try:
             inner(*arguments, **named)
         except AssertionError:
             first = first or seen
             raise
         finally:
-            for label, value in targets.end().items():
+            for label, value in search_targets.end_example().items():
                 hypothesis.target(value, label=label)
 
     handle.inner_test = counted
@@ -217,9 +217,9 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
         suppress_health_check=tuple(HealthCheck),
     )
     until = time.monotonic() + 3600
-    asked = Slice(0, 0, seed, 0, generate_until=until, shrink_until=until, end_after=3600)
+    asked = TimeSlice(0, 0, seed, 0, generate_until=until, shrink_until=until, end_after=3600)
     try:
-        with searching(asked):
+        with use_fuzz_engine(asked):
             test(**given)
     except AssertionError:
         return first

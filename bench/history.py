@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness.history import lines, window
-from harness.history.costs import Prices
-from harness.history.values import History
+from harness.runs.history import time_window, timelines
+from harness.runs.history.resource_prices import ResourcePrices
+from harness.runs.history.values import NightHistory
 from harness.store.database import Store
-from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
+from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
 from reports.history import markdown
 from reports.history import page as history_page
 
@@ -42,7 +42,7 @@ def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None
                 number=shard + 1,
                 of=SHARDS,
                 cells=[
-                    RanCell(
+                    MatrixCellResult(
                         f"{number:05x}",
                         {"release": "0.5.18", "kv": "fp8", "page": str(number)},
                         "prove",
@@ -56,11 +56,13 @@ def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None
             ended = []
             for number in mine:
                 fails = number in bad and drawn.random() < 0.5
-                outcome = Outcome.RED if fails else Outcome.GREEN
+                outcome = AttemptOutcome.RED if fails else AttemptOutcome.GREEN
                 took = 60 * drawn.random()
-                one = Attempt(1, outcome, "exit code", run.started, took, took, "n", LOG, {}, True)
+                one = CellAttempt(
+                    1, outcome, "exit code", run.started, took, took, "n", LOG, {}, True
+                )
                 ended.append((f"{number:05x}", one))
-            store.matrix.attempts(run.id, ended)
+            store.matrix.save_attempts(run.id, ended)
             run.status = "finished"
             store.matrix.end(run)
 
@@ -73,11 +75,13 @@ def timed(cells: int, nights: int) -> dict[str, Any]:
         store = Store(file)
         write(store, cells, nights, now)
         written, worked = time.perf_counter(), time.process_time()
-        found: History = lines.history(store, window.since(f"{nights + 1}d", now), now)
+        found: NightHistory = timelines.read_history(
+            store, time_window.parse_since(f"{nights + 1}d", now), now
+        )
         read, worked = time.perf_counter(), time.process_time() - worked
         page = Path(folder) / "page.html"
-        page.write_text(history_page.html(found, Prices()))
-        text = markdown.text(found, Prices())
+        page.write_text(history_page.render_page(found, ResourcePrices()))
+        text = markdown.render_markdown(found, ResourcePrices())
         done = time.perf_counter()
         counts = {str(state): count for state, count in found.counts.items()}
         return {

@@ -116,15 +116,15 @@ class Launches:
         self.too_large: Counter[str] = Counter()
 
     def pytest_configure(self) -> None:
-        from harness.checking.launching import Session
+        from harness.kernels.check.cpu_launcher import CpuLauncher
 
-        launch = Session.launch
+        launch = CpuLauncher.launch
 
         def keeping(session: Any, kernel: Any, args: Any, grid: Any, options: Any) -> None:
             self.keep(kernel, args, grid, options)
             launch(session, kernel, args, grid, options)
 
-        Session.launch = keeping  # type: ignore[method-assign]
+        CpuLauncher.launch = keeping  # type: ignore[method-assign]
 
     def keep(self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]) -> None:
         name = kernel.__name__
@@ -193,7 +193,7 @@ def plain(folder: Path) -> dict[str, Any]:
 
 def under_check(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    checking.make_ready()
+    checking.preload_checker()
     for name, launch in each(folder):
         run, times = launch.prepared(), []
         try:

@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.recording import record
-from harness import paths
+from harness.core import paths
 
 SMALL = Path(__file__).parent / "small"
 MODULE = "sglang/sizes.py"
@@ -258,7 +258,7 @@ class Bench:
             [sys.executable, "-P", "-m", "harness", *words],
             package,
             wanted=(0, 1),
-            PYTHONPATH=os.pathsep.join((str(paths.project()), str(package))),
+            PYTHONPATH=os.pathsep.join((str(paths.project_folder()), str(package))),
             UNFIX_HOME=str(package),
         )
         seconds = time.perf_counter() - begun

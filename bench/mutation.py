@@ -44,8 +44,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness import paths
-from harness.releases import managed
+from harness.core import paths
+from harness.releases import managed_releases
 
 CONFIG = """\
 [cosmic-ray]
@@ -74,8 +74,8 @@ def unfix(words: list[str], home: Path) -> tuple[float, dict[str, Any]]:
     """A whole command in an empty state, so that nothing is known of an earlier run."""
     command = [sys.executable, "-P", "-m", "harness", "mutate", *words, "-j", "1", "--json"]
     command += ["--html", str(home / "page.html")]
-    (home / ".releases").symlink_to(paths.releases())
-    environment = {**os.environ, "UNFIX_HOME": str(home), "PYTHONPATH": str(paths.project())}
+    (home / ".releases").symlink_to(paths.releases_folder())
+    environment = {**os.environ, "UNFIX_HOME": str(home), "PYTHONPATH": str(paths.project_folder())}
     seconds, said = called(command, (0, 1), env=environment, cwd=home)
     run: dict[str, Any] = json.loads(said)
     return seconds, run
@@ -130,7 +130,7 @@ class Ray:
 
     def _tool(self, *words: str) -> float:
         path = os.pathsep.join((str(self.tools), os.environ["PATH"]))
-        found_by = os.pathsep.join((str(self.copy), str(paths.project())))
+        found_by = os.pathsep.join((str(self.copy), str(paths.project_folder())))
         environment = {**os.environ, "PATH": path, "PYTHONPATH": found_by}
         environment |= {"OMP_NUM_THREADS": "1"}
         environment["GIVEN_FAULTS"] = str(self.root / "given.json")
@@ -139,7 +139,7 @@ class Ray:
 
 
 def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
-    release = managed.get(arguments.release)
+    release = managed_releases.get_release(arguments.release)
     words = [arguments.family, "--release", release.name, "--suite", arguments.suite]
     words += ["--profile", arguments.profile, "--examples", "1"]
     home = root / "home"
@@ -149,7 +149,7 @@ def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
     many = len(fates)
     few = random.Random(arguments.seed).sample(fates, min(arguments.faults, many))
     ray = Ray(arguments.tools, release.python, [fated["fault"] for fated in few], root)
-    suite = str(paths.project() / "suites" / arguments.suite)
+    suite = str(paths.project_folder() / "suites" / arguments.suite)
     before, seconds, told = ray.run(suite, arguments.profile, arguments.timeout)
     verdicts = [
         {
@@ -200,7 +200,7 @@ def compare(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tools", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--release", default=managed.newest().name)
+    parser.add_argument("--release", default=managed_releases.get_newest_release().name)
     parser.add_argument("--family", default="kv_indices")
     parser.add_argument("--suite", default="kv_indices")
     parser.add_argument("--profile", default="default")

@@ -57,27 +57,27 @@ class Fault:
 
 
 def drawn(place: Path, many: int, sizes: bool) -> list[Fault]:
-    from harness.audit.places import sources
-    from harness.mutate import operators
-    from harness.mutate.code import ModuleCode
-    from harness.syntax.scopes import ModuleSource
+    from harness.core.source_scopes import ModuleSource
+    from harness.runs.audit.release_files import iterate_sources
+    from harness.runs.mutate import operators
+    from harness.runs.mutate.function_code import ModuleCode
 
-    chosen = [operators.all()[name] for name in (SIZES if sizes else (NARROW,))]
+    chosen = [operators.load_operators()[name] for name in (SIZES if sizes else (NARROW,))]
 
     made = []
-    for path, content in sources(place):
+    for path, content in iterate_sources(place):
         text = content.decode()
         if "triton" not in text or not (sizes or "int64" in text):
             continue
         module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for function in ModuleCode(ModuleSource(module, path, text)).functions:
-            if not function.kernel and not (sizes and _launches(function.node)):
+            if not function.is_kernel and not (sizes and _launches(function.node)):
                 continue
             for operator in chosen:
-                for change in operator.find(function):
+                for change in operator.find_changes(function):
                     line = text.count("\n", 0, change.start) + 1
                     made.append(Fault(module, function.qualname, line, change.start, change.end,
-                                      change.after, change.words, operator.name))  # fmt: skip
+                                      change.replacement, change.description, operator.name))  # fmt: skip
     print(f"{len(made)} faults can be made", file=sys.stderr)
     return random.Random(0).sample(made, min(many, len(made)))
 
@@ -96,14 +96,14 @@ Thresholds = dict[tuple[str, int], int]
 def judged(
     place: Path, faults: list[Fault], recorded: Thresholds, jobs: int
 ) -> list[dict[str, Any]]:
-    from harness.audit import collecting, confirming, limits, loading
+    from harness.runs.audit import kernel_discovery, lazy_release, overflow_runs, size_limits
 
     sys.setrecursionlimit(20_000)
-    known = limits.read()
-    confirming.make_ready()
-    world = loading.World(place)
+    known = size_limits.read_limits()
+    overflow_runs.load_process_state()
+    world = lazy_release.LazyRelease(place)
     gc.disable()
-    kernels = collecting.collected(world)
+    kernels = kernel_discovery.collect_kernels(world)
     gc.freeze()
     gc.enable()
     children = []
@@ -170,10 +170,10 @@ def _alone(
 
 
 def _with(fault: Fault, place: Path, world: Any) -> Any:
-    from harness.audit import loading
+    from harness.runs.audit import lazy_release
 
     text = world.module(fault.module).text
-    return loading.World(
+    return lazy_release.LazyRelease(
         place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
     )
 
@@ -181,23 +181,23 @@ def _with(fault: Fault, place: Path, world: Any) -> Any:
 def _judged(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
-    from harness.audit.worker import Read, cases, read_in
+    from harness.runs.audit.analysis_worker import KernelReading, analyze_kernel, iterate_cases
 
     changed = _with(fault, place, world)
     reported = matters = unreported = told = False
     reasons: set[str] = set()
     for kernel in _launched(kernels, fault):
-        after = read_in(changed, kernel, known, before)
+        after = analyze_kernel(changed, kernel, known, before)
         told |= bool(after.cases) and not after.reasons
         reasons |= after.reasons
-        seen = [one for one in after.findings.values() if one.is_seen]
+        seen = [one for one in after.findings.values() if one.is_observed]
         reported |= bool(seen)
         matters |= any(one.confirmed == "confirmed" for one in seen)
         if matters or not any(_wraps(one, set(before)) for one in after.cases):
             continue
         # It wraps in a line that no finding speaks of: by the fault, or in the release as it is?
-        as_it_is = Read()
-        list(cases(world, kernel, known, as_it_is))
+        as_it_is = KernelReading()
+        list(iterate_cases(world, kernel, known, as_it_is))
         own = any(_wraps(one, set(before)) for one in as_it_is.cases)
         unreported |= own
         matters |= not own
@@ -215,8 +215,8 @@ def _said(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[
 def _sized(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
-    from harness.audit import past
-    from harness.audit.worker import Read, cases
+    from harness.runs.audit import overrun_runs
+    from harness.runs.audit.analysis_worker import KernelReading, iterate_cases
 
     changed = _with(fault, place, world)
     reported: set[Any] = set()
@@ -224,11 +224,11 @@ def _sized(
     reasons: set[str] = set()
     for where, sign in ((changed, 1), (world, -1)):
         for kernel in _launching(where, kernels, fault):
-            read = Read()
-            for case in cases(where, kernel, known, read):
+            read = KernelReading()
+            for case in iterate_cases(where, kernel, known, read):
                 loaded = read.cases[-1][0]
                 found = {(kernel.name, one.text, one.element)
-                         for one in past.found(loaded, case, kernel.module)}  # fmt: skip
+                         for one in overrun_runs.find_overruns(loaded, case, kernel.module)}  # fmt: skip
                 seen, why = _goes_past(loaded, case)
                 if sign > 0:
                     reasons |= why or (_missed(case) if seen and not found else set())
@@ -244,11 +244,11 @@ def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
     """The kernels of a fault with their launches as they are in this world."""
     from dataclasses import replace
 
-    from harness.audit.launches import launches
+    from harness.runs.audit.launch_sites import find_launches
 
     named = {one.name: one for one in kernels}
     module = world.module(fault.module)
-    here = list(launches(module, named.keys()))
+    here = list(find_launches(module, named.keys()))
     name = fault.kernel.rpartition(".")[2]
     own = [replace(named[kernel], launches=[one]) for kernel, one in here if one.function == name]
     if own:
@@ -264,22 +264,22 @@ def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
 
 def _missed(case: Any) -> set[str]:
     """Why the audit says nothing of a case that goes past a tensor."""
-    from harness.audit.overruns import Sized, suspects
+    from harness.runs.audit.overrun_analysis import SizedCase, iterate_suspects
 
-    if next(suspects(Sized(case)), None) is None:
+    if next(iterate_suspects(SizedCase(case)), None) is None:
         return {"no launch that it tries goes past, or the function's own tests forbid it"}
     return {"not with all as small as can be that the size does not speak of"}
 
 
 def _goes_past(kernel: Any, case: Any) -> tuple[set[Any], set[str]]:
     """Launches of true size, all tensors at once: which lines go past one, or why none is run."""
-    from harness.audit.overruns import Sized
-    from harness.audit.past import launched
     from harness.checking import OutOfBounds
+    from harness.runs.audit.overrun_analysis import SizedCase
+    from harness.runs.audit.overrun_runs import run_sized_launch
 
-    sized = Sized(case)
-    if sized.unsettled:
-        return set(), {sized.unsettled}
+    sized = SizedCase(case)
+    if sized.unsettled_reason:
+        return set(), {sized.unsettled_reason}
     models = {one.name: one.values for one in case.limits.models}
     shapes = [{}, models["gpt-oss-120b"], models["DeepSeek-V3"]]
     quantities = [one for one in case.limits.quantities.values() if one.size]
@@ -287,10 +287,10 @@ def _goes_past(kernel: Any, case: Any) -> tuple[set[Any], set[str]]:
     for shape in shapes:
         for load in LOADS:
             loads = {one.name: load for one in quantities}
-            at = sized.launched({**shape, **loads})
-            error = launched(kernel, sized, at, sized.sizes.keys(), None)
-            if isinstance(error, OutOfBounds) and error.place is not None:
-                found.add(error.place.text)
+            at = sized.make_launch_values({**shape, **loads})
+            error = run_sized_launch(kernel, sized, at, sized.sizes.keys(), None)
+            if isinstance(error, OutOfBounds) and error.location is not None:
+                found.add(error.location.text)
     return found, set()
 
 
@@ -315,13 +315,13 @@ def _launched(kernels: Any, fault: Fault) -> list[Any]:
 
 def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
     """Run at the limits: whether an integer wraps in any other line."""
-    from harness.audit.confirming import WRAPS, Launching
-    from harness.audit.confirming import drawn as launches
+    from harness.runs.audit.overflow_runs import OVERFLOWS, OverflowLauncher
+    from harness.runs.audit.overflow_runs import iterate_draws as launches
 
     kernel, case = read
     others = {(one.source.file, one.source.line) for one in case.graph.operations()} - lines
     return any(
-        Launching(kernel, case, one, others).outcome(case.largest()) == WRAPS
+        OverflowLauncher(kernel, case, one, others).run(case.largest()) == OVERFLOWS
         for one in list(launches(case))[:LAUNCHES]
     )
 
@@ -354,23 +354,27 @@ def main() -> None:
         sys.stdout.write("\n" + json.dumps(found))
         return
     from bench.recording import record
-    from harness.releases import engines, managed
-    from harness.releases.managed import BASE
-    from harness.releases.sources import FolderTree
+    from harness.releases import checkouts, managed_releases
+    from harness.releases.managed_releases import CPU_BASE
+    from harness.releases.source_trees import FolderSourceTree
 
-    release = managed.get(arguments.release) if arguments.release else managed.newest()
-    tree = release.sources()
-    assert isinstance(tree, FolderTree)
+    release = (
+        managed_releases.get_release(arguments.release)
+        if arguments.release
+        else managed_releases.get_newest_release()
+    )
+    tree = release.open_sources()
+    assert isinstance(tree, FolderSourceTree)
     start = time.monotonic()
     made = arguments.made or Path(os.environ.get("TMPDIR", "/tmp")) / f"faults-{os.getpid()}.json"
     faults = drawn(tree.folder, arguments.faults, arguments.sizes)
     made.write_text(json.dumps([asdict(one) for one in faults]))
     if arguments.made:
         return
-    command = [BASE.python, __file__, arguments.audit, "--made", made]
+    command = [CPU_BASE.python, __file__, arguments.audit, "--made", made]
     command += ["--place", tree.folder, "-j", arguments.jobs]
     environment = dict(os.environ)
-    engines.tell(environment)
+    checkouts.set_checkout_variables(environment)
     said = subprocess.run(
         list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=environment
     )

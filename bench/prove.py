@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness import paths
-from harness.releases import managed
+from harness.core import paths
+from harness.releases import managed_releases
 
 
 def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]:
@@ -32,7 +32,7 @@ def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]
     words = ["prove", "--release", release, "--profile", profile, "-j", str(jobs), "--json"]
     begun = time.perf_counter()
     done = subprocess.run(
-        [str(paths.project() / "unfix"), *words], capture_output=True, text=True, check=False
+        [str(paths.project_folder() / "unfix"), *words], capture_output=True, text=True, check=False
     )
     seconds = time.perf_counter() - begun
     if not done.stdout:
@@ -43,7 +43,7 @@ def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]
 
 def plainly(cell: dict[str, Any], side: str, profile: str, python: Path) -> tuple[float, bool]:
     """One side of a cell in a process of its own: how long, and whether the guard passed."""
-    environment = {**os.environ, "PYTHONPATH": str(paths.project())}
+    environment = {**os.environ, "PYTHONPATH": str(paths.project_folder())}
     environment |= {"OMP_NUM_THREADS": "1"}
     if side != cell["state"]:
         name = "REVERT" if side == "buggy" else "ENABLE"
@@ -54,7 +54,7 @@ def plainly(cell: dict[str, Any], side: str, profile: str, python: Path) -> tupl
         done = subprocess.run(
             [python, "-m", "pytest", cell["guard"], "--profile", profile],
             env=environment,
-            cwd=paths.project(),
+            cwd=paths.project_folder(),
             capture_output=True,
             check=False,
         )
@@ -65,13 +65,13 @@ def plainly(cell: dict[str, Any], side: str, profile: str, python: Path) -> tupl
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--release", default=managed.newest().name)
+    parser.add_argument("--release", default=managed_releases.get_newest_release().name)
     parser.add_argument("--profile", default="smoke")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cells", type=int, help="so many of the cells plainly, chosen by a seed")
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    release = managed.get(arguments.release)
+    release = managed_releases.get_release(arguments.release)
 
     seconds, run = prove(release.name, arguments.profile, arguments.jobs)
     cells = [cell for cell in run["cells"] if cell["verdict"] == "proven"]

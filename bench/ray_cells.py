@@ -18,32 +18,36 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness.matrix.local import Devices, Local
-from harness.matrix.on_ray import OnRay
-from harness.matrix.running import Executor, Place, Rules, Running
-from harness.matrix.values import Cell, Needs
-from harness.store.matrix.values import Attempt
+from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
+from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
+from harness.runs.matrix.ray_executor import RayExecutor
+from harness.store.matrix.values import CellAttempt
 
 
-def cells(count: int, seconds: float, name: str) -> list[Cell]:
+def cells(count: int, seconds: float, name: str) -> list[MatrixCell]:
     """Every fifth one fails: outcomes are compared as well."""
     return [
-        Cell(
+        MatrixCell(
             *(f"{name}-{n}", {}, "sleep", ["sh", "-c", f"sleep {seconds}; exit {int(n % 5 == 4)}"]),
-            *({}, Needs(), seconds + 60, "bench"),
+            *({}, MachineNeeds(), seconds + 60, "bench"),
         )
         for n in range(count)
     ]
 
 
-def run(some: list[Cell], executor: Executor, folder: Path) -> tuple[float, dict[str, Attempt]]:
-    kept: dict[str, Attempt] = {}
+def run(
+    some: list[MatrixCell], executor: CellExecutor, folder: Path
+) -> tuple[float, dict[str, CellAttempt]]:
+    kept: dict[str, CellAttempt] = {}
     begun = time.perf_counter()
-    Running(some, executor, Place("bench", folder, folder), Rules(), kept.update).go()
+    CellScheduler(
+        some, executor, RunLocation("bench", folder, folder), RetryRules(), kept.update
+    ).run()
     return time.perf_counter() - begun, kept
 
 
-def measured(executor: Executor, nodes: int, count: int, seconds: float) -> dict[str, Any]:
+def measured(executor: CellExecutor, nodes: int, count: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         first, _ = run(cells(nodes, 0, "first"), executor, Path(name))
         wall, kept = run(cells(count, seconds, "cell"), executor, Path(name))
@@ -68,7 +72,7 @@ def main() -> int:
     arguments = parser.parse_args()
     asked = arguments.nodes, arguments.cells, arguments.seconds
 
-    here = Local(arguments.nodes, Devices(float(arguments.nodes)))
+    here = LocalExecutor(arguments.nodes, MachineDevices(float(arguments.nodes)))
     local = measured(here, *asked)
     here.close()
 
@@ -78,7 +82,7 @@ def main() -> int:
     for _ in range(arguments.nodes):
         cluster.add_node(num_cpus=1, object_store_memory=store)
     begun = time.perf_counter()
-    there = OnRay(cluster.address)
+    there = RayExecutor(cluster.address)
     connected = time.perf_counter() - begun
     on_ray = measured(there, *asked)
     there.close()

@@ -7,16 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import machine
-from harness.cli import pages
+from harness.cli import run_output
+from harness.core import machine
 
 
 def record(
     result: dict[str, Any], file: Path | None, *, python: str = sys.executable, say: bool = True
 ) -> None:
-    whole = {"machine": machine.facts(python), "command": ["python", *sys.argv], **result}
+    whole = {
+        "machine": machine.collect_machine_facts(python),
+        "command": ["python", *sys.argv],
+        **result,
+    }
     text = json.dumps(whole, indent=1, ensure_ascii=False)
     if say:
         print(text)
     if file is not None:
-        pages.save(file, pages.without_places(text) + "\n")
+        run_output.save_text(file, run_output.hide_local_paths(text) + "\n")

@@ -20,37 +20,39 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import machine
-from harness.eval import matrix as matrices
-from harness.eval.asking import Where
-from harness.eval.matrix import Matrix
-from harness.eval.run import Run, begin
+from harness.core import machine
+from harness.runs.eval import matrix_file as matrices
+from harness.runs.eval.evaluation_servers import ServingSettings
+from harness.runs.eval.matrix_file import EvaluationMatrix
+from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
 
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX = ROOT / "suites" / "accuracy" / "matrices" / "cpu.yaml"
 
 
-def repeat(matrix: Matrix, where: Where, houses: dict[Any, Any], jobs: int) -> Evaluation:
+def repeat(
+    matrix: EvaluationMatrix, where: ServingSettings, houses: dict[Any, Any], jobs: int
+) -> Evaluation:
     """One evaluation; the processes that imported SGLang outlive it."""
-    new = begin(matrix, where, f"repeat-{matrix.seed}", "bench/repeats.py")
-    run = Run(matrix, where, new, jobs=jobs, limit=matrix.items)
-    run.askers._houses = houses
-    closed = run.askers.close
+    new = begin_evaluation(matrix, where, f"repeat-{matrix.seed}", "bench/repeats.py")
+    run = EvaluationRunner(matrix, where, new, jobs=jobs, max_items=matrix.items)
+    run.servers._preloaded_processes = houses
+    closed = run.servers.close
 
     def close() -> None:
-        run.askers._houses = {}
+        run.servers._preloaded_processes = {}
         closed()
 
-    run.askers.close = close  # type: ignore[method-assign]
-    return run.go()
+    run.servers.close = close  # type: ignore[method-assign]
+    return run.execute()
 
 
 OUT_OF_MEMORY = "the kernel killed it: out of memory"
 
 
 def told(done: Evaluation) -> dict[str, Any]:
-    flagged = [one for one in done.compared if one.verdict.seen]
+    flagged = [one for one in done.compared if one.verdict.shows_fault]
     return {
         "seed": done.seed,
         "seconds": round(done.seconds),
@@ -75,7 +77,7 @@ def main() -> int:
     parser.add_argument("--onto", action="store_true", help="keep what --record holds already")
     given = parser.parse_args()
     began = time.time()
-    matrix = matrices.read(MATRIX)
+    matrix = matrices.read_matrix(MATRIX)
     matrix.faults, matrix.items, matrix.device = [], given.items, "cpu"
     matrix.tasks = given.tasks
     for one in matrix.configurations:
@@ -89,13 +91,13 @@ def main() -> int:
             for seed in range(given.first, given.first + given.repeats):
                 matrix.seed = seed
                 place = Path(folder) / str(seed)
-                where = Where("cpu", given.release, place, (), False, 600.0)
+                where = ServingSettings("cpu", given.release, place, (), False, 600.0)
                 found.append(told(repeat(matrix, where, houses, given.jobs)))
                 print(f"seed {seed}: {found[-1]}", flush=True)
         finally:
             for house in houses.values():
                 house.close()
-    facts = machine.facts(str(where.python(given.release)))
+    facts = machine.collect_machine_facts(str(where.get_python(given.release)))
     run = {
         "command": " ".join(["python -m bench.repeats", *sys.argv[1:]]),
         "release": given.release,

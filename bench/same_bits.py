@@ -35,11 +35,11 @@ from kernels import Launch, Launches, View, each
 
 from bench.recording import record
 from harness import checking, kernels
-from harness.checking.launches import Launches as Told
-from harness.checking.launching import Session
-from harness.checking.memory import Memory, Span
-from harness.kernels import frontend, parsing
-from harness.native.formats import EIGHTS
+from harness.kernels.check.cpu_launcher import CpuLauncher
+from harness.kernels.check.launch_log import LaunchLog as Told
+from harness.kernels.check.tracked_memory import MemoryTracker, TensorSpan
+from harness.kernels.cpu.number_formats import FLOAT8_FORMATS
+from harness.kernels.triton import frontend, mlir_parser
 
 KEPT = 2  # launches of a kernel, of as many programs
 MOST = 10  # of a kernel in a process: the interpreter takes seconds for one
@@ -107,13 +107,13 @@ def of_servers(folder: Path) -> None:
                 accuracy.answer(running, item)
 
 
-class Wide(Session):
+class Wide(CpuLauncher):
     """A kernel with all its floats 64 bits wide, in its tensors, too."""
 
     reads = "wide"
 
     def __init__(self, launch: Launch) -> None:
-        super().__init__(Memory(), Told(), exact=True, trusting=True)
+        super().__init__(MemoryTracker(), Told(), exact=True, trust_loaded_pointers=True)
         self._of, self.wide = launch, dict[int, torch.Tensor]()
         kinds: dict[int, set[torch.dtype]] = defaultdict(set)
         for view in views(launch):
@@ -125,16 +125,16 @@ class Wide(Session):
                 raise ValueError("one storage holds several types")
             self.wide[storage] = launch.storages[storage].view(*dtypes).double()
 
-    def graph_of(self, kernel: Any, bound: Any) -> kernels.Graph:
-        return parsing.parsed(widened(frontend.generic_text(kernel, bound)))
+    def graph_of(self, kernel: Any, bound: Any) -> kernels.KernelGraph:
+        return mlir_parser.parse_mlir(widened(frontend.compile_to_mlir(kernel, bound)))
 
-    def _span(self, name: str, value: Any, kind: Any) -> Span:
+    def _span(self, name: str, value: Any, kind: Any) -> TensorSpan:
         for storage, tensor in self.wide.items():
             if value.untyped_storage().data_ptr() == self._of.storages[storage].data_ptr():
                 place = value.storage_offset(), value.shape, value.stride()
                 value = torch.empty(0, dtype=torch.double).set_(tensor.untyped_storage(), *place)
                 break
-        return super()._span(name, value, kind)
+        return super()._get_span(name, value, kind)
 
 
 def widened(text: str) -> str:
@@ -156,7 +156,7 @@ def widened(text: str) -> str:
 def ran(launch: Launch, way: str) -> dict[int, torch.Tensor]:
     """All that lies in its storages afterwards; of a wide one, in those that hold floats."""
     session = Wide(launch) if way == "wide" else None
-    with session or (checking.unwatched() if way == "ours" else contextlib.nullcontext()):
+    with session or (checking.run_kernels_on_cpu() if way == "ours" else contextlib.nullcontext()):
         launch.prepared()()
     return session.wide if session else launch.storages
 
@@ -164,7 +164,7 @@ def ran(launch: Launch, way: str) -> dict[int, torch.Tensor]:
 def run(way: str, folder: Path, out: Path) -> None:
     """Each launch, and why one did not end."""
     if way != "interpreter":
-        checking.make_ready()
+        checking.preload_checker()
     for name, launch in each(folder):
         if (out / name).exists() or (out / f"{name}.why").exists():
             continue
@@ -201,18 +201,18 @@ def ungiven(launch: Launch) -> list[str]:
     """The operations of a kernel of which Triton does not say to the last place what they give."""
     args = tuple(launch.found(value) for value in launch.args)
     options = {name: launch.found(value) for name, value in launch.options.items()}
-    graph = kernels.read(launch.named.kernel, args, options)
-    found = {one.name for one in graph.operations() if is_ungiven(one)}
-    kinds = {value.kind.element for one in graph.operations() for value in one.results}
-    return sorted(found | {kind for kind in kinds if kind in EIGHTS})
+    graph = kernels.read_graph(launch.named.kernel, args, options)
+    found = {one.name for one in graph.walk() if is_ungiven(one)}
+    kinds = {value.type.element for one in graph.walk() for value in one.results}
+    return sorted(found | {kind for kind in kinds if kind in FLOAT8_FORMATS})
 
 
-def is_ungiven(operation: kernels.Operation) -> bool:
+def is_ungiven(operation: kernels.IROperation) -> bool:
     name = operation.name
     if name in ("tt.reduce", "tt.scan"):
         inner = operation.regions[0].block.operations
         return any(one.name in ("arith.addf", "arith.mulf") for one in inner)
-    if not any(value.kind.is_float for value in operation.results):
+    if not any(value.type.is_float for value in operation.results):
         return False
     if name == "tt.atomic_rmw":
         return True
@@ -297,7 +297,7 @@ def unexplained(kernel: dict[str, Any]) -> bool:
     if "of which" not in kernel:
         return "ours" in silent and "interpreter" not in silent
     near = not {"too far", "without a reference"} & kernel.keys()
-    return not (near or EIGHTS.keys() & set(kernel["of which"]))
+    return not (near or FLOAT8_FORMATS.keys() & set(kernel["of which"]))
 
 
 def main() -> int:

@@ -28,10 +28,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import machine, paths
-from harness.cli import checks
-from harness.errors import NotReady
-from harness.serving.server import UNASKED, Server, ServerFailed, Setup
+from harness.cli import gpu_checks
+from harness.core import machine, paths
+from harness.core.errors import NotReadyError
+from harness.workers.servers.server import (
+    DEFAULT_ENVIRONMENT,
+    ServerFailed,
+    ServerSetup,
+    SglangServer,
+)
 
 TRAINED = "fixtures/models/trained"
 CONTEXT, NEW, AT_ONCE = 512, 24, 16
@@ -88,7 +93,7 @@ def under_sanitizer(folder: Path) -> Path:
     return program
 
 
-def ask(server: Server, number: int, limit: float) -> bool:
+def ask(server: SglangServer, number: int, limit: float) -> bool:
     """Whether one request near the context's end was answered."""
     length = CONTEXT - NEW - 8 - number % AT_ONCE
     question = {
@@ -96,7 +101,7 @@ def ask(server: Server, number: int, limit: float) -> bool:
         "sampling_params": {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True},
     }
     with contextlib.suppress(OSError, http.client.HTTPException):
-        server.ask("/generate", question, limit)
+        server.send_request("/generate", question, limit)
         return True
     return False
 
@@ -111,30 +116,30 @@ def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
 def served(
     case: Case, tool: str, folder: Path, rounds: int, patience: float, limit: float
 ) -> dict[str, Any]:
-    setup = Setup(
+    setup = ServerSetup(
         under_sanitizer(folder) if tool == "sanitizer" else Path(sys.executable),
         words(case),
         revert=case.revert,
-        environment=dict(UNASKED),
-        check=",".join(checks.CHECKS) if tool == "check" else "",
+        environment=dict(DEFAULT_ENVIRONMENT),
+        kernel_checks=",".join(gpu_checks.DEFAULT_CHECKS) if tool == "check" else "",
     )
     found: dict[str, Any] = {"tool": tool, "answered": 0, "asked": 0}
     began = time.monotonic()
 
     def says() -> bool:
         if tool == "check":
-            return bool((checked := server.checked()) and checked.reports)
+            return bool((checked := server.read_check_reports()) and checked.reports)
         return tool == "sanitizer" and said_by_sanitizer(folder)[1] > 0
 
     def notes() -> None:
         if "said_first_s" not in found and says():
             found["said_first_s"] = round(time.monotonic() - began, 1)
 
-    with Server(setup, folder) as server:
+    with SglangServer(setup, folder) as server:
         try:
-            server.wait(patience)
+            server.wait_until_ready(patience)
             before = 0
-            found["ready_s"] = round(server.seconds, 1)
+            found["ready_s"] = round(server.seconds_to_ready, 1)
             notes()
             asked = half = time.monotonic()
             with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
@@ -151,13 +156,13 @@ def served(
             found["tokens_per_s"] = round((found["answered"] - before) * NEW / (ended - half), 1)
         except ServerFailed as error:
             found["failed"] = str(error)
-        if server.dead:
-            found["died"] = server.why()
+        if server.has_exited:
+            found["died"] = server.describe_exit()
     notes()
     found["seconds"] = round(time.monotonic() - began, 1)
-    found["reach"] = server.reach()
-    if (checked := server.checked()) is not None:
-        found["check"] = checks.as_data(checked)
+    found["reach"] = server.read_reach()
+    if (checked := server.read_check_reports()) is not None:
+        found["check"] = gpu_checks.to_json(checked)
     elif tool == "sanitizer":
         found["said"], found["lines"] = said_by_sanitizer(folder)
         found["logs"] = len(list(folder.glob("sanitizer-*.log")))
@@ -189,12 +194,12 @@ def main(given: Sequence[str] | None = None) -> int:
     strange = set(arguments.cases) - set(CASES)
     if strange:
         parser.error(f"no case is called {', '.join(sorted(strange))}")
-    machine.require("cuda")
+    machine.require_device("cuda")
     if shutil.which("compute-sanitizer") is None:
-        raise NotReady("compute-sanitizer is not on the PATH: it comes with the CUDA toolkit")
+        raise NotReadyError("compute-sanitizer is not on the PATH: it comes with the CUDA toolkit")
     result: dict[str, Any] = {
         "command": ["python", *sys.argv],
-        "machine": machine.facts(),
+        "machine": machine.collect_machine_facts(),
         "cases": {},
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +213,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 runs["runs"].append(found)
                 print(in_short(name, found), flush=True)
                 if arguments.record:  # after each: what comes next may not come to an end
-                    text = json.dumps(result, indent=1).replace(str(paths.project()), ".")
+                    text = json.dumps(result, indent=1).replace(str(paths.project_folder()), ".")
                     arguments.record.parent.mkdir(parents=True, exist_ok=True)
                     arguments.record.write_text(text.replace(folder, "/tmp") + "\n")
     return 0

@@ -23,26 +23,26 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness import paths
-from harness.bisect.guards import Guards
-from harness.bisect.hunt import Hunt, Teller
-from harness.bisect.judging import Rules
-from harness.bisect.runners import Place
-from harness.bisect.toggles import candidates
-from harness.patching.plan import Direction
-from harness.registry import catalogue
-from harness.releases import managed
-from harness.store.bisect.values import Search, Trial
+from harness.core import paths
+from harness.fixes.registry import toggle_catalogue
+from harness.patching.patch_plan import Direction
+from harness.releases import managed_releases
+from harness.runs.bisect.guard_runner import GuardRunner
+from harness.runs.bisect.outcome_rules import OutcomeRules
+from harness.runs.bisect.search_driver import SearchDriver, SearchListener
+from harness.runs.bisect.toggle_candidates import select_candidates
+from harness.runs.bisect.trial_runner import VersionUnderTest
+from harness.store.bisect.values import BisectSearch, BisectTrial
 
-PROVEN = paths.project() / "bench" / "recorded" / "prove-cpu.json"
+PROVEN = paths.project_folder() / "bench" / "recorded" / "prove-cpu.json"
 
 
 class Nowhere:
     """A log that keeps nothing."""
 
-    def trial(self, search: str, number: int, trial: Trial) -> None: ...
+    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
 
-    def end(self, search: Search) -> None: ...
+    def end(self, search: BisectSearch) -> None: ...
 
 
 def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
@@ -61,29 +61,31 @@ def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
 
 def everyone(release: str, jobs: int, folder: Path) -> dict[str, Any]:
     """Each toggle in turn, over one imported release."""
-    known = catalogue.load()
-    found = managed.get(release)
-    place = Place(release, found.sources(), found.python, found.folder)
-    runner = Guards(
-        str(paths.project() / "suites"),
-        Rules(),
+    known = toggle_catalogue.load_catalogue()
+    found = managed_releases.get_release(release)
+    place = VersionUnderTest(release, found.open_sources(), found.python, found.folder)
+    runner = GuardRunner(
+        str(paths.project_folder() / "suites"),
+        OutcomeRules(),
         folder / "guards",
         jobs=jobs,
-        seconds=300.0,
-        memory=4 << 30,
+        time_limit=300.0,
+        memory_limit=4 << 30,
         device="cpu",
         profile="default",
-        toggles=[],
+        toggle_folders=[],
     )
-    chosen = candidates(list(known), Direction.REVERT, place.tree, known, {})
+    chosen = select_candidates(list(known), Direction.REVERT, place.tree, known, {})
     results = []
     try:
         for toggle, (guard, guarded) in sorted(guards_of(release).items()):
-            runner.only = guard
-            search = Search("bench", "toggles", "", [guard])
+            runner.selected_test = guard
+            search = BisectSearch("bench", "toggles", "", [guard])
             several = len(guarded) > 1
             began = time.perf_counter()
-            part = Hunt(search, runner, Nowhere(), Teller()).toggles(place, chosen, every=several)
+            part = SearchDriver(search, runner, Nowhere(), SearchListener()).search_toggles(
+                place, chosen, find_all=several
+            )
             right = part.verdict == "found" and part.sets == [[toggle]]
             if several:
                 right = part.verdict == "found" and [toggle] in part.sets
@@ -120,7 +122,7 @@ def timed(words: list[str]) -> tuple[float, dict[str, Any]]:
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "harness", "bisect", "toggles", "--json", *words],
-        cwd=paths.project(),
+        cwd=paths.project_folder(),
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -180,7 +182,9 @@ def main() -> None:
         "every toggle": every,
         "beside fresh runs": side_by_side,
     }
-    record(result, arguments.record, python=str(managed.get(arguments.release).python))
+    record(
+        result, arguments.record, python=str(managed_releases.get_release(arguments.release).python)
+    )
 
 
 if __name__ == "__main__":

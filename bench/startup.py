@@ -19,24 +19,24 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness import paths
-from harness.releases import managed
+from harness.core import paths
+from harness.releases import managed_releases
 
 ROUNDS = 40
 
 
 def seconds(*words: str) -> float:
     start = time.perf_counter()
-    subprocess.run(words, capture_output=True, check=False, cwd=paths.project())
+    subprocess.run(words, capture_output=True, check=False, cwd=paths.project_folder())
     return time.perf_counter() - start
 
 
-def without_start_line(release: managed.Release, folder: Path) -> Path:
+def without_start_line(release: managed_releases.Release, folder: Path) -> Path:
     """A copy of a release's environment whose path file does not look for toggles."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = next(folder.glob("lib/python*/site-packages"))
-    assert release.site is not None
-    lines = (release.site / "unfix.pth").read_text().splitlines()[:2]
+    assert release.site_packages is not None
+    lines = (release.site_packages / "unfix.pth").read_text().splitlines()[:2]
     (site / "unfix.pth").write_text("\n".join(lines) + "\n")
     return folder / "bin" / "python"
 
@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    release = managed.default()
+    release = managed_releases.find_default_release()
     assert release is not None
     folder = Path(tempfile.mkdtemp())
     bare = without_start_line(release, folder / "bare")

@@ -12,34 +12,34 @@ from pathlib import Path
 
 import msgspec
 
-from harness import paths
 from harness.cli import drift
-from harness.drift import survey
-from harness.registry import catalogue
-from harness.releases import managed
-from harness.store.bisect.values import Search
-from harness.store.prove.values import Run
+from harness.core import paths
+from harness.fixes.drift import survey_drift
+from harness.fixes.registry import toggle_catalogue
+from harness.releases import managed_releases
+from harness.store.bisect.values import BisectSearch
+from harness.store.prove.values import ProveRun
 
-sys.path.append(str(paths.project()))
+sys.path.append(str(paths.project_folder()))
 from reports.bisect import terminal
-from reports.shared import picture
+from reports.shared import terminal_svg
 
 HERE = Path(__file__).parent
-RECORDED = paths.project() / "bench" / "recorded"
+RECORDED = paths.project_folder() / "bench" / "recorded"
 
 
 def main() -> None:
-    toggles = list(catalogue.load())
-    trees = [release.sources() for release in managed.all_releases()]
-    console = picture.recording(124)
-    drift.show(survey(toggles, trees), console)
-    picture.save(console, HERE / "drift.svg")
+    toggles = list(toggle_catalogue.load_catalogue())
+    trees = [release.open_sources() for release in managed_releases.list_releases()]
+    console = terminal_svg.make_recording_console(124)
+    drift.print_drift(survey_drift(toggles, trees), console)
+    terminal_svg.save_svg(console, HERE / "drift.svg")
     proof = (RECORDED / "prove-cpu.json").read_bytes()
-    picture.svg(msgspec.json.decode(proof, type=Run), HERE / "prove.svg")
+    terminal_svg.write_runs_svg(msgspec.json.decode(proof, type=ProveRun), HERE / "prove.svg")
     search = (RECORDED / "bisect-27338.json").read_bytes()
-    console = picture.recording(112)
-    terminal.show(msgspec.json.decode(search, type=Search), console)
-    picture.save(console, HERE / "bisect.svg")
+    console = terminal_svg.make_recording_console(112)
+    terminal.print_run(msgspec.json.decode(search, type=BisectSearch), console)
+    terminal_svg.save_svg(console, HERE / "bisect.svg")
 
 
 if __name__ == "__main__":

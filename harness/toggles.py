@@ -16,29 +16,29 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.errors import PatchError, UnknownToggle
-from harness.patching.live import engine
-from harness.patching.plan import Change, Choice, Direction
-from harness.registry import catalogue
-from harness.registry.catalogue import Catalogue
+from harness.core.errors import PatchError, UnknownToggleError
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.patching.live_engine import engine
+from harness.patching.patch_plan import Direction, SourceChange, ToggleChoice
 
 
-class Toggled:
+class ToggleContext:
     """Toggles that are in while the block (or the decorated function) runs."""
 
-    def __init__(self, choices: tuple[Change, ...]) -> None:
+    def __init__(self, choices: tuple[SourceChange, ...]) -> None:
         self.choices = choices
-        self._before: list[tuple[int, int]] = []
-        self._reached = 0
+        self._entry_counts: list[tuple[int, int]] = []
+        self._last_reach = 0
 
-    def __enter__(self) -> Toggled:
+    def __enter__(self) -> ToggleContext:
         engine.enter(self.choices)
-        self._before.append((os.getpid(), engine.reach(self.choices)))
+        self._entry_counts.append((os.getpid(), engine.reach(self.choices)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._reached = self.reach
-        self._before.pop()
+        self._last_reach = self.reach
+        self._entry_counts.pop()
         engine.leave(self.choices)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,36 +70,38 @@ class Toggled:
     @property
     def reach(self) -> int:
         """How often the toggled code ran since the block was entered."""
-        if not self._before:
-            return self._reached
-        process, before = self._before[-1]
+        if not self._entry_counts:
+            return self._last_reach
+        process, before = self._entry_counts[-1]
         # A forked child counts for itself, from nothing.
         return engine.reach(self.choices) - (before if process == os.getpid() else 0)
 
 
-def reverted(*names: str, folders: Iterable[Path] = ()) -> Toggled:
+def reverted(*names: str, folders: Iterable[Path] = ()) -> ToggleContext:
     """With these fixes taken out."""
-    return Toggled(_choices(Direction.REVERT, names, tuple(folders)))
+    return ToggleContext(_make_choices(Direction.REVERT, names, tuple(folders)))
 
 
-def enabled(*names: str, folders: Iterable[Path] = ()) -> Toggled:
+def enabled(*names: str, folders: Iterable[Path] = ()) -> ToggleContext:
     """With these fixes put in."""
-    return Toggled(_choices(Direction.ENABLE, names, tuple(folders)))
+    return ToggleContext(_make_choices(Direction.ENABLE, names, tuple(folders)))
 
 
-def observed(*names: str, folders: Iterable[Path] = ()) -> Toggled:
+def observed(*names: str, folders: Iterable[Path] = ()) -> ToggleContext:
     """With nothing changed, and every run of the toggles' code counted."""
-    return Toggled(_choices(Direction.OBSERVE, names, tuple(folders)))
+    return ToggleContext(_make_choices(Direction.OBSERVE, names, tuple(folders)))
 
 
-def _choices(
+def _make_choices(
     direction: Direction, names: tuple[str, ...], folders: tuple[Path, ...]
-) -> tuple[Choice, ...]:
+) -> tuple[ToggleChoice, ...]:
     if not names:
-        raise UnknownToggle(f"{direction.value} of no toggle: name at least one")
-    return tuple(Choice(toggle, direction) for toggle in _catalogue(folders).select_all(names))
+        raise UnknownToggleError(f"{direction.value} of no toggle: name at least one")
+    return tuple(
+        ToggleChoice(toggle, direction) for toggle in _load_catalogue(folders).select_all(names)
+    )
 
 
 @functools.lru_cache(maxsize=8)
-def _catalogue(folders: tuple[Path, ...]) -> Catalogue:
-    return catalogue.load(folders)
+def _load_catalogue(folders: tuple[Path, ...]) -> ToggleCatalogue:
+    return toggle_catalogue.load_catalogue(folders)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.fuzz.regressions import Regressions
 from harness.guards import plugin
+from harness.runs.fuzz.regressions import RegressionPlugin
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    plugin.prepare(config)
-    config.pluginmanager.register(Regressions())
+    plugin.prepare_session(config)
+    config.pluginmanager.register(RegressionPlugin())

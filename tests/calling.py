@@ -9,8 +9,8 @@ from pathlib import Path
 
 import forked
 
-from harness import paths
-from harness.releases.managed import Release
+from harness.core import paths
+from harness.releases.managed_releases import Release
 
 TOY = Path(__file__).parent / "toy"
 
@@ -23,7 +23,7 @@ class Caller:
 
     @property
     def environment(self) -> dict[str, str]:
-        found_by = os.pathsep.join((str(paths.project()), str(TOY)))
+        found_by = os.pathsep.join((str(paths.project_folder()), str(TOY)))
         return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
 
     def again(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from harness.cli.main import main
-from harness.releases import engines, install, managed
-from harness.releases.managed import COMPLETE, Release
+from harness.releases import checkouts, installer, managed_releases
+from harness.releases.managed_releases import COMPLETION_MARKER, Release
 
 VERSION = "0.5.14"
 ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
@@ -32,7 +32,7 @@ class FakePip:
         if "download" in words:
             self.download(Path(words[words.index("-d") + 1]), words[-1].partition("==")[2])
             return
-        site = install._site(Path(words[words.index("--python") + 1]).parent.parent)
+        site = installer._find_site_packages(Path(words[words.index("--python") + 1]).parent.parent)
         for wheel in (word for word in words if word.endswith(".whl")):
             zipfile.ZipFile(wheel).extractall(site)
         if any(word.startswith("torch==") for word in words):
@@ -57,16 +57,16 @@ def workspace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
     """Have releases kept in a folder, and made by a fake pip."""
     fake = FakePip()
     monkeypatch.setenv("UNFIX_HOME", str(folder))
-    monkeypatch.setattr(install, "_pip", fake)
+    monkeypatch.setattr(installer, "_pip", fake)
     # The engine is this checkout's, as for a person who calls it bare.
-    for name in (*ASKING, engines.VARIABLE, "UNFIX_PLANNER"):
+    for name in (*ASKING, checkouts.HARNESS_VARIABLE, "UNFIX_PLANNER"):
         monkeypatch.delenv(name, raising=False)
     return fake
 
 
 def added() -> Release:
-    made = managed.get(VERSION)
-    install.add(made, lambda _: None)
+    made = managed_releases.get_release(VERSION)
+    installer.install_release(made, lambda _: None)
     return made
 
 
@@ -89,7 +89,7 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 
 def rewrite_mark(folder: Path, **facts: str) -> None:
-    mark = folder / COMPLETE
+    mark = folder / COMPLETION_MARKER
     mark.write_text(json.dumps({**json.loads(mark.read_text()), **facts}))
 
 

@@ -28,33 +28,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness import paths, processes
-from harness.patching.environment import SITE
+from harness.core import paths, processes
+from harness.patching.toggle_environment import STARTUP_FOLDER
 
-PROJECT = str(paths.PACKAGE.parent)
+PROJECT = str(paths.HARNESS_FOLDER.parent)
 UNFIX = [sys.executable, "-m", "harness"]
 IMPORTED = (
-    "harness.adopt",
-    "harness.bisect",
+    "harness.fixes.adopt",
+    "harness.runs.bisect",
     "harness.cli",
-    "harness.fuzz",
-    "harness.history",
-    "harness.matrix",
-    "harness.mutate",
-    "harness.prove",
-    "harness.registry",
+    "harness.runs.fuzz",
+    "harness.runs.history",
+    "harness.runs.matrix",
+    "harness.runs.mutate",
+    "harness.runs.prove",
+    "harness.fixes.registry",
     "harness.releases",
     "harness.store",
     "reports",
 )
-DEAR = ("harness.matrix.on_ray",)  # and few commands want it
+DEAR = ("harness.runs.matrix.ray_executor",)  # and few commands want it
 ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_CHECK")
 AS_FORKS = (
-    "harness.bisect.commits",
-    "harness.matrix.supervise",
-    "harness.mutate.worker",
+    "harness.runs.bisect.commit_bisection",
+    "harness.runs.matrix.cell_supervisor",
+    "harness.runs.mutate.worker",
     "harness.patching.planner",
-    "harness.prove.worker",
+    "harness.workers.guard_worker",
 )  # not a night's worker: it finds less in its time
 _pids: list[int] = []  # of the server
 PLAIN: list[str] = []  # what a Python of ours finds by itself
@@ -91,13 +91,13 @@ def run(
 
 def unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """As called in the project's folder, with more variables."""
-    return run([*UNFIX, *words], paths.project(), {**os.environ, **more})
+    return run([*UNFIX, *words], paths.project_folder(), {**os.environ, **more})
 
 
 def left() -> list[str]:
     """What commands that have ended left running; what is ending has no words any more."""
     found = []
-    for pid in itertools.chain.from_iterable(map(processes.below, _pids)):
+    for pid in itertools.chain.from_iterable(map(processes.iterate_descendants, _pids)):
         with contextlib.suppress(OSError):
             found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
     return list(filter(None, found))
@@ -179,7 +179,7 @@ def _is_ours(command: Any) -> bool:
 
 def _begins_with_toggles(environment: Mapping[str, str]) -> bool:
     asked = any(environment.get(name) for name in ASKING)
-    return asked or str(SITE) in environment.get("PYTHONPATH", "")
+    return asked or str(STARTUP_FOLDER) in environment.get("PYTHONPATH", "")
 
 
 def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -> NoReturn:
@@ -240,7 +240,9 @@ def main() -> None:
                 continue
             with contextlib.suppress(ImportError):  # of a release's own Python
                 importlib.import_module(module)
-    importlib.import_module("harness.registry.catalogue").load()  # a fork need not read it again
+    importlib.import_module(
+        "harness.fixes.registry.toggle_catalogue"
+    ).load()  # a fork need not read it again
     gc.collect()
     gc.freeze()
     processes.adopt_orphans()

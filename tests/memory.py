@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from harness.patching.plan import Choice, Direction, make
-from harness.registry.schema import Device, Edit, Symptom, Toggle, Variant
-from harness.syntax.scopes import ModuleSource
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
+from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -28,18 +28,18 @@ class Memory:
         return iter(self.texts)
 
 
-def variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> Variant:
-    edits = tuple(Edit(fixed, buggy) for fixed, buggy in pairs)
-    return Variant(releases=releases, edits=edits, target=target)
+def variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> ToggleVariant:
+    edits = tuple(ToggleEdit(fixed, buggy) for fixed, buggy in pairs)
+    return ToggleVariant(releases=releases, edits=edits, target=target)
 
 
-def toggle(*variants: Variant, name: str = "some-fix") -> Toggle:
+def toggle(*variants: ToggleVariant, name: str = "some-fix") -> Toggle:
     return Toggle(
         id=name,
         title="Something is off by one",
         family="things",
         symptom=Symptom.CRASH,
-        devices=(Device.CPU,),
+        devices=(DeviceKind.CPU,),
         variants=variants,
     )
 
@@ -50,7 +50,7 @@ def edit(fixed: str, buggy: str, target: str = "m:f", name: str = "some-fix") ->
 
 def patched(asked: Toggle, direction: Direction, text: str) -> str:
     """The text of module `m` after one toggle."""
-    plan = make([Choice(asked, direction)], Memory({"m": text}), "0.5.9")
+    plan = make_plan([ToggleChoice(asked, direction)], Memory({"m": text}), "0.5.9")
     return plan.modules[0].text
 
 

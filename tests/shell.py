@@ -10,9 +10,9 @@ from pathlib import Path
 
 import forked
 
-from harness import paths
+from harness.core import paths
 from harness.patching import attestation
-from harness.patching.environment import SITE
+from harness.patching.toggle_environment import STARTUP_FOLDER
 
 TOY = Path(__file__).parent / "toy"
 REVERT, ENABLE = "SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR"
@@ -27,7 +27,7 @@ class Shell:
         self.attestations = tmp / "attestations"
         self.environment = {
             **os.environ,
-            "PYTHONPATH": f"{SITE}{os.pathsep}{TOY}",
+            "PYTHONPATH": f"{STARTUP_FOLDER}{os.pathsep}{TOY}",
             "PYTHONDONTWRITEBYTECODE": "",
             "UNFIX_HOME": str(tmp),
             "UNFIX_TOGGLES": str(TOY / "toggles"),
@@ -47,8 +47,11 @@ class Shell:
 
     def unfix(self, *words: str) -> subprocess.CompletedProcess[str]:
         folders = ["--toggles", str(TOY / "toggles"), "--attestations", str(self.attestations)]
-        environment = {**self.environment, "PYTHONPATH": f"{TOY}{os.pathsep}{paths.PACKAGE.parent}"}
+        environment = {
+            **self.environment,
+            "PYTHONPATH": f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}",
+        }
         return forked.run([*forked.UNFIX, "exec", *folders, *words], Path.cwd(), environment)
 
     def left(self) -> list[attestation.Attestation]:
-        return attestation.read(self.attestations)
+        return attestation.read_attestations(self.attestations)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.cli import options
+from harness.cli.command_parser import CommandParser
 from harness.cli.main import COMMANDS, build_parser, main
-from harness.cli.parsing import Parser
-from harness.errors import WrongCall
+from harness.core.errors import CommandLineError
 
 HANDS_ALL_TO_PYTEST = "test"
 
@@ -129,7 +129,9 @@ def test_paths_and_nodes_are_guards_and_what_is_no_path_is_a_toggle(
             "./27460",
         ]
     )
-    names = options.paths_among(parsed.names, parsed.usage, options.catalogue(parsed))
+    names = options.split_names_and_paths(
+        parsed.names, parsed.usage, options.load_catalogue(parsed)
+    )
     assert names == (["27460", "kv_*"], ["my_suites", "test_it.py::test_a[1]", "./27460"])
 
 
@@ -141,5 +143,5 @@ def test_words_on_both_sides_of_an_option_are_all_taken() -> None:
 
 
 def test_an_error_that_is_told_is_an_error_of_unfix() -> None:
-    with pytest.raises(WrongCall, match="no option --nope"):
-        Parser(prog="unfix").parse_args(["--nope"])
+    with pytest.raises(CommandLineError, match="no option --nope"):
+        CommandParser(prog="unfix").parse_args(["--nope"])

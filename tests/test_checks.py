@@ -13,14 +13,21 @@ from types import SimpleNamespace
 import forked
 import pytest
 
-from harness import watch
-from harness.cli import checks
-from harness.patching.environment import SITE
-from harness.watch import boot
-from harness.watch.others import Others, holds_gpu_code
-from harness.watch.reports import CHECKS, FOLDER, Kernel, Report, Writer, read
+from harness.cli import gpu_checks
+from harness.kernels import watch
+from harness.kernels.watch import activation
+from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries, has_gpu_code
+from harness.kernels.watch.report_files import (
+    CHECKS_VARIABLE,
+    FOLDER_VARIABLE,
+    KernelReport,
+    KernelSummary,
+    ReportWriter,
+    read_reports,
+)
+from harness.patching.toggle_environment import STARTUP_FOLDER
 
-REPORT = Report(
+REPORT = KernelReport(
     "OutOfBounds",
     "fill",
     "ops/fill.py",
@@ -69,7 +76,7 @@ def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
 
 
 def test_what_an_earlier_run_left_in_the_folder_is_not_told_again(gpu: str, tmp_path: Path) -> None:
-    Writer(tmp_path / "check").report(REPORT)
+    ReportWriter(tmp_path / "check").write_report(REPORT)
     words = ("--check", "--attestations", str(tmp_path), "--", sys.executable, "-c", "")
     done = unfix(*words, path=gpu)
     assert done.returncode == 3
@@ -79,15 +86,15 @@ def test_what_an_earlier_run_left_in_the_folder_is_not_told_again(gpu: str, tmp_
 def test_reports_of_all_processes_end_with_1_whatever_the_command_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for pid, kernel in ((1, Kernel(9)), (2, Kernel(1, "it uses tt.descriptor_load"))):
+    for pid, kernel in ((1, KernelSummary(9)), (2, KernelSummary(1, "it uses tt.descriptor_load"))):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
-        writer = Writer(tmp_path)
-        writer.kernels({f"kernel{pid}": kernel})
-        writer.report(replace(REPORT, pid=pid, seconds=float(-pid)))
-    checked = read(tmp_path)
+        writer = ReportWriter(tmp_path)
+        writer.write_kernels({f"kernel{pid}": kernel})
+        writer.write_report(replace(REPORT, pid=pid, seconds=float(-pid)))
+    checked = read_reports(tmp_path)
     assert [report.pid for report in checked.reports] == [2, 1]
-    assert (checked.launches, checked.share, checked.processes) == (10, 0.9, 2)
-    assert checks.shown(checked, 0, as_json=False) == 1
+    assert (checked.launches, checked.checked_share, checked.processes) == (10, 0.9, 2)
+    assert gpu_checks.print_summary(checked, 0, as_json=False) == 1
     said = capsys.readouterr().err
     assert "checked 1 of 2 kernels of Triton's and 90.0% of their 10 launches" in said
     assert "not checked: kernel2, it uses tt.descriptor_load" in said
@@ -104,28 +111,28 @@ def test_libraries_with_gpu_code_are_named(
         made[name] = tmp_path / f"{name}.so"
         words = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", str(made[name]), "-"]
         subprocess.run(words, input=code % section, text=True, check=True)
-    assert holds_gpu_code(made["gpu"])
-    assert not holds_gpu_code(made["cpu"])
-    assert not holds_gpu_code(tmp_path / "gone.so")
+    assert has_gpu_code(made["gpu"])
+    assert not has_gpu_code(made["cpu"])
+    assert not has_gpu_code(tmp_path / "gone.so")
     made["cpu"].write_bytes(made["gpu"].read_bytes()[:100])  # cut short
-    assert not holds_gpu_code(made["cpu"])
-    others = Others()
-    before = others.found()
+    assert not has_gpu_code(made["cpu"])
+    others = LoadedGpuLibraries()
+    before = others.list_names()
     ctypes.CDLL(str(made["gpu"]))
-    assert set(others.found()) - set(before) == {f"{tmp_path.name}/gpu.so"}
-    writer = Writer(tmp_path / "check")
-    writer.kernels({"fill": Kernel(3)})
-    writer.others(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
-    assert checks.shown(read(tmp_path / "check"), 0, as_json=False) == 0
+    assert set(others.list_names()) - set(before) == {f"{tmp_path.name}/gpu.so"}
+    writer = ReportWriter(tmp_path / "check")
+    writer.write_kernels({"fill": KernelSummary(3)})
+    writer.write_libraries(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
+    assert gpu_checks.print_summary(read_reports(tmp_path / "check"), 0, as_json=False) == 0
     said = capsys.readouterr().err
     assert "not looked at, being no kernels of Triton's: those of a/one.so, b/00.so" in said
     assert "b/10.so, and 9 more" in said
 
 
 def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -> None:
-    Writer(tmp_path).kernels({"fill": Kernel(3)})
-    assert checks.shown(read(tmp_path), 7, as_json=False) == 7
-    assert checks.shown(read(tmp_path), 0, as_json=False) == 0
+    ReportWriter(tmp_path).write_kernels({"fill": KernelSummary(3)})
+    assert gpu_checks.print_summary(read_reports(tmp_path), 7, as_json=False) == 7
+    assert gpu_checks.print_summary(read_reports(tmp_path), 0, as_json=False) == 0
 
 
 TOYS = {
@@ -148,14 +155,17 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
         "import torch._inductor.runtime.triton_heuristics as late;"
         "print(late.CachingAutotuner.run.__module__)"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{SITE}{os.pathsep}{tmp_path}"}
-    asked = {CHECKS: "bounds", FOLDER: str(tmp_path / "reports")}
+    environment = {**os.environ, "PYTHONPATH": f"{STARTUP_FOLDER}{os.pathsep}{tmp_path}"}
+    asked = {CHECKS_VARIABLE: "bounds", FOLDER_VARIABLE: str(tmp_path / "reports")}
 
     def run(more: dict[str, str]) -> list[str]:
         words = [sys.executable, "-c", code]
         return subprocess.check_output(words, env={**environment, **more}, text=True).split("\n")
 
-    ours, inductors = "harness.watch.boot", "torch._inductor.runtime.triton_heuristics"
+    ours, inductors = (
+        "harness.kernels.watch.activation",
+        "torch._inductor.runtime.triton_heuristics",
+    )
     assert run(asked)[:2] == [f"[] {ours}", ours]
     assert run({})[:2] == ["[] triton.runtime.jit", inductors]
 
@@ -181,12 +191,12 @@ def test_checks_begin_where_triton_s_own_launcher_is_back(
         return SimpleNamespace(run=lambda *_: "checked", take_inductors=lambda: None)
 
     process = SimpleNamespace(started=started)
-    monkeypatch.setitem(sys.modules, "harness.watch.process", process)
+    monkeypatch.setitem(sys.modules, "harness.kernels.watch.checked_process", process)
     monkeypatch.setattr(watch, "process", process, raising=False)
-    monkeypatch.setattr(boot, "_exchanged", [])
+    monkeypatch.setattr(activation, "_exchanged", [])
     monkeypatch.delitem(sys.modules, "torch.multiprocessing.reductions", raising=False)
-    boot._exchange(SimpleNamespace(JITFunction=JITFunction))
-    boot._exchange_inductors(SimpleNamespace(CachingAutotuner=CachingAutotuner))
+    activation._replace_triton_launcher(SimpleNamespace(JITFunction=JITFunction))
+    activation._replace_inductor_launcher(SimpleNamespace(CachingAutotuner=CachingAutotuner))
     if inductor:
         assert CachingAutotuner().run() == "Inductor's"
     else:

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from forked import unfix
 
-from harness import paths
-from harness.releases import managed
+from harness.core import paths
+from harness.releases import managed_releases
 
-NEWEST = managed.newest().name
+NEWEST = managed_releases.get_newest_release().name
 
 
 def test_list_shows_every_toggle_with_its_state() -> None:
     done = unfix("list", "--release", NEWEST)
     assert done.returncode == 0
-    for path in (paths.project() / "toggles").glob("*.yaml"):
+    for path in (paths.project_folder() / "toggles").glob("*.yaml"):
         assert f"{path.stem} " in done.stdout
     assert f"toggles, on SGLang {NEWEST}" in done.stdout
     assert "of these 27338, 27460 no longer apply" in done.stdout
@@ -42,7 +42,7 @@ def test_list_is_instant() -> None:
     for _ in range(5):
         for name, command in (("least", least), ("listing", listing)):
             start = time.perf_counter()
-            subprocess.run(command, capture_output=True, check=True, cwd=paths.project())
+            subprocess.run(command, capture_output=True, check=True, cwd=paths.project_folder())
             took = time.perf_counter() - start
             best[name] = min(took, best.get(name, took))
     assert best["listing"] < 8 * best["least"]
@@ -99,7 +99,10 @@ def test_a_broken_toggle_file_ends_every_command_with_its_line(tmp_path: Path) -
 def test_a_reader_that_goes_away_is_no_error() -> None:
     words = f"{sys.executable} -m harness list --json | head -1"
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True, cwd=paths.project()
+        ["bash", "-o", "pipefail", "-c", words],
+        capture_output=True,
+        text=True,
+        cwd=paths.project_folder(),
     )
     assert done.returncode == 0
     assert done.stderr == ""
@@ -118,23 +121,23 @@ def test_a_narrow_terminal_still_tells_the_releases_apart() -> None:
     from rich.console import Console
 
     from harness.cli import drift as drift_command
-    from harness.drift import survey
-    from harness.registry import catalogue
+    from harness.fixes.drift import survey_drift
+    from harness.fixes.registry import toggle_catalogue
 
-    trees = [release.sources() for release in managed.all_releases()]
-    drift = survey(catalogue.load().select("kv_indices"), trees)
+    trees = [release.open_sources() for release in managed_releases.list_releases()]
+    drift = survey_drift(toggle_catalogue.load_catalogue().select("kv_indices"), trees)
     written = io.StringIO()
-    drift_command.show(drift, Console(file=written, width=80, force_terminal=False))
+    drift_command.print_drift(drift, Console(file=written, width=80, force_terminal=False))
     header, first, *_ = written.getvalue().splitlines()
     assert header.split() == [
         "toggle",
-        *(r.name.removeprefix("0.5") for r in managed.all_releases()),
+        *(r.name.removeprefix("0.5") for r in managed_releases.list_releases()),
     ]
     assert first.split() == ["27338", *["BUG"] * 4, *["fix"] * 7]
 
 
 def test_a_toggle_may_stand_behind_the_places_of_from() -> None:
-    wheel = managed.get("0.5.18").wheel
+    wheel = managed_releases.get_release("0.5.18").any_wheel
     done = unfix("drift", "--json", "--from", str(wheel), "27460")
     [column] = json.loads(done.stdout)["releases"]
     assert [row["id"] for row in column["toggles"]] == ["27460"]
@@ -150,7 +153,7 @@ def test_a_test_that_is_not_there_installs_nothing() -> None:
 def test_every_file_that_the_documents_name_is_there() -> None:
     import re
 
-    root = paths.project()
+    root = paths.project_folder()
     for document in (*root.glob("*.md"), *root.glob("docs/**/*.md")):
         for name in re.findall(
             r"[`(]((?:harness|tests|docs|bench|fixtures)/[\w./-]+)[`)]", document.read_text()

@@ -22,38 +22,38 @@ import pytest
 import yaml
 
 from harness.cli.main import main
-from harness.drift import Column, Drift, survey
-from harness.errors import NotReady
-from harness.matching.states import State, find
-from harness.patching.plan import Choice, Direction, make
-from harness.registry import catalogue
-from harness.registry.schema import Toggle
-from harness.releases import managed
-from harness.releases.sources import SourceTree, open_tree
-from harness.syntax.scopes import ModuleSource
+from harness.core.errors import NotReadyError
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.drift import DriftSurvey, ReleaseDrift, survey_drift
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import Toggle
+from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
+from harness.releases import managed_releases
+from harness.releases.source_trees import SourceTree, open_tree
 
 HISTORY: dict[str, dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parent / "history.yaml").read_text(encoding="utf-8")
 )
-RELEASES = [release.name for release in managed.all_releases()]
-TOGGLES = list(catalogue.load())
+RELEASES = [release.name for release in managed_releases.list_releases()]
+TOGGLES = list(toggle_catalogue.load_catalogue())
 NEWEST = RELEASES[-1]
-FLIP = {State.FIXED: Direction.REVERT, State.BUGGY: Direction.ENABLE}
-OTHER = {State.FIXED: State.BUGGY, State.BUGGY: State.FIXED}
+FLIP = {ToggleState.FIXED: Direction.REVERT, ToggleState.BUGGY: Direction.ENABLE}
+OTHER = {ToggleState.FIXED: ToggleState.BUGGY, ToggleState.BUGGY: ToggleState.FIXED}
 
 
 @cache
 def trees() -> dict[str, SourceTree]:
-    return {release.name: release.sources() for release in managed.all_releases()}
+    return {release.name: release.open_sources() for release in managed_releases.list_releases()}
 
 
 @cache
-def drift() -> Drift:
-    return survey(TOGGLES, list(trees().values()))
+def drift() -> DriftSurvey:
+    return survey_drift(TOGGLES, list(trees().values()))
 
 
-def column(release: str) -> Column:
-    return next(column for column in drift().columns if column.name == release)
+def column(release: str) -> ReleaseDrift:
+    return next(column for column in drift().releases if column.name == release)
 
 
 class Patched:
@@ -120,14 +120,14 @@ def test_every_state_is_as_a_person_read_it(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
     tree = trees()[release]
-    flipped = [finding for finding in column(release).findings if finding.state in FLIP]
+    flipped = [finding for finding in column(release).statuses if finding.state in FLIP]
     assert flipped
     for finding in flipped:
         toggle, state = finding.toggle, finding.state
-        there = make([Choice(toggle, FLIP[state])], tree, release)
+        there = make_plan([ToggleChoice(toggle, FLIP[state])], tree, release)
         changed = Patched(tree, {module.module: module.text for module in there.modules})
-        assert find(toggle, changed).state is OTHER[state], toggle.id
-        back = make([Choice(toggle, FLIP[OTHER[state]])], changed, release)
+        assert find_toggle_status(toggle, changed).state is OTHER[state], toggle.id
+        back = make_plan([ToggleChoice(toggle, FLIP[OTHER[state]])], changed, release)
         assert {m.module for m in back.modules} == {m.module for m in there.modules}
         for module in back.modules:
             original = tree.read(module.module)
@@ -140,10 +140,10 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_upstreams_own_reverts_are_as_they_were_seen_to_be(release: str) -> None:
     if RELEASES.index(release) < RELEASES.index("0.5.13"):
-        assert column(release).upstream == {}
+        assert column(release).upstream_states == {}
         return
     broken = {"27338", "27460"} | ({"26972"} if release == "0.5.16" else set())
-    assert column(release).upstream == {
+    assert column(release).upstream_states == {
         number: "broken" if number in broken else "applies"
         for number in ("25015", "26329", "26972", "27338", "27360", "27460")
     }
@@ -153,7 +153,7 @@ def test_upstreams_own_reverts_are_as_they_were_seen_to_be(release: str) -> None
 RUN_DRIFT = """
 import json, sys, time
 from harness.cli.main import main
-from harness.remembered import Remembered
+from harness.core.cache import Remembered
 Remembered.get = lambda *_: None  # as on the first day
 code = main(["drift", "--json"])
 seconds = time.process_time()
@@ -201,7 +201,7 @@ def test_a_wheel_that_was_cut_short_is_not_ready(
     wheel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel.write_bytes(wheel.read_bytes()[:-100])
-    with pytest.raises(NotReady, match=r"is not a whole wheel .* download it again"):
+    with pytest.raises(NotReadyError, match=r"is not a whole wheel .* download it again"):
         open_tree(wheel)
     assert main(["drift", "--from", str(wheel)]) == 3
     assert "download it again" in capsys.readouterr().err
@@ -212,12 +212,12 @@ def test_a_wheel_with_a_damaged_member_is_not_ready(wheel: Path, at: int) -> Non
     data = bytearray(wheel.read_bytes())
     data[at : at + 20] = bytes(20)
     wheel.write_bytes(bytes(data))
-    with pytest.raises(NotReady, match=r"is damaged .* download it again"):
+    with pytest.raises(NotReadyError, match=r"is damaged .* download it again"):
         open_tree(wheel).read("sglang.srt.big")
 
 
 def test_a_wheel_of_no_release_is_not_ready(tmp_path: Path) -> None:
-    with pytest.raises(NotReady):
+    with pytest.raises(NotReadyError):
         open_tree(tmp_path / "some.whl")
 
 

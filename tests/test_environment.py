@@ -12,8 +12,8 @@ import time
 import pytest
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
-from harness import paths
-from harness.patching.environment import SITE
+from harness.core import paths
+from harness.patching.toggle_environment import STARTUP_FOLDER
 
 
 def test_a_reverted_fix_is_out_and_said_once(shell: Shell) -> None:
@@ -276,7 +276,7 @@ def test_a_source_that_changes_under_a_plan_stops_the_process(shell: Shell) -> N
 
 def test_another_sitecustomize_still_runs(shell: Shell) -> None:
     (shell.tmp / "sitecustomize.py").write_text("print('theirs')")
-    path = os.pathsep.join([str(SITE), str(shell.tmp), str(TOY)])
+    path = os.pathsep.join([str(STARTUP_FOLDER), str(shell.tmp), str(TOY)])
     assert shell.python(PLAIN, PYTHONPATH=path, **{REVERT: "toy-plain"}).stdout == "theirs\n6\n"
     assert shell.python(PLAIN, PYTHONPATH=path).stdout == "theirs\n30\n"
 
@@ -335,7 +335,10 @@ def test_exec_passes_signals_on(shell: Shell) -> None:
         "import signal, time; signal.signal(15, lambda *a: exit(9)); "
         "print('up', flush=True); time.sleep(60)"
     )
-    environment = {**shell.environment, "PYTHONPATH": f"{TOY}{os.pathsep}{paths.PACKAGE.parent}"}
+    environment = {
+        **shell.environment,
+        "PYTHONPATH": f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}",
+    }
     with subprocess.Popen(
         [sys.executable, "-m", "harness", "exec", "--", sys.executable, "-c", code],
         env=environment,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
-from harness.patching.environment import SITE
+from harness.patching.toggle_environment import STARTUP_FOLDER
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def copied(shell: Shell) -> Path:
     """A toy release of the test's own, first on the path."""
     folder = shell.tmp / "copied"
     shutil.copytree(TOY / "sglang", folder / "sglang")
-    shell.environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{folder}"
+    shell.environment["PYTHONPATH"] = f"{STARTUP_FOLDER}{os.pathsep}{folder}"
     return folder / "sglang"
 
 
@@ -70,8 +70,8 @@ def test_an_import_hook_that_stands_before_ours_is_noticed(shell: Shell) -> None
 
 def test_a_package_that_came_before_its_toggles_is_noticed(shell: Shell) -> None:
     (shell.tmp / "sitecustomize.py").write_text(
-        f"import sglang\nexec(open({str(SITE / 'sitecustomize.py')!r}).read(), "
-        f"{{'__file__': {str(SITE / 'sitecustomize.py')!r}, '__name__': 'other'}})\n"
+        f"import sglang\nexec(open({str(STARTUP_FOLDER / 'sitecustomize.py')!r}).read(), "
+        f"{{'__file__': {str(STARTUP_FOLDER / 'sitecustomize.py')!r}, '__name__': 'other'}})\n"
     )
     path = os.pathsep.join([str(shell.tmp), str(TOY)])
     done = shell.python(PLAIN, PYTHONPATH=path, **{REVERT: "toy-plain"})

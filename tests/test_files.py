@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import ToggleFileError, UnfixError, UnknownToggle
-from harness.registry import catalogue
-from harness.registry.catalogue import Catalogue
-from harness.registry.files import read_toggle
-from harness.registry.schema import Device, Symptom, Target
+from harness.core.errors import ToggleFileError, UnfixError, UnknownToggleError
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import CodeTarget, DeviceKind, Symptom
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.fixes.registry.toggle_reader import read_toggle
 
 GOOD = """\
 id: some-fix
@@ -60,11 +60,11 @@ def test_the_good_file_is_good(file: Path) -> None:
     assert (toggle.id, toggle.symptom, toggle.devices) == (
         "some-fix",
         Symptom.CRASH,
-        (Device.CPU,),
+        (DeviceKind.CPU,),
     )
     (edit,) = toggle.variants[0].edits
     assert (edit.fixed, edit.buggy) == ("a + $B", "a - $B")
-    assert toggle.variants[0].target_of(edit) == Target("some.module", "Class.method")
+    assert toggle.variants[0].get_target(edit) == CodeTarget("some.module", "Class.method")
 
 
 def test_a_pr_number_may_stand_as_a_number(tmp_path: Path) -> None:
@@ -254,44 +254,44 @@ def test_two_folders_that_hold_the_same_id_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "some-fix.yaml").write_text(GOOD)
     with pytest.raises(UnfixError, match=r"two files hold toggle 'some-fix'.*one.*two"):
-        catalogue.load([tmp_path / "one", tmp_path / "two"])
+        toggle_catalogue.load_catalogue([tmp_path / "one", tmp_path / "two"])
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnfixError, match="no folder of toggles"):
-        catalogue.load([tmp_path / "none"])
+        toggle_catalogue.load_catalogue([tmp_path / "none"])
 
 
 @pytest.fixture(scope="module")
-def own() -> Catalogue:
-    return catalogue.load()
+def own() -> ToggleCatalogue:
+    return toggle_catalogue.load_catalogue()
 
 
 @pytest.mark.parametrize(
     ("unknown", "near"), [("27461", "27460"), ("kv-indices-size", "kv-indices-size-check")]
 )
-def test_an_unknown_id_names_a_near_one(own: Catalogue, unknown: str, near: str) -> None:
-    with pytest.raises(UnknownToggle, match=rf"called '{unknown}'; near it: .*{near}"):
+def test_an_unknown_id_names_a_near_one(own: ToggleCatalogue, unknown: str, near: str) -> None:
+    with pytest.raises(UnknownToggleError, match=rf"called '{unknown}'; near it: .*{near}"):
         own.select(unknown)
 
 
-def test_a_pr_number_stands_for_its_parts(own: Catalogue) -> None:
+def test_a_pr_number_stands_for_its_parts(own: ToggleCatalogue) -> None:
     parts = {toggle.id for toggle in own if toggle.id.startswith("25418-")}
     assert len(parts) == 6
     assert {toggle.id for toggle in own.select("25418")} == parts
 
 
-def test_an_exact_id_wins_over_its_parts(own: Catalogue) -> None:
+def test_an_exact_id_wins_over_its_parts(own: ToggleCatalogue) -> None:
     assert "20606-offset-check" in {toggle.id for toggle in own}
     assert [toggle.id for toggle in own.select("20606")] == ["20606"]
 
 
-def test_half_a_number_is_no_pr(own: Catalogue) -> None:
-    with pytest.raises(UnknownToggle):
+def test_half_a_number_is_no_pr(own: ToggleCatalogue) -> None:
+    with pytest.raises(UnknownToggleError):
         own.select("2541")
 
 
-def test_a_family_and_a_glob_stand_for_theirs_and_nothing_twice(own: Catalogue) -> None:
+def test_a_family_and_a_glob_stand_for_theirs_and_nothing_twice(own: ToggleCatalogue) -> None:
     family = own.select("kv_indices")
     assert {toggle.family for toggle in family} == {"kv_indices"}
     assert own.select("2541*") == own.select("25418")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from harness import forking
+from harness.core import preloading
 
 
 def _at(depth: int, calls: int) -> int:
@@ -22,4 +22,7 @@ def test_no_depth_is_the_one_at_which_each_call_maps_memory_anew() -> None:
     calls = 500
     _at(0, calls)
     assert max(_at(depth, calls) for depth in range(200)) >= calls
-    assert max(forking.with_room(lambda: [_at(depth, calls) for depth in range(200)])) < calls
+    assert (
+        max(preloading.with_large_stack(lambda: [_at(depth, calls) for depth in range(200)]))
+        < calls
+    )

@@ -13,10 +13,10 @@ from pathlib import Path
 import forked
 import pytest
 
-from harness import paths
+from harness.core import paths
 from harness.guards import replay
 
-ROOT = paths.project()
+ROOT = paths.project_folder()
 TOY = Path(__file__).parent / "toy"
 
 HEAD = """
@@ -267,6 +267,6 @@ def test_after_one_example_a_test_is_as_it_was(before: dict[str, object]) -> Non
     def test() -> None: ...
 
     vars(test).update(before)
-    with replay.reproducing(test, "AAEA"):
+    with replay.pin_example(test, "AAEA"):
         assert vars(test) != before
     assert vars(test) == before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.patching.importers import importers
+from harness.patching.constant_importers import find_importers
 
 TAKES = {
     "named": "from outer.holding.forms import LIMIT",
@@ -54,7 +54,7 @@ def test_whoever_takes_it_is_found_and_nobody_else() -> None:
     for name in {**TAKES, **OWN}:
         importlib.import_module(f"outer.holding.{name}")
     forms = sys.modules["outer.holding.forms"]
-    found = {(one.__name__, key) for one, key in importers(forms, "LIMIT", forms.LIMIT)}
+    found = {(one.__name__, key) for one, key in find_importers(forms, "LIMIT", forms.LIMIT)}
     taken = {(f"outer.holding.{name}", "LIMIT") for name in TAKES} - {
         ("outer.holding.renamed", "LIMIT")
     }

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.patching import functions
-from harness.patching.instrument import Instrumented, compile_instrumented
+from harness.patching import live_functions
+from harness.patching.instrumentation import InstrumentedModule, compile_instrumented
 
 
-def compiled(text: str, mark: str) -> tuple[Instrumented, dict[str, Any], list[int]]:
+def compiled(text: str, mark: str) -> tuple[InstrumentedModule, dict[str, Any], list[int]]:
     """The module with one site, at the first place where `mark` stands."""
     text = textwrap.dedent(text)
     before = text[: text.index(mark)]
@@ -127,6 +127,6 @@ def test_a_definition_is_found_among_those_of_its_name_without_the_others() -> N
     text = "def one(): return 1\ndef other(): return 2\nif other:\n    def one(): return 3\n"
     site = [(7, 4, 4 + len("def one(): "))]
     hits: list[int] = []
-    made = compile_instrumented(ast.parse(text), "site.py", site, hits.append, whole=False)
-    assert functions.code_at(made.code, (("one", 1),)).co_firstlineno == 4
+    made = compile_instrumented(ast.parse(text), "site.py", site, hits.append, whole_module=False)
+    assert live_functions.find_code(made.code, (("one", 1),)).co_firstlineno == 4
     assert [one.co_name for one in made.code.co_consts if isinstance(one, CodeType)] == ["one"] * 2

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import paths
-from harness.kernels.kept import kept
+from harness.core import paths
+from harness.kernels.ir.disk_cache import get_or_compute
 
 
 @pytest.fixture
@@ -23,26 +23,26 @@ def file_of(folder: Path, key: str) -> Path:
 
 
 def test_a_thing_is_made_once(folder: Path) -> None:
-    made = [kept("graphs", "abc", lambda: time.monotonic()) for _ in range(2)]
+    made = [get_or_compute("graphs", "abc", lambda: time.monotonic()) for _ in range(2)]
     assert made[0] == made[1]
 
 
 def test_what_cannot_be_read_is_made_again(folder: Path) -> None:
-    kept("graphs", "abc", lambda: 1)
+    get_or_compute("graphs", "abc", lambda: 1)
     file_of(folder, "abc").write_bytes(b"cut sho")
-    assert kept("graphs", "abc", lambda: 2) == 2
-    assert kept("graphs", "abc", lambda: 3) == 2
+    assert get_or_compute("graphs", "abc", lambda: 2) == 2
+    assert get_or_compute("graphs", "abc", lambda: 3) == 2
 
 
 def test_what_nobody_read_for_a_month_goes_and_the_rest_stays(folder: Path) -> None:
     for key in ("old", "read", "new"):
-        kept("graphs", key, lambda: 1)
+        get_or_compute("graphs", key, lambda: 1)
     now = time.time()
     os.utime(file_of(folder, "old"), (now - 40 * 86400, now - 40 * 86400))
     os.utime(file_of(folder, "read"), (now - 86400, now - 40 * 86400))
-    kept("graphs", "more", lambda: 1)  # looked through today already
+    get_or_compute("graphs", "more", lambda: 1)  # looked through today already
     assert file_of(folder, "old").exists()
     os.utime(folder / "looked-through", (now - 2 * 86400, now - 2 * 86400))
-    kept("graphs", "another", lambda: 1)
+    get_or_compute("graphs", "another", lambda: 1)
     assert not file_of(folder, "old").exists()
     assert all(file_of(folder, key).exists() for key in ("read", "new", "more", "another"))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from harness import paths
+from harness.core import paths
 
-ROOT = paths.PACKAGE.parent
+ROOT = paths.HARNESS_FOLDER.parent
 PACKAGES = ("harness", "fixtures", "suites", "reports")
 ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 

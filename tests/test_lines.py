@@ -6,7 +6,7 @@ import os
 import select
 import threading
 
-from harness.lines import Line
+from harness.core.pipes import PipeEnd
 
 MUCH = b"x" * 300_000  # a pipe holds 65,536
 
@@ -14,23 +14,23 @@ MUCH = b"x" * 300_000  # a pipe holds 65,536
 def test_neither_end_waits_for_the_other_while_both_have_much_to_say() -> None:
     there, write = os.pipe()
     read, back = os.pipe()
-    here, other = Line(read, write), Line(there, back)
+    here, other = PipeEnd(read, write), PipeEnd(there, back)
 
     def answer() -> None:
-        other.say(MUCH)  # before it listens
-        while not (said := other.heard()):
+        other.send(MUCH)  # before it listens
+        while not (said := other.receive_lines()):
             pass
-        other.say(b"%d" % len(said[0]))
+        other.send(b"%d" % len(said[0]))
 
     answering = threading.Thread(target=answer, daemon=True)
     answering.start()
-    here.say_soon(MUCH)
+    here.send_without_blocking(MUCH)
     heard: list[bytes] = []
     while len(heard) < 2:
-        ready = select.select([here.read_end], here.full, [], 10.0)
+        ready = select.select([here.read_end], here.pending_write_ends, [], 10.0)
         assert any(ready), "both wait"
-        here.go_on()
-        heard += here.heard() if ready[0] else []
+        here.flush()
+        heard += here.receive_lines() if ready[0] else []
     answering.join(10.0)
     for line in (here, other):
         line.close()

@@ -15,17 +15,22 @@ import pytest
 from sglang import forms, users
 
 from harness import toggles
-from harness.errors import ConflictError, NotApplicable, PatchError, UnknownToggle
-from harness.patching.live import engine
+from harness.core.errors import (
+    PatchConflictError,
+    PatchError,
+    ToggleNotApplicableError,
+    UnknownToggleError,
+)
+from harness.patching.live_engine import engine
 
 FOLDER = (Path(__file__).parent / "toy" / "toggles",)
 
 
-def reverted(*names: str) -> toggles.Toggled:
+def reverted(*names: str) -> toggles.ToggleContext:
     return toggles.reverted(*names, folders=FOLDER)
 
 
-def observed(*names: str) -> toggles.Toggled:
+def observed(*names: str) -> toggles.ToggleContext:
     return toggles.observed(*names, folders=FOLDER)
 
 
@@ -166,28 +171,30 @@ def test_the_same_toggle_twice_ends_with_the_second_leave() -> None:
 
 def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
     before = snapshot()
-    with pytest.raises(ConflictError, match=r"change the same code, sglang\.forms line"):
+    with pytest.raises(PatchConflictError, match=r"change the same code, sglang\.forms line"):
         reverted("toy-plain", "toy-overlap").__enter__()
     assert_unchanged(before)
     with reverted("toy-plain"):
-        with pytest.raises(ConflictError), reverted("toy-overlap"):
+        with pytest.raises(PatchConflictError), reverted("toy-overlap"):
             pass
         assert forms.plain(3, 5) == 6
     assert_unchanged(before)
 
 
 def test_a_toggle_cannot_be_in_both_ways_at_once() -> None:
-    with reverted("toy-plain"), pytest.raises(ConflictError, match="observe toy-plain"):
+    with reverted("toy-plain"), pytest.raises(PatchConflictError, match="observe toy-plain"):
         observed("toy-plain").__enter__()
 
 
 def test_enable_of_a_fix_that_is_in_is_refused() -> None:
-    with pytest.raises(NotApplicable, match="it is fixed there: the fix is in that release"):
+    with pytest.raises(
+        ToggleNotApplicableError, match="it is fixed there: the fix is in that release"
+    ):
         toggles.enabled("toy-plain", folders=FOLDER).__enter__()
 
 
 def test_an_unknown_id_names_what_is_near() -> None:
-    with pytest.raises(UnknownToggle, match="near it: toy-plain"):
+    with pytest.raises(UnknownToggleError, match="near it: toy-plain"):
         reverted("toy-plian")
 
 
@@ -270,7 +277,7 @@ def test_what_only_an_import_can_change_is_refused_live(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_active() -> None:
-    assert not engine._active
-    assert not engine._originals
-    assert not engine._applied
+    assert not engine._active_changes
+    assert not engine._original_states
+    assert not engine._applied_variants
     assert "__unfix_ran__" not in vars(sys.modules["sglang.forms"])

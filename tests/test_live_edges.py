@@ -18,8 +18,8 @@ import pytest
 from sglang import forms
 
 from harness import toggles
-from harness.errors import PatchError, UnknownToggle
-from harness.patching.live import engine
+from harness.core.errors import PatchError, UnknownToggleError
+from harness.patching.live_engine import engine
 
 
 class Lab:
@@ -44,12 +44,12 @@ class Lab:
             f"  - releases: '>=1'\n    target: 'sglang.lab_{module}{target and ':' + target}'\n"
             f"    edits:\n      - fixed: {fixed!r}\n        buggy: {buggy!r}\n"
         )
-        toggles._catalogue.cache_clear()
+        toggles._load_catalogue.cache_clear()
 
-    def reverted(self, *names: str) -> toggles.Toggled:
+    def reverted(self, *names: str) -> toggles.ToggleContext:
         return toggles.reverted(*names, folders=(self.toggles,))
 
-    def observed(self, *names: str) -> toggles.Toggled:
+    def observed(self, *names: str) -> toggles.ToggleContext:
         return toggles.observed(*names, folders=(self.toggles,))
 
     def clean(self) -> None:
@@ -61,8 +61,8 @@ class Lab:
             engine._variants.clear()
             engine._plans.clear()
             delattr(sys.modules["sglang"], name.rpartition(".")[2])
-        assert not engine._originals
-        assert not engine._applied
+        assert not engine._original_states
+        assert not engine._applied_variants
 
 
 @pytest.fixture
@@ -199,14 +199,14 @@ def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="no space"):
         toggles.reverted("toy-plain", folders=folder).__enter__()
     assert forms.plain(3, 5) == 30
-    assert not engine._active
+    assert not engine._active_changes
 
 
 def test_a_failure_in_the_middle_of_switching_is_rolled_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = (Path(__file__).parent / "toy" / "toggles",)
-    switch = engine._switch
+    switch = engine._switch_module
     calls: list[Any] = []
 
     def failing(name: str, variant: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_failure_in_the_middle_of_switching_is_rolled_back(
         toggles.reverted("toy-plain", folders=folder).__enter__()
     monkeypatch.undo()
     assert forms.plain(3, 5) == 30
-    assert not engine._originals
+    assert not engine._original_states
 
 
 def test_kept_answers_of_one_code_are_not_given_for_the_other() -> None:
@@ -374,7 +374,7 @@ def test_odd_line_ends_and_encodings_keep_their_lines(lab: Lab) -> None:
 
 
 def test_no_name_at_all_is_an_error() -> None:
-    with pytest.raises(UnknownToggle, match="name at least one"):
+    with pytest.raises(UnknownToggleError, match="name at least one"):
         toggles.reverted()
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fixtures.models import characters, deepseek
-from harness import paths
 from harness.cli.main import main
+from harness.core import paths
 
-MODELS = paths.project() / "fixtures" / "models"
+MODELS = paths.project_folder() / "fixtures" / "models"
 DRAWN = MODELS / "drawn" / "deepseek-v4"
 
 

@@ -8,20 +8,22 @@ import textwrap
 import pytest
 from memory import edit, enabled, reverted
 
-from harness.errors import NotApplicable, PatchError
-from harness.syntax.patterns import Form, PatternError
-from harness.syntax.scopes import ModuleSource
+from harness.core.errors import PatchError, ToggleNotApplicableError
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.patterns import CodePattern, PatternError
 
 
 def found(pattern: str, code: str, qualname: str = "") -> list[str]:
     """The pieces of code that a pattern matches."""
     text = textwrap.dedent(code)
-    scopes = ModuleSource("m", "m.py", text).scopes(qualname)
-    return [text[m.start : m.end] for scope in scopes for m in Form(pattern).find(scope, text)]
+    scopes = ModuleSource("m", "m.py", text).find_scopes(qualname)
+    return [
+        text[m.start : m.end] for scope in scopes for m in CodePattern(pattern).find(scope, text)
+    ]
 
 
 def stands_for(pattern: str, code: str) -> dict[str, str]:
-    (match,) = Form(pattern).find(ModuleSource("m", "m.py", code).root, code)
+    (match,) = CodePattern(pattern).find(ModuleSource("m", "m.py", code).root, code)
     return match.bindings
 
 
@@ -290,5 +292,5 @@ def test_code_that_would_bind_otherwise_where_it_is_written_is_refused() -> None
 
 
 def test_a_toggle_whose_form_leaves_out_an_else_loses_no_code() -> None:
-    with pytest.raises(NotApplicable, match="neither form"):
+    with pytest.raises(ToggleNotApplicableError, match="neither form"):
         reverted(edit("if a:\n    x()", "y()"), "def f():\n    if a: x()\n    else: z()\n")

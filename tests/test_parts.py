@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import paths
 from harness.cli import main
-from harness.cli.test import command, parts, running
-from harness.cli.test.parts import Part
-from harness.errors import UnfixError
-from harness.releases import managed
+from harness.cli.test import command, execution, partition
+from harness.cli.test.partition import PytestPart
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.releases import managed_releases
 
-TESTS = paths.project() / "tests"
+TESTS = paths.project_folder() / "tests"
 GREEN = "def test_one(): pass\ndef test_two(): pass\n"
 SKIPPED = "import pytest\n@pytest.mark.skip(reason='n/a: no such thing')\ndef test_here(): pass\n"
 NONE = "def nothing(): pass\n"
@@ -37,26 +37,26 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
         for number, text in enumerate((*texts, alone)):
             file = tmp_path / f"test_{number}.py"
             file.write_text(text)
-            made.append(Part(f"part-{number}", sys.executable, (str(file),)))
-        monkeypatch.setattr(parts, "side_by_side", lambda tests, releases: made[:-1])
-        monkeypatch.setattr(parts, "alone", lambda tests: made[-1])
-        return command.all_parts([], list(words), paths.project())
+            made.append(PytestPart(f"part-{number}", sys.executable, (str(file),)))
+        monkeypatch.setattr(partition, "side_by_side", lambda tests, releases: made[:-1])
+        monkeypatch.setattr(partition, "alone", lambda tests: made[-1])
+        return command.run_all_parts([], list(words), paths.project_folder())
 
     return run
 
 
 def test_every_test_file_is_of_one_part() -> None:
-    releases = [managed.get(name) for name in command.INSTALLED]
-    planned = parts.side_by_side(TESTS, releases)
-    words = [word for part in planned for word in part.words if word.startswith("tests")]
+    releases = [managed_releases.get_release(name) for name in command.INSTALLED_RELEASES]
+    planned = partition.list_concurrent_parts(TESTS, releases)
+    words = [word for part in planned for word in part.arguments if word.startswith("tests")]
     once = list(dict.fromkeys(words))
     assert sorted(words) == sorted([*once, *["tests/releases"] * (len(releases) - 1)])
     for file in TESTS.rglob("test_*.py"):
-        name = str(file.relative_to(paths.project()))
+        name = str(file.relative_to(paths.project_folder()))
         if name.startswith("tests/toy/"):
             continue
         assert [w for w in once if name == w or name.startswith(f"{w}/")], f"nobody runs {name}"
-    assert {part.python for part in planned if "suites" in part.words} == {
+    assert {part.python for part in planned if "suites" in part.arguments} == {
         str(release.python) for release in releases
     }
 
@@ -128,10 +128,10 @@ def test_no_more_run_at_once_than_asked_and_no_fewer(tmp_path: Path) -> None:
     for number in range(5):
         file = tmp_path / f"test_{number}.py"
         file.write_text(TOGETHER.format(folder=str(folder)))
-        made.append(Part(str(number), sys.executable, (str(file),)))
-    begun: list[Part] = []
-    ended = list(running.run(made, [], paths.project(), 2, begun.append))
-    assert [one.code for one in ended] == [0] * 5
+        made.append(PytestPart(str(number), sys.executable, (str(file),)))
+    begun: list[PytestPart] = []
+    ended = list(execution.run_parts(made, [], paths.project_folder(), 2, begun.append))
+    assert [one.exit_code for one in ended] == [0] * 5
     assert begun == made
     most = [int(line) for line in (tmp_path / "going.most").read_text().split()]
     assert (len(most), max(most)) == (5, 2)
@@ -139,8 +139,8 @@ def test_no_more_run_at_once_than_asked_and_no_fewer(tmp_path: Path) -> None:
 
 def test_what_is_compiled_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    part = Part("", sys.executable, ())
-    given = running.environment(part, paths.project())
+    part = PytestPart("", sys.executable, ())
+    given = execution.make_environment(part, paths.project_folder())
     assert "PYTHONDONTWRITEBYTECODE" not in given
     assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from memory import Memory, edit, toggle, variant
 
-from harness.errors import ConflictError, NotApplicable, PatchError, UnfixError
-from harness.patching.plan import Choice, Direction, Plan, make
-from harness.registry.schema import Edit, Toggle, Variant
+from harness.core.errors import PatchConflictError, PatchError, ToggleNotApplicableError, UnfixError
+from harness.fixes.registry.schema import Toggle, ToggleEdit, ToggleVariant
+from harness.patching.patch_plan import Direction, PatchPlan, ToggleChoice, make_plan
 
 TEXT = """\
 # Größe 😀
@@ -36,23 +36,23 @@ RUN = edit("start()\nfinish()", "start()\nagain()\nfinish()", "m:g", name="run")
 BUGGY_TEXT = TEXT.replace(" * topk", "")
 
 
-def revert(*toggles: Toggle) -> list[Choice]:
-    return [Choice(each, Direction.REVERT) for each in toggles]
+def revert(*toggles: Toggle) -> list[ToggleChoice]:
+    return [ToggleChoice(each, Direction.REVERT) for each in toggles]
 
 
-def enable(*toggles: Toggle) -> list[Choice]:
-    return [Choice(each, Direction.ENABLE) for each in toggles]
+def enable(*toggles: Toggle) -> list[ToggleChoice]:
+    return [ToggleChoice(each, Direction.ENABLE) for each in toggles]
 
 
-def observe(*toggles: Toggle) -> list[Choice]:
-    return [Choice(each, Direction.OBSERVE) for each in toggles]
+def observe(*toggles: Toggle) -> list[ToggleChoice]:
+    return [ToggleChoice(each, Direction.OBSERVE) for each in toggles]
 
 
-def planned(choices: list[Choice], **modules: str) -> Plan:
-    return make(choices, Memory(modules or {"m": TEXT}), "0.5.9")
+def planned(choices: list[ToggleChoice], **modules: str) -> PatchPlan:
+    return make_plan(choices, Memory(modules or {"m": TEXT}), "0.5.9")
 
 
-def refusal(kind: type[UnfixError], choices: list[Choice], **modules: str) -> str:
+def refusal(kind: type[UnfixError], choices: list[ToggleChoice], **modules: str) -> str:
     with pytest.raises(kind) as caught:
         planned(choices, **modules)
     return str(caught.value)
@@ -94,8 +94,8 @@ def test_reverting_one_and_enabling_another_compose() -> None:
 
 
 def test_a_toggle_over_two_modules_patches_both() -> None:
-    edits = (Edit("one(a)", "one()"), Edit("two(a)", "two()", "n"))
-    asked = toggle(Variant(">=0", edits, "m"))
+    edits = (ToggleEdit("one(a)", "one()"), ToggleEdit("two(a)", "two()", "n"))
+    asked = toggle(ToggleVariant(">=0", edits, "m"))
     plan = planned(revert(asked), m="one(a)\n", n="two(a)\n", other="one(a)\n")
     assert {module.module: module.text for module in plan.modules} == {
         "m": "one()\n",
@@ -128,15 +128,15 @@ def test_sites_say_the_lines_and_the_columns_of_the_patched_text() -> None:
 def test_two_toggles_on_the_same_code_are_refused(first: object) -> None:
     part = edit("topk", "top", name="part")
     both = (revert if first is revert else observe)(WIDTH) + revert(part)
-    assert refusal(ConflictError, both) == (
+    assert refusal(PatchConflictError, both) == (
         f"{both[0]} and revert part change the same code, m line 3"
     )
-    assert "change the same code, m line 3" in refusal(ConflictError, both[::-1])
+    assert "change the same code, m line 3" in refusal(PatchConflictError, both[::-1])
 
 
 def test_two_toggles_on_the_very_same_code_are_refused() -> None:
     twin = edit("width = rows * topk", "width = topk", name="twin")
-    assert "change the same code" in refusal(ConflictError, revert(WIDTH, twin))
+    assert "change the same code" in refusal(PatchConflictError, revert(WIDTH, twin))
 
 
 def test_neighbours_are_not_the_same_code() -> None:
@@ -149,8 +149,8 @@ def test_neighbours_are_not_the_same_code() -> None:
     ("one", "other"), [("revert", "enable"), ("enable", "revert"), ("observe", "revert")]
 )
 def test_one_toggle_both_ways_is_refused(one: str, other: str) -> None:
-    choices = [Choice(WIDTH, Direction(one)), Choice(WIDTH, Direction(other))]
-    assert refusal(ConflictError, choices) == (
+    choices = [ToggleChoice(WIDTH, Direction(one)), ToggleChoice(WIDTH, Direction(other))]
+    assert refusal(PatchConflictError, choices) == (
         f"toggle width is asked for twice over: {one} and {other}"
     )
 
@@ -160,13 +160,13 @@ def test_one_toggle_twice_the_same_way_is_one_toggle() -> None:
 
 
 def test_reverting_a_buggy_toggle_is_refused() -> None:
-    message = refusal(NotApplicable, revert(WIDTH), m=BUGGY_TEXT)
+    message = refusal(ToggleNotApplicableError, revert(WIDTH), m=BUGGY_TEXT)
     assert message.startswith("cannot revert width on SGLang 0.5.9: it is buggy there")
     assert "`enable` would carry the fix" in message
 
 
 def test_enabling_a_fixed_toggle_is_refused() -> None:
-    message = refusal(NotApplicable, enable(WIDTH))
+    message = refusal(ToggleNotApplicableError, enable(WIDTH))
     assert message.startswith("cannot enable width on SGLang 0.5.9: it is fixed there")
     assert "`revert` would take it out" in message
 
@@ -174,14 +174,16 @@ def test_enabling_a_fixed_toggle_is_refused() -> None:
 @pytest.mark.parametrize("direction", list(Direction))
 def test_an_absent_toggle_is_refused(direction: Direction) -> None:
     later = toggle(variant((("a", "b"),), releases=">=0.6"), name="later")
-    message = refusal(NotApplicable, [Choice(later, direction)])
+    message = refusal(ToggleNotApplicableError, [ToggleChoice(later, direction)])
     assert "later on SGLang 0.5.9: it is absent there" in message
 
 
 @pytest.mark.parametrize("direction", list(Direction))
 def test_a_stale_toggle_is_refused_with_the_nearest_source(direction: Direction) -> None:
     message = refusal(
-        NotApplicable, [Choice(WIDTH, direction)], m=TEXT.replace("* topk", "* self.topk")
+        ToggleNotApplicableError,
+        [ToggleChoice(WIDTH, direction)],
+        m=TEXT.replace("* topk", "* self.topk"),
     )
     assert "it is stale there: m:f has neither form" in message
     assert "+width = rows * self.topk" in message
@@ -189,7 +191,7 @@ def test_a_stale_toggle_is_refused_with_the_nearest_source(direction: Direction)
 
 def test_one_toggle_that_does_not_apply_stops_the_whole_plan() -> None:
     assert "cannot revert run" in refusal(
-        NotApplicable, revert(WIDTH, RUN), m=TEXT.replace("finish()", "end()")
+        ToggleNotApplicableError, revert(WIDTH, RUN), m=TEXT.replace("finish()", "end()")
     )
 
 
@@ -225,7 +227,7 @@ PRINT_PLAN = """
 import json
 from memory import Memory
 from test_plan import CALL, RUN, TEXT, WIDTH, edit, revert
-from harness.patching.plan import make
+from harness.patching.patch_plan import make
 many = edit("many($$$A, $$$B)", "few($$$B, $$$A)", "n", name="many")
 modules = {"m": TEXT, "n": "many()"}
 print(json.dumps(make(revert(WIDTH, many, CALL, RUN), Memory(modules), "0.5.9").as_data()))

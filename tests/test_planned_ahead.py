@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.patching import boot, environment, planner
+from harness.patching import bootstrap, planner, toggle_environment
 
 TOY = Path(__file__).parent / "toy"
 
@@ -18,15 +18,27 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a process asks for in the environment that a command is given."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     given = dict(os.environ)
-    environment.put_in(given, ["toy-static", "toy-super"], [], [TOY / "toggles"], tmp_path / "left")
-    planner.ahead(TOY, ["toy-static", "toy-super"], [], given)
-    for name in (boot.REVERT, boot.ENABLE, boot.CARRIED, boot.FOLDERS):
+    toggle_environment.set_toggle_variables(
+        given, ["toy-static", "toy-super"], [], [TOY / "toggles"], tmp_path / "left"
+    )
+    planner.plan_ahead(TOY, ["toy-static", "toy-super"], [], given)
+    for name in (
+        bootstrap.REVERT_VARIABLE,
+        bootstrap.ENABLE_VARIABLE,
+        bootstrap.CARRIED_REVERT_VARIABLE,
+        bootstrap.FOLDERS_VARIABLE,
+    ):
         monkeypatch.delenv(name, raising=False)
         if name in given:
             monkeypatch.setenv(name, given[name])
-    revert, enable = boot.asked_for()
+    revert, enable = bootstrap.read_requested_ids()
     root = str(Path(TOY / "sglang").parent)
-    return {"root": root, "revert": revert, "enable": enable, "folders": boot.folders()}
+    return {
+        "root": root,
+        "revert": revert,
+        "enable": enable,
+        "folders": bootstrap.read_toggle_folders(),
+    }
 
 
 def nobody(request: dict[str, Any]) -> dict[str, Any]:
@@ -34,18 +46,18 @@ def nobody(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_process_finds_it(asked: dict[str, Any]) -> None:
-    toggles = boot.plan(asked, nobody)["plan"]["toggles"]
+    toggles = bootstrap.fetch_plan(asked, nobody)["plan"]["toggles"]
     assert [toggle[0] for toggle in toggles] == ["toy-static", "toy-super"]
 
 
 def test_another_question_is_not_answered_by_it(asked: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match="asked again"):
-        boot.plan({**asked, "revert": ["toy-static"]}, nobody)
+        bootstrap.fetch_plan({**asked, "revert": ["toy-static"]}, nobody)
 
 
 def test_an_engine_that_changed_meanwhile_makes_its_own(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "engine", lambda: ["tomorrow's"])
+    monkeypatch.setattr(bootstrap, "engine", lambda: ["tomorrow's"])
     with pytest.raises(AssertionError, match="asked again"):
-        boot.plan(asked, nobody)
+        bootstrap.fetch_plan(asked, nobody)

@@ -11,8 +11,8 @@ import pytest
 from calling import bare
 
 from harness.cli.main import main
-from harness.releases import install, managed
-from harness.releases.managed import Release
+from harness.releases import installer, managed_releases
+from harness.releases.managed_releases import Release
 
 INSTALLED = ("0.5.18", "0.5.23")
 STANDINS = ("sgl_kernel", "flash_mla", "vllm")
@@ -20,8 +20,8 @@ STANDINS = ("sgl_kernel", "flash_mla", "vllm")
 
 @pytest.fixture(params=INSTALLED)
 def release(request: pytest.FixtureRequest) -> Release:
-    found = managed.get(request.param)
-    assert found.ready, f"SGLang {found.name} is not ready: unfix releases add {found.name}"
+    found = managed_releases.get_release(request.param)
+    assert found.is_ready, f"SGLang {found.name} is not ready: unfix releases add {found.name}"
     return found
 
 
@@ -34,7 +34,7 @@ def answer_in(release: Release, program: str, **variables: str) -> Any:
 def test_a_release_is_the_version_it_says(release: Release) -> None:
     version = "from importlib.metadata import version; print(json.dumps(version('sglang')))"
     assert answer_in(release, version) == release.name
-    assert str(release.sources().version) == release.name
+    assert str(release.open_sources().version) == release.name
 
 
 def test_torch_and_triton_are_shared_not_copied(release: Release) -> None:
@@ -43,7 +43,10 @@ from importlib.util import find_spec
 print(json.dumps({name: find_spec(name).origin for name in ("torch", "triton", "sglang")}))
 """
     found = answer_in(release, places)
-    base, own = install._site(managed.BASE.folder), install._site(release.folder)
+    base, own = (
+        installer._find_site_packages(managed_releases.CPU_BASE.folder),
+        installer._find_site_packages(release.folder),
+    )
     assert Path(found["torch"]).parent == base / "torch"
     assert Path(found["triton"]).parent == base / "triton"
     assert Path(found["sglang"]).parent == own / "sglang"
@@ -58,8 +61,8 @@ def test_every_package_is_the_version_that_the_lock_pins(release: Release) -> No
 from importlib.metadata import version
 print(json.dumps({name: version(name) for name in NAMES}))
 """
-    own = install.requirements(release.lock)
-    shared = install.requirements(managed.BASE.lock)
+    own = installer.parse_requirements(release.lock_file)
+    shared = installer.parse_requirements(managed_releases.CPU_BASE.lock_file)
     pinned = {r.name: r for r in [*shared, *own]}  # what a release pins stands before the base
     found = answer_in(release, f"NAMES = {list(pinned)}\n{versions}")
     wrong = [f"{r} is {found[r.name]}" for r in pinned.values() if found[r.name] not in r.specifier]
@@ -160,7 +163,7 @@ def seconds():
     return time.perf_counter() - start
 print(json.dumps(min(seconds() for _ in range(20))))
 """
-    folder = str(install._site(release.folder))
+    folder = str(installer._find_site_packages(release.folder))
     assert answer_in(release, program.replace("FOLDER", repr(folder))) < 0.002
 
 

@@ -27,20 +27,29 @@ from fake_releases import (
 )
 
 from harness.cli.main import main
-from harness.errors import NotReady
-from harness.releases import install, managed, sources
-from harness.releases.managed import COMPLETE, Release
+from harness.core.errors import NotReadyError
+from harness.releases import installer, managed_releases, source_trees
+from harness.releases.managed_releases import COMPLETION_MARKER, Release
 
 SPOILED: dict[str, tuple[str, Callable[[Release], object]]] = {
-    "no mark": ("incomplete", lambda r: (r.folder / COMPLETE).unlink()),
-    "a mark cut short": ("outdated", lambda r: (r.folder / COMPLETE).write_text('{"lock":')),
+    "no mark": ("incomplete", lambda r: (r.folder / COMPLETION_MARKER).unlink()),
+    "a mark cut short": (
+        "outdated",
+        lambda r: (r.folder / COMPLETION_MARKER).write_text('{"lock":'),
+    ),
     "another lock": ("outdated", lambda r: rewrite_mark(r.folder, lock="0")),
     "another python": ("outdated", lambda r: (r.folder / "lib").rename(r.folder / "lib3.1")),
     "a python that is gone": ("outdated", lambda r: r.python.unlink()),
     "another unfix_start": ("outdated", lambda r: rewrite_mark(r.folder, start="0")),
-    "half a base": ("outdated", lambda r: (managed.BASE.folder / COMPLETE).unlink()),
-    "another base": ("outdated", lambda r: rewrite_mark(managed.BASE.folder, lock="0")),
-    "no base": ("outdated", lambda r: shutil.rmtree(managed.BASE.folder)),
+    "half a base": (
+        "outdated",
+        lambda r: (managed_releases.CPU_BASE.folder / COMPLETION_MARKER).unlink(),
+    ),
+    "another base": (
+        "outdated",
+        lambda r: rewrite_mark(managed_releases.CPU_BASE.folder, lock="0"),
+    ),
+    "no base": ("outdated", lambda r: shutil.rmtree(managed_releases.CPU_BASE.folder)),
 }
 
 
@@ -48,7 +57,7 @@ def test_a_release_is_added_whole(
     release: Release, pip: FakePip, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert state_of(release, capsys) == "yes"
-    assert str(release.sources().version) == VERSION
+    assert str(release.open_sources().version) == VERSION
     done = len(pip.calls)
     assert main(["releases", "add", VERSION]) == 0
     assert len(pip.calls) == done
@@ -76,17 +85,17 @@ def test_a_spoiled_release_is_named_with_its_remedy_and_is_made_anew_before_it_i
 def test_an_installation_that_fails_leaves_nothing_that_counts(
     pip: FakePip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    release = managed.get(VERSION)
+    release = managed_releases.get_release(VERSION)
 
     def fail_in_the_release(words: list[str]) -> None:
         if str(release.python) in words:
-            raise NotReady("the disk is full")
+            raise NotReadyError("the disk is full")
         pip(words)
 
-    monkeypatch.setattr(install, "_pip", fail_in_the_release)
+    monkeypatch.setattr(installer, "_pip", fail_in_the_release)
     assert refusal_of_add(capsys) == (3, "unfix: the disk is full")
     assert state_of(release, capsys) == "incomplete"
-    monkeypatch.setattr(install, "_pip", pip)
+    monkeypatch.setattr(installer, "_pip", pip)
     assert main(["releases", "add", VERSION]) == 0
     assert state_of(release, capsys) == "yes"
 
@@ -98,7 +107,7 @@ def test_an_unknown_version_names_the_known_ones(
         code, told = refusal(words, capsys)
         assert code == 2
         assert "9.9.9" in told
-        for release in managed.all_releases():
+        for release in managed_releases.list_releases():
             assert release.name in told
     assert pip.calls == []
 
@@ -109,7 +118,7 @@ TRUE = ["--", "true"]
 @pytest.fixture
 def nothing_here(pip: FakePip, monkeypatch: pytest.MonkeyPatch) -> FakePip:
     """As on a fresh clone: the toy release that these tests have on their path is none."""
-    monkeypatch.setattr(sources, "current", lambda: None)
+    monkeypatch.setattr(source_trees, "current", lambda: None)
     return pip
 
 
@@ -119,7 +128,7 @@ FETCHING: dict[str, tuple[list[str], str]] = {
     "show": (["show", "27460", "--release", VERSION],
              f"fetching the sources of SGLang {VERSION} (15 MB)"),
     "show of the newest": (["show", "27460"],
-                           f"fetching the sources of SGLang {managed.newest().name} (15 MB)"),
+                           f"fetching the sources of SGLang {managed_releases.get_newest_release().name} (15 MB)"),
     "list of one": (["list", "27460", "--release", VERSION],
                     f"fetching the sources of SGLang {VERSION} (15 MB)"),
     "drift": (["drift", "27460"], "fetching the sources of 11 releases (165 MB)"),
@@ -152,9 +161,9 @@ def test_without_a_network_a_command_ends_in_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def no_network(words: list[str]) -> None:
-        raise NotReady("the package index cannot be reached")
+        raise NotReadyError("the package index cannot be reached")
 
-    monkeypatch.setattr(install, "_pip", no_network)
+    monkeypatch.setattr(installer, "_pip", no_network)
     words, _ = FETCHING[command]
     code = main(words)
     told = capsys.readouterr()
@@ -214,17 +223,20 @@ def empty(wheel: Path) -> None:
 def test_a_wheel_that_is_not_whole_is_noticed_and_fetched_again(
     pip: FakePip, spoil: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    release = managed.get(VERSION)
+    release = managed_releases.get_release(VERSION)
     assert main(["releases", "add", "--sources", VERSION]) == 0
     assert main(["releases", "add", "--sources", VERSION]) == 0
-    assert (pip.downloads, release.wheel and install.wheel_is_whole(release.wheel)) == (1, True)
-    assert release.wheel is not None
-    spoil(release.wheel)
-    assert not install.wheel_is_whole(release.wheel)
+    assert (pip.downloads, release.any_wheel and installer.is_whole_wheel(release.any_wheel)) == (
+        1,
+        True,
+    )
+    assert release.any_wheel is not None
+    spoil(release.any_wheel)
+    assert not installer.is_whole_wheel(release.any_wheel)
     assert main(["releases", "add", VERSION]) == 0
     assert "cut short" in capsys.readouterr().err
-    assert (pip.downloads, install.wheel_is_whole(release.wheel)) == (2, True)
-    assert release.ready
+    assert (pip.downloads, installer.is_whole_wheel(release.any_wheel)) == (2, True)
+    assert release.is_ready
 
 
 def test_a_wheel_that_comes_cut_short_is_refused(
@@ -233,20 +245,23 @@ def test_a_wheel_that_comes_cut_short_is_refused(
     pip.cuts_short = True
     code, told = refusal_of_add(capsys)
     assert (code, "no whole wheel" in told) == (3, True)
-    assert not managed.get(VERSION).folder.exists()
+    assert not managed_releases.get_release(VERSION).folder.exists()
     code, told = refusal(["show", "27460", "--release", VERSION], capsys)
     assert (code, "not a whole wheel" in told) == (3, True)
 
 
 def test_two_calls_at_the_same_time_add_a_release_once(pip: FakePip) -> None:
-    release = managed.get(VERSION)
+    release = managed_releases.get_release(VERSION)
     pip.seconds = 0.3
-    both = [threading.Thread(target=install.add, args=(release, lambda _: None)) for _ in range(2)]
+    both = [
+        threading.Thread(target=installer.install_release, args=(release, lambda _: None))
+        for _ in range(2)
+    ]
     for thread in both:
         thread.start()
     for thread in both:
         thread.join()
-    assert (release.ready, pip.downloads) == (True, 1)
+    assert (release.is_ready, pip.downloads) == (True, 1)
 
 
 def test_a_pip_that_outlives_its_call_still_holds_the_lock(
@@ -257,8 +272,8 @@ def test_a_pip_that_outlives_its_call_still_holds_the_lock(
     python.chmod(0o755)
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(python))
-    with install._one_at_a_time():
-        install._pip(["install"])
+    with installer._hold_install_lock():
+        installer.run_pip(["install"])
     assert str(tmp_path / ".releases" / ".lock") in (tmp_path / "open").read_text()
 
 
@@ -275,11 +290,11 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(
 def test_a_real_package_wins_over_its_stand_in(
     release: Release, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = managed.BASE.folder if place == "base" else release.folder
-    real = install._site(folder) / "sgl_kernel"
+    folder = managed_releases.CPU_BASE.folder if place == "base" else release.folder
+    real = installer._find_site_packages(folder) / "sgl_kernel"
     words = [str(release.python), "-c", "import sgl_kernel; print(sgl_kernel.__file__)"]
     found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    assert Path(found).parent == install.STANDINS / "sgl_kernel"
+    assert Path(found).parent == installer.STANDINS / "sgl_kernel"
     real.mkdir()
     (real / "__init__.py").touch()
     found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()

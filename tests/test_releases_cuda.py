@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from fake_releases import VERSION, FakePip, refusal, workspace
 
-from harness import machine
 from harness.cli.main import main
-from harness.releases import install, managed
-from harness.releases.managed import Release
+from harness.core import machine
+from harness.releases import installer, managed_releases
+from harness.releases.managed_releases import Release
 
 ADD = ["releases", "add", VERSION, "--device", "cuda"]
 
@@ -78,13 +78,13 @@ def answer(release: Release, program: str) -> str:
 def test_its_torch_is_the_machines_and_nothing_of_it_is_copied(
     pip: FakePip, here: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pinned = {r.name: r for r in install.requirements(managed.BASE.lock)}
+    pinned = {r.name: r for r in installer.parse_requirements(managed_releases.CPU_BASE.lock_file)}
     here.has("numpy", str(pinned["numpy"].specifier).removeprefix("=="))
     here.has("pandas", "0.0.1")
     here.has("flashinfer", "9")
     assert main(ADD) == 0
     said = capsys.readouterr().err
-    release = managed.get(VERSION, "cuda")
+    release = managed_releases.get_release(VERSION, "cuda")
     own = installed(pip, release.base.python)
     assert {"pandas", "scipy", "torchvision"} <= own
     assert not own & {"torch", "triton", "numpy"}
@@ -107,26 +107,26 @@ def test_it_is_apart_from_the_release_for_the_cpu(
     assert main(ADD) == 0
     assert main(["releases", "add", VERSION]) == 0
     assert main(["releases", "remove", VERSION, "--device", "cuda"]) == 0
-    assert managed.get(VERSION).ready
-    assert not managed.get(VERSION, "cuda").base.folder.exists()
+    assert managed_releases.get_release(VERSION).is_ready
+    assert not managed_releases.get_release(VERSION, "cuda").base.folder.exists()
     assert main(["releases", "remove", VERSION]) == 0
-    assert not managed.get(VERSION).has_sources
+    assert not managed_releases.get_release(VERSION).has_sources
 
 
 def test_another_torch_is_noticed_and_stood_beside(pip: FakePip, here: Machine) -> None:
     assert main(ADD) == 0
     here.is_for("13.1", "2.12.0+cu131")
-    release = managed.get(VERSION, "cuda")
-    assert not release.ready
+    release = managed_releases.get_release(VERSION, "cuda")
+    assert not release.is_ready
     assert main(ADD) == 0
-    assert release.beside is not None
-    assert (release.ready, release.beside.cuda) == (True, "13.1")
+    assert release.shared_torch is not None
+    assert (release.is_ready, release.shared_torch.cuda) == (True, "13.1")
 
 
 def test_what_a_stand_in_gives_can_be_derived_from(pip: FakePip, here: Machine) -> None:
     assert main(ADD) == 0
     program = "import flashinfer\nclass A(flashinfer.Wrapper): x = 1\nprint(A.x)"
-    assert answer(managed.get(VERSION, "cuda"), program) == "1"
+    assert answer(managed_releases.get_release(VERSION, "cuda"), program) == "1"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_folder_that_lacks_a_wheel_is_named_with_what_fills_it(
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    monkeypatch.setenv(install.WHEELS, "")  # so that it is unset again
+    monkeypatch.setenv(installer.WHEELS_VARIABLE, "")  # so that it is unset again
     folder = tmp_path / "wheels"
     folder.mkdir()
     code = main(["releases", "add", VERSION, "--sources", "--wheels", str(folder)])
@@ -190,7 +190,7 @@ def test_wheels_are_fetched_for_the_other_machines_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[list[str]] = []
-    monkeypatch.setattr(install, "_pip", calls.append)
+    monkeypatch.setattr(installer, "_pip", calls.append)
     into = tmp_path / "wheels"
     words = ["releases", "wheels", VERSION, "--device", "cuda", "--into", str(into)]
     assert main([*words, "--python", "3.12"]) == 0

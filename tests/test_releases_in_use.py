@@ -22,8 +22,8 @@ from fake_releases import (
 )
 
 from harness.cli.main import main
-from harness.releases import install, managed
-from harness.releases.managed import COMPLETE, Release
+from harness.releases import installer, managed_releases
+from harness.releases.managed_releases import COMPLETION_MARKER, Release
 
 ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
 
@@ -50,7 +50,7 @@ def test_a_release_in_use_is_removed_by_force_alone(
         assert state_of(release, capsys) == "yes"
         assert main(["releases", "remove", VERSION, "--force"]) == 0
     assert not release.folder.exists()
-    assert release.wheel is None
+    assert release.any_wheel is None
 
 
 def test_a_release_in_use_is_noticed_however_its_python_was_called(
@@ -66,7 +66,7 @@ def test_a_release_in_use_is_noticed_however_its_python_was_called(
         running(linked) as by_link,
         running(sys.executable),
     ):
-        users = [pid for pid, _ in install.processes_of(release.folder)]
+        users = [pid for pid, _ in installer.find_processes_using(release.folder)]
     assert users == sorted([by_name, by_place, by_link])
 
 
@@ -74,12 +74,12 @@ def test_a_release_or_base_in_use_is_not_made_anew_under_its_users(
     release: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite_mark(release.folder, lock="0")
-    for python in (release.python, managed.BASE.python):
+    for python in (release.python, managed_releases.CPU_BASE.python):
         with running(str(python)) as pid:
             code, told = refusal_of_add(capsys)
             assert (code, str(pid) in told, "in use" in told) == (3, True, True)
             assert python.exists()
-        rewrite_mark(managed.BASE.folder, lock="0")
+        rewrite_mark(managed_releases.CPU_BASE.folder, lock="0")
 
 
 def test_a_release_no_longer_in_use_is_removed(release: Release) -> None:
@@ -100,7 +100,7 @@ def test_removing_what_is_not_there_removes_nothing(
 def test_what_a_stopped_removal_left_goes_with_the_next_call(release: Release) -> None:
     left = release.folder.with_name(".leaving-0.5.9-1")
     left.mkdir()
-    install.add_sources(release, lambda _: None)
+    installer.fetch_release_sources(release, lambda _: None)
     assert not left.exists()
 
 
@@ -115,7 +115,7 @@ BROKEN_STARTS: dict[str, Callable[[Path], object]] = {
     "exits": lambda start: start.write_text("raise SystemExit(0)"),
     "is gone": lambda start: start.unlink(),
     "does not compile": lambda start: start.write_text("def"),
-    "finds no mark": lambda start: (start.parents[3] / COMPLETE).unlink(),
+    "finds no mark": lambda start: (start.parents[3] / COMPLETION_MARKER).unlink(),
 }
 
 
@@ -124,7 +124,7 @@ def test_a_process_that_was_asked_for_a_fault_does_not_run_without_it(
     release: Release, broken: str
 ) -> None:
     assert run_in(release, **ASKED).stdout == "the program ran\n"
-    BROKEN_STARTS[broken](install._site(release.folder) / "unfix_start.py")
+    BROKEN_STARTS[broken](installer._find_site_packages(release.folder) / "unfix_start.py")
     done = run_in(release, **ASKED)
     assert (done.returncode, done.stdout) == (3, "")
     assert "toggles cannot be applied" in done.stderr

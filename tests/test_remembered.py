@@ -8,14 +8,15 @@ from types import ModuleType
 
 import pytest
 
-from harness import paths, remembered
-from harness.matching import states
-from harness.matching.known import Known
-from harness.matching.states import Finding, State
-from harness.registry import catalogue
-from harness.registry.schema import Toggle
-from harness.remembered import Remembered, code_of, digest
-from harness.syntax.scopes import ModuleSource
+from harness.core import cache, paths
+from harness.core.cache import DiskCache, compute_code_digest
+from harness.core.code_digest import compute_digest
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.matching import toggle_status
+from harness.fixes.matching.status_cache import StatusCache
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import Toggle
 
 TOGGLE = """\
 id: one
@@ -35,18 +36,18 @@ variants:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(remembered, "_HELD", {})
-    paths.state().mkdir(parents=True)
+    monkeypatch.setattr(cache, "_HELD", {})
+    paths.state_folder().mkdir(parents=True)
     return tmp_path
 
 
 def kept() -> list[Path]:
-    return sorted((paths.state() / "remembered").iterdir())
+    return sorted((paths.state_folder() / "remembered").iterdir())
 
 
 def test_the_borders_of_what_it_was_made_of_count() -> None:
-    assert digest("ab", "c") != digest("a", "bc") != digest("abc")
-    assert digest("ab", "c") == digest(b"ab", "c")
+    assert compute_digest("ab", "c") != compute_digest("a", "bc") != compute_digest("abc")
+    assert compute_digest("ab", "c") == compute_digest(b"ab", "c")
 
 
 def test_code_is_what_its_files_and_versions_say(home: Path) -> None:
@@ -55,47 +56,47 @@ def test_code_is_what_its_files_and_versions_say(home: Path) -> None:
     said = []
     for text, version in (("one", "1"), ("two", "1"), ("two", "2"), ("two", "2")):
         (home / "code.py").write_text(text)
-        said.append(code_of(module, versions=[version]))
+        said.append(compute_code_digest(module, versions=[version]))
     assert (len(set(said)), said[2]) == (3, said[3])
 
 
 def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
-    first: Remembered[int] = Remembered("n", int, "one")
+    first: DiskCache[int] = DiskCache("n", int, "one")
     first.put("key", 3)
-    first.keep()
-    remembered._HELD.clear()
-    assert Remembered("n", int, "one").get("key") == 3
-    second: Remembered[int] = Remembered("n", int, "two")
+    first.save()
+    cache._LOADED_VALUES.clear()
+    assert DiskCache("n", int, "one").get("key") == 3
+    second: DiskCache[int] = DiskCache("n", int, "two")
     assert second.get("key") is None
     second.put("key", 4)
-    second.keep()
+    second.save()
     assert len(kept()) == 1
 
 
 @pytest.mark.parametrize("said", [b"", b"\xff\x00", b"\x81\xa3key\xa4text"])
 def test_a_file_that_says_nothing_of_use_costs_time_alone(said: bytes) -> None:
-    one: Remembered[int] = Remembered("n", int, "")
+    one: DiskCache[int] = DiskCache("n", int, "")
     one.put("key", 3)
-    one.keep()
+    one.save()
     kept()[0].write_bytes(said)
-    remembered._HELD.clear()
-    assert Remembered("n", int, "").get("key") is None
+    cache._LOADED_VALUES.clear()
+    assert DiskCache("n", int, "").get("key") is None
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone() -> None:
-    (paths.state() / "remembered").write_text("a file, where a folder should be")
-    one: Remembered[int] = Remembered("n", int, "")
+    (paths.state_folder() / "remembered").write_text("a file, where a folder should be")
+    one: DiskCache[int] = DiskCache("n", int, "")
     one.put("key", 3)
-    one.keep()
+    one.save()
     assert one.get("key") == 3
 
 
 def test_nothing_is_left_where_nothing_was_run() -> None:
-    paths.state().rmdir()
-    one: Remembered[int] = Remembered("n", int, "")
+    paths.state_folder().rmdir()
+    one: DiskCache[int] = DiskCache("n", int, "")
     one.put("key", 3)
-    one.keep()
-    assert not paths.state().exists()
+    one.save()
+    assert not paths.state_folder().exists()
 
 
 @pytest.fixture
@@ -111,11 +112,11 @@ def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_toggle_file_is_read_again_once_it_says_something_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [t.title for t in catalogue.load()] == ["One"]
+    assert [t.title for t in toggle_catalogue.load_catalogue()] == ["One"]
     (folder / "one.yaml").write_text(TOGGLE.replace("One", "Two"))
-    assert [t.title for t in catalogue.load()] == ["Two"]
-    monkeypatch.setattr(catalogue, "read_toggle", None)  # nobody asks it any more
-    assert [t.title for t in catalogue.load()] == ["Two"]
+    assert [t.title for t in toggle_catalogue.load_catalogue()] == ["Two"]
+    monkeypatch.setattr(toggle_catalogue, "read_toggle", None)  # nobody asks it any more
+    assert [t.title for t in toggle_catalogue.load_catalogue()] == ["Two"]
 
 
 class Texts:
@@ -136,18 +137,18 @@ class Texts:
 def test_a_state_is_found_again_once_the_source_says_something_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toggles = list(catalogue.load())
+    toggles = list(toggle_catalogue.load_catalogue())
     asked = []
 
-    def find(toggle: Toggle, texts: Texts) -> Finding:
+    def find(toggle: Toggle, texts: Texts) -> ToggleStatus:
         asked.append(texts)
-        return states.find(toggle, texts)
+        return toggle_status.find_toggle_status(toggle, texts)
 
-    def state(expression: str) -> State:
+    def state(expression: str) -> ToggleState:
         texts = Texts(f"def f(a):\n    return {expression}\n")
-        (found,) = Known("n", find, "").find(toggles, texts)
+        (found,) = StatusCache("n", find, "").find_statuses(toggles, texts)
         return found.state
 
-    assert (state("a + 1"), state("a - 1")) == (State.FIXED, State.BUGGY)
-    assert (state("a + 1"), state("a - 1"), len(asked)) == (State.FIXED, State.BUGGY, 2)
-    assert (state("a"), state("a"), len(asked)) == (State.STALE, State.STALE, 4)
+    assert (state("a + 1"), state("a - 1")) == (ToggleState.FIXED, ToggleState.BUGGY)
+    assert (state("a + 1"), state("a - 1"), len(asked)) == (ToggleState.FIXED, ToggleState.BUGGY, 2)
+    assert (state("a"), state("a"), len(asked)) == (ToggleState.STALE, ToggleState.STALE, 4)

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import paths
+from harness.core import paths
 from harness.patching import attestation
-from harness.releases import managed
+from harness.releases import managed_releases
 
 RELEASE = "0.5.18"
-MODEL = paths.project() / "fixtures" / "models" / "trained" / "llama"
+MODEL = paths.project_folder() / "fixtures" / "models" / "trained" / "llama"
 # The two fixes lie in attention backends that a CPU server never loads, and are attested as
 # such; the third toggle lies in the scheduler's way, and changes nothing that one sees.
 REVERTED = ("27460", "24617", "scheduler-probe")
@@ -112,7 +112,7 @@ def test_it_answers_a_completion(served: Server) -> None:
 
 
 def test_every_process_that_patched_left_an_attestation(served: Server) -> None:
-    left = attestation.read(served.attestations)
+    left = attestation.read_attestations(served.attestations)
     assert len(left) >= 3  # the launcher, the scheduler, the detokenizer
     for found in left:
         assert found.release == RELEASE
@@ -122,7 +122,9 @@ def test_every_process_that_patched_left_an_attestation(served: Server) -> None:
 
 
 def test_the_scheduler_says_in_the_log_what_it_reverted(served: Server) -> None:
-    reached = [a for a in attestation.read(served.attestations) if a.reach("scheduler-probe")]
+    reached = [
+        a for a in attestation.read_attestations(served.attestations) if a.reach("scheduler-probe")
+    ]
     [scheduler] = reached
     log = served.log.read_text()
     for toggle in REVERTED:
@@ -160,7 +162,7 @@ def test_a_stale_toggle_stops_the_server_itself(tmp_path: Path) -> None:
     }
     done = subprocess.run(
         [
-            str(managed.get(RELEASE).python),
+            str(managed_releases.get_release(RELEASE).python),
             "-m",
             "sglang.launch_server",
             "--model-path",

@@ -16,11 +16,11 @@ import pytest
 from calling import bare
 from fake_releases import ASKING, VERSION, added, workspace
 
-from harness import paths
-from harness.adopt import trying
-from harness.matching.states import State
-from harness.releases import engines, managed
-from harness.releases.managed import COMPLETE, Release
+from harness.core import paths
+from harness.fixes.adopt import live_check
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.releases import checkouts, managed_releases
+from harness.releases.managed_releases import COMPLETION_MARKER, Release
 
 REAL = "0.5.18"
 SHOWS = """
@@ -68,8 +68,8 @@ class Checkout:
 def checkout(folder: Path, home: Path) -> Checkout:
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("harness", "toggles", "fixtures", "reports"):
-        shutil.copytree(paths.project() / name, folder / name, ignore=ignored)
-    shutil.copy(paths.project() / "conftest.py", folder)
+        shutil.copytree(paths.project_folder() / name, folder / name, ignore=ignored)
+    shutil.copy(paths.project_folder() / "conftest.py", folder)
     (folder / "harness" / "whose.py").write_text(f"NAME = {folder.name!r}\n")
     return Checkout(folder, home)
 
@@ -98,7 +98,9 @@ def other(tmp_path: Path, release: Release) -> Checkout:
 
 
 def marks(home: Path) -> list[int]:
-    return [path.stat().st_mtime_ns for path in sorted(home.glob(f".releases/*/{COMPLETE}"))]
+    return [
+        path.stat().st_mtime_ns for path in sorted(home.glob(f".releases/*/{COMPLETION_MARKER}"))
+    ]
 
 
 def test_what_one_checkout_installed_another_uses_as_it_is(
@@ -108,7 +110,7 @@ def test_what_one_checkout_installed_another_uses_as_it_is(
     made = checkout(tmp_path / "other", tmp_path / "home")
     done = made.call("releases", "add", VERSION)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{VERSION}: here\n", "")
-    assert (marks(tmp_path / "home"), release.ready) == (before, True)
+    assert (marks(tmp_path / "home"), release.is_ready) == (before, True)
 
 
 def test_a_bare_process_has_the_engine_that_was_registered_last(
@@ -116,18 +118,18 @@ def test_a_bare_process_has_the_engine_that_was_registered_last(
 ) -> None:
     asked = {ASKING[0]: "27460"}
     assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == other.engine
-    engines.register()  # it is known: used again, not registered again
+    checkouts.register_checkout()  # it is known: used again, not registered again
     assert ran(bare(release, SHOWS)) == other.engine
-    engines.register(last=True)
-    assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == paths.PACKAGE
+    checkouts.register_checkout(make_newest=True)
+    assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == paths.HARNESS_FOLDER
 
 
 def test_an_engine_that_is_gone_is_not_used_and_none_is_refused(
     release: Release, other: Checkout
 ) -> None:
     shutil.rmtree(other.root)
-    assert ran(bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.PACKAGE
-    shutil.rmtree(engines.folder())
+    assert ran(bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.HARNESS_FOLDER
+    shutil.rmtree(checkouts.get_checkout_folder())
     done = bare(release, SHOWS, **{ASKING[0]: "27460"})
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("unfix: toggles cannot be applied: no engine is left of those")
@@ -137,11 +139,16 @@ def test_an_engine_that_is_gone_is_not_used_and_none_is_refused(
 def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
     release: Release, other: Checkout
 ) -> None:
-    for engine in (paths.PACKAGE, other.engine):
+    for engine in (paths.HARNESS_FOLDER, other.engine):
         for asked in ({}, {ASKING[0]: "27460"}):
-            assert ran(bare(release, SHOWS, **asked, **{engines.VARIABLE: str(engine)})) == engine
+            assert (
+                ran(bare(release, SHOWS, **asked, **{checkouts.HARNESS_VARIABLE: str(engine)}))
+                == engine
+            )
     shutil.rmtree(other.root)
-    done = bare(release, SHOWS, **{ASKING[0]: "27460", engines.VARIABLE: str(other.engine)})
+    done = bare(
+        release, SHOWS, **{ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
+    )
     assert (done.returncode, done.stdout) == (3, "")
     assert f"{other.engine} is no engine that is known" in done.stderr
 
@@ -149,27 +156,31 @@ def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
 def test_a_toggle_is_tried_with_the_engine_of_who_asks(
     release: Release, other: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.rmtree(engines.folder())  # as of a checkout that has only read so far
-    monkeypatch.setenv(engines.VARIABLE, str(paths.PACKAGE))
+    shutil.rmtree(checkouts.get_checkout_folder())  # as of a checkout that has only read so far
+    monkeypatch.setenv(checkouts.HARNESS_VARIABLE, str(paths.HARNESS_FOLDER))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        trying, "CODE", "import harness, os; print('27460:', os.path.realpath(harness.__file__))"
+        live_check,
+        "CODE",
+        "import harness, os; print('27460:', os.path.realpath(harness.__file__))",
     )
-    here: Any = SimpleNamespace(state=State.FIXED)
-    assert trying._asked(release, {"27460": here}) == {"27460": str(paths.PACKAGE / "__init__.py")}
+    here: Any = SimpleNamespace(state=ToggleState.FIXED)
+    assert live_check._run_check(release, {"27460": here}) == {
+        "27460": str(paths.HARNESS_FOLDER / "__init__.py")
+    }
 
 
 def test_a_checkouts_commands_use_its_own_engine_inside_anothers(
     release: Release, other: Checkout
 ) -> None:
     words = [str(release.python), "-c", SHOWS]
-    engines.register(last=True)
+    checkouts.register_checkout(make_newest=True)
     assert ran(other.call("exec", "--release", VERSION, "--", *words)) == other.engine
     inside = [sys.executable, "-P", "-m", "harness", "exec", "--release", VERSION, "--", *words]
-    program = f"import os, subprocess; os.environ['PYTHONPATH'] = {str(paths.project())!r}; "
+    program = f"import os, subprocess; os.environ['PYTHONPATH'] = {str(paths.project_folder())!r}; "
     program += f"raise SystemExit(subprocess.call({inside}))"
     done = other.call("exec", "--release", VERSION, "--", sys.executable, "-c", program)
-    assert ran(done) == paths.PACKAGE
+    assert ran(done) == paths.HARNESS_FOLDER
 
 
 def test_a_home_may_be_moved(tmp_path: Path, release: Release) -> None:
@@ -234,13 +245,13 @@ POLICY = "srt/mem_cache/evict_policy"
 
 def thin(release: Release, folder: Path) -> None:
     """Lay a real environment down again, with one module of its SGLang: that imports at once."""
-    site = release.site
+    site = release.site_packages
     assert release.is_current(), f"unfix releases add {release.name}"
     assert site is not None
     there = folder / site.relative_to(release.folder)
     there.mkdir(parents=True)
     (folder / "bin").symlink_to(release.folder / "bin")
-    for name in ("pyvenv.cfg", COMPLETE):
+    for name in ("pyvenv.cfg", COMPLETION_MARKER):
         shutil.copy(release.folder / name, folder)
     for entry in site.iterdir():
         if entry.name != "sglang":
@@ -256,8 +267,10 @@ def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(tmp_pa
     """Over a real release: worker, planner, toggles, stand-ins and what a test starts in turn."""
     home = tmp_path / "home"
     (home / ".releases").mkdir(parents=True)
-    (home / ".releases" / managed.BASE.name).symlink_to(managed.BASE.folder)
-    thin(managed.get(REAL), home / ".releases" / REAL)
+    (home / ".releases" / managed_releases.CPU_BASE.name).symlink_to(
+        managed_releases.CPU_BASE.folder
+    )
+    thin(managed_releases.get_release(REAL), home / ".releases" / REAL)
     before = marks(home)
     running = []
     for name in ("first", "second"):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.releases import upstream
-from harness.releases.sources import FolderTree
+from harness.releases import upstream_reverts
+from harness.releases.source_trees import FolderSourceTree
 
 CODE = "class K:\n    def f(self):\n        first()\n        if a:\n            second()\n"
 
@@ -20,7 +20,7 @@ def edit(match: str, replacement: str) -> dict[str, str]:
 def problem(
     folder: Path, code: str, *edits: dict[str, str], target: str = "sglang.some.K.f"
 ) -> str:
-    registry = folder / (upstream.REGISTRY.replace(".", "/") + ".py")
+    registry = folder / (upstream_reverts.REGISTRY_MODULE.replace(".", "/") + ".py")
     registry.parent.mkdir(parents=True)
     text = yaml.safe_dump({"patches": [{"target": target, "edits": list(edits)}]})
     registry.write_text(
@@ -29,9 +29,9 @@ def problem(
         "FIXES: dict[int, str] = {27460: _TEXT, 7: _OTHER}\nWORDS = {'a': 'b'}\n"
     )
     (folder / "sglang" / "some.py").write_text(code)
-    tree = FolderTree(folder, "made")
-    assert upstream.numbers(tree) == {27460}
-    (only,) = upstream.registered(tree)
+    tree = FolderSourceTree(folder, "made")
+    assert upstream_reverts.read_upstream_numbers(tree) == {27460}
+    (only,) = upstream_reverts.read_upstream_reverts(tree)
     assert only.name == "27460"
     return only.problem
 
@@ -70,6 +70,6 @@ def test_a_target_that_is_gone_is_broken(tmp_path: Path, target: str) -> None:
 
 
 def test_a_release_without_a_registry_has_no_reverts(tmp_path: Path) -> None:
-    tree = FolderTree(tmp_path, "made")
-    assert upstream.registered(tree) == []
-    assert upstream.numbers(tree) == set()
+    tree = FolderSourceTree(tmp_path, "made")
+    assert upstream_reverts.read_upstream_reverts(tree) == []
+    assert upstream_reverts.read_upstream_numbers(tree) == set()

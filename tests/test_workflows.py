@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import paths
 from harness.cli import main
-from harness.errors import WrongCall
-from harness.releases import managed
+from harness.core import paths
+from harness.core.errors import CommandLineError
+from harness.releases import managed_releases
 
-FOLDER = paths.project() / ".github" / "workflows"
+FOLDER = paths.project_folder() / ".github" / "workflows"
 GIVEN = {
     "matrix.shard": "1",
     "matrix.of": "4",
@@ -54,7 +54,7 @@ def test_each_command_of_the_night_is_there(words: list[str]) -> None:
 
 
 def test_what_is_not_there_would_be_noticed() -> None:
-    with pytest.raises(WrongCall):
+    with pytest.raises(CommandLineError):
         parsed(["drift", "--no-such-option"])
     assert commands("x=$(./unfix list --json)") == [["list", "--json"]]
     assert commands("./unfix prove \\\n  --shard ${{ matrix.shard }}/4") == [
@@ -68,7 +68,7 @@ def test_the_night_covers_what_a_change_does_not() -> None:
 
 
 def test_the_releases_that_are_named_are_managed() -> None:
-    known = {release.name for release in managed.all_releases()}
+    known = {release.name for release in managed_releases.list_releases()}
     for file in FOLDER.glob("*.yml"):
         for job in yaml.safe_load(file.read_text())["jobs"].values():
             matrix = job.get("strategy", {}).get("matrix", {})

@@ -10,33 +10,33 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import paths
-from harness.adopt import adopting, anchoring, patches, trying
-from harness.adopt.adopting import Adopted, Change, Story
-from harness.adopt.anchoring import Left
-from harness.adopt.following import Known
-from harness.adopt.patches import Patch
-from harness.bisect.commits import open_repository
 from harness.cli import drift, options
-from harness.cli.parsing import Parser
-from harness.drift import survey
-from harness.errors import UnfixError, WrongCall
+from harness.cli.command_parser import CommandParser
+from harness.core import paths
+from harness.core.errors import CommandLineError, UnfixError
+from harness.fixes.adopt import anchors, fix_diff, fix_parts, live_check
+from harness.fixes.adopt.anchors import LeftOutChange
+from harness.fixes.adopt.edit_porting import ResolvedEdits
+from harness.fixes.adopt.fix_diff import FixDiff
+from harness.fixes.adopt.fix_parts import AdoptedToggle, FixDescription, ReleaseChange
+from harness.fixes.drift import survey_drift
+from harness.fixes.registry import toggle_writer
+from harness.fixes.registry.schema import Symptom, Toggle
 from harness.patching import diffs
-from harness.registry import writing
-from harness.registry.schema import Symptom, Toggle
-from harness.releases import having, managed
-from harness.releases.sources import SourceTree
+from harness.releases import managed_releases, provisioning
+from harness.releases.source_trees import SourceTree
+from harness.runs.bisect.commit_bisection import open_repository
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.adopt.asking import Answer
+    from harness.runs.adopt.detection import DetectionReport
 
 SYMPTOMS = [symptom.value for symptom in Symptom]
-WHO = 8  # guards that are named
+MAX_NAMED_GUARDS = 8  # guards that are named
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     parser.usage = (
         "unfix adopt [FIX.diff | --repo DIR COMMIT | --between A B WORD …] --as ID [OPTIONS]"
     )
@@ -63,63 +63,68 @@ def add_arguments(parser: Parser) -> None:
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    registry = options.catalogue(arguments)
+def run_command(arguments: argparse.Namespace) -> int:
+    registry = options.load_catalogue(arguments)
     if arguments.guard:
-        return _guard(registry.select(arguments.guard))
+        return _start_guard(registry.select(arguments.guard))
     if arguments.ask:
-        return _ask(arguments, registry.select_all(arguments.asked))
+        return _run_ask(arguments, registry.select_all(arguments.asked))
     # What is asked is read before what has to be fetched for an answer.
-    patch = None if arguments.between else _patch(arguments)
-    trees = having.read(managed.all_releases(), options.say)
+    patch = None if arguments.between else _read_patch(arguments)
+    trees = provisioning.ensure_sources(managed_releases.list_releases(), options.report_status)
     if patch is None:
-        changes, newer = _between(arguments, trees)
+        changes, newer = _list_changes_between(arguments, trees)
         if not arguments.hunks:
-            return _list(arguments, changes)
-        anchor = adopting.chosen(_picked(arguments, changes), newer)
+            return _print_changes(arguments, changes)
+        anchor = fix_parts.make_anchor_from_changes(_pick_changes(arguments, changes), newer)
     else:
-        anchor = anchoring.anchor(patch, trees, patch.name)
-    parts, left = adopting.parts(anchor, arguments.whole)
-    story = _story(arguments, patch)
+        anchor = anchors.find_anchor(patch, trees, patch.name)
+    parts, left = fix_parts.split_fix(anchor, arguments.whole)
+    story = _make_story(arguments, patch)
     names = [story.id if len(parts) == 1 else f"{story.id}-{part.name}" for part in parts]
     for name in names:
         if arguments.dry_run:
-            writing.check_id(name)
+            toggle_writer.check_id(name)
         else:
-            writing.check_free(name, registry)
+            toggle_writer.check_unused_id(name, registry)
     adopted = []
     for name, part in zip(names, parts, strict=True):
-        options.say(f"following {name} from {anchor.tree.name} through {len(trees)} releases")
-        adopted.append(adopting.adopt(part, anchor, replace(story, id=name), trees, registry))
+        options.report_status(
+            f"following {name} from {anchor.tree.name} through {len(trees)} releases"
+        )
+        adopted.append(fix_parts.adopt_part(part, anchor, replace(story, id=name), trees, registry))
     files = []
     if not arguments.dry_run:
-        files = [writing.write(one.toggle, paths.toggles(), registry) for one in adopted]
-    return _show(arguments, adopted, files, (*anchor.left, *left), trees)
+        files = [
+            toggle_writer.write_toggle_file(one.toggle, paths.toggles_folder(), registry)
+            for one in adopted
+        ]
+    return _print_adopted(arguments, adopted, files, (*anchor.left_out, *left), trees)
 
 
 # What is asked
 
 
-def _patch(arguments: argparse.Namespace) -> Patch:
+def _read_patch(arguments: argparse.Namespace) -> FixDiff:
     if arguments.repo is not None:
         if not arguments.asked:
-            raise WrongCall("--repo wants a commit, or a range A..B", arguments.usage)
+            raise CommandLineError("--repo wants a commit, or a range A..B", arguments.usage)
         repository = open_repository(arguments.repo)
         texts = []
         for word in arguments.asked:
             older, dots, newer = word.partition("..")
-            commit = repository.commit(newer.lstrip(".") if dots else word)
-            base = repository.commit(older) if dots else repository.parent(commit)
-            head = repository.git("show", "--no-patch", "--format=Subject: %s%n", commit)
-            texts.append(f"{head}\n\n{repository.git('diff', '-M', base, commit)}\n")
-        return patches.read("\n".join(texts), " ".join(arguments.asked))
+            commit = repository.resolve_commit(newer.lstrip(".") if dots else word)
+            base = repository.resolve_commit(older) if dots else repository.find_parent(commit)
+            head = repository.run_git("show", "--no-patch", "--format=Subject: %s%n", commit)
+            texts.append(f"{head}\n\n{repository.run_git('diff', '-M', base, commit)}\n")
+        return fix_diff.parse_diff("\n".join(texts), " ".join(arguments.asked))
     if len(arguments.asked) > 1:
-        raise WrongCall("one diff is adopted at a time", arguments.usage)
+        raise CommandLineError("one diff is adopted at a time", arguments.usage)
     name = arguments.asked[0] if arguments.asked else "-"
     if name == "-":
         if sys.stdin.isatty():
-            raise WrongCall("a diff is wanted: its file, or on stdin", arguments.usage)
-        return patches.read(
+            raise CommandLineError("a diff is wanted: its file, or on stdin", arguments.usage)
+        return fix_diff.parse_diff(
             sys.stdin.buffer.read().decode("utf-8", "replace"), "what came on stdin"
         )
     if not Path(name).is_file():
@@ -127,11 +132,11 @@ def _patch(arguments: argparse.Namespace) -> Patch:
             f"there is no file {name}: a fix is a diff's file, '-' for stdin, or commits of a "
             "checkout that --repo names"
         )
-    return patches.read(Path(name).read_bytes().decode("utf-8", "replace"), name)
+    return fix_diff.parse_diff(Path(name).read_bytes().decode("utf-8", "replace"), name)
 
 
-def _story(arguments: argparse.Namespace, patch: Patch | None) -> Story:
-    numbers = patch.numbers if patch else ()
+def _make_story(arguments: argparse.Namespace, patch: FixDiff | None) -> FixDescription:
+    numbers = patch.pull_requests if patch else ()
     name = arguments.id or (str(numbers[-1]) if numbers else "")
     title = arguments.title or (patch.title if patch else "")
     wanted = [
@@ -144,13 +149,13 @@ def _story(arguments: argparse.Namespace, patch: Patch | None) -> Story:
         if not value and sys.stdin.isatty() and not arguments.json:
             value = input(f"{option.removeprefix('--')} ({what}): ").strip()
         if not value:
-            raise WrongCall(f"{option} is needed: {what}", arguments.usage)
+            raise CommandLineError(f"{option} is needed: {what}", arguments.usage)
         said[option] = value
     if said["--symptom"] not in SYMPTOMS:
-        raise WrongCall(f"a symptom is one of {', '.join(SYMPTOMS)}", arguments.usage)
+        raise CommandLineError(f"a symptom is one of {', '.join(SYMPTOMS)}", arguments.usage)
     number = said["--as"].partition("-")[0]
     upstream = dict.fromkeys([*([int(number)] if number.isdigit() else []), *numbers])
-    return Story(
+    return FixDescription(
         id=said["--as"],
         title=said["--title"],
         symptom=Symptom(said["--symptom"]),
@@ -160,17 +165,19 @@ def _story(arguments: argparse.Namespace, patch: Patch | None) -> Story:
     )
 
 
-def _between(
+def _list_changes_between(
     arguments: argparse.Namespace, trees: Sequence[SourceTree]
-) -> tuple[list[Change], SourceTree]:
+) -> tuple[list[ReleaseChange], SourceTree]:
     known = {str(tree.version): tree for tree in trees}
     for name in arguments.between:
         if name not in known:
             raise UnfixError(f"'{name}' is no managed release; there are {', '.join(known)}")
     older, newer = (known[name] for name in sorted(arguments.between, key=list(known).index))
     if not arguments.asked:
-        raise WrongCall("--between wants words of a module or function to look in", arguments.usage)
-    changes = adopting.between(older, newer, arguments.asked)
+        raise CommandLineError(
+            "--between wants words of a module or function to look in", arguments.usage
+        )
+    changes = fix_parts.find_release_changes(older, newer, arguments.asked)
     if not changes:
         raise UnfixError(
             f"nothing called {' '.join(arguments.asked)} changed between {older.name} and "
@@ -179,7 +186,9 @@ def _between(
     return changes, newer
 
 
-def _picked(arguments: argparse.Namespace, changes: Sequence[Change]) -> list[Change]:
+def _pick_changes(
+    arguments: argparse.Namespace, changes: Sequence[ReleaseChange]
+) -> list[ReleaseChange]:
     picked = []
     for word in arguments.hunks.split(","):
         if not word.strip().isdigit() or not 1 <= int(word) <= len(changes):
@@ -191,115 +200,126 @@ def _picked(arguments: argparse.Namespace, changes: Sequence[Change]) -> list[Ch
 # What is shown
 
 
-def _list(arguments: argparse.Namespace, changes: Sequence[Change]) -> int:
+def _print_changes(arguments: argparse.Namespace, changes: Sequence[ReleaseChange]) -> int:
     if arguments.json:
         options.print_json(
             [
-                {"hunk": n, "module": c.module, "name": c.name, "diff": adopting.diff_of(c.place)}
+                {
+                    "hunk": n,
+                    "module": c.module,
+                    "name": c.name,
+                    "diff": fix_parts.render_difference(c.difference),
+                }
                 for n, c in enumerate(changes, 1)
             ]
         )
         return 0
     from rich.text import Text
 
-    out = options.console()
+    out = options.make_console()
     for number, change in enumerate(changes, 1):
         out.print(Text(f"{number}  {change.module}:{change.name}", style="bold"), soft_wrap=True)
-        options.print_diff(out, adopting.diff_of(change.place))
+        options.print_diff(out, fix_parts.render_difference(change.difference))
     words = " ".join([*arguments.between, *arguments.asked])
     out.print(f"\nchoose: unfix adopt --between {words} --hunks N,… --as ID")
     return 0
 
 
-def _show(
+def _print_adopted(
     arguments: argparse.Namespace,
-    adopted: Sequence[Adopted],
+    adopted: Sequence[AdoptedToggle],
     files: Sequence[Path],
-    left: Sequence[Left],
+    omitted: Sequence[LeftOutChange],
     trees: Sequence[SourceTree],
 ) -> int:
     tried: dict[str, str] = {}
     if files and not arguments.no_try:
-        options.say("trying it in a release")
-        courses = {one.toggle.id: one.course for one in adopted}
-        tried = trying.live(courses, managed.all_releases())
+        options.report_status("trying it in a release")
+        courses = {one.toggle.id: one.timeline for one in adopted}
+        tried = live_check.check_toggles_live(courses, managed_releases.list_releases())
     asked = (
-        _asked_of(arguments, [one.toggle for one in adopted])
+        _ask_suites(arguments, [one.toggle for one in adopted])
         if files and not arguments.no_ask
         else {}
     )
-    found = survey([one.toggle for one in adopted], list(trees), named=True)
+    found = survey_drift([one.toggle for one in adopted], list(trees), only_named=True)
     if arguments.json:
         who = {name: asdict(answer) for name, answer in asked.items()}
-        told = _as_data(adopted, files, left, tried)
+        told = _adopted_to_json(adopted, files, omitted, tried)
         options.print_json(told | {"drift": found.as_data(), "asked": who})
-        return 1 if found.stale else 0
+        return 1 if found.stale_count else 0
     from rich.text import Text
 
-    out = options.console()
+    out = options.make_console()
     for one in adopted:
-        newest = one.course.held[-1]
+        newest = one.timeline.resolved_edits[-1]
         finding = next(
-            f for c in found.columns if c.name == newest.tree.name
-            for f in c.findings if f.toggle.id == one.toggle.id
+            f for c in found.releases if c.name == newest.tree.name
+            for f in c.statuses if f.toggle.id == one.toggle.id
         )  # fmt: skip
         out.print(Text.assemble((one.toggle.id, "bold"), "  ", one.toggle.title))
         out.print(f"on SGLang {newest.tree.version}: {finding.state.value}; toggling does this:")
-        options.print_diff(out, diffs.of(finding, newest.tree))
-        for tree, cell in one.course.cells:
-            how = cell if isinstance(cell, str) else "; ".join(cell.how)
+        options.print_diff(out, diffs.format_toggle_diff(finding, newest.tree))
+        for tree, cell in one.timeline.cells:
+            how = cell if isinstance(cell, str) else "; ".join(cell.remarks)
             if how:
                 out.print(f"  {tree.name}: {how}", style="dim", soft_wrap=True)
         if one.toggle.id in tried:
             out.print(f"tried {tried[one.toggle.id]}", soft_wrap=True)
         out.print()
-    for other in left:
-        out.print(f"left out: {other.what} ({other.why})", style="dim", soft_wrap=True)
-    drift.show(found, out)
+    for other in omitted:
+        out.print(f"left out: {other.change} ({other.reason})", style="dim", soft_wrap=True)
+    drift.print_drift(found, out)
     for file in files:
         out.print(f"written: {file}")
     for one in adopted if files and not arguments.no_ask else ():
-        _say_who(out, one.toggle.id, asked.get(one.toggle.id))
+        _print_answer(out, one.toggle.id, asked.get(one.toggle.id))
     names = " ".join(one.toggle.id for one in adopted)
     if files:
         out.print(
             f"next: hold the states against the pull request, put them into tests/history.yaml, "
             f"write a guard (CONTRIBUTING), and `unfix prove {names}`"
         )
-    return 1 if found.stale else 0
+    return 1 if found.stale_count else 0
 
 
 # What the suites say
 
 
-def _asked_of(arguments: argparse.Namespace, toggles: Sequence[Toggle]) -> dict[str, Answer]:
+def _ask_suites(
+    arguments: argparse.Namespace, toggles: Sequence[Toggle]
+) -> dict[str, DetectionReport]:
     """Each toggle's answer on the newest installed release that has its code."""
-    from harness.adopt import asking
-    from harness.prove.plan import Target
+    from harness.runs.adopt import detection
+    from harness.runs.prove.plan import ReleaseTarget
 
-    suites, jobs = paths.project() / "suites", len(os.sched_getaffinity(0))
-    said: dict[str, Answer] = {}
-    for release in reversed([one for one in managed.all_releases() if one.installed]):
+    suites, jobs = paths.project_folder() / "suites", len(os.sched_getaffinity(0))
+    said: dict[str, DetectionReport] = {}
+    for release in reversed([one for one in managed_releases.list_releases() if one.is_installed]):
         left = [toggle for toggle in toggles if toggle.id not in said]
         if left:
-            target = Target(release.name, release.python, release.sources(), release.name)
-            said |= asking.ask(left, target, suites, arguments.toggles, jobs, options.say)
+            target = ReleaseTarget(
+                release.name, release.python, release.open_sources(), release.name
+            )
+            said |= detection.find_detecting_guards(
+                left, target, suites, arguments.toggles, jobs, options.report_status
+            )
     return said
 
 
-def _ask(arguments: argparse.Namespace, toggles: Sequence[Toggle]) -> int:
+def _run_ask(arguments: argparse.Namespace, toggles: Sequence[Toggle]) -> int:
     if not arguments.asked:
-        raise WrongCall("--ask wants toggles: ids, families or globs", arguments.usage)
-    said = _asked_of(arguments, toggles)
+        raise CommandLineError("--ask wants toggles: ids, families or globs", arguments.usage)
+    said = _ask_suites(arguments, toggles)
     if arguments.json:
         options.print_json({name: asdict(answer) for name, answer in said.items()})
     else:
         for toggle in toggles:
-            _say_who(options.console(), toggle.id, said.get(toggle.id))
+            _print_answer(options.make_console(), toggle.id, said.get(toggle.id))
     return 0 if all(t.id in said and said[t.id].notices for t in toggles) else 1
 
 
-def _say_who(out: Console, name: str, answer: Answer | None) -> None:
+def _print_answer(out: Console, name: str, answer: DetectionReport | None) -> None:
     from rich.text import Text
 
     if answer is None:
@@ -315,46 +335,49 @@ def _say_who(out: Console, name: str, answer: Answer | None) -> None:
     else:
         out.print(Text(f"{name}: nobody notices, and none {where} runs its code"))
         guards = ()
-    for guard in guards[:WHO]:
+    for guard in guards[:MAX_NAMED_GUARDS]:
         out.print(Text(f"  {guard}"), soft_wrap=True)
-    if len(guards) > WHO:
-        out.print(f"  and {len(guards) - WHO} more")
+    if len(guards) > MAX_NAMED_GUARDS:
+        out.print(f"  and {len(guards) - MAX_NAMED_GUARDS} more")
     if not answer.notices:
         out.print(f"a guard begins with: unfix adopt --guard {name}")
 
 
-def _guard(toggles: Sequence[Toggle]) -> int:
-    from harness.adopt import beginning
+def _start_guard(toggles: Sequence[Toggle]) -> int:
+    from harness.fixes.adopt import guard_template
 
     if len(toggles) != 1:
         names = ", ".join(toggle.id for toggle in toggles)
         raise UnfixError(f"a guard is begun for one toggle at a time: {names}")
     (toggle,) = toggles
-    trees = [one.sources() for one in managed.all_releases() if one.installed]
-    options.console().print(f"written: {beginning.guard(toggle, trees)}")
+    trees = [one.open_sources() for one in managed_releases.list_releases() if one.is_installed]
+    options.make_console().print(f"written: {guard_template.write_guard(toggle, trees)}")
     return 0
 
 
-def _as_data(
-    adopted: Sequence[Adopted], files: Sequence[Path], left: Sequence[Left], tried: dict[str, str]
+def _adopted_to_json(
+    adopted: Sequence[AdoptedToggle],
+    files: Sequence[Path],
+    omitted: Sequence[LeftOutChange],
+    trial_results: dict[str, str],
 ) -> dict[str, Any]:
     return {
         "toggles": [
             {
                 "id": one.toggle.id,
                 "states": {
-                    tree.name: cell.state.value if isinstance(cell, Known) else "absent"
-                    for tree, cell in one.course.cells
+                    tree.name: cell.state.value if isinstance(cell, ResolvedEdits) else "absent"
+                    for tree, cell in one.timeline.cells
                 },
                 "how": {
-                    tree.name: list(cell.how) if isinstance(cell, Known) else [cell]
-                    for tree, cell in one.course.cells
+                    tree.name: list(cell.remarks) if isinstance(cell, ResolvedEdits) else [cell]
+                    for tree, cell in one.timeline.cells
                 },
-                "yaml": writing.as_yaml(one.toggle),
-                "tried": tried.get(one.toggle.id, ""),
+                "yaml": toggle_writer.format_toggle(one.toggle),
+                "tried": trial_results.get(one.toggle.id, ""),
             }
             for one in adopted
         ],
-        "left_out": [{"what": one.what, "why": one.why} for one in left],
+        "left_out": [{"what": one.change, "why": one.reason} for one in omitted],
         "files": [str(file) for file in files],
     }

@@ -15,26 +15,26 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness import machine, paths
-from harness.cli import checks, options, pages
-from harness.cli.parsing import Parser
-from harness.errors import NotReady, UnfixError, WrongCall
-from harness.patching import attestation, boot, planner
-from harness.patching import environment as under
-from harness.patching.plan import Choice, make
-from harness.releases import having, managed
-from harness.releases.sources import SourceTree
+from harness.cli import gpu_checks, options, run_output
+from harness.cli.command_parser import CommandParser
+from harness.core import machine, paths
+from harness.core.errors import CommandLineError, NotReadyError, UnfixError
+from harness.patching import attestation, bootstrap, planner
+from harness.patching import toggle_environment as under
+from harness.patching.patch_plan import ToggleChoice, make_plan
+from harness.releases import managed_releases, provisioning
+from harness.releases.source_trees import SourceTree
 
-KEPT_LINES = 60
+MAX_OUTPUT_LINES = 60
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.behind = "COMMAND"
+def add_arguments(parser: CommandParser) -> None:
+    parser.passthrough_owner = "COMMAND"
     parser.usage = (
         "unfix exec [--revert IDS] [--enable IDS] [--check] [--release R] [OPTIONS] -- COMMAND …"
     )
     options.add_directions(parser)
-    checks.add_arguments(parser)
+    gpu_checks.add_arguments(parser)
     parser.add_argument(
         "--release",
         metavar="R",
@@ -50,107 +50,120 @@ def add_arguments(parser: Parser) -> None:
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_command(arguments: argparse.Namespace) -> int:
     if not arguments.words:
-        raise WrongCall(
+        raise CommandLineError(
             "exec needs a command: unfix exec --revert ID -- python -m …", arguments.usage
         )
-    revert, enable = (_split(ids) for ids in (arguments.revert, arguments.enable))
+    revert, enable = (_split_ids(ids) for ids in (arguments.revert, arguments.enable))
     for option, ids in (("revert", revert), ("enable", enable)):
         if getattr(arguments, option) and not ids:
             raise UnfixError(f"--{option} names no toggle")
-    inherited = boot.asked_for()
+    inherited = bootstrap.read_requested_ids()
     revert += inherited[0]
     enable += inherited[1]
-    release, tree = _release(arguments.release, arguments.device)
+    release, tree = _find_release(arguments.release, arguments.device)
     environment = dict(os.environ)
     if release is not None:
-        under.find_first(environment, release.python, release.folder)
-    command = _resolve(arguments.words, environment["PATH"])
-    chosen = _check(arguments, revert, enable, tree)
-    folder = arguments.attestations or paths.state() / "attestations" / _run_name()
-    under.put_in(environment, revert, enable, arguments.toggles, folder)
-    asked = checks.put_in(environment, arguments.check, folder)
+        under.put_python_first(environment, release.python, release.folder)
+    command = _resolve_command(arguments.words, environment["PATH"])
+    chosen = _check_toggles(arguments, revert, enable, tree)
+    folder = arguments.attestations or paths.state_folder() / "attestations" / _make_run_name()
+    under.set_toggle_variables(environment, revert, enable, arguments.toggles, folder)
+    asked = gpu_checks.configure_environment(environment, arguments.check, folder)
     if revert or enable:
         on = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
         what = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
-        options.say(f"{what} on {on}; attestations in {folder}")
+        options.report_status(f"{what} on {on}; attestations in {folder}")
     started = time.monotonic()
-    before = attestation.files(folder) if folder.is_dir() else set()
-    code, output = _run(command, environment, keep=arguments.record is not None)
-    found = attestation.read(folder, ignoring=before) if folder.is_dir() else []
-    checked = checks.read(folder) if asked else None
+    before = attestation.list_attestation_files(folder) if folder.is_dir() else set()
+    code, output = _run_forwarding_signals(
+        command, environment, keep_output=arguments.record is not None
+    )
+    found = attestation.read_attestations(folder, ignored_files=before) if folder.is_dir() else []
+    checked = gpu_checks.read_reports(folder) if asked else None
     if arguments.record is not None:
         run: dict[str, Any] = {
             "exit_code": code,
             "seconds": round(time.monotonic() - started, 1),
         }
         if checked is not None:
-            run["check"] = checks.as_data(checked)
+            run["check"] = gpu_checks.to_json(checked)
         python = shutil.which("python3", path=environment["PATH"]) or sys.executable
-        _record(arguments.record, {**run, "output": output}, found, machine.facts(python))
+        _write_record(
+            arguments.record,
+            {**run, "output": output},
+            found,
+            machine.collect_machine_facts(python),
+        )
     if checked is not None:
-        code = checks.shown(checked, code, arguments.json and not (revert or enable))
+        code = gpu_checks.print_summary(checked, code, arguments.json and not (revert or enable))
     if revert or enable:
-        _summary(found, arguments.json)
+        _print_summary(found, arguments.json)
         if not any(a.toggles for a in found):
-            options.say(
+            options.report_status(
                 "no process applied a toggle: none imported SGLang, or only under a Python that "
                 "ignores PYTHONPATH (-I, -E, a PYTHONPATH of its own); the outcome says nothing. "
                 "--release VERSION puts a managed release's python first"
             )
-            return code or NotReady.exit_code
+            return code or NotReadyError.exit_code
     return code
 
 
-def _split(values: list[str]) -> list[str]:
-    return [word for value in values for word in boot.split(value)]
+def _split_ids(values: list[str]) -> list[str]:
+    return [word for value in values for word in bootstrap.split_ids(value)]
 
 
-def _run_name() -> str:
+def _make_run_name() -> str:
     return f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
-def _release(name: str | None, device: str) -> tuple[managed.Release | None, SourceTree | None]:
+def _find_release(
+    name: str | None, device: str
+) -> tuple[managed_releases.Release | None, SourceTree | None]:
     """The managed release to run under, if one was named; nothing is chosen by itself."""
     if name is None:
         return None, None
     if name == "current":
-        return None, managed.tree(name)
-    release = managed.get(name, device)
-    having.ready([release], options.say)
-    return release, release.sources()
+        return None, managed_releases.open_release_tree(name)
+    release = managed_releases.get_release(name, device)
+    provisioning.ensure_installed([release], options.report_status)
+    return release, release.open_sources()
 
 
-def _resolve(words: list[str], path: str) -> list[str]:
+def _resolve_command(words: list[str], path: str) -> list[str]:
     found = shutil.which(words[0], path=path)
     if found is None:
         raise UnfixError(f"there is no command '{words[0]}'")
     return [found, *words[1:]]
 
 
-def _check(
+def _check_toggles(
     arguments: argparse.Namespace, revert: list[str], enable: list[str], tree: SourceTree | None
-) -> list[Choice]:
+) -> list[ToggleChoice]:
     """Refuse what cannot work before anything is started; each process checks for itself again."""
-    catalogue = options.catalogue(arguments)
+    catalogue = options.load_catalogue(arguments)
     if tree is None:
         known = [name for name in revert if not name.isdigit()] + enable
         catalogue.select_all(known)
         return []
-    chosen, _ = planner.choices(catalogue, revert, enable, tree)
-    make(chosen, tree, str(tree.version))
+    chosen, _ = planner.resolve_choices(catalogue, revert, enable, tree)
+    make_plan(chosen, tree, str(tree.version))
     return chosen
 
 
-def _run(command: list[str], environment: dict[str, str], keep: bool) -> tuple[int, list[str]]:
+def _run_forwarding_signals(
+    command: list[str], environment: dict[str, str], keep_output: bool
+) -> tuple[int, list[str]]:
     """Run the command in the foreground; signals sent to us are sent on to it.
 
     To keep its output, it is read and passed on line by line, stderr with stdout.
     """
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if keep else {}
+    pipes: dict[str, Any] = (
+        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if keep_output else {}
+    )
     process = subprocess.Popen(command, env=environment, **pipes)
-    last: deque[str] = deque(maxlen=KEPT_LINES)
+    last: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
 
     def send_on(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
@@ -172,45 +185,45 @@ def _run(command: list[str], environment: dict[str, str], keep: bool) -> tuple[i
     return (128 - code if code < 0 else code), list(last)
 
 
-def _record(
+def _write_record(
     path: Path,
     run: dict[str, Any],
-    found: list[attestation.Attestation],
-    made_on: dict[str, Any],
+    attestations: list[attestation.Attestation],
+    machine_facts: dict[str, Any],
 ) -> None:
     """A recorded result: the command, the machine, the outcome and the attestations."""
     record = {
-        "command": pages.command(),
-        "machine": made_on,
+        "command": run_output.get_recorded_command(),
+        "machine": machine_facts,
         **run,
-        "processes": [_as_data(a) for a in found],
+        "processes": [_attestation_to_json(a) for a in attestations],
     }
     # Where the project lies on that machine is nobody's business in a recorded result.
-    text = json.dumps(record, indent=1).replace(str(paths.project()), ".")
+    text = json.dumps(record, indent=1).replace(str(paths.project_folder()), ".")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
 
 
-def _as_data(found: attestation.Attestation) -> dict[str, Any]:
+def _attestation_to_json(attested: attestation.Attestation) -> dict[str, Any]:
     return {
-        "pid": found.pid,
-        "forked_from": found.forked_from,
-        "command": found.command,
-        "release": found.release,
-        "toggles": found.toggles,
-        "modules": found.modules,
-        "reach": {toggle: found.reach(toggle) for toggle in found.toggles},
+        "pid": attested.pid,
+        "forked_from": attested.forked_from,
+        "command": attested.command,
+        "release": attested.release,
+        "toggles": attested.toggles,
+        "modules": attested.modules,
+        "reach": {toggle: attested.reach(toggle) for toggle in attested.toggles},
     }
 
 
-def _summary(found: list[attestation.Attestation], as_json: bool) -> None:
+def _print_summary(attestations: list[attestation.Attestation], as_json: bool) -> None:
     if as_json:
-        options.print_json([_as_data(a) for a in found])
+        options.print_json([_attestation_to_json(a) for a in attestations])
         return
-    toggles = {toggle for a in found for toggle in a.toggles}
+    toggles = {toggle for a in attestations for toggle in a.toggles}
     for toggle in sorted(toggles):
-        count = sum(a.reach(toggle) for a in found)
-        loaded = sum(bool(a.modules) for a in found)
+        count = sum(a.reach(toggle) for a in attestations)
+        loaded = sum(bool(a.modules) for a in attestations)
         ran = f"its code ran {count} time{'s' * (count != 1)}" if count else "its code never ran"
-        where = f"in {len(found)} process{'es' * (len(found) != 1)}"
-        options.say(f"{toggle}: {where}, {loaded} of which loaded patched code; {ran}")
+        where = f"in {len(attestations)} process{'es' * (len(attestations) != 1)}"
+        options.report_status(f"{toggle}: {where}, {loaded} of which loaded patched code; {ran}")

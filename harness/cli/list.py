@@ -7,12 +7,12 @@ import dataclasses
 from typing import Any
 
 from harness.cli import options
-from harness.errors import NotReady
-from harness.matching.known import FOUND_BY, Known
-from harness.matching.states import State, find
-from harness.releases import having, managed, upstream
-from harness.releases.sources import SourceTree
-from harness.store.prove import recorded
+from harness.core.errors import NotReadyError
+from harness.fixes.matching.status_cache import MATCHING_CODE_DIGEST, StatusCache
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.releases import managed_releases, provisioning, upstream_reverts
+from harness.releases.source_trees import SourceTree
+from harness.store.prove import recorded_proofs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,19 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    catalogue = options.catalogue(arguments)
+def run_command(arguments: argparse.Namespace) -> int:
+    catalogue = options.load_catalogue(arguments)
     toggles = catalogue.select_or_all(arguments.names)
     # At once, and without a network: only a release that is named is fetched.
-    tree = tree_or_none(arguments.release, fetch=arguments.release is not None)
-    states: dict[str, State | None] = dict.fromkeys(toggle.id for toggle in toggles)
+    tree = find_tree(arguments.release, fetch=arguments.release is not None)
+    states: dict[str, ToggleState | None] = dict.fromkeys(toggle.id for toggle in toggles)
     if tree:
         states |= {
-            f.toggle.id: f.state for f in Known("states", find, FOUND_BY).find(toggles, tree)
+            f.toggle.id: f.state
+            for f in StatusCache("states", find_toggle_status, MATCHING_CODE_DIGEST).find_statuses(
+                toggles, tree
+            )
         }
-    own = upstream.registered(tree) if tree else []
-    known = [release.name for release in managed.all_releases()]
-    proven = recorded.proofs(known)
+    own = upstream_reverts.read_upstream_reverts(tree) if tree else []
+    known = [release.name for release in managed_releases.list_releases()]
+    proven = recorded_proofs.load_proofs(known)
     data: dict[str, Any] = {
         "release": str(tree.version or tree.name) if tree else None,
         "toggles": [
@@ -56,29 +59,35 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(data)
     else:
-        show(data, {t.id: [one.told(known) for one in proven.get(t.id, ())] for t in toggles})
-    return 1 if State.STALE in states.values() else 0
+        print_toggles(
+            data, {t.id: [one.describe(known) for one in proven.get(t.id, ())] for t in toggles}
+        )
+    return 1 if ToggleState.STALE in states.values() else 0
 
 
-def tree_or_none(name: str | None, fetch: bool) -> SourceTree | None:
+def find_tree(name: str | None, fetch: bool) -> SourceTree | None:
     """Without a release the registry can still be read; one that was asked for must be there."""
     try:
-        return having.tree(name, options.say) if fetch else managed.tree(name)
-    except NotReady as error:
+        return (
+            provisioning.ensure_tree(name, options.report_status)
+            if fetch
+            else managed_releases.open_release_tree(name)
+        )
+    except NotReadyError as error:
         if name is not None:
             raise
-        options.say(f"{error}; states are left out")
+        options.report_status(f"{error}; states are left out")
         return None
 
 
-STYLES = {"fixed": "green", "buggy": "yellow", "absent": "dim", "stale": "bold red"}
+STATE_STYLES = {"fixed": "green", "buggy": "yellow", "absent": "dim", "stale": "bold red"}
 
 
-def show(data: dict[str, Any], proven: dict[str, list[str]]) -> None:
+def print_toggles(data: dict[str, Any], proven: dict[str, list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    out = options.console()
+    out = options.make_console()
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     wide = out.width >= 120
     for title in ("toggle", "state", *(("family", "symptom") if wide else ())):
@@ -89,7 +98,7 @@ def show(data: dict[str, Any], proven: dict[str, list[str]]) -> None:
         state = row["state"] or "?"
         grid.add_row(
             row["id"],
-            Text(state, style=STYLES.get(state, "")),
+            Text(state, style=STATE_STYLES.get(state, "")),
             *((row["family"], row["symptom"]) if wide else ()),
             row["title"] + (" (no suite yet)" if row["unguarded"] else ""),
             "\n".join(proven[row["id"]]) if wide else " ".join(p["where"] for p in row["proven"]),

@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from harness import __version__, forking, paths
+from harness import __version__
 from harness.cli import options
-from harness.cli.parsing import Parser
-from harness.errors import NotReady, UnfixError, WrongCall
-from harness.releases import engines
+from harness.cli.command_parser import CommandParser
+from harness.core import paths, preloading
+from harness.core.errors import CommandLineError, NotReadyError, UnfixError
+from harness.releases import checkouts
 
 # What a command is, and where it lives if not in the module of its name.
 COMMANDS = {
@@ -35,18 +36,18 @@ COMMANDS = {
 }
 
 
-FOLDERS = {"lifecycle": "prove.lifecycle"} | {
+COMMAND_MODULES = {"lifecycle": "prove.lifecycle"} | {
     name: f"{name}.command"
     for name in ("prove", "bisect", "fuzz", "mutate", "audit", "eval", "matrix", "report", "test")
 }
 
 
-def _module(command: str) -> str:
-    return f"harness.cli.{FOLDERS.get(command, command)}"
+def _get_module_name(command: str) -> str:
+    return f"harness.cli.{COMMAND_MODULES.get(command, command)}"
 
 
-def build_parser(name: str | None) -> Parser:
-    parser = Parser(
+def build_parser(name: str | None) -> CommandParser:
+    parser = CommandParser(
         prog="unfix",
         description="Take a fix back out of a real SGLang and see which tests notice.",
         epilog="Exit codes: 0 all is well, 1 a verdict says no, 2 the call is wrong, "
@@ -57,12 +58,12 @@ def build_parser(name: str | None) -> Parser:
     for command, summary in COMMANDS.items():
         sub = commands.add_parser(command, help=summary, description=summary)
         if command == name:
-            importlib.import_module(_module(command)).add_arguments(sub)
+            importlib.import_module(_get_module_name(command)).add_arguments(sub)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    forking.collect_seldom()
+    preloading.raise_gc_thresholds()
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((word for word in words if not word.startswith("-")), None)
     try:
@@ -76,16 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = build_parser(name).parse_args(own)
         parsed.words = [word for word in command if word != "--"] if name == "test" else command
         # Whatever is started uses this checkout's engine, and none that another one left there.
-        os.environ |= {engines.VARIABLE: str(paths.PACKAGE), "UNFIX_PLANNER": sys.executable}
-        module = importlib.import_module(_module(parsed.command))
+        os.environ |= {
+            checkouts.HARNESS_VARIABLE: str(paths.HARNESS_FOLDER),
+            "UNFIX_PLANNER": sys.executable,
+        }
+        module = importlib.import_module(_get_module_name(parsed.command))
         code: int = module.run(parsed)
         return code
-    except WrongCall as error:
+    except CommandLineError as error:
         print(f"{error.usage}\nunfix: {error}", file=sys.stderr)
         return error.exit_code
     except UnfixError as error:
         print(f"unfix: {error}", file=sys.stderr)
-        options.say_notes(error)
+        options.report_notes(error)
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nobody is left to tell.
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A disk that is full, a folder that cannot be written: the error names it.
         print(f"unfix: {error}", file=sys.stderr)
-        return NotReady.exit_code
+        return NotReadyError.exit_code
     except KeyboardInterrupt:
         print("unfix: stopped", file=sys.stderr)
         return 130

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.parsing import nearest
-from harness.errors import UnfixError, UnknownToggle, WrongCall
+from harness.cli.command_parser import find_nearest_word
+from harness.core.errors import CommandLineError, UnfixError, UnknownToggleError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.registry.catalogue import Catalogue
-    from harness.registry.schema import Toggle
+    from harness.fixes.registry.schema import Toggle
+    from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -60,22 +60,24 @@ def add_toggle_folders(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def catalogue(arguments: argparse.Namespace) -> Catalogue:
-    from harness.registry import catalogue as module
+def load_catalogue(arguments: argparse.Namespace) -> ToggleCatalogue:
+    from harness.fixes.registry import toggle_catalogue as module
 
-    return module.load(arguments.toggles)
+    return module.load_catalogue(arguments.toggles)
 
 
-def toggles_or_all(known: Catalogue, names: Sequence[str], usage: str) -> list[Toggle]:
+def select_toggles_or_all(
+    catalogue: ToggleCatalogue, names: Sequence[str], usage: str
+) -> list[Toggle]:
     """Those that words name, where a word may as well be meant as a path."""
     try:
-        return known.select_or_all(names)
-    except UnknownToggle as error:
-        raise WrongCall(f"{error}; nor is it a file or folder", usage) from error
+        return catalogue.select_or_all(names)
+    except UnknownToggleError as error:
+        raise CommandLineError(f"{error}; nor is it a file or folder", usage) from error
 
 
-def paths_among(
-    words: Sequence[str], usage: str, known: Catalogue | None = None
+def split_names_and_paths(
+    words: Sequence[str], usage: str, catalogue: ToggleCatalogue | None = None
 ) -> tuple[list[str], list[str]]:
     """Words apart: names, and paths of what is there, with a node if one is said.
 
@@ -87,18 +89,18 @@ def paths_among(
         if "/" in word or "::" in word or word.endswith(".py"):
             if not file.exists():
                 beside = [entry.name for entry in file.parent.glob("*")]
-                near = nearest(file.name, beside)
+                near = find_nearest_word(file.name, beside)
                 hint = f"; near it: {file.with_name(near)}" if near else ""
-                raise WrongCall(f"there is no file or folder {file}{hint}", usage)
+                raise CommandLineError(f"there is no file or folder {file}{hint}", usage)
             places.append(word)
-        elif known is not None and file.exists() and not known.knows(word):
+        elif catalogue is not None and file.exists() and not catalogue.has_match(word):
             places.append(word)
         else:
             names.append(word)
     return names, places
 
 
-def console() -> Console:
+def make_console() -> Console:
     from rich.console import Console as RichConsole
 
     class Console(RichConsole):
@@ -109,14 +111,14 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def print_diff(out: Console, diff: str) -> None:
     from rich.text import Text
 
     for line in diff.splitlines():
-        out.print(Text(line, style=COLOURS.get(line[:1], "")), soft_wrap=True)
+        out.print(Text(line, style=DIFF_COLOURS.get(line[:1], "")), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -125,25 +127,27 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+TIME_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
 
-def budget(text: str, name: str) -> float:
+def parse_budget(text: str, name: str) -> float:
     """Seconds from words like 30m."""
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
     parts = found.groups() if found else (None, None, None)
-    seconds = sum(float(part or 0) * unit for part, unit in zip(parts, UNITS.values(), strict=True))
+    seconds = sum(
+        float(part or 0) * unit for part, unit in zip(parts, TIME_UNITS.values(), strict=True)
+    )
     if not 0 < seconds < math.inf:
         raise UnfixError(f"{name} {text} is no budget: say 45s, 30m, 8h or 1h30m")
     return seconds
 
 
-def say_notes(error: BaseException) -> None:
+def report_notes(error: BaseException) -> None:
     """What went wrong besides, after an error or a stop."""
     for note in getattr(error, "__notes__", ()):
-        say(note)
+        report_status(note)
 
 
-def say(message: str) -> None:
+def report_status(message: str) -> None:
     """What a command is doing, for the person who waits for it."""
     sys.stderr.write(f"unfix: {message}\n")  # in one piece, whoever else writes

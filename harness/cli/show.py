@@ -7,13 +7,13 @@ import textwrap
 from typing import Any
 
 from harness.cli import options
-from harness.cli.list import STYLES, tree_or_none
-from harness.matching.states import State, find
+from harness.cli.list import STATE_STYLES, find_tree
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry.schema import Toggle
 from harness.patching import diffs
-from harness.registry.schema import Toggle
-from harness.releases import managed
-from harness.releases.sources import SourceTree
-from harness.store.prove import recorded
+from harness.releases import managed_releases
+from harness.releases.source_trees import SourceTree
+from harness.store.prove import recorded_proofs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,21 +23,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    toggles = options.catalogue(arguments).select_all(arguments.names)
-    tree = tree_or_none(arguments.release, fetch=True)
-    shown = [describe(toggle, tree) for toggle in toggles]
+def run_command(arguments: argparse.Namespace) -> int:
+    toggles = options.load_catalogue(arguments).select_all(arguments.names)
+    tree = find_tree(arguments.release, fetch=True)
+    shown = [toggle_to_json(toggle, tree) for toggle in toggles]
     if arguments.json:
         options.print_json(shown)
     else:
         for data in shown:
-            show(data)
-    return 1 if any(data["state"] == State.STALE.value for data in shown) else 0
+            print_toggle(data)
+    return 1 if any(data["state"] == ToggleState.STALE.value for data in shown) else 0
 
 
-def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
-    finding = find(toggle, tree) if tree else None
-    known = [release.name for release in managed.all_releases()]
+def toggle_to_json(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
+    finding = find_toggle_status(toggle, tree) if tree else None
+    known = [release.name for release in managed_releases.list_releases()]
     return {
         "id": toggle.id,
         "title": toggle.title,
@@ -47,7 +47,9 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
         "symptom": toggle.symptom.value,
         "devices": [device.value for device in toggle.devices],
         "upstream": list(toggle.upstream),
-        "proven": [one.told(known) for one in recorded.proofs(known).get(toggle.id, ())],
+        "proven": [
+            one.describe(known) for one in recorded_proofs.load_proofs(known).get(toggle.id, ())
+        ],
         "release": str(tree.version or tree.name) if tree else None,
         "state": finding.state.value if finding else None,
         "problem": finding.problem if finding else "",
@@ -56,17 +58,17 @@ def describe(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
             {"releases": v.releases, "targets": [str(t) for t in v.targets]}
             for v in toggle.variants
         ],
-        "does": {State.FIXED: "revert", State.BUGGY: "enable"}.get(finding.state, "")
+        "does": {ToggleState.FIXED: "revert", ToggleState.BUGGY: "enable"}.get(finding.state, "")
         if finding
         else "",
-        "diff": diffs.of(finding, tree) if finding and tree else "",
+        "diff": diffs.format_toggle_diff(finding, tree) if finding and tree else "",
     }
 
 
-def show(data: dict[str, Any]) -> None:
+def print_toggle(data: dict[str, Any]) -> None:
     from rich.text import Text
 
-    out = options.console()
+    out = options.make_console()
     out.print(Text.assemble((data["id"], "bold"), "  ", data["title"]))
     facts = f"{data['family']} · {data['symptom']} · {', '.join(data['devices'])}"
     if data["upstream"]:
@@ -84,7 +86,7 @@ def show(data: dict[str, Any]) -> None:
             out.print(Text(f"  {variant['releases']:<18} {target}"), soft_wrap=True)
     out.print()
     if data["state"]:
-        style = STYLES[data["state"]]
+        style = STATE_STYLES[data["state"]]
         out.print(Text.assemble(f"on SGLang {data['release']}: ", (data["state"], style)))
     if data["problem"]:
         out.print(Text(data["problem"], style="red"))

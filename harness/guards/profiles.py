@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-EXAMPLES = {"smoke": 10, "default": 40, "nightly": 1000}
-DEFAULT = "default"
-LONGER = 10
+EXAMPLES_BY_PROFILE = {"smoke": 10, "default": 40, "nightly": 1000}
+DEFAULT_PROFILE = "default"
+BUGGY_EXAMPLE_FACTOR = 10
 """How much longer a bug is looked for that is known to be there: finding it ends the search."""
 
 
-def load(name: str) -> None:
+def load_profile(name: str) -> None:
     """Make a profile the current one. A seed says it all.
 
     Nothing is remembered between runs, and nothing is taken from the code that happens to be
@@ -31,7 +31,7 @@ def load(name: str) -> None:
     settings.register_profile(
         f"unfix-{name}",
         parent=settings.get_profile("default"),
-        max_examples=EXAMPLES[name],
+        max_examples=EXAMPLES_BY_PROFILE[name],
         deadline=None if name == "nightly" else timedelta(seconds=60),
         database=None,
         print_blob=True,
@@ -43,14 +43,16 @@ def load(name: str) -> None:
 
 
 @contextlib.contextmanager
-def longer(test: Callable[..., Any], times: int = LONGER, shrinking: bool = True) -> Iterator[None]:
+def extend_search(
+    test: Callable[..., Any], factor: int = BUGGY_EXAMPLE_FACTOR, shrink: bool = True
+) -> Iterator[None]:
     """Let a Hypothesis test look longer for one call, and shrink what it finds or not."""
-    with _changed(
+    with _override_settings(
         test,
         lambda usual: settings(
             usual,
-            max_examples=times * usual.max_examples,
-            phases=[phase for phase in usual.phases if shrinking or phase is not Phase.shrink],
+            max_examples=factor * usual.max_examples,
+            phases=[phase for phase in usual.phases if shrink or phase is not Phase.shrink],
             print_blob=True,
         ),
     ):
@@ -58,15 +60,15 @@ def longer(test: Callable[..., Any], times: int = LONGER, shrinking: bool = True
 
 
 @contextlib.contextmanager
-def explicit(test: Callable[..., Any]) -> Iterator[None]:
+def restrict_to_explicit_examples(test: Callable[..., Any]) -> Iterator[None]:
     """Let a Hypothesis test run only the examples that are written beside it."""
-    with _changed(test, lambda usual: settings(usual, phases=[Phase.explicit])):
+    with _override_settings(test, lambda usual: settings(usual, phases=[Phase.explicit])):
         yield
 
 
 @contextlib.contextmanager
-def _changed(
-    test: Callable[..., Any], settings_of: Callable[[settings], settings]
+def _override_settings(
+    test: Callable[..., Any], change_settings: Callable[[settings], settings]
 ) -> Iterator[None]:
     name = "_hypothesis_internal_use_settings"
     test = getattr(test, "__func__", test)  # of a method
@@ -74,13 +76,13 @@ def _changed(
     if usual is None:
         yield
         return
-    setattr(test, name, settings_of(usual))
+    setattr(test, name, change_settings(usual))
     try:
         yield
     finally:
         setattr(test, name, usual)
 
 
-def seed_for(profile: str) -> int:
+def choose_seed(profile: str) -> int:
     """The same every day, except at night, where it is new and printed."""
     return random.SystemRandom().randrange(2**32) if profile == "nightly" else 0

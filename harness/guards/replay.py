@@ -15,56 +15,61 @@ from typing import Any
 import hypothesis
 import pytest
 
-from harness import device, paths
-from harness.errors import UnfixError
-from harness.guards.cells import CELL, Cell, Side
-from harness.patching import boot
-from harness.patching.live import engine
+from harness.core import device, paths
+from harness.core.errors import UnfixError
+from harness.guards.cells import CELL_KEY, GuardCell, Side
+from harness.patching import bootstrap
+from harness.patching.live_engine import engine
 
-RELEASE = "UNFIX_RELEASE"  # as it was asked for
-_PYTEST = ("python", "-m", "pytest")
-PASSED = "completed successfully"  # in Hypothesis's words
-_BLOB = re.compile(r"reproduce_failure\('([^']+)', (b'[^']*')\)")
+RELEASE_VARIABLE = "UNFIX_RELEASE"  # as it was asked for
+_PYTEST_COMMAND = ("python", "-m", "pytest")
+PASSED_PHRASE = "completed successfully"  # in Hypothesis's words
+_BLOB_PATTERN = re.compile(r"reproduce_failure\('([^']+)', (b'[^']*')\)")
 
 
-def blob(error: BaseException) -> str:
+def extract_blob(error: BaseException) -> str:
     """Hypothesis's own words for the example that failed, or nothing."""
-    found = _BLOB.search("\n".join(getattr(error, "__notes__", ())))
+    found = _BLOB_PATTERN.search("\n".join(getattr(error, "__notes__", ())))
     return ast.literal_eval(found[2]).decode() if found else ""
 
 
-def line(item: pytest.Item, error: BaseException) -> str:
+def build_example_command(item: pytest.Item, error: BaseException) -> str:
     """The one line that runs this example again, or nothing if Hypothesis did not find it."""
-    example = blob(error)
-    return command(item, example) if example else ""
+    example = extract_blob(error)
+    return build_replay_command(item, example) if example else ""
 
 
-def command(item: pytest.Item, example: str = "") -> str:
+def build_replay_command(item: pytest.Item, example: str = "") -> str:
     """The one line that runs this test again on its side of its toggle, or one example of it."""
-    words = ["./unfix", "exec", "--release", os.environ.get(RELEASE, str(engine.sources.version))]
-    reverted, enabled = boot.asked_for()
+    words = [
+        "./unfix",
+        "exec",
+        "--release",
+        os.environ.get(RELEASE_VARIABLE, str(engine.sources.version)),
+    ]
+    reverted, enabled = bootstrap.read_requested_ids()
     words += [word for name in reverted for word in ("--revert", name)]
     words += [word for name in enabled for word in ("--enable", name)]
-    words += [word for folder in boot.folders() for word in ("--toggles", folder)]
-    cell = item.stash.get(CELL, None)
+    words += [word for folder in bootstrap.read_toggle_folders() for word in ("--toggles", folder)]
+    cell = item.stash.get(CELL_KEY, None)
     as_is = cell is None or cell.side is Side.AS_IS
-    node = item.nodeid if cell is None or not as_is else guard(item, cell)
+    node = item.nodeid if cell is None or not as_is else find_guard_node(item, cell)
     again = [node]
-    if not item.path.is_relative_to(paths.project()):
+    if not item.path.is_relative_to(paths.project_folder()):
         # Somebody's own folder: neither our conftest nor our root is found from there.
         again = ["-p", "harness.guards.plugin", f"--rootdir={item.config.rootpath}"]
         again.append(f"{item.path}::{node.partition('::')[2]}")
     again += [] if as_is else ["--teeth"]
-    again += ["--device", device.get()] if device.get() != "cpu" else []
-    again += ["--replay", example] if example else ["--profile", _profile(item)]
-    return shlex.join([*words, "--", *_PYTEST, *again])
+    again += ["--device", device.get_device()] if device.get_device() != "cpu" else []
+    again += ["--replay", example] if example else ["--profile", _read_profile(item)]
+    return shlex.join([*words, "--", *_PYTEST_COMMAND, *again])
 
 
-def _profile(item: pytest.Item) -> str:
+def _read_profile(item: pytest.Item) -> str:
     return str(item.config.getoption("profile"))
 
 
-def guard(item: pytest.Item, cell: Cell) -> str:
+def find_guard_node(item: pytest.Item, cell: GuardCell) -> str:
     """The guard's own node: without the cell among its parameters."""
     ids = [name for name in item.callspec._idlist if name != str(cell)]  # type: ignore[attr-defined]
     own = item.originalname + (f"[{'-'.join(ids)}]" if ids else "")  # type: ignore[attr-defined]
@@ -72,7 +77,7 @@ def guard(item: pytest.Item, cell: Cell) -> str:
 
 
 @contextlib.contextmanager
-def reproducing(test: Any, example: str) -> Iterator[None]:
+def pin_example(test: Any, example: str) -> Iterator[None]:
     """Have a Hypothesis test run one example and nothing else, for as long as the block lasts."""
     function = getattr(test, "__func__", test)
     name = "_hypothesis_internal_use_reproduce_failure"
@@ -89,16 +94,16 @@ def reproducing(test: Any, example: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def mended(item: pytest.Item) -> Iterator[None]:
+def allow_passing_replay(item: pytest.Item) -> Iterator[None]:
     """An example of `--replay` that passes, passes: a search has to see that it does."""
     try:
         yield
     except hypothesis.errors.DidNotReproduce as error:
-        if not item.config.getoption("replay") or PASSED not in str(error):
+        if not item.config.getoption("replay") or PASSED_PHRASE not in str(error):
             raise  # the test draws otherwise now: nothing is shown
 
 
-def reproduce(item: Any, blob: str | None) -> None:
+def set_replayed_example(item: Any, blob: str | None) -> None:
     """Make an item run the one example that a blob holds."""
     if blob is None:
         return

@@ -10,22 +10,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.kernels.graph import Block, Graph, Kind, Operation, Region, Source, Value
-from harness.kernels.kept import kept
+from harness.kernels.ir.disk_cache import get_or_compute
+from harness.kernels.ir.graph import (
+    IRBlock,
+    IROperation,
+    IRRegion,
+    IRValue,
+    KernelGraph,
+    SourceLocation,
+    ValueType,
+)
 
-__all__ = ["Block", "Graph", "Kind", "Operation", "Region", "Source", "Value", "graph_of", "read"]
+__all__ = [
+    "IRBlock",
+    "IROperation",
+    "IRRegion",
+    "IRValue",
+    "KernelGraph",
+    "SourceLocation",
+    "ValueType",
+    "load_graph",
+    "read_graph",
+]
 
 
-def read(kernel: Any, args: tuple[Any, ...] = (), options: dict[str, Any] | None = None) -> Graph:
+def read_graph(
+    kernel: Any, args: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+) -> KernelGraph:
     """What a launch of this kernel with these arguments runs."""
-    from harness.kernels import frontend
+    from harness.kernels.triton import frontend
 
-    return graph_of(kernel, frontend.binder_of(kernel).bind(args, options or {}))
+    return load_graph(kernel, frontend.get_binder(kernel).bind(args, options or {}))
 
 
-def graph_of(kernel: Any, bound: Any) -> Graph:
+def load_graph(kernel: Any, bound: Any) -> KernelGraph:
     """The graph of a bound call; read by Triton once, and from disk afterwards."""
-    from harness.kernels import frontend, loosening
+    from harness.kernels.triton import frontend, specialization
 
-    key = frontend.key_of(kernel, bound)
-    return kept("graphs", key, lambda: loosening.graph_of(kernel, bound))
+    key = frontend.compute_cache_key(kernel, bound)
+    return get_or_compute("graphs", key, lambda: specialization.build_graph(kernel, bound))

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SLOTS = 4096
+MAX_SLOTS = 4096
 
 
 @dataclass(frozen=True)
-class Slot:
+class CounterSlot:
     """One counted place."""
 
     toggle: str
@@ -30,16 +30,16 @@ class Slot:
     target: str
 
 
-class Recorder:
+class AttestationRecorder:
     """This process's attestation, written as things happen."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.RLock()
-        self._slots: list[Slot] = []
-        self._kinds: dict[int, str] = {}
-        self._facts: dict[str, Any] = {}
-        self._patched: list[str] = []
+        self._slots: list[CounterSlot] = []
+        self._count_kinds: dict[int, str] = {}
+        self._process_facts: dict[str, Any] = {}
+        self._patched_modules: list[str] = []
         self._toggles: list[dict[str, str]] = []
         self._open(forked_from=None)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -55,10 +55,10 @@ class Recorder:
         counts_file = self._file.with_suffix(".counts")
         with open(counts_file, "x+b") as handle:
             # Room on the disk now, not at the first count: a full disk would end in SIGBUS.
-            os.posix_fallocate(handle.fileno(), 0, 8 * SLOTS)
-            self._map = mmap.mmap(handle.fileno(), 8 * SLOTS)
-        self._counts = memoryview(self._map).cast("Q")
-        self._facts.update(
+            os.posix_fallocate(handle.fileno(), 0, 8 * MAX_SLOTS)
+            self._counts_map = mmap.mmap(handle.fileno(), 8 * MAX_SLOTS)
+        self._counts = memoryview(self._counts_map).cast("Q")
+        self._process_facts.update(
             pid=pid,
             parent=os.getppid(),
             forked_from=forked_from,
@@ -67,72 +67,72 @@ class Recorder:
             python=sys.executable,
         )
 
-    def leave_in(self, folder: Path) -> None:
+    def set_folder(self, folder: Path) -> None:
         """Where the processes forked from now on leave theirs."""
         self._folder = folder
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
         try:
-            self._open(forked_from=self._facts["pid"])
+            self._open(forked_from=self._process_facts["pid"])
             self._write()
         except BaseException as error:
             # Python goes on after an error in a fork hook; a child without proof must not.
             os.write(2, f"unfix: a forked child can leave no attestation ({error})\n".encode())
             os._exit(3)
 
-    def applied(self, release: str, toggles: list[dict[str, str]]) -> None:
+    def record_toggles(self, release: str, toggles: list[dict[str, str]]) -> None:
         """These toggles hold in this process from now on."""
         with self._lock:
             new = [toggle for toggle in toggles if toggle not in self._toggles]
-            if new or self._facts.get("release") != release:
-                self._facts["release"] = release
+            if new or self._process_facts.get("release") != release:
+                self._process_facts["release"] = release
                 self._toggles += new
                 self._write()
 
-    def patched(self, module: str) -> None:
+    def record_module(self, module: str) -> None:
         """A module was really loaded with its patched text, or changed live."""
         with self._lock:
-            if module not in self._patched:
-                self._patched.append(module)
+            if module not in self._patched_modules:
+                self._patched_modules.append(module)
                 self._write()
 
-    def slot(self, toggle: str, direction: str, target: str) -> int:
+    def assign_slot(self, toggle: str, direction: str, target: str) -> int:
         """The counter of a place; the same place has the same one for the process's whole life."""
         with self._lock:
-            wanted = Slot(toggle, direction, target)
+            wanted = CounterSlot(toggle, direction, target)
             if wanted in self._slots:
                 return self._slots.index(wanted)
-            if len(self._slots) == SLOTS:
-                raise RuntimeError(f"more than {SLOTS} toggled places in one process")
+            if len(self._slots) == MAX_SLOTS:
+                raise RuntimeError(f"more than {MAX_SLOTS} toggled places in one process")
             self._slots.append(wanted)
             return len(self._slots) - 1
 
-    def counted_as(self, kinds: dict[int, str]) -> None:
+    def record_count_kinds(self, kinds: dict[int, str]) -> None:
         """How these places are counted: runs of a statement, launches of a kernel, definitions."""
         with self._lock:
-            if not kinds.items() <= self._kinds.items():
-                self._kinds.update(kinds)
+            if not kinds.items() <= self._count_kinds.items():
+                self._count_kinds.update(kinds)
                 self._write()
 
-    def ran(self, slot: int) -> None:
+    def count_run(self, slot: int) -> None:
         with self._lock:
             self._counts[slot] += 1
 
-    def count(self, slot: int) -> int:
+    def get_count(self, slot: int) -> int:
         return self._counts[slot]
 
-    def counts(self) -> list[tuple[Slot, int]]:
+    def list_counts(self) -> list[tuple[CounterSlot, int]]:
         with self._lock:
             return [(slot, self._counts[i]) for i, slot in enumerate(self._slots)]
 
     def _write(self) -> None:
         data = {
-            **self._facts,
+            **self._process_facts,
             "toggles": self._toggles,
-            "modules": self._patched,
+            "modules": self._patched_modules,
             "slots": [vars(slot) for slot in self._slots],
-            "kinds": [self._kinds.get(i, "") for i in range(len(self._slots))],
+            "kinds": [self._count_kinds.get(i, "") for i in range(len(self._slots))],
         }
         temporary = self._file.with_suffix(".tmp")
         temporary.write_text(json.dumps(data))
@@ -149,8 +149,8 @@ class Attestation:
     release: str
     toggles: dict[str, str]
     modules: list[str]
-    counts: dict[Slot, int]
-    kinds: dict[Slot, str]
+    counts: dict[CounterSlot, int]
+    kinds: dict[CounterSlot, str]
 
     def reach(self, toggle: str, direction: str = "") -> int:
         """How often a toggle's code ran; with a direction, while it was in that way."""
@@ -161,17 +161,17 @@ class Attestation:
         )
 
 
-def files(folder: Path) -> set[Path]:
+def list_attestation_files(folder: Path) -> set[Path]:
     return {path for path in folder.glob("*.json") if path.with_suffix(".counts").is_file()}
 
 
-def read(folder: Path, ignoring: Iterable[Path] = ()) -> list[Attestation]:
+def read_attestations(folder: Path, ignored_files: Iterable[Path] = ()) -> list[Attestation]:
     """The attestations in a folder, in the order in which the processes started."""
     found = []
-    wanted = files(folder) - set(ignoring)
+    wanted = list_attestation_files(folder) - set(ignored_files)
     for path in sorted(wanted, key=lambda p: p.stem.partition("-")[2]):
         data = json.loads(path.read_text())
-        slots = [Slot(**slot) for slot in data["slots"]]
+        slots = [CounterSlot(**slot) for slot in data["slots"]]
         raw = path.with_suffix(".counts").read_bytes()
         numbers = struct.unpack(f"={len(slots)}Q", raw[: 8 * len(slots)])
         found.append(

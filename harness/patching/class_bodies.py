@@ -10,26 +10,26 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from harness.patching.instrument import FUNCTIONS, assigned
-from harness.patching.units import MISSING
+from harness.patching.instrumentation import FUNCTION_NODES, iterate_assigned_names
+from harness.patching.live_patches import MISSING
 
-GENERATED = ("__init__", "__repr__", "__eq__", "__dataclass_fields__", "__match_args__")
+DATACLASS_GENERATED = ("__init__", "__repr__", "__eq__", "__dataclass_fields__", "__match_args__")
 
 
-def obstacle(cls: type, before: ast.ClassDef, after: ast.ClassDef, statement: ast.stmt) -> str:
+def find_obstacle(cls: type, before: ast.ClassDef, after: ast.ClassDef, statement: ast.stmt) -> str:
     """Why the statement's effect cannot be had without importing again; '' if it can."""
     if type(cls) not in (type, ABCMeta) or hasattr(cls, "_fields"):
         return f"the body of a class that {type(cls).__name__} or a base has read"
     if statement not in after.body or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
         return "this part of a class body"
-    names = set(assigned(statement))
+    names = set(iterate_assigned_names(statement))
     if any(name.startswith("__") for name in names):
         return "a private or special name of a class"
     readers = [
         node
         for other in after.body
         if other is not statement
-        for node in _own_nodes(other)
+        for node in _iterate_class_scope_nodes(other)
         if isinstance(node, ast.Name) and node.id in names
     ]
     if readers:
@@ -37,22 +37,22 @@ def obstacle(cls: type, before: ast.ClassDef, after: ast.ClassDef, statement: as
     annotated = [
         ast.dump(other.annotation)
         for other in before.body
-        if isinstance(other, ast.AnnAssign) and names & set(assigned(other))
+        if isinstance(other, ast.AnnAssign) and names & set(iterate_assigned_names(other))
     ]
     wanted = [ast.dump(statement.annotation)] if isinstance(statement, ast.AnnAssign) else []
     if annotated != wanted:
         return "an annotation"
     if "__dataclass_fields__" in vars(cls):
-        if any("__dataclass_fields__" in vars(sub) for sub in _subclasses(cls)):
+        if any("__dataclass_fields__" in vars(sub) for sub in _iterate_subclasses(cls)):
             return "a field that subclasses have copied"
         if any("__init_subclass__" in vars(base) for base in cls.__mro__[:-1]):
             return "a field of a class whose making is watched"
     return ""
 
 
-def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
+def _iterate_class_scope_nodes(statement: ast.AST) -> Iterator[ast.AST]:
     """What of a class body's statement runs with the class: not the bodies of its functions."""
-    if isinstance(statement, FUNCTIONS):
+    if isinstance(statement, FUNCTION_NODES):
         parts = [*statement.decorator_list, *statement.args.defaults, *statement.args.kw_defaults]
         for part in parts:
             yield from ast.walk(part) if part is not None else ()
@@ -60,33 +60,41 @@ def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
         yield from ast.walk(statement)
 
 
-def _subclasses(cls: type) -> Iterator[type]:
+def _iterate_subclasses(cls: type) -> Iterator[type]:
     direct: list[type] = cls.__subclasses__()
     for sub in direct:
         yield sub
-        yield from _subclasses(sub)
+        yield from _iterate_subclasses(sub)
 
 
-def attributes(cls: type, changed: dict[str, Any], own: dict[str, Any] | None) -> dict[str, Any]:
+def compute_attributes(
+    cls: type, changed_values: dict[str, Any], original_fields: dict[str, Any] | None
+) -> dict[str, Any]:
     """The class's attributes after the change, with what `dataclass` makes of changed fields.
 
     `own` are its fields as they were before any toggle; None if it is no dataclass.
     """
-    if own is None:
-        return changed
+    if original_fields is None:
+        return changed_values
     annotations = dict(vars(cls).get("__annotations__", {}))
     body: dict[str, Any] = {"__annotations__": annotations, "__module__": cls.__module__}
     for name in annotations:
-        if name in own and (value := _field(own[name], changed.get(name, MISSING))) is not MISSING:
+        if (
+            name in original_fields
+            and (
+                value := _make_field_value(original_fields[name], changed_values.get(name, MISSING))
+            )
+            is not MISSING
+        ):
             body[name] = value
     parameters: Any = vars(cls)["__dataclass_params__"]
     options = {n: getattr(parameters, n) for n in ("init", "repr", "eq", "order", "frozen")}
     # A twin, so that nothing of the class itself is touched before all of it is known.
     twin: type = dataclasses.dataclass(**options)(type(cls)(cls.__name__, cls.__bases__, body))
-    written = _written_by_hand(cls)
-    fields = [] if "__slots__" in vars(cls) else list(changed)
+    written = _find_handwritten_names(cls)
+    fields = [] if "__slots__" in vars(cls) else list(changed_values)
     state: dict[str, Any] = {}
-    for name in [n for n in GENERATED if n not in written] + fields:
+    for name in [n for n in DATACLASS_GENERATED if n not in written] + fields:
         value = vars(twin).get(name, MISSING)
         if isinstance(value, FunctionType):
             value.__qualname__ = f"{cls.__qualname__}.{name}"
@@ -95,35 +103,41 @@ def attributes(cls: type, changed: dict[str, Any], own: dict[str, Any] | None) -
     return state
 
 
-def _field(old: Any, changed: Any) -> Any:
+def _make_field_value(original_field: Any, changed_value: Any) -> Any:
     """The class-body value that a field came from, with its default changed if it is."""
-    if isinstance(changed, dataclasses.Field):
-        return changed
-    default = old.default if changed is MISSING else changed
-    factory = old.default_factory if changed is MISSING else dataclasses.MISSING
+    if isinstance(changed_value, dataclasses.Field):
+        return changed_value
+    default = original_field.default if changed_value is MISSING else changed_value
+    factory = original_field.default_factory if changed_value is MISSING else dataclasses.MISSING
     nothing = default is dataclasses.MISSING and factory is dataclasses.MISSING
-    plain = old.init and old.repr and old.compare and old.hash is None and not old.metadata
-    if nothing and plain and not old.kw_only:
+    plain = (
+        original_field.init
+        and original_field.repr
+        and original_field.compare
+        and original_field.hash is None
+        and not original_field.metadata
+    )
+    if nothing and plain and not original_field.kw_only:
         return MISSING
     kept: dict[str, Any] = {"default": default, "default_factory": factory}
     made: Any = dataclasses.field(
         **kept,
-        init=old.init,
-        repr=old.repr,
-        hash=old.hash,
-        compare=old.compare,
-        metadata=old.metadata,
-        kw_only=old.kw_only,
+        init=original_field.init,
+        repr=original_field.repr,
+        hash=original_field.hash,
+        compare=original_field.compare,
+        metadata=original_field.metadata,
+        kw_only=original_field.kw_only,
     )
     return made
 
 
-def _written_by_hand(cls: type) -> set[str]:
+def _find_handwritten_names(cls: type) -> set[str]:
     """Those of the generated names that the class's author wrote: `dataclass` leaves them alone."""
     file = getattr(sys.modules[cls.__module__], "__file__", "")
     return {
         name
-        for name in GENERATED
+        for name in DATACLASS_GENERATED
         if isinstance(vars(cls).get(name), FunctionType)
         and vars(cls)[name].__code__.co_filename == file
     }

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from harness.matching.nearest import diff
-from harness.matching.states import Finding, State
-from harness.patching.plan import Choice, Direction, PatchedModule, make
-from harness.releases.sources import SourceTree
+from harness.fixes.matching.nearest_code import format_diff
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
+from harness.patching.patch_plan import Direction, PatchedModule, ToggleChoice, make_plan
+from harness.releases.source_trees import SourceTree
 
 
-def of(finding: Finding, tree: SourceTree) -> str:
-    direction = {State.FIXED: Direction.REVERT, State.BUGGY: Direction.ENABLE}.get(finding.state)
+def format_toggle_diff(status: ToggleStatus, tree: SourceTree) -> str:
+    direction = {ToggleState.FIXED: Direction.REVERT, ToggleState.BUGGY: Direction.ENABLE}.get(
+        status.state
+    )
     if direction is None:
         return ""
-    plan = make([Choice(finding.toggle, direction)], tree, str(tree.version))
-    return "\n".join(_module(module, tree) for module in plan.modules)
+    plan = make_plan([ToggleChoice(status.toggle, direction)], tree, str(tree.version))
+    return "\n".join(_format_module_diff(module, tree) for module in plan.modules)
 
 
-def _module(module: PatchedModule, tree: SourceTree) -> str:
+def _format_module_diff(module: PatchedModule, tree: SourceTree) -> str:
     source = tree.read(module.module)
     before = source.text if source else ""
     place = module.module.replace(".", "/") + ".py"
-    return diff(before, module.text, f"a/{place}", f"b/{place}")
+    return format_diff(before, module.text, f"a/{place}", f"b/{place}")

@@ -10,22 +10,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UnfixError
-from harness.patching import boot
-from harness.patching.plan import Choice, Direction, make
-from harness.registry import catalogue
-from harness.registry.catalogue import Catalogue
-from harness.releases import upstream
-from harness.releases.sources import FolderTree, SourceTree
+from harness.core.code_digest import digest_code
+from harness.core.errors import UnfixError
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.patching import bootstrap
+from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
+from harness.releases import upstream_reverts
+from harness.releases.source_trees import FolderSourceTree, SourceTree
 
-boot.engine()  # the one that is imported here: a plan of today's is no plan of tomorrow's
+digest_code("patching")  # of the code that this process imported, whatever is edited later
 
 
-def choices(
-    toggles: Catalogue, revert: list[str], enable: list[str], tree: SourceTree
-) -> tuple[list[Choice], list[str]]:
+def resolve_choices(
+    toggles: ToggleCatalogue, revert: list[str], enable: list[str], tree: SourceTree
+) -> tuple[list[ToggleChoice], list[str]]:
     """What was asked for, and the numbers that SGLang's own registry alone knows."""
-    known_upstream = {str(number) for number in upstream.numbers(tree)}
+    known_upstream = {str(number) for number in upstream_reverts.read_upstream_numbers(tree)}
     theirs: list[str] = []
     ours: list[str] = []
     for name in revert:
@@ -33,38 +34,42 @@ def choices(
             t.id == name or t.id.startswith(f"{name}-") for t in toggles
         )
         (theirs if own else ours).append(name)
-    chosen = [Choice(t, Direction.REVERT) for t in toggles.select_all(ours)]
-    chosen += [Choice(t, Direction.ENABLE) for t in toggles.select_all(enable)]
+    chosen = [ToggleChoice(t, Direction.REVERT) for t in toggles.select_all(ours)]
+    chosen += [ToggleChoice(t, Direction.ENABLE) for t in toggles.select_all(enable)]
     return chosen, theirs
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        tree = FolderTree(Path(request["root"]), request["root"])
+        tree = FolderSourceTree(Path(request["root"]), request["root"])
         release = str(tree.version or "of unknown version")
-        toggles = catalogue.load(map(Path, request["folders"]))
-        chosen, theirs = choices(toggles, request["revert"], request["enable"], tree)
+        toggles = toggle_catalogue.load_catalogue(map(Path, request["folders"]))
+        chosen, theirs = resolve_choices(toggles, request["revert"], request["enable"], tree)
         if len(theirs) > 1:
             raise UnfixError(
                 f"SGLang's own registry reverts one number at a time, not {', '.join(theirs)}"
             )
-        plan = make(chosen, tree, release)
+        plan = make_plan(chosen, tree, release)
     except UnfixError as error:
         return {"error": str(error), "exit_code": error.exit_code}
     return {
         "plan": plan.as_data(),
         "ours": [c.toggle.id for c in chosen if c.direction is Direction.REVERT],
         "upstream": theirs[0] if theirs else "",
-        "read": [{"path": path} for path in tree.paths_read()],
+        "read": [{"path": path} for path in tree.list_read_paths()],
     }
 
 
-def ahead(root: Path, revert: list[str], enable: list[str], environment: dict[str, str]) -> None:
+def plan_ahead(
+    root: Path, revert: list[str], enable: list[str], environment: dict[str, str]
+) -> None:
     """Make the plan that a process of this environment will ask for, where all is imported."""
     if revert or enable:
         request = {"root": str(root), "revert": revert, "enable": enable}
-        boot.plan({**request, "folders": boot.folders(environment)}, answer)
+        bootstrap.fetch_plan(
+            {**request, "folders": bootstrap.read_toggle_folders(environment)}, answer_request
+        )
 
 
 if __name__ == "__main__":
-    print(json.dumps(answer(json.load(sys.stdin))))
+    print(json.dumps(answer_request(json.load(sys.stdin))))

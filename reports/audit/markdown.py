@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from harness.audit.run import Audit
+from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import view
-from reports.shared.markdown import code, escaped, table
+from reports.shared.markdown import escape_text, render_code, render_table
 
 
-def text(found: Audit) -> str:
+def render_markdown(audit: ReleaseAudit) -> str:
     rows = [
         [
-            code(one.kernel),
-            code(view.place(one)),
-            code(one.text),
-            escaped(f"{one.kind} {one.condition}"),
-            escaped(one.confirmed),
+            render_code(one.kernel),
+            render_code(view.describe_location(one)),
+            render_code(one.text),
+            escape_text(f"{one.kind} {one.condition}"),
+            escape_text(one.confirmed),
         ]
-        for one in found.findings
+        for one in audit.findings
     ]
-    parts = [f"## {escaped(view.sentence(found))}"]
+    parts = [f"## {escape_text(view.describe_audit(audit))}"]
     if rows:
-        parts.append(table(["kernel", "place", "line", "when", "seen"], rows, "---"))
-    untold = [f"- {count}: {escaped(reason)}" for reason, count in view.reasons(found)]
+        parts.append(render_table(["kernel", "place", "line", "when", "seen"], rows, "---"))
+    untold = [
+        f"- {count}: {escape_text(reason)}" for reason, count in view.count_unknown_reasons(audit)
+    ]
     if untold:
         parts += ["### Cannot tell", "\n".join(untold)]
     return "\n\n".join(parts) + "\n"

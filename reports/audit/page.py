@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from harness.audit.run import Audit
-from reports.audit import plot, view
-from reports.shared import one_file
+from harness.runs.audit.release_audit import ReleaseAudit
+from reports.audit import threshold_plot, view
+from reports.shared import html_file
 
 STYLES = ("shared/page.css", "audit/page.css")
-MOST = 400  # findings with their code
+MAX_FINDINGS = 400  # findings with their code
 
 
-def html(found: Audit) -> str:
-    values = {"found": found, "view": view, "plot": plot.svg, "most": MOST}
-    return one_file.rendered("audit/page.html.j2", values, styles=STYLES)
+def render_page(audit: ReleaseAudit) -> str:
+    values = {
+        "found": audit,
+        "view": view,
+        "plot": threshold_plot.draw_threshold,
+        "most": MAX_FINDINGS,
+    }
+    return html_file.render_template("audit/page.html.j2", values, styles=STYLES)

@@ -7,44 +7,49 @@ import json
 from typing import Any
 
 from harness import __version__
-from harness.audit.findings import Finding, Kind
-from harness.audit.run import Audit
+from harness.runs.audit.findings import AuditFinding, FindingKind
+from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import view
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULES = (
     (
-        Kind.WRAPS,
+        FindingKind.OVERFLOWS,
         "An integer wraps on its way into an address",
         "Cast the number to tl.int64 before it is multiplied.",
     ),
     (
-        Kind.OVERRUNS,
+        FindingKind.OVERRUNS,
         "An access goes past the tensor that it is made for",
         "Mask it with the tensor's size, or make the tensor larger.",
     ),
 )
 
 
-def text(found: Audit) -> str:
+def render_sarif(audit: ReleaseAudit) -> str:
     rules = [
         {"id": kind, "shortDescription": {"text": text}, "help": {"text": mend}}
         for kind, text, mend in _RULES
     ]
     driver = {"name": "unfix audit", "version": __version__, "rules": rules}
-    run = {"tool": {"driver": driver}, "results": [_result(one) for one in found.findings]}
+    run = {"tool": {"driver": driver}, "results": [_make_result(one) for one in audit.findings]}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _result(one: Finding) -> dict[str, Any]:
-    region = {"startLine": one.line, "snippet": {"text": one.text}}
-    physical = {"artifactLocation": {"uri": f"python/{view.short(one.file)}"}, "region": region}
+def _make_result(finding: AuditFinding) -> dict[str, Any]:
+    region = {"startLine": finding.line, "snippet": {"text": finding.text}}
+    physical = {
+        "artifactLocation": {"uri": f"python/{view.shorten_path(finding.file)}"},
+        "region": region,
+    }
     return {
-        "ruleId": one.kind,
-        "level": "error" if one.is_confirmed else "warning",
-        "message": {"text": f"{one.kernel}: {one.condition}. {one.arithmetic}. {one.confirmed}"},
+        "ruleId": finding.kind,
+        "level": "error" if finding.is_confirmed else "warning",
+        "message": {
+            "text": f"{finding.kernel}: {finding.condition}. {finding.arithmetic}. {finding.confirmed}"
+        },
         "locations": [{"physicalLocation": physical}],
         "partialFingerprints": {
-            "kernelLine/v1": hashlib.sha256("\0".join(one.key).encode()).hexdigest()
+            "kernelLine/v1": hashlib.sha256("\0".join(finding.key).encode()).hexdigest()
         },
     }

@@ -4,52 +4,54 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.audit.findings import Verdict
-from harness.audit.run import Audit
+from harness.runs.audit.findings import KernelVerdict
+from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import view
-from reports.shared.terminal import plain, table
+from reports.shared.terminal import make_table, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST = 40  # findings; --all and the page have them all
-_STYLES = {
-    Verdict.SAFE: "green",
-    Verdict.WRAPS: "bold red",
-    Verdict.OVERRUNS: "bold red",
-    Verdict.UNTOLD: "yellow",
+MAX_FINDINGS = 40  # findings; --all and the page have them all
+_VERDICT_STYLES = {
+    KernelVerdict.SAFE: "green",
+    KernelVerdict.OVERFLOWS: "bold red",
+    KernelVerdict.OVERRUNS: "bold red",
+    KernelVerdict.UNKNOWN: "yellow",
 }
 
 
-def show(found: Audit, console: Console, everything: bool) -> None:
-    findings = found.findings if everything else found.findings[:MOST]
+def print_run(audit: ReleaseAudit, console: Console, show_all: bool) -> None:
+    findings = audit.findings if show_all else audit.findings[:MAX_FINDINGS]
     if findings:
-        shown = table("#", "kernel, line", "when", "model", "seen")
+        shown = make_table("#", "kernel, line", "when", "model", "seen")
         if any(one.since for one in findings):
             shown.add_column("since")
         for number, one in enumerate(findings, 1):
             cells = [
-                plain(str(number), "dim"),
-                plain(f"{one.kernel}\n{view.place(one)}\n{one.text}"),
-                plain(f"{one.kind} {one.condition}\n{one.arithmetic}"),
-                plain("\n".join(filter(None, (one.model or "the limits", one.setting)))),
-                plain(one.confirmed, "green" if one.is_confirmed else "yellow"),
+                to_plain_text(str(number), "dim"),
+                to_plain_text(f"{one.kernel}\n{view.describe_location(one)}\n{one.text}"),
+                to_plain_text(f"{one.kind} {one.condition}\n{one.arithmetic}"),
+                to_plain_text("\n".join(filter(None, (one.model or "the limits", one.setting)))),
+                to_plain_text(one.confirmed, "green" if one.is_confirmed else "yellow"),
             ]
-            shown.add_row(*cells, *([plain(one.since)] if one.since else []))
+            shown.add_row(*cells, *([to_plain_text(one.since)] if one.since else []))
         console.print(shown)
-    if len(findings) < len(found.findings):
-        left = len(found.findings) - len(findings)
-        console.print(plain(f"and {left} more: --all lists them, as does the page", "dim"))
-    if everything:
-        kernels = table("kernel", "module", "verdict", "why")
-        for kernel in found.kernels:
+    if len(findings) < len(audit.findings):
+        left = len(audit.findings) - len(findings)
+        console.print(to_plain_text(f"and {left} more: --all lists them, as does the page", "dim"))
+    if show_all:
+        kernels = make_table("kernel", "module", "verdict", "why")
+        for kernel in audit.kernels:
             kernels.add_row(
-                plain(kernel.kernel),
-                plain(kernel.module),
-                plain(kernel.verdict, _STYLES[kernel.verdict]),
-                plain("; ".join(kernel.reasons)),
+                to_plain_text(kernel.kernel),
+                to_plain_text(kernel.module),
+                to_plain_text(kernel.verdict, _VERDICT_STYLES[kernel.verdict]),
+                to_plain_text("; ".join(kernel.reasons)),
             )
         console.print(kernels)
-    for reason, count in view.reasons(found)[: None if everything else 8]:
-        console.print(plain(f"cannot tell, {count}: {reason}", "dim"), soft_wrap=True)
-    console.print(plain(view.sentence(found), "bold red" if found.findings else "bold green"))
+    for reason, count in view.count_unknown_reasons(audit)[: None if show_all else 8]:
+        console.print(to_plain_text(f"cannot tell, {count}: {reason}", "dim"), soft_wrap=True)
+    console.print(
+        to_plain_text(view.describe_audit(audit), "bold red" if audit.findings else "bold green")
+    )

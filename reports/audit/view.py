@@ -8,28 +8,28 @@ import linecache
 import zipfile
 from pathlib import Path
 
-from harness.audit.findings import Finding, Kind, Verdict
-from harness.audit.run import Audit
+from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
+from harness.runs.audit.release_audit import ReleaseAudit
 
 
-def sentence(found: Audit) -> str:
-    counts = found.counted()
+def describe_audit(audit: ReleaseAudit) -> str:
+    counts = audit.count_verdicts()
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    confirmed = sum(one.is_confirmed for one in found.findings)
+    confirmed = sum(one.is_confirmed for one in audit.findings)
     return (
-        f"{len(found.kernels)} kernels of {found.release}: {told}; "
-        f"{len(found.findings)} findings, {confirmed} confirmed"
+        f"{len(audit.kernels)} kernels of {audit.release}: {told}; "
+        f"{len(audit.findings)} findings, {confirmed} confirmed"
     )
 
 
-def place(finding: Finding) -> str:
-    return f"{short(finding.file)}:{finding.line}"
+def describe_location(finding: AuditFinding) -> str:
+    return f"{shorten_path(finding.file)}:{finding.line}"
 
 
-def reached(finding: Finding) -> list[str]:
+def describe_affected_models(finding: AuditFinding) -> list[str]:
     """Which models come there, and what of a server has to let them."""
     by = f" ({finding.setting})" if finding.setting else ""
-    wraps = finding.kind is Kind.WRAPS
+    wraps = finding.kind is FindingKind.OVERFLOWS
     when = "from {} = {:,} on" if wraps else "at {} = {:,}" if finding.quantity else "at any load"
     return [
         f"{one.model}: {when.format(finding.quantity, one.threshold)}{by}"
@@ -38,24 +38,24 @@ def reached(finding: Finding) -> list[str]:
     ]
 
 
-def short(file: str) -> str:
+def shorten_path(file: str) -> str:
     """From the package on."""
     parts = file.replace("!", "/").split("/")
     return "/".join(parts[parts.index("sglang") :]) if "sglang" in parts else file
 
 
-def reasons(found: Audit) -> list[tuple[str, int]]:
+def count_unknown_reasons(audit: ReleaseAudit) -> list[tuple[str, int]]:
     """Why something cannot be told, the most frequent first."""
     counts: dict[str, int] = {}
-    for kernel in found.kernels:
-        if kernel.verdict is Verdict.UNTOLD:
+    for kernel in audit.kernels:
+        if kernel.verdict is KernelVerdict.UNKNOWN:
             for reason in kernel.reasons[:1]:
                 counts[reason] = counts.get(reason, 0) + 1
     return sorted(counts.items(), key=lambda one: (-one[1], one[0]))
 
 
 @functools.lru_cache(maxsize=256)
-def lines(file: str) -> tuple[str, ...]:
+def read_source_lines(file: str) -> tuple[str, ...]:
     if ".whl" in file:
         wheel, _, path = file.partition(".whl")
         with zipfile.ZipFile(f"{wheel}.whl") as opened:
@@ -63,9 +63,11 @@ def lines(file: str) -> tuple[str, ...]:
     return tuple(one.rstrip("\n") for one in linecache.getlines(file))
 
 
-def around(finding: Finding, before: int = 8, after: int = 4) -> list[tuple[int, str, bool]]:
+def get_surrounding_lines(
+    finding: AuditFinding, before: int = 8, after: int = 4
+) -> list[tuple[int, str, bool]]:
     """The code near a finding: number, line, whether it is the one."""
-    text = lines(finding.file)
+    text = read_source_lines(finding.file)
     first = max(0, finding.line - 1 - before)
     return [
         (number + 1, text[number], number + 1 == finding.line)
@@ -73,9 +75,9 @@ def around(finding: Finding, before: int = 8, after: int = 4) -> list[tuple[int,
     ]
 
 
-def mend(finding: Finding) -> str:
+def suggest_fix(finding: AuditFinding) -> str:
     """What would do: the first factor that a program or a load gives, made 64 bits wide."""
-    if finding.kind is Kind.OVERRUNS:
+    if finding.kind is FindingKind.OVERRUNS:
         return f"a mask that ends where `{finding.element}` ends, or a larger `{finding.element}`"
     try:
         tree = ast.parse(finding.text.rstrip(",").lstrip("+ "))
@@ -92,5 +94,5 @@ def mend(finding: Finding) -> str:
     return f"`{first}.to(tl.int64)` in place of `{first}`"
 
 
-def name(file: str) -> str:
+def get_file_name(file: str) -> str:
     return Path(file).name

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from harness.store.bisect.values import Search
+from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
 from reports.bisect.view import GLYPHS
-from reports.shared import texts
+from reports.shared import formatting
 
 
-def text(search: Search) -> str:
-    seen = view.make(search)
+def render_markdown(search: BisectSearch) -> str:
+    seen = view.make_view(search)
     lines = [
         f"## unfix bisect {search.kind}: {search.verdict or search.status}",
         "",
-        _safe(search.summary),
+        _escape_text(search.summary),
         "",
-        f"`{_code(' '.join(search.words))}`, {len(search.trials)} runs, "
-        f"{texts.duration(search.seconds)}",
+        f"`{_escape_code(' '.join(search.words))}`, {len(search.trials)} runs, "
+        f"{formatting.format_duration(search.seconds)}",
         "",
     ]
     for stop in seen.stops:
         if stop.trial or stop.role:
-            said = f"{GLYPHS[stop.trial.answer]} {_safe(stop.trial.how)}" if stop.trial else "·"
-            lines.append(f"- {_safe(stop.name)}: {said}")
+            said = (
+                f"{GLYPHS[stop.trial.answer]} {_escape_text(stop.trial.how)}" if stop.trial else "·"
+            )
+            lines.append(f"- {_escape_text(stop.name)}: {said}")
     for part in seen.parts:
         lines += ["", f"### {part.part.name}: {part.title}", ""]
         lines += ["| run | with | why | outcome |", "|---|---|---|---|"]
@@ -30,20 +32,24 @@ def text(search: Search) -> str:
             names = "nothing" if not row.toggles else ", ".join(sorted(row.toggles))
             if len(row.toggles) > 3:
                 names = f"{len(row.toggles)} of {len(part.part.toggles)}"
-            told = f"{GLYPHS[row.answer]} {_safe(row.told)}".replace("|", "\\|")
+            told = f"{GLYPHS[row.answer]} {_escape_text(row.outcome_text)}".replace("|", "\\|")
             lines.append(f"| {row.number} | {names} | {row.why} | {told} |")
-    for blamed in seen.blamed:
+    for blamed in seen.culprits:
         toggle, patch = blamed.toggle, blamed.patch
         upstream = ", ".join(f"#{number}" for number in toggle.upstream)
-        lines += ["", f"### {toggle.id}: {_safe(toggle.title)}", ""]
-        lines += [f"{toggle.family}, {toggle.symptom}, {upstream}; {blamed.does}:", "", "```diff"]
-        lines += [*texts.visible(patch).splitlines(), "```"]
+        lines += ["", f"### {toggle.id}: {_escape_text(toggle.title)}", ""]
+        lines += [
+            f"{toggle.family}, {toggle.symptom}, {upstream}; {blamed.patch_summary}:",
+            "",
+            "```diff",
+        ]
+        lines += [*formatting.make_visible(patch).splitlines(), "```"]
     return "\n".join(lines) + "\n"
 
 
-def _safe(text: str) -> str:
-    return texts.visible(text).replace("<", "&lt;").replace("\n", " ")
+def _escape_text(text: str) -> str:
+    return formatting.make_visible(text).replace("<", "&lt;").replace("\n", " ")
 
 
-def _code(text: str) -> str:
-    return texts.visible(text).replace("`", "'").replace("\n", " ")
+def _escape_code(text: str) -> str:
+    return formatting.make_visible(text).replace("`", "'").replace("\n", " ")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from harness.store.bisect.values import Search
+from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
-from reports.shared import one_file
-from reports.shared.texts import cut
+from reports.shared import html_file
+from reports.shared.formatting import truncate_start
 
 STYLES = ("shared/page.css", "shared/panel.css", "shared/runs.css")
-MOST = 400  # rows; a flaky search joins its runs anyway
+MAX_ROWS = 400  # rows; a flaky search joins its runs anyway
 
 
-def html(search: Search) -> str:
+def render_page(search: BisectSearch) -> str:
     values = {
-        "seen": view.make(search),
+        "seen": view.make_view(search),
         "search": search,
         "glyphs": view.GLYPHS,
         "tones": view.TONES,
-        "why": view.WHY,
-        "most": MOST,
+        "why": view.PURPOSES,
+        "most": MAX_ROWS,
     }
-    return one_file.rendered("bisect/page.html.j2", values, styles=STYLES, filters={"cut": cut})
+    return html_file.render_template(
+        "bisect/page.html.j2", values, styles=STYLES, filters={"cut": truncate_start}
+    )

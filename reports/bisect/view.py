@@ -4,51 +4,61 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.store.bisect.values import Answer, Part, Search, Trial
+from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
 from harness.store.prove.values import ToggleFacts
 
-GLYPHS = {Answer.PASSES: "✓", Answer.FAILS: "✕", Answer.CANNOT_TELL: "?", None: "~"}
+GLYPHS = {
+    BisectAnswer.PASSES: "✓",
+    BisectAnswer.FAILS: "✕",
+    BisectAnswer.CANNOT_TELL: "?",
+    None: "~",
+}
 TONES = {
-    Answer.PASSES: "good",
-    Answer.FAILS: "broken",
-    Answer.CANNOT_TELL: "unreached",
+    BisectAnswer.PASSES: "good",
+    BisectAnswer.FAILS: "broken",
+    BisectAnswer.CANNOT_TELL: "unreached",
     None: "toothless",
 }
-VERBS = {"revert": "taking it out of", "enable": "putting it into"}
-WHY = {"base": "nothing toggled", "search": "search", "proof": "proof", "again": "proof, again"}
+DIRECTION_VERBS = {"revert": "taking it out of", "enable": "putting it into"}
+PURPOSES = {
+    "base": "nothing toggled",
+    "search": "search",
+    "proof": "proof",
+    "again": "proof, again",
+}
 
 
 @dataclass(frozen=True)
-class Row:
+class SearchRow:
     """The runs of one set, for one purpose: one, or many of a flaky symptom."""
 
     number: int
     toggles: frozenset[str]
     why: str
-    trials: list[Trial]
+    trials: list[BisectTrial]
 
     @property
-    def first(self) -> Trial:
+    def first_trial(self) -> BisectTrial:
         return self.trials[0]
 
     @property
-    def answers(self) -> dict[Answer, int]:
+    def answer_counts(self) -> dict[BisectAnswer, int]:
         return {
             answer: count
-            for answer in Answer
+            for answer in BisectAnswer
             if (count := sum(trial.answer is answer for trial in self.trials))
         }
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> BisectAnswer | None:
         """What they say; None if some say this and some that."""
-        return self.first.answer if len(self.answers) == 1 else None
+        return self.first_trial.answer if len(self.answer_counts) == 1 else None
 
     @property
-    def told(self) -> str:
+    def outcome_text(self) -> str:
         if len(self.trials) == 1:
-            return self.first.how
-        return ", ".join(f"{answer.value} {count}x" for answer, count in self.answers.items())
+            return self.first_trial.how
+        return ", ".join(f"{answer.value} {count}x" for answer, count in self.answer_counts.items())
 
     @property
     def seconds(self) -> float:
@@ -56,9 +66,9 @@ class Row:
 
 
 @dataclass(frozen=True)
-class PartView:
-    part: Part
-    rows: list[Row]
+class SearchPartView:
+    part: ToggleSearch
+    rows: list[SearchRow]
     culprits: frozenset[str]
 
     @property
@@ -68,63 +78,65 @@ class PartView:
 
 
 @dataclass(frozen=True)
-class Stop:
+class HistoryStop:
     """One release or commit of a history, and what the command said on it."""
 
     name: str
-    trial: Trial | None
+    trial: BisectTrial | None
     role: str  # before, after, between, ""
 
 
 @dataclass(frozen=True)
-class Blamed:
+class Culprit:
     """A culprit, and its diff as the search made it."""
 
     toggle: ToggleFacts
     patch: str
-    does: str  # what the diff is of
+    patch_summary: str  # what the diff is of
 
 
 @dataclass(frozen=True)
 class SearchView:
-    search: Search
-    parts: list[PartView]
-    stops: list[Stop]
-    blamed: list[Blamed]
+    search: BisectSearch
+    parts: list[SearchPartView]
+    stops: list[HistoryStop]
+    culprits: list[Culprit]
 
 
-def make(search: Search) -> SearchView:
+def make_view(search: BisectSearch) -> SearchView:
     parts = []
     for part in search.parts:
         trials = [trial for trial in search.trials if trial.part == part.name]
         culprits = frozenset(name for one in part.sets for name in one)
-        parts.append(PartView(part, rows(trials), culprits))
+        parts.append(SearchPartView(part, group_trials(trials), culprits))
     facts = {toggle.id: toggle for toggle in search.toggles}
     blamed = {
-        name: Blamed(facts[name], text, f"what {VERBS[part.direction]} SGLang {part.where} does")
+        name: Culprit(
+            facts[name], text, f"what {DIRECTION_VERBS[part.direction]} SGLang {part.where} does"
+        )
         for part in search.parts
         for name, text in part.patches.items()
         if name in facts
     }
-    return SearchView(search, parts, _stops(search), list(blamed.values()))
+    return SearchView(search, parts, _list_stops(search), list(blamed.values()))
 
 
-def rows(trials: list[Trial]) -> list[Row]:
+def group_trials(trials: list[BisectTrial]) -> list[SearchRow]:
     """Runs in their order; those of a set that is run again and again in one row."""
-    found: dict[tuple[frozenset[str], str], Row] = {}
+    found: dict[tuple[frozenset[str], str], SearchRow] = {}
     for number, trial in enumerate(trials, 1):
         key = frozenset(trial.toggles), trial.why
         if key in found:
             found[key].trials.append(trial)
         else:
-            found[key] = Row(number, key[0], trial.why, [trial])
+            found[key] = SearchRow(number, key[0], trial.why, [trial])
     return list(found.values())
 
 
-def _stops(search: Search) -> list[Stop]:
+def _list_stops(search: BisectSearch) -> list[HistoryStop]:
     step = search.step
     if step is None:
         return []
     told = {t.where: t for t in search.trials if t.part == search.kind}
     roles = {step.before: "before", step.after: "after", **dict.fromkeys(step.between, "between")}
-    return [Stop(name, told.get(name), roles.get(name, "")) for name in step.places]
+    return [HistoryStop(name, told.get(name), roles.get(name, "")) for name in step.places]

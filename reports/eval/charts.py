@@ -6,81 +6,81 @@ import math
 from dataclasses import dataclass
 
 from reports.eval import view
-from reports.eval.view import EvalView, FaultRow, Pairing
-from reports.shared import texts
+from reports.eval.view import ComparisonRow, EvalView, FaultRow
+from reports.shared import formatting
 
-LABELS = 5  # on a scale, at most: they must not touch on a telephone
+MAX_TICKS = 5  # on a scale, at most: they must not touch on a telephone
 
 
 @dataclass(frozen=True)
-class Bar:
+class EvalBar:
     name: str
     tone: str
-    end: float
-    told: str
-    low: float = 0.0
-    high: float = 0.0
-    noise: float | None = None
+    end_percent: float
+    label: str
+    low_percent: float = 0.0
+    high_percent: float = 0.0
+    noise_percent: float | None = None
     title: str = ""
 
 
 @dataclass(frozen=True)
-class Tick:
-    at: float
+class ScaleTick:
+    percent: float
     label: str
 
     @property
     def anchor(self) -> str:
-        return "start" if self.at < 5 else "end" if self.at > 95 else "middle"
+        return "start" if self.percent < 5 else "end" if self.percent > 95 else "middle"
 
 
 @dataclass(frozen=True)
-class Divergences:
-    bars: list[Bar]
-    ticks: list[Tick]
+class DivergenceChart:
+    bars: list[EvalBar]
+    ticks: list[ScaleTick]
 
 
 @dataclass(frozen=True)
-class Matrix:
+class FaultMatrix:
     """Who noticed what: faults down, configurations across."""
 
     configurations: list[str]
     rows: list[tuple[str, list[FaultRow | None]]]
 
 
-def accuracy(seen: EvalView) -> dict[str, list[Bar]]:
+def make_accuracy_bars(eval_view: EvalView) -> dict[str, list[EvalBar]]:
     """By task, a bar a configuration."""
-    bars: dict[str, list[Bar]] = {}
-    for row in seen.configurations:
+    bars: dict[str, list[EvalBar]] = {}
+    for row in eval_view.configurations:
         for task, score in row.scores.items():
             if score.unscored == score.items:
                 continue
             low, high = score.interval
-            tone = "bug" if row.meant else "work"
+            tone = "bug" if row.has_planted_fault else "work"
             told = f"{score.share:.1%} [{low:.0%}, {high:.0%}]"
             bars.setdefault(task, []).append(
-                Bar(row.name, tone, 100 * score.share, told, 100 * low, 100 * high)
+                EvalBar(row.name, tone, 100 * score.share, told, 100 * low, 100 * high)
             )
     return bars
 
 
-def divergences(seen: EvalView) -> Divergences:
+def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
     """A bar for each two configurations: of their tasks the one that stands out most."""
-    most: dict[tuple[str, str], Pairing] = {}
-    for pairing in seen.pairings:
-        one = pairing.compared
+    most: dict[tuple[str, str], ComparisonRow] = {}
+    for pairing in eval_view.comparisons:
+        one = pairing.comparison
         if one.kind == "tokens" and one.divergence is not None:
             before = most.get((one.base, one.candidate))
-            if before is None or _stands_out(pairing) > _stands_out(before):
+            if before is None or _measure_prominence(pairing) > _measure_prominence(before):
                 most[one.base, one.candidate] = pairing
     values = [
         value
         for pairing in most.values()
-        for value in (pairing.compared.divergence, pairing.compared.noise)
+        for value in (pairing.comparison.divergence, pairing.comparison.noise)
         if value is not None and math.isfinite(value) and value > 0
     ]
     if not most:
-        return Divergences([], [])
+        return DivergenceChart([], [])
     low = max(-12, math.floor(math.log10(min(values, default=1e-4))))
     high = max(low + 2, min(12, math.ceil(math.log10(max(values, default=1)))))
 
@@ -93,36 +93,40 @@ def divergences(seen: EvalView) -> Divergences:
 
     bars = []
     for pairing in most.values():
-        one = pairing.compared
+        one = pairing.comparison
         task = f" ({pairing.task})" if one.task else ""
         bars.append(
-            Bar(
-                texts.line(one.candidate),
-                "good" if one.verdict.fine else "bug" if pairing.meant else "bad",
+            EvalBar(
+                formatting.to_single_line(one.candidate),
+                "good"
+                if one.verdict.is_acceptable
+                else "bug"
+                if pairing.has_planted_fault
+                else "bad",
                 place(one.divergence or 0.0),
-                f"{view.number(one.divergence)}, {pairing.mark.word}",
-                noise=None if one.noise is None else place(one.noise),
-                title=f"{pairing.names}{task}: {pairing.measure}",
+                f"{view.format_number(one.divergence)}, {pairing.mark.word}",
+                noise_percent=None if one.noise is None else place(one.noise),
+                title=f"{pairing.pair_label}{task}: {pairing.measure}",
             )
         )
-    every = math.ceil((high - low) / (LABELS - 1))
+    every = math.ceil((high - low) / (MAX_TICKS - 1))
     ticks = [
-        Tick(100 * (decade - low) / (high - low), f"1e{decade}" if decade else "1")
+        ScaleTick(100 * (decade - low) / (high - low), f"1e{decade}" if decade else "1")
         for decade in range(low, high + 1, every)
     ]
-    return Divergences(bars, ticks)
+    return DivergenceChart(bars, ticks)
 
 
-def _stands_out(pairing: Pairing) -> float:
-    one = pairing.compared
+def _measure_prominence(pairing: ComparisonRow) -> float:
+    one = pairing.comparison
     if one.divergence is None or not math.isfinite(one.divergence):
         return math.inf
     return one.divergence / max(one.noise or 0.0, 1e-12)
 
 
-def matrix(seen: EvalView) -> Matrix:
-    names = list(dict.fromkeys(row.fault.configuration for row in seen.faults))
-    found = {(row.fault.toggle, row.fault.configuration): row for row in seen.faults}
-    toggles = dict.fromkeys(row.fault.toggle for row in seen.faults)
+def make_fault_matrix(eval_view: EvalView) -> FaultMatrix:
+    names = list(dict.fromkeys(row.fault.configuration for row in eval_view.faults))
+    found = {(row.fault.toggle, row.fault.configuration): row for row in eval_view.faults}
+    toggles = dict.fromkeys(row.fault.toggle for row in eval_view.faults)
     rows = [(toggle, [found.get((toggle, name)) for name in names]) for toggle in toggles]
-    return Matrix(names, rows)
+    return FaultMatrix(names, rows)

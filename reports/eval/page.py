@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from harness.store.eval.values import Evaluation
+from reports.eval import answer_differences as eval_items
 from reports.eval import charts, view
-from reports.eval import items as eval_items
-from reports.shared import one_file, texts
+from reports.shared import formatting, html_file
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
-PROBLEMS = 12
+MAX_PROBLEMS = 12
 
 
-def html(evaluation: Evaluation) -> str:
-    seen = view.make(evaluation)
-    differing = [pairing for pairing in seen.pairings if pairing.compared.differences]
-    items = eval_items.choose(evaluation, [pairing.compared for pairing in differing])
+def render_page(evaluation: Evaluation) -> str:
+    seen = view.make_view(evaluation)
+    differing = [pairing for pairing in seen.comparisons if pairing.comparison.differences]
+    items = eval_items.choose_items(evaluation, [pairing.comparison for pairing in differing])
     values = {
         "seen": seen,
         "evaluation": evaluation,
-        "accuracy": charts.accuracy(seen),
-        "divergences": charts.divergences(seen),
-        "matrix": charts.matrix(seen),
-        "legend": [mark for mark in view.FAULTS if any(r.mark is mark for r in seen.faults)],
+        "accuracy": charts.make_accuracy_bars(seen),
+        "divergences": charts.make_divergence_chart(seen),
+        "matrix": charts.make_fault_matrix(seen),
+        "legend": [mark for mark in view.FAULT_MARKS if any(r.mark is mark for r in seen.faults)],
         "differing": list(zip(differing, items, strict=True)),
-        "problems": PROBLEMS,
+        "problems": MAX_PROBLEMS,
     }
-    return one_file.rendered("eval/page.html.j2", values, styles=STYLES, filters={"short": _short})
+    return html_file.render_template(
+        "eval/page.html.j2", values, styles=STYLES, filters={"short": _shorten_line}
+    )
 
 
-def _short(text: str, most: int = texts.NAME) -> str:
-    return texts.line(text, most)
+def _shorten_line(text: str, max_length: int = formatting.MAX_NAME_LENGTH) -> str:
+    return formatting.to_single_line(text, max_length)

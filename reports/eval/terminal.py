@@ -10,98 +10,108 @@ from rich.text import Text
 from harness.store.eval.values import Evaluation
 from reports.eval import view
 from reports.eval.view import EvalView
-from reports.shared import texts
-from reports.shared.terminal import STYLES, plain
-from reports.shared.terminal import table as columns
-from reports.shared.texts import Mark
+from reports.shared import formatting
+from reports.shared.formatting import ReportMark
+from reports.shared.terminal import TONE_STYLES, to_plain_text
+from reports.shared.terminal import make_table as columns
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-PROBLEMS = 20
+MAX_PROBLEMS = 20
 
 
-def show(evaluation: Evaluation, console: Console) -> None:
-    seen = view.make(evaluation)
-    for table in (configurations(seen), comparisons(seen), faults(seen)):
+def print_run(evaluation: Evaluation, console: Console) -> None:
+    seen = view.make_view(evaluation)
+    for table in (
+        make_configuration_table(seen),
+        make_comparison_table(seen),
+        make_fault_table(seen),
+    ):
         if table.row_count:
             console.print(table)
             console.print()
-    console.print(summary(seen), soft_wrap=True)
+    console.print(format_summary(seen), soft_wrap=True)
 
 
-def configurations(seen: EvalView) -> Table:
+def make_configuration_table(eval_view: EvalView) -> Table:
     """A column that would be empty takes no room."""
-    rows = seen.configurations
+    rows = eval_view.configurations
     numbers = {
         "errors": [str(row.errors or "") for row in rows],
-        "accepted": [row.accepted for row in rows],
-        "ready": [row.ready for row in rows],
+        "accepted": [row.accepted_text for row in rows],
+        "ready": [row.ready_text for row in rows],
     }
     numbers = {head: cells for head, cells in numbers.items() if any(cells)}
     table = columns("configuration", "", "model", "release")
-    for head in (*(texts.line(task, 30) for task in seen.tasks), *numbers):
-        table.add_column(plain(head), justify="right", no_wrap=True)
+    for head in (*(formatting.to_single_line(task, 30) for task in eval_view.tasks), *numbers):
+        table.add_column(to_plain_text(head), justify="right", no_wrap=True)
     table.add_column("to know", overflow="fold")
     for place, row in enumerate(rows):
         table.add_row(
-            plain(row.name),
-            _mark(row.mark, row.tone),
-            plain(texts.line(row.served.model)),
-            plain(texts.line(row.served.release)),
-            *(row.scores[task].told if task in row.scores else "" for task in seen.tasks),
+            to_plain_text(row.name),
+            _format_mark(row.mark, row.tone),
+            to_plain_text(formatting.to_single_line(row.served.model)),
+            to_plain_text(formatting.to_single_line(row.served.release)),
+            *(
+                row.scores[task].score_text if task in row.scores else ""
+                for task in eval_view.tasks
+            ),
             *(cells[place] for cells in numbers.values()),
-            plain(row.told, "dim"),
+            to_plain_text(row.remarks, "dim"),
         )
     return table
 
 
-def comparisons(seen: EvalView) -> Table:
+def make_comparison_table(eval_view: EvalView) -> Table:
     table = columns("base → candidate", "of", "task", "verdict")
     table.add_column("drop, or\ndivergence / noise")
     table.add_column("items")
-    for row in seen.pairings:
-        fault = Text(" fault", style="dim") if row.meant else Text()
+    for row in eval_view.comparisons:
+        fault = Text(" fault", style="dim") if row.has_planted_fault else Text()
         table.add_row(
-            plain(row.names),
-            plain(texts.line(row.compared.kind, 20)),
-            plain(row.task),
-            _mark(row.mark, row.tone) + fault,
-            plain(row.measure),
-            plain(row.counts, "dim"),
+            to_plain_text(row.pair_label),
+            to_plain_text(formatting.to_single_line(row.comparison.kind, 20)),
+            to_plain_text(row.task),
+            _format_mark(row.mark, row.tone) + fault,
+            to_plain_text(row.measure),
+            to_plain_text(row.counts_text, "dim"),
         )
     return table
 
 
-def faults(seen: EvalView) -> Table:
+def make_fault_table(eval_view: EvalView) -> Table:
     table = columns("fault", "configuration", "", "by", "the user sees", "its code ran")
-    for row in seen.faults:
+    for row in eval_view.faults:
         table.add_row(
-            plain(texts.line(row.fault.toggle)),
-            plain(texts.line(row.fault.configuration)),
-            _mark(row.mark, row.mark.tone),
-            plain(row.by),
-            plain(texts.line(row.fault.user_sees)),
-            row.ran,
+            to_plain_text(formatting.to_single_line(row.fault.toggle)),
+            to_plain_text(formatting.to_single_line(row.fault.configuration)),
+            _format_mark(row.mark, row.mark.tone),
+            to_plain_text(row.detected_by),
+            to_plain_text(formatting.to_single_line(row.fault.user_sees)),
+            row.reach_text,
         )
     return table
 
 
-def summary(seen: EvalView) -> Text:
+def format_summary(eval_view: EvalView) -> Text:
     """'40 same, 8 equal, 5 of 5 faults caught, cpu, in 73 s: green', or why not."""
-    said = [f"{number} {mark.word}" for mark, number in seen.counts] or ["no comparisons"]
-    said += [seen.noticed] if seen.faults else []
-    said += [seen.evaluation.device, f"in {texts.duration(seen.evaluation.seconds)}"]
-    line = plain(texts.line(", ".join(said), 400) + ": ")
-    if seen.green:
+    said = [f"{number} {mark.word}" for mark, number in eval_view.counts] or ["no comparisons"]
+    said += [eval_view.caught_summary] if eval_view.faults else []
+    said += [
+        eval_view.evaluation.device,
+        f"in {formatting.format_duration(eval_view.evaluation.seconds)}",
+    ]
+    line = to_plain_text(formatting.to_single_line(", ".join(said), 400) + ": ")
+    if eval_view.green:
         return line.append("green", style="bold green")
     line.append("red", style="bold red")
-    for problem in seen.problems[:PROBLEMS]:
-        line.append("\n  ").append_text(plain(problem, "red"))
-    if len(seen.problems) > PROBLEMS:
-        line.append(f"\n  and {len(seen.problems) - PROBLEMS} more", style="red")
+    for problem in eval_view.problems[:MAX_PROBLEMS]:
+        line.append("\n  ").append_text(to_plain_text(problem, "red"))
+    if len(eval_view.problems) > MAX_PROBLEMS:
+        line.append(f"\n  and {len(eval_view.problems) - MAX_PROBLEMS} more", style="red")
     return line
 
 
-def _mark(mark: Mark, tone: str) -> Text:
-    return Text(mark.word, style=STYLES[tone])
+def _format_mark(mark: ReportMark, tone: str) -> Text:
+    return Text(mark.word, style=TONE_STYLES[tone])

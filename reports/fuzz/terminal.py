@@ -7,20 +7,22 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.fuzz.replaying import Replayed
-from harness.fuzz.values import Covered, Fuzzed, Kept, Tally
+from harness.runs.fuzz.failure_replay import ReplayResult
+from harness.runs.fuzz.messages import FileCoverage, FuzzResult, FuzzTestResult, RunFailure
 
-ROWS = 12  # tests in the table of a terminal
+MAX_ROWS = 12  # tests in the table of a terminal
 
 
-def line(run: Fuzzed) -> str:
+def format_summary(run: FuzzResult) -> str:
     """A run in one line."""
-    toggled = share(
+    toggled = format_share(
         sum(row.toggled for row in run.coverage), sum(r.toggled_of for r in run.coverage)
     )
-    files = share(sum(row.lines for row in run.coverage), sum(r.lines_of for r in run.coverage))
-    tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
-    here = sum(not test.left_out for test in run.tests)
+    files = format_share(
+        sum(row.lines for row in run.coverage), sum(r.lines_of for r in run.coverage)
+    )
+    tried = sum(bool(test.examples and not test.exclusion) for test in run.tests)
+    here = sum(not test.exclusion for test in run.tests)
     return (
         f"{run.seconds:.0f} of {run.budget:.0f} s: {run.examples} examples, "
         f"{run.examples / max(run.seconds, 0.001):.0f}/s; {tried} of {here} tests; lines run: "
@@ -28,34 +30,36 @@ def line(run: Fuzzed) -> str:
     )
 
 
-def share(part: int, whole: int) -> str:
-    return f"{part}/{whole}" if whole else "none"
+def format_share(part: int, total: int) -> str:
+    return f"{part}/{total}" if total else "none"
 
 
-def table(run: Fuzzed, rows: int = ROWS) -> Table:
+def make_test_table(run: FuzzResult, max_rows: int = MAX_ROWS) -> Table:
     """The tests that were run most lately or most, and how far they came."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("test", "SGLang", "examples", "per s", "nearest to an edge"):
         made.add_column(name, justify="right" if name in ("examples", "per s") else "left")
     tried = [test for test in run.tests if test.examples]
-    failing = {(kept.repro.test, kept.repro.release) for kept in run.failures}
+    failing = {(kept.record.test, kept.record.release) for kept in run.failures}
     tried.sort(key=lambda test: ((test.test, test.release) not in failing, -test.examples))
-    for test in tried[:rows]:
+    for test in tried[:max_rows]:
         style = "red" if (test.test, test.release) in failing else ""
         rate = test.examples / test.seconds if test.seconds else 0.0
         shown = Text(test.test.partition("::")[2].removeprefix("test_"), style=style)
-        made.add_row(shown, test.release, str(test.examples), f"{rate:.0f}", nearest(test))
-    if len(tried) > rows:
-        made.add_row(f"and {len(tried) - rows} more")
+        made.add_row(
+            shown, test.release, str(test.examples), f"{rate:.0f}", describe_nearest_edge(test)
+        )
+    if len(tried) > max_rows:
+        made.add_row(f"and {len(tried) - max_rows} more")
     return made
 
 
-def nearest(test: Tally) -> str:
+def describe_nearest_edge(test: FuzzTestResult) -> str:
     best = ", ".join(f"{label} {value:.4g}" for label, value in sorted(test.targets.items()))
     return "every example there is" if test.exhausted and not best else best
 
 
-def coverage(rows: list[Covered]) -> Table:
+def make_coverage_table(rows: list[FileCoverage]) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("file", "SGLang", "toggled code", "whole file"):
         made.add_column(name)
@@ -63,42 +67,42 @@ def coverage(rows: list[Covered]) -> Table:
         made.add_row(
             row.file,
             row.release,
-            share(row.toggled, row.toggled_of),
-            share(row.lines, row.lines_of),
+            format_share(row.toggled, row.toggled_of),
+            format_share(row.lines, row.lines_of),
         )
     return made
 
 
-def show(run: Fuzzed, console: Console) -> None:
+def print_run(run: FuzzResult, console: Console) -> None:
     """What a run came to."""
-    parts: list[RenderableType] = [table(run, rows=len(run.tests)), ""]
+    parts: list[RenderableType] = [make_test_table(run, max_rows=len(run.tests)), ""]
     if run.coverage:
-        parts += [coverage(run.coverage), ""]
+        parts += [make_coverage_table(run.coverage), ""]
     console.print(Group(*parts))
     for test in run.tests:
-        if test.left_out:
+        if test.exclusion:
             console.print(
-                f"left out: {escape(test.test)} on {test.release}: {escape(test.left_out)}"
+                f"left out: {escape(test.test)} on {test.release}: {escape(test.exclusion)}"
             )
     for problem in run.problems:
         console.print(f"[red]problem[/]: {escape(problem)}", soft_wrap=True)
     for kept in run.failures:
-        _show_failure(console, kept)
-    console.print(f"seed {run.seed}; {line(run)}")
+        _print_failure(console, kept)
+    console.print(f"seed {run.seed}; {format_summary(run)}")
 
 
-def _show_failure(console: Console, kept: Kept) -> None:
-    failure = kept.repro
+def _print_failure(console: Console, saved_failure: RunFailure) -> None:
+    failure = saved_failure.record
     as_found = "" if failure.shrunk else " (as it was found, not shrunk)"
-    console.print(f"[red]failed[/]: {escape(kept.name)}{as_found}", soft_wrap=True)
+    console.print(f"[red]failed[/]: {escape(saved_failure.name)}{as_found}", soft_wrap=True)
     lines = [failure.test, f"{failure.error}: {failure.headline}", failure.where]
-    for text in [*lines, *failure.arguments, kept.replay]:
+    for text in [*lines, *failure.arguments, saved_failure.replay]:
         if text:
             console.print(f"    {escape(text)}", soft_wrap=True)
 
 
-def show_replays(done: list[Replayed], console: Console) -> None:
-    for one in done:
+def print_replays(replays: list[ReplayResult], console: Console) -> None:
+    for one in replays:
         verdict = "[red]fails[/]" if one.fails else "[green]passes[/]"
         console.print(f"{verdict} on SGLang {one.release}: {escape(one.test)}", soft_wrap=True)
         for text in ([one.headline] if one.fails else []) + one.arguments:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from harness.history.values import State
-from reports.history.view import MARKS, HistoryView
+from harness.runs.history.values import TimelineState
+from reports.history.view import STATE_MARKS, HistoryView
 
 WIDTH, HEIGHT = 640, 130
 LEFT, BOTTOM, TOP = 44, 20, 8
-BAD = (State.NEW, State.BACK, State.KNOWN, State.FLAKY)
-TONES = ("kind-1", "kind-2", "kind-3", "kind-4", "kind-5")
+BAD_STATES = (TimelineState.NEW, TimelineState.BACK, TimelineState.KNOWN, TimelineState.FLAKY)
+KIND_TONES = ("kind-1", "kind-2", "kind-3", "kind-4", "kind-5")
 
 
 @dataclass(frozen=True)
-class Box:
+class ChartSegment:
     x: float
     y: float
     width: float
@@ -25,84 +25,95 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Column:
+class ChartColumn:
     x: float
     label: str
     title: str
-    boxes: list[Box]
+    boxes: list[ChartSegment]
 
 
 @dataclass(frozen=True)
-class Chart:
+class NightlyChart:
     name: str
-    told: str
-    columns: list[Column]
+    newest_label: str
+    columns: list[ChartColumn]
     ticks: list[tuple[float, str]]
     labels: list[tuple[float, str]]
 
 
-def trends(view: HistoryView) -> list[Chart]:
+def make_trend_charts(history_view: HistoryView) -> list[NightlyChart]:
     """By kind: what was not ok in each night, and how much was."""
-    return [_trend(view, kind) for kind in view.history.kinds]
+    return [_make_trend_chart(history_view, kind) for kind in history_view.history.kinds]
 
 
-def _trend(view: HistoryView, kind: str) -> Chart:
-    nights = view.history.nights
+def _make_trend_chart(history_view: HistoryView, kind: str) -> NightlyChart:
+    nights = history_view.history.nights
     heights = []
     for night in nights:
         counts = night.counts.get(kind, {})
-        heights.append([(MARKS[word], float(counts.get(word, 0))) for word in BAD])
+        heights.append([(STATE_MARKS[word], float(counts.get(word, 0))) for word in BAD_STATES])
     titles = []
     for night in nights:
         counts = night.counts.get(kind, {})
-        good = counts.get(State.OK, 0) + counts.get(State.MENDED, 0)
-        said = [f"{counts[word]} {word}" for word in (*BAD, State.MENDED) if counts.get(word)]
+        good = counts.get(TimelineState.OK, 0) + counts.get(TimelineState.MENDED, 0)
+        said = [
+            f"{counts[word]} {word}"
+            for word in (*BAD_STATES, TimelineState.MENDED)
+            if counts.get(word)
+        ]
         titles.append(", ".join([f"{good} ok", *said]) if counts else "not run")
     stacks = [
         [(f"tone-{mark.tone}", mark.glyph, number) for mark, number in stack] for stack in heights
     ]
-    return _chart(view, kind, titles[-1], titles, stacks, whole=True)
+    return _make_chart(history_view, kind, titles[-1], titles, stacks, whole_numbers=True)
 
 
-def costs(view: HistoryView) -> Chart | None:
+def make_cost_chart(history_view: HistoryView) -> NightlyChart | None:
     """All kinds upon each other, a column a night."""
     kinds = [
         kind
-        for kind in view.history.kinds
-        if any(night.spent.get(kind) for night in view.history.nights)
+        for kind in history_view.history.kinds
+        if any(night.spent.get(kind) for night in history_view.history.nights)
     ]
     if not kinds:
         return None
-    unit = "" if view.prices.an_hour else " h"
+    unit = "" if history_view.prices.per_hour else " h"
     titles, stacks = [], []
-    for night in view.history.nights:
-        parts = [(kind, view.night_cost(night.spent.get(kind, {}))) for kind in kinds]
+    for night in history_view.history.nights:
+        parts = [
+            (kind, history_view.compute_night_cost(night.spent.get(kind, {}))) for kind in kinds
+        ]
         said = [f"{kind} {number:,.2f}{unit}" for kind, number in parts if number]
         titles.append(", ".join(said) or "nothing")
-        stacks.append([(tone(view, kind), "", number) for kind, number in parts])
-    return _chart(view, "cost", titles[-1], titles, stacks, whole=False)
+        stacks.append(
+            [(choose_kind_tone(history_view, kind), "", number) for kind, number in parts]
+        )
+    return _make_chart(history_view, "cost", titles[-1], titles, stacks, whole_numbers=False)
 
 
-def room(chart: Chart) -> float:
+def compute_column_width(chart: NightlyChart) -> float:
     """The width of a night."""
     return (WIDTH - LEFT) / len(chart.columns)
 
 
-def tone(view: HistoryView, kind: str) -> str:
-    return TONES[view.history.kinds.index(kind) % len(TONES)]
+def choose_kind_tone(history_view: HistoryView, kind: str) -> str:
+    return KIND_TONES[history_view.history.kinds.index(kind) % len(KIND_TONES)]
 
 
-def _chart(
-    view: HistoryView,
+def _make_chart(
+    history_view: HistoryView,
     name: str,
-    told: str,
+    newest_label: str,
     titles: list[str],
     stacks: list[list[tuple[str, str, float]]],
     *,
-    whole: bool,
-) -> Chart:
-    days = view.days
-    top = scale(max((sum(n for _, _, n in stack) for stack in stacks), default=0.0), whole=whole)
+    whole_numbers: bool,
+) -> NightlyChart:
+    days = history_view.days
+    top = round_axis_maximum(
+        max((sum(n for _, _, n in stack) for stack in stacks), default=0.0),
+        whole_numbers=whole_numbers,
+    )
     step = (WIDTH - LEFT) / len(days)
     wide = min(step * 0.78, 34)
     tallest = HEIGHT - BOTTOM - TOP
@@ -116,18 +127,18 @@ def _chart(
                 tall = tallest * number / top
                 y -= tall
                 shown = glyph if tall >= 12 and wide >= 9 else ""
-                boxes.append(Box(x - wide / 2, y, wide, tall, word, shown))
-        columns.append(Column(x, days[place], f"{days[place]}: {titles[place]}", boxes))
+                boxes.append(ChartSegment(x - wide / 2, y, wide, tall, word, shown))
+        columns.append(ChartColumn(x, days[place], f"{days[place]}: {titles[place]}", boxes))
     every = max(1, math.ceil(len(days) / 7))
     labels = [(columns[place].x, days[place][5:]) for place in range(len(days) - 1, -1, -every)]
     ticks = [(HEIGHT - BOTTOM - tallest * share, f"{top * share:g}") for share in (0.0, 0.5, 1.0)]
-    return Chart(name, told, columns, ticks, labels)
+    return NightlyChart(name, newest_label, columns, ticks, labels)
 
 
-def scale(most: float, *, whole: bool) -> float:
+def round_axis_maximum(largest: float, *, whole_numbers: bool) -> float:
     """A round number that is no less; of things that are counted, an even one."""
-    if most <= 0:
-        return 2.0 if whole else 1.0
-    power = 10 ** math.floor(math.log10(most))
-    steps = (1, 2, 4, 6, 8, 10) if not whole or power >= 10 else (2, 4, 6, 8, 10)
-    return float(next(step * power for step in steps if step * power >= most - 1e-9))
+    if largest <= 0:
+        return 2.0 if whole_numbers else 1.0
+    power = 10 ** math.floor(math.log10(largest))
+    steps = (1, 2, 4, 6, 8, 10) if not whole_numbers or power >= 10 else (2, 4, 6, 8, 10)
+    return float(next(step * power for step in steps if step * power >= largest - 1e-9))

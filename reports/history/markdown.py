@@ -2,92 +2,97 @@
 
 from __future__ import annotations
 
-from harness.history.costs import Prices
-from harness.history.values import History, Line, State
+from harness.runs.history.resource_prices import ResourcePrices
+from harness.runs.history.values import NightHistory, Timeline, TimelineState
 from reports.history import view
-from reports.history.view import MARKS, HistoryView
-from reports.shared import texts
-from reports.shared.markdown import escaped, table
-from reports.shared.texts import line as short
+from reports.history.view import STATE_MARKS, HistoryView
+from reports.shared import formatting
+from reports.shared.formatting import to_single_line as short
+from reports.shared.markdown import escape_text, render_table
 
-ROWS = 50
-NIGHTS = 14
+MAX_ROWS = 50
+MAX_NIGHTS = 14
 
 
-def text(history: History, prices: Prices) -> str:
+def render_markdown(history: NightHistory, prices: ResourcePrices) -> str:
     seen = HistoryView(history, prices)
     sign, word = ("✓", "green") if history.green else ("✗", "RED")
     counts = ", ".join(f"{number} {mark.word}" for mark, number in seen.counts) or "nothing"
     parts = [
         f"## {sign} The nights since {seen.days[0]}: {word}",
-        f"**{escaped(seen.statement)}** {escaped(counts)}.",
-        "\n".join(f"- {escaped(short(problem, 300))}" for problem in seen.problems),
-        failing(seen, "Failing", seen.failing),
-        failing(seen, "Mended", history.of(State.MENDED)),
-        flaky(seen),
-        slower(seen),
-        costs(seen),
+        f"**{escape_text(seen.statement)}** {escape_text(counts)}.",
+        "\n".join(f"- {escape_text(short(problem, 300))}" for problem in seen.problems),
+        render_failing(seen, "Failing", seen.failing),
+        render_failing(seen, "Mended", history.select_by_state(TimelineState.MENDED)),
+        render_flaky(seen),
+        render_slower(seen),
+        render_costs(seen),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def failing(seen: HistoryView, head: str, lines: list[Line]) -> str:
+def render_failing(history_view: HistoryView, head: str, lines: list[Timeline]) -> str:
     rows = [
         [
-            f"{MARKS[line.state].glyph} **{line.state}**",
-            line.thing.kind,
-            escaped(short(line.thing.title, 100)),
-            row(line, seen),
-            escaped(view.since(line, seen)),
-            escaped(view.words(line)),
+            f"{STATE_MARKS[line.state].glyph} **{line.state}**",
+            line.item.kind,
+            escape_text(short(line.item.title, 100)),
+            render_nights(line, history_view),
+            escape_text(view.describe_since(line, history_view)),
+            escape_text(view.describe_last_failure(line)),
         ]
-        for line in lines[:ROWS]
+        for line in lines[:MAX_ROWS]
     ]
-    return _section(head, ["", "kind", "what", "nights", "since", "it said"], rows, len(lines))
+    return _render_section(
+        head, ["", "kind", "what", "nights", "since", "it said"], rows, len(lines)
+    )
 
 
-def row(line: Line, seen: HistoryView) -> str:
+def render_nights(line: Timeline, history_view: HistoryView) -> str:
     """The last nights in signs."""
-    marks = view.squares(line, len(seen.history.nights))[-NIGHTS:]
-    return "".join("&nbsp;" if mark is None else escaped(mark.glyph) for mark in marks)
+    marks = view.make_night_marks(line, len(history_view.history.nights))[-MAX_NIGHTS:]
+    return "".join("&nbsp;" if mark is None else escape_text(mark.glyph) for mark in marks)
 
 
-def flaky(seen: HistoryView) -> str:
+def render_flaky(history_view: HistoryView) -> str:
     rows = [
         [
             f"{line.score.share:.0%}",
-            line.thing.kind,
-            escaped(short(line.thing.title, 100)),
-            row(line, seen),
-            escaped(view.wavers(line)),
+            line.item.kind,
+            escape_text(short(line.item.title, 100)),
+            render_nights(line, history_view),
+            escape_text(view.describe_flakiness(line)),
         ]
-        for line in seen.flaky[:ROWS]
+        for line in history_view.flaky[:MAX_ROWS]
     ]
     heads = ["score", "kind", "what", "nights", "repeats"]
-    return _section("Flaky", heads, rows, len(seen.flaky))
+    return _render_section("Flaky", heads, rows, len(history_view.flaky))
 
 
-def slower(seen: HistoryView) -> str:
+def render_slower(history_view: HistoryView) -> str:
     rows = [
         [
-            f"{line.slower:.1f} times",
-            escaped(short(line.thing.title, 100)),
-            texts.duration(line.telling[-1].last.seconds),
-            texts.duration(line.median),
+            f"{line.slowdown:.1f} times",
+            escape_text(short(line.item.title, 100)),
+            formatting.format_duration(line.informative_points[-1].main_observation.seconds),
+            formatting.format_duration(line.median_seconds),
         ]
-        for line in seen.slower[:ROWS]
+        for line in history_view.slower[:MAX_ROWS]
     ]
     heads = ["slower", "what", "newest", "median"]
-    return _section("Slower than they were", heads, rows, len(seen.slower))
+    return _render_section("Slower than they were", heads, rows, len(history_view.slower))
 
 
-def costs(seen: HistoryView) -> str:
-    rows = [[escaped(what), escaped(whole), escaped(newest)] for what, whole, newest in seen.spent]
-    return _section("Cost", ["of", "all nights", "newest night"], rows, len(rows))
+def render_costs(history_view: HistoryView) -> str:
+    rows = [
+        [escape_text(what), escape_text(whole), escape_text(newest)]
+        for what, whole, newest in history_view.cost_rows
+    ]
+    return _render_section("Cost", ["of", "all nights", "newest night"], rows, len(rows))
 
 
-def _section(head: str, heads: list[str], rows: list[list[str]], of: int) -> str:
+def _render_section(head: str, heads: list[str], rows: list[list[str]], total: int) -> str:
     if not rows:
         return ""
-    more = f"\n\n… and {of - len(rows)} more." if of > len(rows) else ""
-    return f"### {head}\n\n{table(heads, rows, '---')}{more}"
+    more = f"\n\n… and {total - len(rows)} more." if total > len(rows) else ""
+    return f"### {head}\n\n{render_table(heads, rows, '---')}{more}"

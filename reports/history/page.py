@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from harness.history.costs import Prices
-from harness.history.values import History, State
+from harness.runs.history.resource_prices import ResourcePrices
+from harness.runs.history.values import NightHistory, TimelineState
 from reports.history import charts, view
-from reports.history.view import MARKS, SILENT, HistoryView
-from reports.shared import one_file
-from reports.shared.texts import line as short
+from reports.history.view import SILENT_MARK, STATE_MARKS, HistoryView
+from reports.shared import html_file
+from reports.shared.formatting import to_single_line as short
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page.css")
 
 
-def html(history: History, prices: Prices) -> str:
+def render_page(history: NightHistory, prices: ResourcePrices) -> str:
     seen = HistoryView(history, prices)
     values = {
         "seen": seen,
         "history": history,
         "view": view,
-        "marks": MARKS,
-        "legend": [mark for state, mark in MARKS.items() if state is not State.IDLE] + [SILENT],
-        "mended": history.of(State.MENDED),
-        "trends": charts.trends(seen),
-        "costs": charts.costs(seen),
+        "marks": STATE_MARKS,
+        "legend": [mark for state, mark in STATE_MARKS.items() if state is not TimelineState.IDLE]
+        + [SILENT_MARK],
+        "mended": history.select_by_state(TimelineState.MENDED),
+        "trends": charts.make_trend_charts(seen),
+        "costs": charts.make_cost_chart(seen),
         "charts": charts,
-        "rows": view.ROWS,
+        "rows": view.MAX_ROWS,
     }
-    return one_file.rendered(
+    return html_file.render_template(
         "history/page.html.j2", values, styles=STYLES, filters={"short": short}
     )

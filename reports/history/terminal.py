@@ -7,115 +7,125 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from harness.history.costs import Prices
-from harness.history.values import History, Line, State
+from harness.runs.history.resource_prices import ResourcePrices
+from harness.runs.history.values import NightHistory, Timeline, TimelineState
 from reports.history import view
-from reports.history.view import MARKS, HistoryView
-from reports.shared import texts
-from reports.shared.terminal import STYLES, plain
-from reports.shared.terminal import table as columns
-from reports.shared.texts import line as short
+from reports.history.view import STATE_MARKS, HistoryView
+from reports.shared import formatting
+from reports.shared.formatting import to_single_line as short
+from reports.shared.terminal import TONE_STYLES, to_plain_text
+from reports.shared.terminal import make_table as columns
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = 20  # rows of a table; the rest is counted
-NIGHTS = 30  # squares of a row
+MAX_ROWS = 20  # rows of a table; the rest is counted
+MAX_NIGHTS = 30  # squares of a row
 
 
-def show(history: History, prices: Prices, console: Console) -> None:
+def print_run(history: NightHistory, prices: ResourcePrices, console: Console) -> None:
     seen = HistoryView(history, prices)
-    tables = (failing(seen), flaky(seen), slower(seen), dearest(seen), by_kind(seen))
+    tables = (
+        make_failing_table(seen),
+        make_flaky_table(seen),
+        make_slower_table(seen),
+        make_costliest_table(seen),
+        make_cost_table(seen),
+    )
     for table in tables:
         if table.row_count:
             console.print(table)
             console.print()
     for problem in seen.problems:
-        console.print(plain(short(problem, 300), "yellow"), soft_wrap=True)
-    console.print(summary(seen), soft_wrap=True)
+        console.print(to_plain_text(short(problem, 300), "yellow"), soft_wrap=True)
+    console.print(format_summary(seen), soft_wrap=True)
 
 
-def failing(seen: HistoryView) -> Table:
-    mended = seen.history.of(State.MENDED)
+def make_failing_table(history_view: HistoryView) -> Table:
+    mended = history_view.history.select_by_state(TimelineState.MENDED)
     table = columns("", "kind", "what", "nights", "since", "what it said")
-    for rows in (seen.failing, mended):
-        for line in rows[:SHOWN]:
+    for rows in (history_view.failing, mended):
+        for line in rows[:MAX_ROWS]:
             table.add_row(
-                _mark(line.state),
-                plain(line.thing.kind),
-                plain(short(line.thing.title, 70)),
-                row(line, seen),
-                plain(view.since(line, seen)),
-                plain(short(view.words(line), 70), "dim"),
+                _format_mark(line.state),
+                to_plain_text(line.item.kind),
+                to_plain_text(short(line.item.title, 70)),
+                format_nights(line, history_view),
+                to_plain_text(view.describe_since(line, history_view)),
+                to_plain_text(short(view.describe_last_failure(line), 70), "dim"),
             )
-        if len(rows) > SHOWN:
-            table.add_row("", "", f"and {len(rows) - SHOWN} more; the page has them")
+        if len(rows) > MAX_ROWS:
+            table.add_row("", "", f"and {len(rows) - MAX_ROWS} more; the page has them")
     return table
 
 
-def row(line: Line, seen: HistoryView) -> Text:
+def format_nights(line: Timeline, history_view: HistoryView) -> Text:
     """The last nights, a sign each."""
     told = Text()
-    for mark in view.squares(line, len(seen.history.nights))[-NIGHTS:]:
-        told.append(mark.glyph if mark else " ", STYLES[mark.tone] if mark else "")
+    for mark in view.make_night_marks(line, len(history_view.history.nights))[-MAX_NIGHTS:]:
+        told.append(mark.glyph if mark else " ", TONE_STYLES[mark.tone] if mark else "")
     return told
 
 
-def flaky(seen: HistoryView) -> Table:
+def make_flaky_table(history_view: HistoryView) -> Table:
     table = columns("flaky", "kind", "what", "nights", "repeats")
-    for line in seen.flaky[:SHOWN]:
+    for line in history_view.flaky[:MAX_ROWS]:
         table.add_row(
             f"{line.score.share:.0%}",
-            plain(line.thing.kind),
-            plain(short(line.thing.title, 70)),
-            row(line, seen),
-            f"{line.score.differ} of {line.score.of} otherwise",
+            to_plain_text(line.item.kind),
+            to_plain_text(short(line.item.title, 70)),
+            format_nights(line, history_view),
+            f"{line.score.differing} of {line.score.compared} otherwise",
         )
     return table
 
 
-def slower(seen: HistoryView) -> Table:
+def make_slower_table(history_view: HistoryView) -> Table:
     table = columns("slower", "kind", "what", "newest", "median")
-    for line in seen.slower[:SHOWN]:
+    for line in history_view.slower[:MAX_ROWS]:
         table.add_row(
-            f"{line.slower:.1f} times",
-            plain(line.thing.kind),
-            plain(short(line.thing.title, 70)),
-            texts.duration(line.telling[-1].last.seconds),
-            texts.duration(line.median),
+            f"{line.slowdown:.1f} times",
+            to_plain_text(line.item.kind),
+            to_plain_text(short(line.item.title, 70)),
+            formatting.format_duration(line.informative_points[-1].main_observation.seconds),
+            formatting.format_duration(line.median_seconds),
         )
     return table
 
 
-def dearest(seen: HistoryView) -> Table:
+def make_costliest_table(history_view: HistoryView) -> Table:
     table = columns("dearest", "kind", "what", "newest", "median")
-    for line in seen.dearest[:5]:
-        newest = line.telling[-1].last.seconds if line.telling else 0.0
+    for line in history_view.costliest[:5]:
+        newest = (
+            line.informative_points[-1].main_observation.seconds if line.informative_points else 0.0
+        )
         table.add_row(
-            seen.told_cost(line),
-            plain(line.thing.kind),
-            plain(short(line.thing.title, 70)),
-            texts.duration(newest),
-            texts.duration(line.median),
+            history_view.describe_cost(line),
+            to_plain_text(line.item.kind),
+            to_plain_text(short(line.item.title, 70)),
+            formatting.format_duration(newest),
+            formatting.format_duration(line.median_seconds),
         )
     return table
 
 
-def by_kind(seen: HistoryView) -> Table:
+def make_cost_table(history_view: HistoryView) -> Table:
     table = columns("cost", "all nights", "newest night")
-    for what, whole, newest in seen.spent:
-        table.add_row(plain(short(what, 60)), whole, newest)
+    for what, whole, newest in history_view.cost_rows:
+        table.add_row(to_plain_text(short(what, 60)), whole, newest)
     return table
 
 
-def summary(seen: HistoryView) -> Text:
-    nights = view.many(len(seen.history.nights), "night")
-    counts = ", ".join(f"{number} {mark.word}" for mark, number in seen.counts)
-    text = plain(f"{nights} since {seen.days[0]}: {counts or 'nothing'}. {seen.statement} ")
-    word, style = ("green", "bold green") if seen.history.green else ("red", "bold red")
+def format_summary(history_view: HistoryView) -> Text:
+    nights = view.format_count(len(history_view.history.nights), "night")
+    counts = ", ".join(f"{number} {mark.word}" for mark, number in history_view.counts)
+    text = to_plain_text(
+        f"{nights} since {history_view.days[0]}: {counts or 'nothing'}. {history_view.statement} "
+    )
+    word, style = ("green", "bold green") if history_view.history.green else ("red", "bold red")
     return text.append(word, style=style)
 
 
-def _mark(state: State) -> Text:
-    mark = MARKS[state]
-    return Text(f"{mark.glyph} {mark.word}", style=STYLES[mark.tone])
+def _format_mark(state: TimelineState) -> Text:
+    mark = STATE_MARKS[state]
+    return Text(f"{mark.glyph} {mark.word}", style=TONE_STYLES[mark.tone])

@@ -5,92 +5,108 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from harness.history.costs import HOUR, Prices
-from harness.history.lines import turns
-from harness.history.values import History, Line, Outcome, State, Versions
-from reports.shared import texts
-from reports.shared.texts import Mark
-from reports.shared.texts import line as short
+from harness.runs.history.resource_prices import SECONDS_PER_HOUR, ResourcePrices
+from harness.runs.history.timelines import list_night_states
+from harness.runs.history.values import (
+    NightHistory,
+    ObservationOutcome,
+    RunVersions,
+    Timeline,
+    TimelineState,
+)
+from reports.shared import formatting
+from reports.shared.formatting import ReportMark
+from reports.shared.formatting import to_single_line as short
 
-MARKS: dict[State, Mark] = {
-    State(mark.word): mark
+STATE_MARKS: dict[TimelineState, ReportMark] = {
+    TimelineState(mark.word): mark
     for mark in (
-        Mark("new", "NEW", "✕", "broken", "Failed in the newest night, and never before."),
-        Mark("back", "BCK", "↺", "death", "Failed again; it had failed and was well since."),
-        Mark("known", "KNW", "●", "toothless", "Failed, as it did the time before."),
-        Mark("flaky", "FLK", "≈", "unreached", "Failed, and passed when it was run again."),
-        Mark("not run", "NRN", "?", "missing", "Failed when last run; the newest night is silent."),
-        Mark("mended", "MND", "✓", "fix", "Failed in this window, and is ok in the newest night."),
-        Mark("ok", "ok", "·", "good", "Nothing was wrong."),
-        Mark("idle", "idl", " ", "quiet", "Was ok; the newest night says nothing of it."),
+        ReportMark("new", "NEW", "✕", "broken", "Failed in the newest night, and never before."),
+        ReportMark("back", "BCK", "↺", "death", "Failed again; it had failed and was well since."),
+        ReportMark("known", "KNW", "●", "toothless", "Failed, as it did the time before."),
+        ReportMark("flaky", "FLK", "≈", "unreached", "Failed, and passed when it was run again."),
+        ReportMark(
+            "not run", "NRN", "?", "missing", "Failed when last run; the newest night is silent."
+        ),
+        ReportMark(
+            "mended", "MND", "✓", "fix", "Failed in this window, and is ok in the newest night."
+        ),
+        ReportMark("ok", "ok", "·", "good", "Nothing was wrong."),
+        ReportMark("idle", "idl", " ", "quiet", "Was ok; the newest night says nothing of it."),
     )
 }
-SILENT = Mark("silent", "sil", "-", "quiet", "It was looked at, and that says nothing.")
-ROWS = 40  # of the grid, and of a table
-DEAR = 12
-FIXED = (State.NEW, State.BACK, State.KNOWN, State.NOT_RUN)
+SILENT_MARK = ReportMark("silent", "sil", "-", "quiet", "It was looked at, and that says nothing.")
+MAX_ROWS = 40  # of the grid, and of a table
+MAX_COSTLY_ROWS = 12
+FAILING_STATES = (TimelineState.NEW, TimelineState.BACK, TimelineState.KNOWN, TimelineState.NOT_RUN)
 
 
 @dataclass(frozen=True)
 class HistoryView:
-    history: History
-    prices: Prices
+    history: NightHistory
+    prices: ResourcePrices
 
     @property
     def days(self) -> list[str]:
-        return [day_of(night.day) for night in self.history.nights]
+        return [format_day(night.day) for night in self.history.nights]
 
     @property
-    def counts(self) -> list[tuple[Mark, int]]:
+    def counts(self) -> list[tuple[ReportMark, int]]:
         counts = self.history.counts
-        order = (*FIXED, State.FLAKY, State.MENDED, State.OK, State.IDLE)
-        return [(MARKS[state], counts[state]) for state in order if counts[state]]
+        order = (
+            *FAILING_STATES,
+            TimelineState.FLAKY,
+            TimelineState.MENDED,
+            TimelineState.OK,
+            TimelineState.IDLE,
+        )
+        return [(STATE_MARKS[state], counts[state]) for state in order if counts[state]]
 
     @property
-    def failing(self) -> list[Line]:
-        return self.history.of(*FIXED)
+    def failing(self) -> list[Timeline]:
+        return self.history.select_by_state(*FAILING_STATES)
 
     @property
-    def grid(self) -> list[Line]:
+    def failed_lines(self) -> list[Timeline]:
         """What failed at all, what matters most first."""
-        return [line for line in self.history.lines if line.first_failed is not None]
+        return [line for line in self.history.timelines if line.first_failed is not None]
 
     @property
-    def flaky(self) -> list[Line]:
-        found = [line for line in self.history.lines if line.flaky]
+    def flaky(self) -> list[Timeline]:
+        found = [line for line in self.history.timelines if line.is_flaky]
         return sorted(found, key=lambda line: -line.score.share)
 
     @property
-    def dearest(self) -> list[Line]:
+    def costliest(self) -> list[Timeline]:
         return sorted(
-            (line for line in self.history.lines if spent(line)),
-            key=lambda line: -self.cost_of(line),
-        )[:DEAR]
+            (line for line in self.history.timelines if sum_usage(line)),
+            key=lambda line: -self.compute_cost(line),
+        )[:MAX_COSTLY_ROWS]
 
     @property
-    def slower(self) -> list[Line]:
-        found = [line for line in self.history.lines if line.slower]
-        return sorted(found, key=lambda line: -(line.slower or 0))
+    def slower(self) -> list[Timeline]:
+        found = [line for line in self.history.timelines if line.slowdown]
+        return sorted(found, key=lambda line: -(line.slowdown or 0))
 
     @property
-    def dear(self) -> list[Line]:
+    def slower_or_costliest(self) -> list[Timeline]:
         """What became slower, then what costs most."""
-        slower = self.slower[:DEAR]
-        return slower + [line for line in self.dearest if line not in slower]
+        slower = self.slower[:MAX_COSTLY_ROWS]
+        return slower + [line for line in self.costliest if line not in slower]
 
     @property
     def statement(self) -> str:
         counts = self.history.counts
-        fresh = counts[State.NEW] + counts[State.BACK]
-        known = counts[State.KNOWN]
-        night = day_of(self.history.nights[-1].day)
+        fresh = counts[TimelineState.NEW] + counts[TimelineState.BACK]
+        known = counts[TimelineState.KNOWN]
+        night = format_day(self.history.nights[-1].day)
         if fresh:
-            also = f", and {many(known, 'known failure')} beside" if known else ""
-            return f"{many(fresh, 'new failure')} in the night of {night}{also}."
+            also = f", and {format_count(known, 'known failure')} beside" if known else ""
+            return f"{format_count(fresh, 'new failure')} in the night of {night}{also}."
         if known:
-            return f"Nothing new in the night of {night}; {many(known, 'known failure')}."
-        if counts[State.NOT_RUN]:
-            open_ = many(counts[State.NOT_RUN], "earlier failure")
+            return f"Nothing new in the night of {night}; {format_count(known, 'known failure')}."
+        if counts[TimelineState.NOT_RUN]:
+            open_ = format_count(counts[TimelineState.NOT_RUN], "earlier failure")
             return f"Nothing failed in the night of {night}, and {open_} was not looked at."
         return f"Nothing failed in the night of {night}."
 
@@ -102,7 +118,7 @@ class HistoryView:
             if night.stopped:
                 names = ", ".join(short(name, 60) for name in night.stopped[:4])
                 more = f" and {len(night.stopped) - 4} more" if len(night.stopped) > 4 else ""
-                said.append(f"{day_of(night.day)}: not run to the end: {names}{more}")
+                said.append(f"{format_day(night.day)}: not run to the end: {names}{more}")
         if unpriced := self.unpriced:
             said.append(f"no --price for {', '.join(unpriced)}: shown in hours, and in no sum")
         return said
@@ -111,7 +127,7 @@ class HistoryView:
 
     @property
     def unpriced(self) -> list[str]:
-        if not self.prices.an_hour:
+        if not self.prices.per_hour:
             return []
         used = {
             what
@@ -119,30 +135,36 @@ class HistoryView:
             for spent in night.spent.values()
             for what in spent
         }
-        return sorted(what for what in used if self.prices.price(what) is None)
+        return sorted(what for what in used if self.prices.find_price(what) is None)
 
-    def cost_of(self, line: Line) -> float:
+    def compute_cost(self, line: Timeline) -> float:
         """To sort by: money where there are prices, else seconds."""
-        what, seconds = spent(line) or ("cpu", 0.0)
-        return (self.prices.of(what, seconds) or 0.0) if self.prices.an_hour else seconds
+        what, seconds = sum_usage(line) or ("cpu", 0.0)
+        return (self.prices.compute_cost(what, seconds) or 0.0) if self.prices.per_hour else seconds
 
-    def told_cost(self, line: Line) -> str:
-        what, seconds = spent(line) or ("cpu", 0.0)
-        return self.worth(what, seconds)
+    def describe_cost(self, line: Timeline) -> str:
+        what, seconds = sum_usage(line) or ("cpu", 0.0)
+        return self.describe_usage(what, seconds)
 
-    def worth(self, what: str, seconds: float) -> str:
-        money = self.prices.of(what, seconds)
-        took = hours(seconds) if what == "cpu" else f"{hours(seconds)} {short(what, 30)}"
+    def describe_usage(self, resource: str, seconds: float) -> str:
+        money = self.prices.compute_cost(resource, seconds)
+        took = (
+            format_hours(seconds)
+            if resource == "cpu"
+            else f"{format_hours(seconds)} {short(resource, 30)}"
+        )
         return took if money is None else f"{money:,.2f} ({took})"
 
-    def night_cost(self, spent: dict[str, float]) -> float:
+    def compute_night_cost(self, spent: dict[str, float]) -> float:
         """Of one kind in one night: money where there are prices, else hours."""
-        if not self.prices.an_hour:
-            return sum(spent.values()) / HOUR
-        return sum(self.prices.of(what, seconds) or 0.0 for what, seconds in spent.items())
+        if not self.prices.per_hour:
+            return sum(spent.values()) / SECONDS_PER_HOUR
+        return sum(
+            self.prices.compute_cost(what, seconds) or 0.0 for what, seconds in spent.items()
+        )
 
     @property
-    def spent(self) -> list[tuple[str, str, str]]:
+    def cost_rows(self) -> list[tuple[str, str, str]]:
         """By kind and by what was used: in all, and in the newest night."""
         found: dict[tuple[str, str], list[float]] = {}
         last = len(self.history.nights) - 1
@@ -153,54 +175,60 @@ class HistoryView:
                     both[0] += seconds
                     both[1] += seconds if place == last else 0.0
         return [
-            (f"{kind}, {what}", self.worth(what, both[0]), self.worth(what, both[1]))
+            (
+                f"{kind}, {what}",
+                self.describe_usage(what, both[0]),
+                self.describe_usage(what, both[1]),
+            )
             for (kind, what), both in sorted(found.items())
         ]
 
 
-def spent(line: Line) -> tuple[str, float] | None:
+def sum_usage(line: Timeline) -> tuple[str, float] | None:
     """What a thing used in the window, and how long; None if nobody measured."""
-    device = sum(point.device_spent for point in line.points)
+    device = sum(point.device_seconds for point in line.points)
     if device:
-        return line.thing.device or "gpu", device
-    seconds = sum(point.spent for point in line.points)
+        return line.item.device or "gpu", device
+    seconds = sum(point.seconds for point in line.points)
     return ("cpu", seconds) if seconds else None
 
 
-def squares(line: Line, nights: int) -> list[Mark | None]:
+def make_night_marks(line: Timeline, nights: int) -> list[ReportMark | None]:
     """A mark a night; None where it was not run."""
-    found: list[Mark | None] = [None] * nights
+    found: list[ReportMark | None] = [None] * nights
     for point in line.points:
-        found[point.night] = SILENT
-    for point, word in turns(line.points):
-        found[point.night] = MARKS[word]
+        found[point.night_index] = SILENT_MARK
+    for point, word in list_night_states(line.points):
+        found[point.night_index] = STATE_MARKS[word]
     return found
 
 
-def words(line: Line) -> str:
+def describe_last_failure(line: Timeline) -> str:
     """What the last failing said."""
-    bad = (Outcome.FAILED, Outcome.FLAKY)
-    told = next((one.last.words for one in reversed(line.points) if one.outcome in bad), "")
+    bad = (ObservationOutcome.FAILED, ObservationOutcome.FLAKY)
+    told = next(
+        (one.main_observation.message for one in reversed(line.points) if one.outcome in bad), ""
+    )
     return short(told, 200)
 
 
-def since(line: Line, view: HistoryView) -> str:
+def describe_since(line: Timeline, history_view: HistoryView) -> str:
     """'since 2026-11-20, 3 times; ok on 2026-11-19', or since when it is mended."""
-    if line.since is None:
+    if line.since_night is None:
         return ""
-    days = view.days
-    if line.state is State.MENDED:
-        return f"well since {days[line.since]}"
-    failed = [one for one in line.telling if one.night >= line.since]
-    told = f"since {days[line.since]}"
+    days = history_view.days
+    if line.state is TimelineState.MENDED:
+        return f"well since {days[line.since_night]}"
+    failed = [one for one in line.informative_points if one.night_index >= line.since_night]
+    told = f"since {days[line.since_night]}"
     if len(failed) > 1:
         told += f", {len(failed)} times"
-    if line.good is None:
+    if line.last_ok is None:
         return f"{told}; not seen ok in this window"
-    return f"{told}; ok on {days[line.good.night]}"
+    return f"{told}; ok on {days[line.last_ok.night_index]}"
 
 
-def changed(before: Versions, after: Versions) -> list[str]:
+def describe_version_changes(before: RunVersions, after: RunVersions) -> list[str]:
     """What is not the same of two runs' versions, in words."""
     said = []
     for name, one, other in (
@@ -216,28 +244,31 @@ def changed(before: Versions, after: Versions) -> list[str]:
     return said
 
 
-def versions(of: Versions) -> str:
-    told = [f"SGLang {of.release}" if of.release else "", f"unfix {of.unfix}" if of.unfix else ""]
-    told += [f"{name} {version}" for name, version in of.packages]
+def describe_versions(run_versions: RunVersions) -> str:
+    told = [
+        f"SGLang {run_versions.release}" if run_versions.release else "",
+        f"unfix {run_versions.unfix}" if run_versions.unfix else "",
+    ]
+    told += [f"{name} {version}" for name, version in run_versions.packages]
     return ", ".join(word for word in told if word) or "not recorded"
 
 
-def wavers(line: Line) -> str:
+def describe_flakiness(line: Timeline) -> str:
     """How flaky it is, said plainly."""
     score = line.score
-    if not score.of:
+    if not score.compared:
         return "never run twice with the same versions"
-    told = f"{score.differ} of {many(score.of, 'repeat')} with the same versions came out otherwise"
-    return f"{told} (score {score.share:.0%})" if score.differ else told
+    told = f"{score.differing} of {format_count(score.compared, 'repeat')} with the same versions came out otherwise"
+    return f"{told} (score {score.share:.0%})" if score.differing else told
 
 
-def hours(seconds: float) -> str:
-    return texts.duration(seconds)
+def format_hours(seconds: float) -> str:
+    return formatting.format_duration(seconds)
 
 
-def day_of(day: datetime.date) -> str:
+def format_day(day: datetime.date) -> str:
     return day.isoformat()
 
 
-def many(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")

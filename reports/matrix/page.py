@@ -4,92 +4,108 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.store.matrix.values import MatrixRun, Outcome, RanCell
+from harness.store.matrix.values import AttemptOutcome, MatrixCellResult, MatrixRun
 from reports.matrix import view
-from reports.matrix.view import MARKS, MatrixView
-from reports.shared import one_file
-from reports.shared.one_file import data
-from reports.shared.texts import line
+from reports.matrix.view import OUTCOME_MARKS, MatrixView
+from reports.shared import html_file
+from reports.shared.formatting import to_single_line
+from reports.shared.html_file import embed_json
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")
-LOGS = 2_000_000  # letters of logs on a page; what comes behind has only its replay line
-AXES = 12  # with a chart of their own
-VALUES = 12  # of one axis in its chart
+MAX_LOG_LETTERS = 2_000_000  # letters of logs on a page; what comes behind has only its replay line
+MAX_AXES = 12  # with a chart of their own
+MAX_VALUES = 12  # of one axis in its chart
 
 
-def html(run: MatrixRun) -> str:
-    seen = view.make(run)
+def render_page(run: MatrixRun) -> str:
+    seen = view.make_view(run)
     values = {
         "seen": seen,
         "run": run,
-        "flaky": view.flaky(run.cells)[:VALUES],
+        "flaky": view.list_flaky_cells(run.cells)[:MAX_VALUES],
         "view": view,
         "longest": max((cell.seconds for cell in seen.slowest), default=1.0) or 1.0,
-        "axes": AXES,
-        "values": VALUES,
-        "index": data(index(seen)),
+        "axes": MAX_AXES,
+        "values": MAX_VALUES,
+        "index": embed_json(make_index(seen)),
     }
-    return one_file.rendered(
-        "matrix/page.html.j2", values, styles=STYLES, scripts=SCRIPTS, filters={"short": line}
+    return html_file.render_template(
+        "matrix/page.html.j2",
+        values,
+        styles=STYLES,
+        scripts=SCRIPTS,
+        filters={"short": to_single_line},
     )
 
 
-def index(seen: MatrixView) -> dict[str, Any]:
+def make_index(matrix_view: MatrixView) -> dict[str, Any]:
     """All cells in few letters: values and outcomes are places in lists that are given once."""
-    run = seen.run
+    run = matrix_view.run
     axes: dict[str, dict[str, int]] = {}
-    marks = {word: place for place, word in enumerate(MARKS)}
-    rows = [_row(cell, axes, marks) for cell in [*seen.failures, *_green(run)]]
+    marks = {word: place for place, word in enumerate(OUTCOME_MARKS)}
+    rows = [
+        _make_row(cell, axes, marks) for cell in [*matrix_view.failures, *_list_green_cells(run)]
+    ]
     return {
         "families": [],
         "marks": {
             mark.word: {"glyph": mark.glyph, "tone": mark.tone, "good": mark.good}
-            for mark in MARKS.values()
+            for mark in OUTCOME_MARKS.values()
         },
-        "words": list(MARKS),
+        "words": list(OUTCOME_MARKS),
         "axes": [
-            {"name": line(axis, 40), "values": [line(value, 60) for value in values]}
+            {
+                "name": to_single_line(axis, 40),
+                "values": [to_single_line(value, 60) for value in values],
+            }
             for axis, values in axes.items()
         ],
         "cells": rows,
-        "told": _told(seen),
-        "replay": line(f"unfix matrix run {run.file} --cell ", 400),
+        "told": _describe_failures(matrix_view),
+        "replay": to_single_line(f"unfix matrix run {run.file} --cell ", 400),
     }
 
 
-def _green(run: MatrixRun) -> list[RanCell]:
-    return [cell for cell in run.cells if cell.outcome is Outcome.GREEN]
+def _list_green_cells(run: MatrixRun) -> list[MatrixCellResult]:
+    return [cell for cell in run.cells if cell.outcome is AttemptOutcome.GREEN]
 
 
-def _row(cell: RanCell, axes: dict[str, dict[str, int]], marks: dict[str, int]) -> list[Any]:
+def _make_row(
+    cell: MatrixCellResult, axes: dict[str, dict[str, int]], marks: dict[str, int]
+) -> list[Any]:
     """Identity, outcome, seconds, losses, and pairs of axis and value."""
     pairs = []
-    for axis, value in (*cell.values.items(), (view.WORK, cell.work)):
+    for axis, value in (*cell.values.items(), (view.WORK_AXIS, cell.work)):
         known = axes.setdefault(axis, {})
         pairs += [list(axes).index(axis), known.setdefault(value, len(known))]
     return [
-        *(line(cell.identity), marks[cell.word], round(cell.seconds, 2), cell.lost),
+        *(
+            to_single_line(cell.identity),
+            marks[cell.outcome_word],
+            round(cell.seconds, 2),
+            cell.lost_attempt_count,
+        ),
         pairs,
     ]
 
 
-def _told(seen: MatrixView) -> list[dict[str, str]]:
+def _describe_failures(matrix_view: MatrixView) -> list[dict[str, str]]:
     """What the failures say, in the order of their rows."""
-    room = LOGS
+    room = MAX_LOG_LETTERS
     told = []
-    for cell in seen.failures:
-        log = view.tail(cell)
+    for cell in matrix_view.failures:
+        log = view.get_output_tail(cell)
         room -= len(log)
         told.append(
             {
-                "how": view.how(cell),
+                "how": view.describe_attempts(cell),
                 "log": log if room > 0 else "",
-                "replay": view.replay(seen.run, cell),
-                "command": view.command(cell),
-                "inside": view.inside(cell),
-                "where": line(cell.attempts[-1].where) if cell.attempts else "",
-                "why": line(cell.why, 200),
+                "replay": view.make_replay_command(matrix_view.run, cell),
+                "command": view.format_command(cell),
+                "inside": view.format_inside_counts(cell),
+                "where": to_single_line(cell.attempts[-1].where) if cell.attempts else "",
+                "why": to_single_line(cell.why, 200),
             }
         )
     return told

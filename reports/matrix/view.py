@@ -6,66 +6,81 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.store.matrix.values import MISSING, MatrixRun, Outcome, RanCell, counted, failures
-from reports.shared import texts
-from reports.shared.texts import Mark, line, shorten
+from harness.store.matrix.values import (
+    MISSING,
+    AttemptOutcome,
+    MatrixCellResult,
+    MatrixRun,
+    format_count,
+    sort_failures,
+)
+from reports.shared import formatting
+from reports.shared.formatting import ReportMark, shorten_text, to_single_line
 
-MARKS: dict[str, Mark] = {
+OUTCOME_MARKS: dict[str, ReportMark] = {
     mark.word: mark
     for mark in (
-        Mark("crash", "CRA", "✖", "death", "Its process was ended by a signal."),
-        Mark("hang", "HNG", "∞", "death", "It ran past its limit, and was ended."),
-        Mark("red", "RED", "✕", "broken", "It ended with 1: a verdict says no."),
-        Mark("error", "ERR", "!", "broken", "It ended with 2, or with a code that says nothing."),
-        Mark("flaky", "FLK", "≈", "toothless", "It failed, and passed when it was run again."),
-        Mark("lost", "LST", "?", "unreached", "Whoever ran it died, each time that it was run."),
-        Mark("not-ready", "NRD", "○", "stale", "It ended with 3, or there was no place for it."),
-        Mark("missing", "???", "…", "missing", "The run ended before it did."),
-        Mark("green", "ok", "✓", "good", "It ended with 0, the first time that it could."),
+        ReportMark("crash", "CRA", "✖", "death", "Its process was ended by a signal."),
+        ReportMark("hang", "HNG", "∞", "death", "It ran past its limit, and was ended."),
+        ReportMark("red", "RED", "✕", "broken", "It ended with 1: a verdict says no."),
+        ReportMark(
+            "error", "ERR", "!", "broken", "It ended with 2, or with a code that says nothing."
+        ),
+        ReportMark(
+            "flaky", "FLK", "≈", "toothless", "It failed, and passed when it was run again."
+        ),
+        ReportMark(
+            "lost", "LST", "?", "unreached", "Whoever ran it died, each time that it was run."
+        ),
+        ReportMark(
+            "not-ready", "NRD", "○", "stale", "It ended with 3, or there was no place for it."
+        ),
+        ReportMark("missing", "???", "…", "missing", "The run ended before it did."),
+        ReportMark("green", "ok", "✓", "good", "It ended with 0, the first time that it could."),
     )
 }
-SLOWEST = 12
+MAX_SLOWEST = 12
 TAIL_LINES = 12
 
 
 @dataclass(frozen=True)
-class Share:
+class AxisValueShare:
     """The cells that have one value of an axis."""
 
     value: str
     counts: dict[str, int]  # by outcome, the worst first
 
     @property
-    def cells(self) -> int:
+    def cell_count(self) -> int:
         return sum(self.counts.values())
 
     @property
-    def green(self) -> int:
-        return self.counts.get(Outcome.GREEN, 0)
+    def green_count(self) -> int:
+        return self.counts.get(AttemptOutcome.GREEN, 0)
 
     @property
     def percent(self) -> float:
-        return 100 * self.green / self.cells
+        return 100 * self.green_count / self.cell_count
 
     @property
-    def told(self) -> str:
-        return f"{self.green}/{self.cells}"
+    def fraction_text(self) -> str:
+        return f"{self.green_count}/{self.cell_count}"
 
 
 @dataclass(frozen=True)
-class Axis:
+class MatrixAxis:
     name: str
-    shares: list[Share]  # the least green first
+    shares: list[AxisValueShare]  # the least green first
 
 
 @dataclass(frozen=True)
 class MatrixView:
     run: MatrixRun
-    counts: list[tuple[Mark, int]]  # what is green first, then from the worst down
-    failures: list[RanCell]
-    axes: list[Axis]  # where values differ most first
-    slowest: list[RanCell]
-    rerun: int  # cells that lost a machine and were run again
+    counts: list[tuple[ReportMark, int]]  # what is green first, then from the worst down
+    failures: list[MatrixCellResult]
+    axes: list[MatrixAxis]  # where values differ most first
+    slowest: list[MatrixCellResult]
+    rerun_count: int  # cells that lost a machine and were run again
 
     @property
     def green(self) -> bool:
@@ -75,13 +90,13 @@ class MatrixView:
     def statement(self) -> str:
         """What it comes to, in one sentence."""
         if self.green:
-            return f"Every one of {counted(len(self.run.cells), 'cell')} is green."
+            return f"Every one of {format_count(len(self.run.cells), 'cell')} is green."
         problems = self.run.problems
         return (
             f"{problems[0][0].upper()}{problems[0][1:]}."
             if len(problems) == 1
             else (
-                f"{counted(len(self.failures), 'cell')} of {len(self.run.cells)} "
+                f"{format_count(len(self.failures), 'cell')} of {len(self.run.cells)} "
                 f"{'is' if len(self.failures) == 1 else 'are'} not green."
             )
         )
@@ -91,105 +106,120 @@ class MatrixView:
         run = self.run
         where = {"local": "one machine", "ray": "a Ray cluster"}.get(run.where, run.where)
         facts = [
-            ("started", texts.when(run.started)),
-            ("took", texts.duration(run.seconds)),
-            ("cells' own time", texts.duration(sum(cell.seconds for cell in run.cells))),
+            ("started", formatting.format_time(run.started)),
+            ("took", formatting.format_duration(run.seconds)),
+            (
+                "cells' own time",
+                formatting.format_duration(sum(cell.seconds for cell in run.cells)),
+            ),
         ]
         if run.device_seconds:
-            facts.append(("device time", texts.duration(run.device_seconds)))
+            facts.append(("device time", formatting.format_duration(run.device_seconds)))
         if gpu := run.machine.get("gpu"):
-            facts.append(("GPU", line(gpu)))
+            facts.append(("GPU", to_single_line(gpu)))
         if sglang := run.machine.get("sglang"):
-            facts.append(("SGLang beside it", line(sglang)))
-        facts += [("on", line(where)), ("plan", line(run.plan))]
+            facts.append(("SGLang beside it", to_single_line(sglang)))
+        facts += [("on", to_single_line(where)), ("plan", to_single_line(run.plan))]
         if run.of > 1:
-            facts.append(("shard", f"{run.number}/{run.of} of {counted(run.total, 'cell')}"))
-        if self.rerun:
-            facts.append(("lost, then rerun", counted(self.rerun, "cell")))
-        return [*facts, ("run", f"{line(run.id, 200)}, {run.status}")]
+            facts.append(("shard", f"{run.number}/{run.of} of {format_count(run.total, 'cell')}"))
+        if self.rerun_count:
+            facts.append(("lost, then rerun", format_count(self.rerun_count, "cell")))
+        return [*facts, ("run", f"{to_single_line(run.id, 200)}, {run.status}")]
 
 
-def make(run: MatrixRun) -> MatrixView:
+def make_view(run: MatrixRun) -> MatrixView:
     counts = run.counts
-    order = ["green", *(word for word in MARKS if word != "green")]
+    order = ["green", *(word for word in OUTCOME_MARKS if word != "green")]
     timed = sorted((cell for cell in run.cells if cell.seconds), key=lambda one: -one.seconds)
     return MatrixView(
         run=run,
-        counts=[(MARKS[word], counts[word]) for word in order if counts.get(word)],
-        failures=failures(run.cells),
-        axes=_axes(run),
-        slowest=timed[:SLOWEST],
-        rerun=sum(bool(cell.lost) and cell.word != Outcome.LOST for cell in run.cells),
+        counts=[(OUTCOME_MARKS[word], counts[word]) for word in order if counts.get(word)],
+        failures=sort_failures(run.cells),
+        axes=_make_axes(run),
+        slowest=timed[:MAX_SLOWEST],
+        rerun_count=sum(
+            bool(cell.lost_attempt_count) and cell.outcome_word != AttemptOutcome.LOST
+            for cell in run.cells
+        ),
     )
 
 
-def _axes(run: MatrixRun) -> list[Axis]:
+def _make_axes(run: MatrixRun) -> list[MatrixAxis]:
     """Axes on which every cell has the same value tell nothing, and are left out."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for cell in run.cells:
-        for axis, value in (*cell.values.items(), (WORK, cell.work)):
+        for axis, value in (*cell.values.items(), (WORK_AXIS, cell.work)):
             counts = found.setdefault(axis, {}).setdefault(value, {})
-            counts[cell.word] = counts.get(cell.word, 0) + 1
+            counts[cell.outcome_word] = counts.get(cell.outcome_word, 0) + 1
     axes = [
-        Axis(name, sorted((_share(*one) for one in values.items()), key=lambda one: one.percent))
+        MatrixAxis(
+            name, sorted((_make_share(*one) for one in values.items()), key=lambda one: one.percent)
+        )
         for name, values in found.items()
         if len(values) > 1
     ]
     return sorted(axes, key=lambda axis: axis.shares[0].percent - axis.shares[-1].percent)
 
 
-WORK = "what runs"
+WORK_AXIS = "what runs"
 
 
-def _share(value: str, counts: dict[str, int]) -> Share:
-    return Share(value, {word: counts[word] for word in MARKS if counts.get(word)})
+def _make_share(value: str, counts: dict[str, int]) -> AxisValueShare:
+    return AxisValueShare(value, {word: counts[word] for word in OUTCOME_MARKS if counts.get(word)})
 
 
-def values(cell: RanCell) -> str:
-    return ", ".join(f"{line(axis, 30)} {line(value, 40)}" for axis, value in cell.values.items())
+def format_values(cell: MatrixCellResult) -> str:
+    return ", ".join(
+        f"{to_single_line(axis, 30)} {to_single_line(value, 40)}"
+        for axis, value in cell.values.items()
+    )
 
 
-def how(cell: RanCell) -> str:
+def describe_attempts(cell: MatrixCellResult) -> str:
     """Each attempt in a few words: 'exit code 1, then exit code 0'."""
     if not cell.attempts:
         return "not run"
-    told = ", then ".join(line(one.how, 200) for one in cell.attempts)
+    told = ", then ".join(to_single_line(one.how, 200) for one in cell.attempts)
     return told if cell.outcome else f"{told}, then not run again"
 
 
-def telling(cell: RanCell) -> str:
+def choose_output(cell: MatrixCellResult) -> str:
     """The end of the log that says most: of a flaky cell that of the attempt that failed."""
-    attempts = [one for one in cell.attempts if one.outcome is not Outcome.GREEN and one.output]
+    attempts = [
+        one for one in cell.attempts if one.outcome is not AttemptOutcome.GREEN and one.output
+    ]
     return attempts[-1].output if attempts else ""
 
 
-def tail(cell: RanCell, lines: int = TAIL_LINES, most: int = 2000) -> str:
-    shown = texts.visible(telling(cell)).rstrip().splitlines()
+def get_output_tail(
+    cell: MatrixCellResult, lines: int = TAIL_LINES, max_letters: int = 2000
+) -> str:
+    shown = formatting.make_visible(choose_output(cell)).rstrip().splitlines()
     cut = "\n".join(shown[-lines:])
-    return cut[-most:]
+    return cut[-max_letters:]
 
 
-def inside(cell: RanCell) -> str:
+def format_inside_counts(cell: MatrixCellResult) -> str:
     counts = cell.attempts[-1].inside if cell.attempts else {}
-    return ", ".join(f"{number} {line(word, 30)}" for word, number in counts.items())
+    return ", ".join(f"{number} {to_single_line(word, 30)}" for word, number in counts.items())
 
 
-def replay(run: MatrixRun, cell: RanCell) -> str:
+def make_replay_command(run: MatrixRun, cell: MatrixCellResult) -> str:
     """The line that runs this cell again."""
     words = ["unfix", "matrix", "run", run.file, "--cell", cell.identity]
-    return line(shlex.join(words), 400)
+    return to_single_line(shlex.join(words), 400)
 
 
-def command(cell: RanCell) -> str:
-    return shorten(shlex.join(cell.command), 400)
+def format_command(cell: MatrixCellResult) -> str:
+    return shorten_text(shlex.join(cell.command), 400)
 
 
-def flaky(cells: Iterable[RanCell]) -> list[RanCell]:
-    return [cell for cell in cells if cell.outcome is Outcome.FLAKY]
+def list_flaky_cells(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult]:
+    return [cell for cell in cells if cell.outcome is AttemptOutcome.FLAKY]
 
 
-def took(cell: RanCell) -> str:
-    return texts.duration(cell.seconds) if cell.seconds else ""
+def format_time_taken(cell: MatrixCellResult) -> str:
+    return formatting.format_duration(cell.seconds) if cell.seconds else ""
 
 
-assert set(MARKS) == {*Outcome, MISSING}
+assert set(OUTCOME_MARKS) == {*AttemptOutcome, MISSING}

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from harness.store.mutate.values import Mutation
+from harness.store.mutate.values import MutationRun
 from reports.mutate import view
-from reports.mutate.view import MARKS, Share
+from reports.mutate.view import FATE_MARKS, FaultGroup
 
-MOST = 50  # survivors with their diff; a summary has a limit
+MAX_SURVIVORS = 50  # survivors with their diff; a summary has a limit
 
 
-def text(run: Mutation) -> str:
-    seen = view.make(run)
+def render_markdown(run: MutationRun) -> str:
+    seen = view.make_view(run)
     sign = "✅" if run.green else "❌"
-    parts = [f"## {sign} unfix mutate\n\n{view.sentence(run)}\n"]
+    parts = [f"## {sign} unfix mutate\n\n{view.describe_run(run)}\n"]
     if run.problems:
-        parts.append("\n".join(f"- ❌ {_line(problem)}" for problem in run.problems) + "\n")
+        parts.append("\n".join(f"- ❌ {_escape_line(problem)}" for problem in run.problems) + "\n")
     if run.fates:
-        parts += [_table("family", seen.families), _table("operator", seen.operators)]
+        parts += [_render_table("family", seen.families), _render_table("operator", seen.operators)]
     for share in seen.survivors:
-        parts.append(f"### {len(share.fates)} survived in `{share.name}`\n")
-        for fated in share.fates[:MOST]:
+        parts.append(f"### {len(share.outcomes)} survived in `{share.name}`\n")
+        for fated in share.outcomes[:MAX_SURVIVORS]:
             fault = fated.fault
             parts.append(
-                f"**{fault.id}** {_line(fault.words)} (`{fault.operator}`, line {fault.line})  \n"
-                f"{_line(view.why(fated))}  \n"
-                f"`{view.again(run, fated)}`\n\n````diff\n{fated.diff.strip()}\n````\n"
+                f"**{fault.id}** {_escape_line(fault.words)} (`{fault.operator}`, line {fault.line})  \n"
+                f"{_escape_line(view.describe_outcome(fated))}  \n"
+                f"`{view.make_replay_command(run, fated)}`\n\n````diff\n{fated.diff.strip()}\n````\n"
             )
     for share in seen.unreached:
-        parts.append(f"- {len(share.fates)} unreached in `{share.name}`")
+        parts.append(f"- {len(share.outcomes)} unreached in `{share.name}`")
     if run.elsewhere:
-        parts.append(f"- {_line(run.elsewhere)}")
-    left = [f"- not asked: {_line(told)}" for told in run.left_out]
+        parts.append(f"- {_escape_line(run.elsewhere)}")
+    left = [f"- not asked: {_escape_line(told)}" for told in run.left_out]
     return "\n".join([*parts, *left]) + "\n"
 
 
-def _table(title: str, shares: list[Share]) -> str:
-    head = " | ".join(f"{mark.glyph} {word}" for word, mark in MARKS.items())
-    rows = [f"| {title} | killed of reached | {head} |", "|---|--:|" + "--:|" * len(MARKS)]
+def _render_table(title: str, shares: list[FaultGroup]) -> str:
+    head = " | ".join(f"{mark.glyph} {word}" for word, mark in FATE_MARKS.items())
+    rows = [f"| {title} | killed of reached | {head} |", "|---|--:|" + "--:|" * len(FATE_MARKS)]
     for share in shares:
         counts = " | ".join(str(count or "") for count in share.counts.values())
-        rows.append(f"| {share.name} | {share.told} | {counts} |")
+        rows.append(f"| {share.name} | {share.score_text} | {counts} |")
     return "\n".join(rows) + "\n"
 
 
-def _line(text: str) -> str:
+def _escape_line(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from harness.store.mutate.values import Mutation
+from harness.store.mutate.values import MutationRun
 from reports.mutate import view
-from reports.shared import one_file
-from reports.shared.texts import cut
+from reports.shared import html_file
+from reports.shared.formatting import truncate_start
 
 STYLES = ("shared/page.css", "shared/panel.css", "mutate/page.css")
 FILTERS: dict[str, Callable[..., Any]] = {
-    "cut": cut,
-    "mark": view.mark,
-    "why": view.why,
-    "change": view.change,
-    "percent": view.percent,
+    "cut": truncate_start,
+    "mark": view.get_mark,
+    "why": view.describe_outcome,
+    "change": view.describe_change,
+    "percent": view.format_percent,
 }
 
 
-def html(run: Mutation) -> str:
+def render_page(run: MutationRun) -> str:
     values = {
-        "seen": view.make(run),
+        "seen": view.make_view(run),
         "run": run,
         "view": view,
-        "marks": view.MARKS,
+        "marks": view.FATE_MARKS,
     }
-    return one_file.rendered("mutate/page.html.j2", values, styles=STYLES, filters=FILTERS)
+    return html_file.render_template("mutate/page.html.j2", values, styles=STYLES, filters=FILTERS)

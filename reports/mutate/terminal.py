@@ -7,80 +7,97 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from harness.store.mutate.faults import Fault
-from harness.store.mutate.values import Fated, Mutation
+from harness.store.mutate.faults import MutationFault
+from harness.store.mutate.values import FaultResult, MutationRun
 from reports.mutate import view
-from reports.mutate.view import MARKS, MutationView, Share
-from reports.shared.terminal import STYLES, plain
+from reports.mutate.view import FATE_MARKS, FaultGroup, MutationView
+from reports.shared.terminal import TONE_STYLES, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-DIFF = {"+": "green", "-": "red", "@": "cyan"}
-FUNCTIONS = 40  # rows; the page has them all
+DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+MAX_FUNCTIONS = 40  # rows; the page has them all
 
 
-def show(run: Mutation, console: Console) -> None:
-    seen = view.make(run)
+def print_run(run: MutationRun, console: Console) -> None:
+    seen = view.make_view(run)
     if run.fates:
-        scores("family", seen.families, console)
-        scores("function", seen.functions[:FUNCTIONS], console)
-        scores("operator", seen.operators, console)
-    survivors(seen, console)
+        print_scores("family", seen.families, console)
+        print_scores("function", seen.functions[:MAX_FUNCTIONS], console)
+        print_scores("operator", seen.operators, console)
+    print_survivors(seen, console)
     for share in seen.unreached:
-        words = "; ".join(dict.fromkeys(fated.why for fated in share.fates))
-        told = f"unreached: {len(share.fates)} in {share.name}: {words}"
-        console.print(plain(told, STYLES["unreached"]), soft_wrap=True)
+        words = "; ".join(dict.fromkeys(fated.why for fated in share.outcomes))
+        told = f"unreached: {len(share.outcomes)} in {share.name}: {words}"
+        console.print(to_plain_text(told, TONE_STYLES["unreached"]), soft_wrap=True)
     if seen.unreached:
-        console.print(plain(f"  {view.UNASKED}", "dim"), soft_wrap=True)
+        console.print(to_plain_text(f"  {view.UNREACHED_ADVICE}", "dim"), soft_wrap=True)
     if run.elsewhere:
-        console.print(plain(run.elsewhere, "dim"), soft_wrap=True)
+        console.print(to_plain_text(run.elsewhere, "dim"), soft_wrap=True)
     for told in run.left_out:
-        console.print(plain(f"not asked: {told}", "dim"), soft_wrap=True)
+        console.print(to_plain_text(f"not asked: {told}", "dim"), soft_wrap=True)
     for problem in run.problems:
-        console.print(plain(f"red: {problem}", "bold red"), soft_wrap=True)
+        console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
     colour = "green" if run.green else "bold red"
     verdict = "green" if run.green else "red"
-    console.print(Text.assemble((verdict, colour), "  ", plain(view.sentence(run))), soft_wrap=True)
-    console.print(plain(f"again: unfix report {run.id}", "dim"))
+    console.print(
+        Text.assemble((verdict, colour), "  ", to_plain_text(view.describe_run(run))),
+        soft_wrap=True,
+    )
+    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))
 
 
-def scores(title: str, shares: list[Share], console: Console) -> None:
+def print_scores(title: str, shares: list[FaultGroup], console: Console) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column(title, overflow="fold")
     table.add_column("killed of reached", justify="right")
-    for word, mark in MARKS.items():
+    for word, mark in FATE_MARKS.items():
         table.add_column(f"{mark.glyph} {word}", justify="right")
     for share in shares:
         counts = [str(count) if count else "" for count in share.counts.values()]
-        style = STYLES["toothless"] if share.counts["survived"] else ""
-        table.add_row(plain(share.name), plain(share.told, style), *counts)
+        style = TONE_STYLES["toothless"] if share.counts["survived"] else ""
+        table.add_row(to_plain_text(share.name), to_plain_text(share.score_text, style), *counts)
     console.print(table)
     console.print()
 
 
-def survivors(seen: MutationView, console: Console) -> None:
-    for share in seen.survivors:
-        many = "s" if len(share.fates) > 1 else ""
-        console.print(plain(f"{len(share.fates)} survivor{many} in {share.name}", "bold"))
-        for fated in share.fates:
-            fault(fated.fault, fated.diff, console, fated)
-            console.print(plain(f"  again: {view.again(seen.run, fated)}", "dim"))
-            console.print(plain(f"  as a toggle: {view.keep(seen.run, fated)}", "dim"))
+def print_survivors(mutation_view: MutationView, console: Console) -> None:
+    for share in mutation_view.survivors:
+        many = "s" if len(share.outcomes) > 1 else ""
+        console.print(
+            to_plain_text(f"{len(share.outcomes)} survivor{many} in {share.name}", "bold")
+        )
+        for fated in share.outcomes:
+            print_fault(fated.fault, fated.diff, console, fated)
+            console.print(
+                to_plain_text(
+                    f"  again: {view.make_replay_command(mutation_view.run, fated)}", "dim"
+                )
+            )
+            console.print(
+                to_plain_text(
+                    f"  as a toggle: {view.make_keep_command(mutation_view.run, fated)}", "dim"
+                )
+            )
         console.print()
-    if seen.survivors:
-        console.print(plain(f"A survivor: {view.UNSEEN}.", "dim"), soft_wrap=True)
+    if mutation_view.survivors:
+        console.print(to_plain_text(f"A survivor: {view.SURVIVOR_ADVICE}.", "dim"), soft_wrap=True)
 
 
-def fault(fault: Fault, diff: str, console: Console, fated: Fated | None = None) -> None:
+def print_fault(
+    fault: MutationFault, diff: str, console: Console, outcome: FaultResult | None = None
+) -> None:
     """One fault with its diff and, if it has one, its fate."""
     head = f"{fault.id}  {fault.operator}  {fault.target}:{fault.line}  {fault.words}"
-    if fated is not None:
-        mark = view.mark(fated)
-        console.print(Text(f"{mark.glyph} ", STYLES[mark.tone]), plain(head), sep="")
-        console.print(plain(f"  {view.why(fated)}"), soft_wrap=True)
+    if outcome is not None:
+        mark = view.get_mark(outcome)
+        console.print(Text(f"{mark.glyph} ", TONE_STYLES[mark.tone]), to_plain_text(head), sep="")
+        console.print(to_plain_text(f"  {view.describe_outcome(outcome)}"), soft_wrap=True)
     else:
-        console.print(plain(head, "bold"), soft_wrap=True)
+        console.print(to_plain_text(head, "bold"), soft_wrap=True)
     for line in diff.splitlines():
         if not line.startswith(("---", "+++")):
-            console.print(plain(f"    {line}", DIFF.get(line[:1], "")), soft_wrap=True)
+            console.print(
+                to_plain_text(f"    {line}", DIFF_STYLES.get(line[:1], "")), soft_wrap=True
+            )

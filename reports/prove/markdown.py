@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.store.prove.values import Cell, Run
-from reports.prove import life, terminal, view
-from reports.prove.view import Box, View
-from reports.shared import texts
-from reports.shared.markdown import block, code, escaped, table
+from harness.store.prove.values import CellResult, ProveRun
+from reports.prove import bug_lifetime, terminal, view
+from reports.prove.view import MatrixBox, ProofView
+from reports.shared import formatting
+from reports.shared.markdown import escape_text, render_code, render_code_block, render_table
 
 # GitHub cuts a job's summary at 1 MiB; what does not fit is counted.
-LIMIT = 900_000
+MAX_BYTES = 900_000
 
 
-def text(runs: Run | Sequence[Run]) -> str:
-    seen = view.make(runs)
-    parts = [heading(seen), facts(seen)]
+def render_markdown(runs: ProveRun | Sequence[ProveRun]) -> str:
+    seen = view.make_view(runs)
+    parts = [render_heading(seen), render_facts(seen)]
     if seen.other_problems:
-        parts.append("\n".join(f"- **{escaped(problem)}**" for problem in seen.other_problems))
+        parts.append("\n".join(f"- **{escape_text(problem)}**" for problem in seen.other_problems))
     if seen.rows and seen.columns:
-        parts.append(single(seen) if seen.single else matrix(seen))
-        parts.append(legend(seen))
+        parts.append(render_single_release(seen) if seen.has_single_column else render_matrix(seen))
+        parts.append(render_legend(seen))
     if seen.kind == "lifecycle":
-        parts.append(differences(seen))
-    parts.append(reasons(seen))
+        parts.append(render_contradictions(seen))
+    parts.append(render_reasons(seen))
     size = sum(len(part.encode(errors="replace")) for part in parts)
-    bad = [cell for cell in seen.not_good if cell.verdict]
+    bad = [cell for cell in seen.failed_cells if cell.verdict]
     for place, cell in enumerate(bad):
-        part = folded(cell)
+        part = render_failure(cell)
         size += len(part.encode(errors="replace")) + 2
-        if size > LIMIT:
+        if size > MAX_BYTES:
             parts.append(f"… and {len(bad) - place} more cells that are not proven.")
             break
         parts.append(part)
@@ -39,86 +39,96 @@ def text(runs: Run | Sequence[Run]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def heading(seen: View) -> str:
-    what = "Guard proof" if seen.kind == "prove" else "Lives of the bugs"
-    return f"## {'✓' if seen.green else '✗'} {what}: {'green' if seen.green else 'RED'}"
+def render_heading(proof_view: ProofView) -> str:
+    what = "Guard proof" if proof_view.kind == "prove" else "Lives of the bugs"
+    return f"## {'✓' if proof_view.green else '✗'} {what}: {'green' if proof_view.green else 'RED'}"
 
 
-def facts(seen: View) -> str:
-    counts = ", ".join(texts.counted(seen.run.counts)) or "no cells"
-    where = escaped(terminal.on_releases(seen))
-    devices = escaped(", ".join(seen.devices))
-    took = texts.duration(seen.run.seconds)
+def render_facts(proof_view: ProofView) -> str:
+    counts = ", ".join(formatting.describe_counts(proof_view.run.counts)) or "no cells"
+    where = escape_text(terminal.describe_releases(proof_view))
+    devices = escape_text(", ".join(proof_view.devices))
+    took = formatting.format_duration(proof_view.run.seconds)
     return f"**{counts}** on SGLang {where}{', ' if devices else ''}{devices}, in {took}."
 
 
-def matrix(seen: View) -> str:
-    heads = ["toggle", *(column.label for column in seen.columns)]
-    ends = ["had the bug"] if seen.kind == "lifecycle" else []
+def render_matrix(proof_view: ProofView) -> str:
+    heads = ["toggle", *(column.label for column in proof_view.columns)]
+    ends = ["had the bug"] if proof_view.kind == "lifecycle" else []
     rows = []
-    for row in seen.rows:
-        ends_here = [escaped(row.life.span or "")] if ends else []
-        rows.append([code(row.toggle.id), *(cell_of(box) for box in row.boxes), *ends_here])
-    return table([escaped(head) for head in heads + ends], rows, ":-:")
+    for row in proof_view.rows:
+        ends_here = [escape_text(row.lifetime.span or "")] if ends else []
+        rows.append(
+            [render_code(row.toggle.id), *(render_box(box) for box in row.boxes), *ends_here]
+        )
+    return render_table([escape_text(head) for head in heads + ends], rows, ":-:")
 
 
-def single(seen: View) -> str:
+def render_single_release(proof_view: ProofView) -> str:
     rows = []
-    for row in seen.rows:
+    for row in proof_view.rows:
         box = row.boxes[0]
-        said = ", ".join(texts.counted(box.counts)) if len(box.counts) > 1 else box.mark
-        sign = texts.MARKS[box.mark].glyph
-        took = texts.duration(box.seconds) if box.seconds else ""
+        said = (
+            ", ".join(formatting.describe_counts(box.counts)) if len(box.counts) > 1 else box.mark
+        )
+        sign = formatting.MARKS[box.mark].glyph
+        took = formatting.format_duration(box.seconds) if box.seconds else ""
         guards = str(len(box.cells) or "")
-        rows.append([code(row.toggle.id), guards, f"{sign} {said}", terminal.reach(box), took])
-    return table(["toggle", "guards", "verdict", "least reach fixed / buggy", "time"], rows, "---")
+        rows.append(
+            [render_code(row.toggle.id), guards, f"{sign} {said}", terminal.format_reach(box), took]
+        )
+    return render_table(
+        ["toggle", "guards", "verdict", "least reach fixed / buggy", "time"], rows, "---"
+    )
 
 
-def cell_of(box: Box) -> str:
-    mark = texts.MARKS[box.mark]
+def render_box(box: MatrixBox) -> str:
+    mark = formatting.MARKS[box.mark]
     return mark.glyph.strip() if mark.good else f"{mark.glyph} **{mark.word}**"
 
 
-def legend(seen: View) -> str:
+def render_legend(proof_view: ProofView) -> str:
     """The signs that stand without their word."""
-    used = {box.mark for row in seen.rows for box in row.boxes}
-    marks = [mark for mark in texts.MARKS.values() if mark.word in used and mark.good]
-    if seen.single:
+    used = {box.mark for row in proof_view.rows for box in row.boxes}
+    marks = [mark for mark in formatting.MARKS.values() if mark.word in used and mark.good]
+    if proof_view.has_single_column:
         return ""
     return " · ".join(f"{mark.glyph} {mark.word}" for mark in marks if mark.glyph.strip())
 
 
-def differences(seen: View) -> str:
+def render_contradictions(proof_view: ProofView) -> str:
     return "\n".join(
-        f"- ≠ {code(row.toggle.id)} on {escaped(on.release)}: {escaped(life.in_words(on))}"
-        for row in seen.rows
-        for on in row.life.contradictions
+        f"- ≠ {render_code(row.toggle.id)} on {escape_text(on.release)}: {escape_text(bug_lifetime.describe_contradiction(on))}"
+        for row in proof_view.rows
+        for on in row.lifetime.contradictions
     )
 
 
-def reasons(seen: View) -> str:
-    found = sorted(seen.not_applicable.items(), key=lambda pair: -len(pair[1]))
-    lines = [f"- {len(cells)} cells: {escaped(why)}" for why, cells in found]
+def render_reasons(proof_view: ProofView) -> str:
+    found = sorted(proof_view.not_applicable.items(), key=lambda pair: -len(pair[1]))
+    lines = [f"- {len(cells)} cells: {escape_text(why)}" for why, cells in found]
     if not lines:
         return ""
     return "<details><summary>n/a, and why</summary>\n\n" + "\n".join(lines) + "\n\n</details>"
 
 
-def folded(cell: Cell) -> str:
-    word = texts.word_of(cell.verdict)
-    mark = texts.MARKS[word]
-    side = view.telling(cell)
+def render_failure(cell: CellResult) -> str:
+    word = formatting.get_verdict_word(cell.verdict)
+    mark = formatting.MARKS[word]
+    side = view.choose_decisive_side(cell)
     where = f"{cell.toggle} on {cell.release}, {cell.device}"
-    title = f"{mark.glyph} <b>{word}</b> {escaped(where)}: {escaped(texts.short_guard(cell.guard))}"
-    parts = [f"<details><summary>{title}</summary>", escaped(cell.guard), mark.meaning]
-    if view.reason(cell):
-        parts.append(escaped(view.reason(cell)))
+    title = f"{mark.glyph} <b>{word}</b> {escape_text(where)}: {escape_text(formatting.get_test_name(cell.guard))}"
+    parts = [f"<details><summary>{title}</summary>", escape_text(cell.guard), mark.meaning]
+    if view.describe_reason(cell):
+        parts.append(escape_text(view.describe_reason(cell)))
     if side:
-        parts.append(escaped(texts.happened(side.side, side.outcome, side.reach)) + ".")
+        parts.append(
+            escape_text(formatting.describe_side(side.side, side.outcome, side.reach)) + "."
+        )
         if side.headline:
-            parts.append(f"**{escaped(side.headline)}**")
+            parts.append(f"**{escape_text(side.headline)}**")
         if side.example:
-            parts.append(block("\n".join(side.example)))
+            parts.append(render_code_block("\n".join(side.example)))
         if side.replay:
-            parts.append(block(side.replay))
+            parts.append(render_code_block(side.replay))
     return "\n\n".join([*parts, "</details>"])

@@ -9,43 +9,43 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.store.prove.values import Cell, Run
-from reports.prove import life, view
-from reports.prove.view import Box, Column, Row, View
-from reports.shared import texts
-from reports.shared.terminal import STYLES, plain
+from harness.store.prove.values import CellResult, ProveRun
+from reports.prove import bug_lifetime, view
+from reports.prove.view import MatrixBox, ProofView, ReleaseColumn, ToggleRow
+from reports.shared import formatting
+from reports.shared.terminal import TONE_STYLES, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 EXAMPLE_LINES = 4
-BUG_SPAN = "had bug"
-SHOWN = 20  # of what is not proven; the rest is counted
+BUG_SPAN_HEADER = "had bug"
+MAX_CELLS = 20  # of what is not proven; the rest is counted
 
 
-def show(runs: Run | Sequence[Run], console: Console) -> None:
-    seen = view.make(runs)
+def print_run(runs: ProveRun | Sequence[ProveRun], console: Console) -> None:
+    seen = view.make_view(runs)
     if seen.rows and seen.columns:
-        if seen.single and seen.kind != "lifecycle":
-            one_release(seen, console)
+        if seen.has_single_column and seen.kind != "lifecycle":
+            print_single_release(seen, console)
         else:
-            matrix(seen, console)
+            print_matrix(seen, console)
         console.print()
     if seen.kind == "lifecycle":
-        contradictions(seen, console)
-    not_proven(seen, console)
-    not_applicable(seen, console)
-    console.print(summary(seen), soft_wrap=True)
+        print_contradictions(seen, console)
+    print_not_proven(seen, console)
+    print_not_applicable(seen, console)
+    console.print(format_summary(seen), soft_wrap=True)
 
 
-def style(word: str) -> str:
-    mark = texts.MARKS.get(word)
-    return STYLES[mark.tone] if mark else "bold red"
+def get_word_style(word: str) -> str:
+    mark = formatting.MARKS.get(word)
+    return TONE_STYLES[mark.tone] if mark else "bold red"
 
 
-def one_release(seen: View, console: Console) -> None:
-    names = max(len(row.toggle.id) for row in seen.rows) + 1
-    longest = max(verdicts(row.boxes[0]).cell_len for row in seen.rows)
+def print_single_release(proof_view: ProofView, console: Console) -> None:
+    names = max(len(row.toggle.id) for row in proof_view.rows) + 1
+    longest = max(format_verdicts(row.boxes[0]).cell_len for row in proof_view.rows)
     room = console.width - min(names, 40) - longest - 37  # for what is wrong without the fix
     wide = room >= 30
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
@@ -56,128 +56,158 @@ def one_release(seen: View, console: Console) -> None:
     table.add_column("time", justify="right", no_wrap=True)
     if wide:
         table.add_column("without the fix", no_wrap=True)
-    for family in seen.families:
-        table.add_row(plain(family.name, "dim"))
+    for family in proof_view.families:
+        table.add_row(to_plain_text(family.name, "dim"))
         for row in family.rows:
-            told = plain(row.toggle.title, "dim")
+            told = to_plain_text(row.toggle.title, "dim")
             told.truncate(room, overflow="ellipsis")
             table.add_row(
-                plain(" " + row.toggle.id),
+                to_plain_text(" " + row.toggle.id),
                 str(len(row.boxes[0].cells) or ""),
-                verdicts(row.boxes[0]),
-                reach(row.boxes[0]),
-                texts.duration(row.boxes[0].seconds) if row.boxes[0].seconds else "",
+                format_verdicts(row.boxes[0]),
+                format_reach(row.boxes[0]),
+                formatting.format_duration(row.boxes[0].seconds) if row.boxes[0].seconds else "",
                 *([told] if wide else []),
             )
     console.print(table)
 
 
-def verdicts(box: Box) -> Text:
+def format_verdicts(box: MatrixBox) -> Text:
     """'proven', or each verdict with its count where the guards do not agree."""
     counts = box.counts or {box.mark: 1}
-    words = sorted(counts, key=lambda word: texts.SEVERITY.get(word, -1))
+    words = sorted(counts, key=lambda word: formatting.SEVERITY.get(word, -1))
     if len(words) == 1:
-        return Text(words[0], style=style(words[0]))
-    parts = [Text(f"{counts[word]} {word}", style=style(word)) for word in words]
+        return Text(words[0], style=get_word_style(words[0]))
+    parts = [Text(f"{counts[word]} {word}", style=get_word_style(word)) for word in words]
     return Text(", ").join(parts)
 
 
-def reach(box: Box) -> str:
+def format_reach(box: MatrixBox) -> str:
     numbers = [box.least_reach("fixed"), box.least_reach("buggy")]
     if numbers == [None, None]:
         return ""
     return " / ".join("-" if number is None else str(number) for number in numbers)
 
 
-def matrix(seen: View, console: Console) -> None:
+def print_matrix(proof_view: ProofView, console: Console) -> None:
     """Toggles across releases, in as many pieces as the width asks for."""
-    lifecycle = seen.kind == "lifecycle"
-    beside = {row.toggle.id: lived(row) for row in seen.rows} if lifecycle else {}
-    names = min(max(len(row.toggle.id) for row in seen.rows) + 1, 40 if console.width > 117 else 28)
-    used = list(dict.fromkeys(box.mark for row in seen.rows for box in row.boxes))
+    lifecycle = proof_view.kind == "lifecycle"
+    beside = {row.toggle.id: format_lifetime(row) for row in proof_view.rows} if lifecycle else {}
+    names = min(
+        max(len(row.toggle.id) for row in proof_view.rows) + 1, 40 if console.width > 117 else 28
+    )
+    used = list(dict.fromkeys(box.mark for row in proof_view.rows for box in row.boxes))
 
     def fits(short: bool) -> bool:
-        room = console.width - names - 1 - right(beside)
-        return widest(seen.columns, used, short=short) * len(seen.columns) <= room
+        room = console.width - names - 1 - measure_last_column(beside)
+        return (
+            measure_widest(proof_view.columns, used, short=short) * len(proof_view.columns) <= room
+        )
 
     short = not fits(False)
     if short and lifecycle:
-        beside = {row.toggle.id: lived(row, short=True) for row in seen.rows}
-    each = widest(seen.columns, used, short=short)
-    room = console.width - names - 1 - right(beside)
+        beside = {row.toggle.id: format_lifetime(row, short=True) for row in proof_view.rows}
+    each = measure_widest(proof_view.columns, used, short=short)
+    room = console.width - names - 1 - measure_last_column(beside)
     pieces = max(1, room // each)
-    for start in range(0, len(seen.columns), pieces):
-        chosen = range(start, min(start + pieces, len(seen.columns)))
-        last = chosen.stop == len(seen.columns)
-        console.print(piece(seen, chosen, names, short, beside if last else {}))
+    for start in range(0, len(proof_view.columns), pieces):
+        chosen = range(start, min(start + pieces, len(proof_view.columns)))
+        last = chosen.stop == len(proof_view.columns)
+        console.print(make_table_piece(proof_view, chosen, names, short, beside if last else {}))
         if not last:
             console.print()
     if short:
-        legend(used, console)
+        print_legend(used, console)
 
 
-def right(beside: dict[str, Text]) -> int:
+def measure_last_column(lifetimes: dict[str, Text]) -> int:
     """The room that the last column takes."""
-    return max([len(BUG_SPAN), *(text.cell_len for text in beside.values())]) if beside else 0
+    return (
+        max([len(BUG_SPAN_HEADER), *(text.cell_len for text in lifetimes.values())])
+        if lifetimes
+        else 0
+    )
 
 
-def widest(columns: Sequence[Column], words: Iterable[str], *, short: bool) -> int:
-    marks = [texts.MARKS[word].short if short else word for word in words]
-    return 1 + max([len(label(column, short)) for column in columns] + [len(m) for m in marks])
+def measure_widest(columns: Sequence[ReleaseColumn], words: Iterable[str], *, short: bool) -> int:
+    marks = [formatting.MARKS[word].short if short else word for word in words]
+    return 1 + max(
+        [len(format_label(column, short)) for column in columns] + [len(m) for m in marks]
+    )
 
 
-def label(column: Column, short: bool) -> str:
-    return brief(column.label) if short else column.label
+def format_label(column: ReleaseColumn, short: bool) -> str:
+    return shorten_release(column.label) if short else column.label
 
 
-def brief(release: str) -> str:
+def shorten_release(release: str) -> str:
     """As `drift` has it where there is little room: '.23'."""
     return release.removeprefix("0.5")
 
 
-def piece(seen: View, chosen: range, names: int, short: bool, beside: dict[str, Text]) -> Table:
+def make_table_piece(
+    proof_view: ProofView,
+    column_range: range,
+    name_width: int,
+    short: bool,
+    lifetimes: dict[str, Text],
+) -> Table:
     grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    grid.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=names)
-    for place in chosen:
-        grid.add_column(label(seen.columns[place], short), justify="center", no_wrap=True)
-    if beside:
-        grid.add_column(BUG_SPAN, no_wrap=True)
-    for family in seen.families:
-        grid.add_row(plain(family.name, "dim"))
+    grid.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=name_width)
+    for place in column_range:
+        grid.add_column(
+            format_label(proof_view.columns[place], short), justify="center", no_wrap=True
+        )
+    if lifetimes:
+        grid.add_column(BUG_SPAN_HEADER, no_wrap=True)
+    for family in proof_view.families:
+        grid.add_row(to_plain_text(family.name, "dim"))
         for row in family.rows:
-            boxes = [row.boxes[place] for place in chosen]
-            told = [beside[row.toggle.id]] if beside else []
-            grid.add_row(plain(" " + row.toggle.id), *(mark(box, short) for box in boxes), *told)
+            boxes = [row.boxes[place] for place in column_range]
+            told = [lifetimes[row.toggle.id]] if lifetimes else []
+            grid.add_row(
+                to_plain_text(" " + row.toggle.id),
+                *(format_mark(box, short) for box in boxes),
+                *told,
+            )
     return grid
 
 
-def mark(box: Box, short: bool) -> Text:
-    shown = texts.MARKS[box.mark]
+def format_mark(box: MatrixBox, short: bool) -> Text:
+    shown = formatting.MARKS[box.mark]
     word = shown.short if short or box.mark in ("absent", "not run") else shown.word
-    return Text(word, style=style(box.mark))
+    return Text(word, style=get_word_style(box.mark))
 
 
-def lived(row: Row, *, short: bool = False) -> Text:
+def format_lifetime(row: ToggleRow, *, short: bool = False) -> Text:
     """From which release to which one running found the bug."""
-    if row.life.first and short:
-        told = plain("-".join(dict.fromkeys(map(brief, (row.life.first, row.life.last)))))
-    elif row.life.first:
-        told = plain(row.life.span)
+    if row.lifetime.first_buggy and short:
+        told = to_plain_text(
+            "-".join(
+                dict.fromkeys(
+                    map(shorten_release, (row.lifetime.first_buggy, row.lifetime.last_buggy))
+                )
+            )
+        )
+    elif row.lifetime.first_buggy:
+        told = to_plain_text(row.lifetime.span)
     else:
-        told = Text("none" if row.life.ran else "", style="dim")
-    if row.life.contradictions and not short:
-        told.append(f" {len(row.life.contradictions)} ≠", style="bold red")
+        told = Text("none" if row.lifetime.was_observed else "", style="dim")
+    if row.lifetime.contradictions and not short:
+        told.append(f" {len(row.lifetime.contradictions)} ≠", style="bold red")
     return told
 
 
-def legend(words: Iterable[str], console: Console) -> None:
+def print_legend(words: Iterable[str], console: Console) -> None:
     """What the short marks stand for, those alone that are there."""
-    marks = [texts.MARKS[word] for word in sorted(words, key=lambda word: texts.SEVERITY[word])]
+    marks = [
+        formatting.MARKS[word] for word in sorted(words, key=lambda word: formatting.SEVERITY[word])
+    ]
     lines = [Text()]
     for mark in marks:
         if not mark.short.strip() or mark.short == mark.word:
             continue
-        said = Text.assemble((mark.short, style(mark.word)), f" {mark.word}   ")
+        said = Text.assemble((mark.short, get_word_style(mark.word)), f" {mark.word}   ")
         if lines[-1].cell_len + said.cell_len > console.width:
             lines.append(Text())
         lines[-1].append_text(said)
@@ -189,98 +219,108 @@ def legend(words: Iterable[str], console: Console) -> None:
             console.print(line)
 
 
-def contradictions(seen: View, console: Console) -> None:
-    for row in seen.rows:
-        for on in row.life.contradictions:
-            said = f"{row.toggle.id} on {on.release}: {life.in_words(on)}"
-            console.print(Text.assemble(("differs  ", "bold red"), plain(said)))
-    if any(row.life.contradictions for row in seen.rows):
+def print_contradictions(proof_view: ProofView, console: Console) -> None:
+    for row in proof_view.rows:
+        for on in row.lifetime.contradictions:
+            said = f"{row.toggle.id} on {on.release}: {bug_lifetime.describe_contradiction(on)}"
+            console.print(Text.assemble(("differs  ", "bold red"), to_plain_text(said)))
+    if any(row.lifetime.contradictions for row in proof_view.rows):
         console.print()
 
 
-def not_proven(seen: View, console: Console) -> None:
-    bad = [cell for cell in seen.not_good if cell.verdict]
-    for cell in bad[:SHOWN]:
-        explain(cell, console)
+def print_not_proven(proof_view: ProofView, console: Console) -> None:
+    bad = [cell for cell in proof_view.failed_cells if cell.verdict]
+    for cell in bad[:MAX_CELLS]:
+        print_failed_cell(cell, console)
         console.print()
-    if len(bad) > SHOWN:
+    if len(bad) > MAX_CELLS:
         console.print(
-            Text(f"{len(bad) - SHOWN} more cells are not proven; the report has them all.")
+            Text(f"{len(bad) - MAX_CELLS} more cells are not proven; the report has them all.")
         )
         console.print()
 
 
-def explain(cell: Cell, console: Console) -> None:
+def print_failed_cell(cell: CellResult, console: Console) -> None:
     """One cell that is not proven: what happened, the smallest example, and how to run it again."""
-    word = texts.word_of(cell.verdict)
-    head = Text.assemble((word, style(word)), "  ", plain(cell.toggle, "bold"))
-    head.append_text(plain(f" on {cell.release}, {cell.device}", "dim"))
+    word = formatting.get_verdict_word(cell.verdict)
+    head = Text.assemble((word, get_word_style(word)), "  ", to_plain_text(cell.toggle, "bold"))
+    head.append_text(to_plain_text(f" on {cell.release}, {cell.device}", "dim"))
     console.print(head)
-    console.print(indented(plain(cell.guard, "dim")), soft_wrap=True)
-    side = view.telling(cell)
-    if view.reason(cell):
-        console.print(Padding(plain(view.reason(cell)), (0, 0, 0, 4), expand=False))
+    console.print(indent_text(to_plain_text(cell.guard, "dim")), soft_wrap=True)
+    side = view.choose_decisive_side(cell)
+    if view.describe_reason(cell):
+        console.print(
+            Padding(to_plain_text(view.describe_reason(cell)), (0, 0, 0, 4), expand=False)
+        )
     elif side:
-        said = texts.happened(side.side, side.outcome, side.reach)
-        console.print(Padding(plain(said), (0, 0, 0, 4), expand=False))
+        said = formatting.describe_side(side.side, side.outcome, side.reach)
+        console.print(Padding(to_plain_text(said), (0, 0, 0, 4), expand=False))
     if side is None:
         return
     if side.headline:
-        console.print(Padding(plain(side.headline, "bold"), (0, 0, 0, 4), expand=False))
+        console.print(Padding(to_plain_text(side.headline, "bold"), (0, 0, 0, 4), expand=False))
     for line in side.example[:EXAMPLE_LINES]:
-        cut = plain(line)
+        cut = to_plain_text(line)
         cut.truncate(max(20, console.width - 6), overflow="ellipsis")
-        console.print(indented(cut, 6), soft_wrap=True)
+        console.print(indent_text(cut, 6), soft_wrap=True)
     if len(side.example) > EXAMPLE_LINES:
         rest = len(side.example) - EXAMPLE_LINES
-        console.print(indented(Text(f"… {rest} more lines", style="dim"), 6))
+        console.print(indent_text(Text(f"… {rest} more lines", style="dim"), 6))
     if side.replay:
-        replay = Text.assemble(("replay: ", "dim"), plain(side.replay))
-        console.print(indented(replay), soft_wrap=True)
+        replay = Text.assemble(("replay: ", "dim"), to_plain_text(side.replay))
+        console.print(indent_text(replay), soft_wrap=True)
 
 
-def indented(text: Text, by: int = 4) -> Text:
-    return Text(" " * by).append_text(text)
+def indent_text(text: Text, width: int = 4) -> Text:
+    return Text(" " * width).append_text(text)
 
 
-def not_applicable(seen: View, console: Console) -> None:
+def print_not_applicable(proof_view: ProofView, console: Console) -> None:
     """Each reason once, with how many cells gave it."""
-    reasons = seen.not_applicable
+    reasons = proof_view.not_applicable
     for why, cells in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
         number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-        console.print(plain(f"n/a: {number}: {why}", "dim"))
-    names = seen.known_unguarded
+        console.print(to_plain_text(f"n/a: {number}: {why}", "dim"))
+    names = proof_view.known_unguarded
     if names:
-        console.print(plain(f"no suite reaches yet, as their files say: {', '.join(names)}", "dim"))
+        console.print(
+            to_plain_text(f"no suite reaches yet, as their files say: {', '.join(names)}", "dim")
+        )
     if reasons or names:
         console.print()
 
 
-def summary(seen: View) -> Text:
+def format_summary(proof_view: ProofView) -> Text:
     """'61 cells proven, 23 n/a, on 0.5.23, cpu, in 73 s: green'."""
     first = ("proven", "has the fix", "has the bug")
-    counts = texts.counted(seen.run.counts, first) or ["no cells"]
+    counts = formatting.describe_counts(proof_view.run.counts, first) or ["no cells"]
     if counts[0].endswith(" proven"):
         number, _, word = counts[0].partition(" ")
         counts[0] = f"{number} {'cell' if number == '1' else 'cells'} {word}"
-    said = ", ".join([*counts, f"on {on_releases(seen)}", *seen.devices])
-    running = seen.run.status == "running"
-    took = "still running" if running else f"in {texts.duration(seen.run.seconds)}"
-    line = plain(f"{said}, {took}: ")
-    if seen.green:
+    said = ", ".join([*counts, f"on {describe_releases(proof_view)}", *proof_view.devices])
+    running = proof_view.run.status == "running"
+    took = (
+        "still running" if running else f"in {formatting.format_duration(proof_view.run.seconds)}"
+    )
+    line = to_plain_text(f"{said}, {took}: ")
+    if proof_view.green:
         return line.append("green", style="bold green")
     line.append("red", style="bold red")
-    for problem in seen.other_problems:
-        line.append("\n  ").append_text(plain(problem, "red"))
-    if seen.kind == "prove" and seen.not_good and seen.run.status == "finished":
+    for problem in proof_view.other_problems:
+        line.append("\n  ").append_text(to_plain_text(problem, "red"))
+    if (
+        proof_view.kind == "prove"
+        and proof_view.failed_cells
+        and proof_view.run.status == "finished"
+    ):
         line.append("\nAgain, only what is not proven: ").append(
             "unfix prove --failed", style="bold"
         )
     return line
 
 
-def on_releases(seen: View) -> str:
-    releases = seen.releases
+def describe_releases(proof_view: ProofView) -> str:
+    releases = proof_view.releases
     if len(releases) <= 4:
         return ", ".join(releases) or "no release"
     return f"{len(releases)} releases from {releases[0]} to {releases[-1]}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from reports.shared import texts
+from reports.shared import formatting
 
-STYLES = {
+TONE_STYLES = {
     "good": "green",
     "bug": "yellow",
     "fix": "green",
@@ -21,12 +21,12 @@ STYLES = {
 }
 
 
-def plain(text: str, style: str = "") -> Text:
+def to_plain_text(text: str, style: str = "") -> Text:
     """Text as it is: no markup is read, nothing is hidden."""
-    return Text(texts.visible(text), style=style)
+    return Text(formatting.make_visible(text), style=style)
 
 
-def table(*heads: str) -> Table:
+def make_table(*heads: str) -> Table:
     """Columns without lines, whose words are folded and never cut."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for head in heads:

@@ -19,8 +19,8 @@ from __future__ import annotations
 import pytest
 
 from fixtures import accuracy
-from harness import device
-from harness.guards import not_here
+from harness.core import device
+from harness.guards import skip_not_applicable
 
 pytestmark = pytest.mark.before_forks(ready=accuracy.prepare)
 
@@ -30,8 +30,10 @@ TRITON = ("--attention-backend", "triton")
 
 @pytest.fixture(autouse=True)
 def _these_servers_run_on_a_cpu() -> None:
-    if device.get() != "cpu":
-        not_here("these servers run on a CPU; on a GPU `unfix eval` serves: --device cpu")
+    if device.get_device() != "cpu":
+        skip_not_applicable(
+            "these servers run on a CPU; on a GPU `unfix eval` serves: --device cpu"
+        )
 
 
 @pytest.mark.guards("prefix-positions-forgotten")

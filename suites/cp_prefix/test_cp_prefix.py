@@ -28,19 +28,20 @@ from hypothesis import strategies as st
 
 from fixtures import cp_prefix as adapter
 from fixtures import cp_ranks
-from harness import checking, device
-from harness.guards import not_here
+from harness import checking
+from harness.core import device
+from harness.guards import skip_not_applicable
 
 OPERATORS = ("indexer", "attention")
 
 
 @pytest.fixture(autouse=True)
 def _context_parallelism_runs_here() -> None:
-    if device.get() != "cpu":
-        not_here("the Ascend operators are recorders over CPU memory: --device cpu")
+    if device.get_device() != "cpu":
+        skip_not_applicable("the Ascend operators are recorders over CPU memory: --device cpu")
     said = cp_ranks.refusal()
     if said:
-        not_here(f"the release refuses it: {said}")
+        skip_not_applicable(f"the release refuses it: {said}")
 
 
 @pytest.mark.guards("23268-kv-prefix-lens")
@@ -84,7 +85,7 @@ def test_a_longer_prefix_lengthens_every_look(prefill: adapter.Prefill, longer: 
 def test_lengths_from_positions_hold_the_prefix(prefill: adapter.Prefill) -> None:
     """The same claim, where other code took the place of 23268-kv-prefix-lens's."""
     if not cp_ranks.BY_POSITION:
-        not_here("the KV lengths come from the split, not from the tokens' positions")
+        skip_not_applicable("the KV lengths come from the split, not from the tokens' positions")
     with checking.checked() as check:
         seen = adapter.attend(prefill, check.device)
     for operator in OPERATORS:
@@ -105,7 +106,7 @@ def test_every_rank_stores_all_keys_in_order(prefill: adapter.Prefill) -> None:
 @given(prefill=adapter.prefills())
 def test_the_fused_split_and_context_parallelism_never_meet(prefill: adapter.Prefill) -> None:
     if not cp_ranks.FUSED_SPLIT:
-        not_here("no fused split of queries and keys")
+        skip_not_applicable("no fused split of queries and keys")
     with checking.checked() as check:
         seen = adapter.prepare(prefill, check.device)
     assert not seen.unbound, f"the prefill ends: {seen.unbound[0]}"

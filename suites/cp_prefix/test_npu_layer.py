@@ -24,18 +24,19 @@ from hypothesis import example, given
 
 from fixtures import npu_layer as adapter
 from fixtures.npu_layer import Tokens, Way
-from harness import checking, device
-from harness.guards import not_here
+from harness import checking
+from harness.core import device
+from harness.guards import skip_not_applicable
 
 TOGETHER = (Tokens((3, 8, 1)), Tokens((5, 6)))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_layer_is_prepared_so_here() -> None:
-    if device.get() != "cpu":
-        not_here("the Ascend operators are recorders over CPU memory: --device cpu")
+    if device.get_device() != "cpu":
+        skip_not_applicable("the Ascend operators are recorders over CPU memory: --device cpu")
     if not adapter.HERE:
-        not_here("an older way to prepare a layer")
+        skip_not_applicable("an older way to prepare a layer")
 
 
 def check_all(way: Way, forwards: tuple[Tokens, ...]) -> None:

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from fixtures import best_tokens as adapter
 from fixtures.best_tokens import Rows
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels_are_here() -> None:
     if not adapter.HERE:
-        not_here("plain torch takes the best tokens")
+        skip_not_applicable("plain torch takes the best tokens")
 
 
 THREE_PIECES = Rows((16389, 2, 8192), ("usual",) * 3, 16390, apart=1, steps=3, column=1)

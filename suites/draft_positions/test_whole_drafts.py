@@ -26,7 +26,7 @@ from hypothesis import example, given
 from fixtures import draft_positions as adapter
 from fixtures.drafting import Draft, backend
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 TOLD_APART = Draft(
     lengths=(5, 9), steps=4, hot=True, packed=adapter.HAS_PACKED, spatial=adapter.HAS_SPATIAL
@@ -54,7 +54,7 @@ def test_a_draft_is_the_best_of_the_tree_that_it_grows(draft: Draft) -> None:
 @pytest.fixture
 def _tokens_are_drawn() -> None:
     if "drawn" not in adapter.WAYS:
-        not_here("every token of a draft is the likeliest")
+        skip_not_applicable("every token of a draft is the likeliest")
 
 
 @pytest.mark.usefixtures("_tokens_are_drawn")
@@ -87,7 +87,7 @@ def test_drawn_tokens_come_with_the_odds_they_were_drawn_with(draft: Draft) -> N
 @pytest.fixture
 def _idle_ranks_are_apart() -> None:
     if not adapter.HAS_IDLE:
-        not_here("an idle rank goes through the loop of the others")
+        skip_not_applicable("an idle rank goes through the loop of the others")
 
 
 @pytest.mark.usefixtures("_idle_ranks_are_apart")

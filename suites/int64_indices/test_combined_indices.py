@@ -28,7 +28,7 @@ def _the_kernels_are_here() -> None:
 
 def combined(chunk: adapter.Chunk, check: Any) -> adapter.Combined:
     case = adapter.Combined(chunk, check.device)
-    check.only(adapter.COMBINE_KERNEL, case.programs())
+    check.run_only(adapter.COMBINE_KERNEL, case.programs())
     case.run()
     assert [launch.kernel for launch in check.launches] == [adapter.COMBINE_KERNEL]
     return case

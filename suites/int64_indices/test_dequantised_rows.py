@@ -38,7 +38,7 @@ def _the_kernels_are_here() -> None:
 @given(row=ROWS, keys=adapter.keys(st.just(0), most=1))
 def test_a_dequantised_row_is_written_where_it_belongs(row: int, keys: adapter.Keys) -> None:
     with checking.checked() as check:
-        check.only(adapter.KERNEL, [(row // adapter.tokens_a_program(),)])
+        check.run_only(adapter.KERNEL, [(row // adapter.tokens_a_program(),)])
         case = adapter.FarRow(keys, row, torch.bfloat16, check.device)
         adapter.dequantised(case.cache, case.ids, keys.page_size, case.out)
         adapter.assert_is_key(case.out[row, 0], *keys.key(0))
@@ -55,7 +55,7 @@ def test_a_row_gathered_as_fp8_is_written_where_it_belongs(row: int, keys: adapt
     with checking.checked() as check:
         near = adapter.FarRow(keys, 0, kind, check.device)
         adapter.gathered_as_fp8(near.cache, near.ids, keys.page_size, near.out)
-        check.only(adapter.GATHER_KERNEL, [(row,)])
+        check.run_only(adapter.GATHER_KERNEL, [(row,)])
         far = adapter.FarRow(keys, row, kind, check.device)
         adapter.gathered_as_fp8(far.cache, far.ids, keys.page_size, far.out)
         assert adapter.same_bits(far.out[row], near.out[0])

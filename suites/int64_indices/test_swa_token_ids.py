@@ -32,10 +32,10 @@ def _the_kernels_are_here() -> None:
 def test_ids_are_read_from_a_row_past_any_boundary(windows: adapter.Windows) -> None:
     with checking.checked() as check:
         case = adapter.Ids(windows, check.device)
-        check.only(adapter.SWA_KERNEL, case.programs())
+        check.run_only(adapter.SWA_KERNEL, case.programs())
         ids, first, counts, offsets = case.build()
         assert [launch.kernel for launch in check.launches] == [adapter.SWA_KERNEL]
-        check.written(ids)
+        check.assert_written(ids)
         wanted = [windows.gathered(request) for request in windows.requests]
         assert counts.tolist() == wanted
         assert offsets.tolist() == list(itertools.accumulate(wanted, initial=0))
@@ -51,11 +51,11 @@ def test_ids_are_read_from_a_row_past_any_boundary(windows: adapter.Windows) -> 
 def test_ids_are_written_across_the_boundary(windows: adapter.Windows, back: int) -> None:
     with checking.checked() as check:
         case = adapter.Ids(windows, check.device)
-        check.only(adapter.SWA_KERNEL, case.programs())
+        check.run_only(adapter.SWA_KERNEL, case.programs())
         counts = [windows.gathered(request) for request in windows.requests]
         first = adapter.BOUNDARY - 1 - back - sum(counts[:-1])
         offsets = list(itertools.accumulate(counts[:-1], initial=first))
-        out = checking.virtual((adapter.BOUNDARY + 64,), torch.int32, check.device)
+        out = checking.virtual_zeros((adapter.BOUNDARY + 64,), torch.int32, check.device)
         case.build_into(out, offsets)
         assert out[first : first + len(case.expected)].tolist() == case.expected
 
@@ -67,8 +67,8 @@ def test_requests_in_another_order_have_the_same_ids(
     order = data.draw(st.permutations(windows.requests), label="order")
     with checking.checked() as check:
         case = adapter.Ids(windows, check.device)
-        check.only(adapter.SWA_KERNEL, case.programs())
+        check.run_only(adapter.SWA_KERNEL, case.programs())
         as_given = case.by_row(case.build())
-        check.only(adapter.SWA_KERNEL, case.programs(order))
+        check.run_only(adapter.SWA_KERNEL, case.programs(order))
         reordered = case.by_row(case.build(order), order)
     assert as_given == reordered

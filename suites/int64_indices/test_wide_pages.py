@@ -30,7 +30,7 @@ def test_a_paged_key_is_read_from_its_slot_into_its_row(row: int, slot: int, cod
         codes = adapter.wide(slot, NOPE, FP8, check.device)
         scales = adapter.wide(slot, BLOCKS, torch.float32, check.device)
         rope = adapter.wide(slot, ROPE, torch.bfloat16, check.device)
-        table = checking.virtual((row + 1,), torch.int32, check.device)
+        table = checking.virtual_zeros((row + 1,), torch.int32, check.device)
         codes[slot], scales[slot], rope[slot], table[row] = float(code), 2.0, 3.0, slot
         launched(
             check, "_dequantize_k_cache_paged_kernel of DSA", (row + 1, BLOCKS + 1),
@@ -57,7 +57,7 @@ def test_a_paged_key_of_deepseek_v4_is_written_to_its_row(row: int, code: int) -
         codes = torch.full((V4_PAGE_BYTES,), float(code), device=check.device).to(FP8)
         rope = torch.full((V4_PAGE_BYTES // 2,), 3.0, dtype=torch.bfloat16, device=check.device)
         scales = torch.full((V4_PAGE_BYTES,), 128, dtype=torch.uint8, device=check.device)
-        table = checking.virtual((row + 1,), torch.int32, check.device)
+        table = checking.virtual_zeros((row + 1,), torch.int32, check.device)
         table[row] = 5
         launched(
             check, "_dequantize_k_cache_paged_kernel of DSV4", (row + 1,), [(row,)],
@@ -154,8 +154,8 @@ def tables(requests: int, rows_each: int, device: torch.device) -> dict[str, obj
         "extend_seq_lens": torch.full((requests,), rows_each, dtype=wide, device=device),
         "req_pool_indices": torch.zeros(requests, dtype=wide, device=device),
         "req_to_token": torch.arange(LONGEST, dtype=wide, device=device)[None] * 4,
-        "page_table_1": checking.virtual((rows, CONTEXT), wide, device),
-        "real_page_table": checking.virtual((rows, CONTEXT // PAGE), wide, device),
+        "page_table_1": checking.virtual_zeros((rows, CONTEXT), wide, device),
+        "real_page_table": checking.virtual_zeros((rows, CONTEXT // PAGE), wide, device),
         **dict.fromkeys(
             ("cache_seqlens", "cu_seqlens_k", "dsa_cache_seqlens", "dsa_cu_seqlens_k",
              "seqlens_expanded"),

@@ -103,8 +103,8 @@ def test_partial_results_are_joined_from_their_own_batch(
         parts = adapter.wide(batch, 2**20, torch.float32, check.device)
         weights = adapter.wide(batch, 2**20 // size, torch.float32, check.device)
         out = adapter.wide(batch, size, torch.float32, check.device)
-        starts = checking.virtual((batch + 2,), torch.int32, check.device)
-        counts = checking.virtual((batch + 1,), torch.int32, check.device)
+        starts = checking.virtual_zeros((batch + 2,), torch.int32, check.device)
+        counts = checking.virtual_zeros((batch + 1,), torch.int32, check.device)
         starts[batch], starts[batch + 1], counts[batch] = 0, 64, splits
         parts[batch, :size], parts[batch, size : 2 * size] = float(first), float(second)
         weights[batch, :splits] = 0.0  # equally likely, so the mean of the two comes out
@@ -147,7 +147,7 @@ def test_small_probabilities_are_dropped_from_their_own_row(row: int, pivot: int
     with checking.checked() as check:
         likely = adapter.wide(row, VOCABULARY, torch.float32, check.device)
         out = adapter.wide(row, VOCABULARY, torch.float32, check.device)
-        pivots = checking.virtual((row + 1,), torch.float32, check.device)
+        pivots = checking.virtual_zeros((row + 1,), torch.float32, check.device)
         sums = adapter.wide(row, VOCABULARY // block, torch.float32, check.device)
         likely[row, :block], pivots[row] = torch.arange(block).float(), float(pivot)
         launched(
@@ -165,9 +165,9 @@ def test_small_probabilities_are_dropped_from_their_own_row(row: int, pivot: int
 def test_probabilities_are_divided_by_the_sum_of_their_own_row(block: int, total: int) -> None:
     size = 1024
     with checking.checked() as check:
-        out = checking.virtual(((block + 1) * size,), torch.float32, check.device)
+        out = checking.virtual_zeros(((block + 1) * size,), torch.float32, check.device)
         row = block * size // VOCABULARY
-        sums = checking.virtual((row + 2,), torch.float32, check.device)
+        sums = checking.virtual_zeros((row + 2,), torch.float32, check.device)
         out[block * size :], sums[row] = float(total), float(total)
         launched(
             check, "_normalize_kernel", (block + 1,), [(block,)],

@@ -29,7 +29,9 @@ def test_a_tracked_state_is_copied_between_its_own_slots(
     many = 16
     with checking.checked() as check:
         states = {
-            name: checking.virtual((max(source, target) + 2, FAR), torch.float32, check.device)
+            name: checking.virtual_zeros(
+                (max(source, target) + 2, FAR), torch.float32, check.device
+            )
             for name in ("conv", "ssm")
         }
         target += source == target
@@ -192,7 +194,7 @@ def test_projections_are_packed_from_their_own_row(token: int, value: int) -> No
         merged[token, : 3 * size] = float(value)
         turns = [wide(token, size // 2, torch.float32, check.device) for _ in range(2)]
         turns[0][token], turns[1][token] = 1.0, 0.0  # no rotation
-        out = checking.virtual((3, token + 1, size), torch.float32, check.device)
+        out = checking.virtual_zeros((3, token + 1, size), torch.float32, check.device)
         launched(
             check, "_hunyuan_qkv_rope_pack_kernel", (token + 1, 1), [(token, 0)],
             img_q_ptr=merged, img_k_ptr=merged[:, size:], img_v_ptr=merged[:, 2 * size :],

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fixtures import kv_indices as adapter
 from fixtures.draft_batches import Batch, batches, padded
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 NOT_USABLE = {
     "not known": lambda lengths: None,
@@ -30,7 +30,7 @@ NOT_USABLE = {
 @pytest.fixture(scope="module")
 def _lengths_are_used() -> None:
     if not adapter.HAS_HOST_LENGTHS:
-        not_here("flashinfer plans a draft from lengths on the device alone")
+        skip_not_applicable("flashinfer plans a draft from lengths on the device alone")
 
 
 @given(

@@ -31,8 +31,8 @@ from hypothesis import strategies as st
 from fixtures import kv_indices as adapter
 from fixtures.draft_batches import Batch, batches, one_at_a_time, padded
 from harness import checking
-from harness.fuzz.targets import toward
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
+from harness.runs.fuzz.search_targets import maximize_target
 
 CHECK = "kv-indices-size-check"
 ANY_BACKEND = st.sampled_from(sorted(adapter.BACKENDS))
@@ -44,7 +44,7 @@ def a_graph_row_holds_what_the_last_step_writes(name: str, batch: Batch) -> None
         draft = adapter.backend(name, batch, check.device)
         adapter.size_for_graph(draft, batch)
         steps, width = draft.cuda_graph_kv_indices.shape
-    toward("fullness of a row", batch.need / width)
+    maximize_target("fullness of a row", batch.need / width)
     assert steps == batch.steps
     assert width >= batch.need
 
@@ -73,12 +73,12 @@ def test_a_graph_row_of_another_backend_holds_what_the_last_step_writes(
 @given(name=ANY_BACKEND, batch=batches(longest=2000))
 def test_an_eager_row_holds_what_the_last_step_writes(name: str, batch: Batch) -> None:
     with checking.checked() as check:
-        check.only(adapter.KERNEL, [])
+        check.run_only(adapter.KERNEL, [])
         draft = adapter.backend(name, batch, check.device)
         forward = adapter.forward_batch(draft, batch, check.device)
         adapter.enter(draft, forward, adapter.Way.EAGER)
         steps, width = adapter.launch_of(check).arguments["kv_indices"].shape
-    toward("fullness of a row", batch.need / width)
+    maximize_target("fullness of a row", batch.need / width)
     assert steps == batch.steps
     assert width >= batch.need
 
@@ -140,7 +140,7 @@ def test_padding_changes_nothing_for_the_requests(batch: Batch) -> None:
 @given(name=st.sampled_from(adapter.WINDOWED), batch=batches(windows=True))
 def test_a_window_keeps_the_first_and_the_most_recent(name: str, batch: Batch) -> None:
     if not adapter.HAS_WINDOW:
-        not_here("drafts have no window of their own")
+        skip_not_applicable("drafts have no window of their own")
     each_branch_finds_its_slots(name, batch, adapter.Way.REPLAY)
 
 
@@ -155,7 +155,7 @@ def test_a_row_that_is_too_small_is_refused_before_it_is_written(
     name: str, batch: Batch, missing: int, way: adapter.Way
 ) -> None:
     with checking.checked() as check:
-        check.only(adapter.KERNEL, [])
+        check.run_only(adapter.KERNEL, [])
         draft = adapter.backend(name, batch, check.device)
         adapter.narrow(draft, batch, batch.need - missing)
         forward = adapter.forward_batch(draft, batch, check.device)

@@ -19,13 +19,13 @@ from fixtures import kv_indices as adapter
 from fixtures.draft_batches import Batch, batches
 from fixtures.moved_pages import FAR, Moved
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _pages_move() -> None:
     if not adapter.HAS_MOVED_PAGES:
-        not_here("drafts read the pool's own rows alone")
+        skip_not_applicable("drafts read the pool's own rows alone")
 
 
 GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)

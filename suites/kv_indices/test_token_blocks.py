@@ -21,7 +21,7 @@ from fixtures import token_blocks
 from fixtures.draft_batches import Batch
 from fixtures.token_blocks import MOST_OF_THE_HOST, OF_THE_HOST, Sizes, pieces
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 PIECE, SMALL_PIECE = 8192, 256
 
@@ -40,7 +40,7 @@ CONTEXTS = st.sampled_from([70_000, 140_000, 33_000, 20_000, 1_700])
 def sizes() -> Sizes:
     module = token_blocks.home()
     if module is None:
-        not_here("one program writes a branch's whole row")
+        skip_not_applicable("one program writes a branch's whole row")
     return Sizes(module)
 
 
@@ -94,7 +94,7 @@ def test_a_long_row_is_shared_by_enough_programs_and_no_more(
 ) -> None:
     plan = adapter.planned_on_the_host() if on_host else contextlib.nullcontext()
     with checking.checked() as check, plan:
-        check.only(adapter.KERNEL, [])
+        check.run_only(adapter.KERNEL, [])
         draft = adapter.backend("flashinfer", batch, check.device)
         adapter.enter(draft, adapter.forward_batch(draft, batch, check.device), adapter.Way.EAGER)
         grid = adapter.launch_of(check).grid

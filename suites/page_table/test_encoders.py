@@ -20,8 +20,9 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from fixtures import flash_attention as flash
 from fixtures.draft_batches import Batch, padded
-from harness import checking, device
-from harness.guards import not_here
+from harness import checking
+from harness.core import device
+from harness.guards import skip_not_applicable
 
 SPARE = 4
 """Columns that a row of the pool has beyond the longest context, on a server without drafts."""
@@ -30,10 +31,12 @@ SPARE = 4
 @pytest.fixture(autouse=True)
 def encoders(request: pytest.FixtureRequest) -> None:
     if not flash.ONE_ENTRY:
-        not_here("a graph knows of the first request's encoder alone")
+        skip_not_applicable("a graph knows of the first request's encoder alone")
     fails = request.node.get_closest_marker("xfail") and not request.config.option.runxfail
-    if fails and device.get() != "cpu":
-        not_here("a GPU would lose the process to an index past the end: --runxfail asks for it")
+    if fails and device.get_device() != "cpu":
+        skip_not_applicable(
+            "a GPU would lose the process to an index past the end: --runxfail asks for it"
+        )
 
 
 @st.composite

@@ -31,7 +31,7 @@ from fixtures import flash_attention as flash
 from fixtures.attention_graphs import POOLS, Graph, Pool, Way, padded_batches
 from fixtures.draft_batches import Batch
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 HAS_RAGGED = importlib.util.find_spec("sglang.srt.speculative.ragged_verify") is not None
 HAS_REACH = hasattr(flash.flashattention_backend.FlashAttentionBackend, "_spec_read_seq_len_delta")
@@ -74,7 +74,7 @@ def test_a_draft_of_one_branch_reads_what_it_drafted(
 @given(batch=flash.batches())
 def test_a_mode_that_no_graph_serves_is_refused(batch: Batch) -> None:
     if not flash.ONE_ENTRY:
-        not_here("what no graph serves is left alone")
+        skip_not_applicable("what no graph serves is left alone")
     with checking.checked() as check:
         graph = Graph(batch, graphs.verification(batch), Pool(False, False), check.device)
         forward = flash.forward_batch(graph.one, batch, ForwardMode.DLLM_EXTEND)
@@ -96,7 +96,7 @@ def test_lengths_that_count_all_tokens_are_read_no_further(
     batch: Batch, mode: ForwardMode, topk: int, step: int
 ) -> None:
     if not HAS_REACH:
-        not_here("no mode says how far it reads")
+        skip_not_applicable("no mode says how far it reads")
     with checking.checked() as check:
         one = flash.backend(
             batch,
@@ -118,7 +118,7 @@ def test_a_ragged_verification_reads_what_each_request_verifies(
     batch: Batch, pool: Pool, data: st.DataObject
 ) -> None:
     if not HAS_RAGGED:
-        not_here("every request verifies as many tokens")
+        skip_not_applicable("every request verifies as many tokens")
     lengths, spare = data.draw(graphs.ragged_lengths(batch))
     with checking.checked() as check:
         layout = graphs.ragged_layout(lengths, spare, check.device)

@@ -22,7 +22,7 @@ from fixtures import flash_attention as flash
 from fixtures.attention_graphs import Graph, Pool, padded_batches
 from fixtures.draft_batches import Batch
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 OWN_ROWS = Pool(window=False, moved=False)
 
@@ -53,7 +53,7 @@ def planning() -> None:
     if not hasattr(
         flash.flashattention_backend.FlashAttentionBackend, "_compute_scheduler_metadata"
     ):
-        not_here("every layer plans for itself")
+        skip_not_applicable("every layer plans for itself")
 
 
 @given(batch=padded_batches(longest=64), known=st.booleans())

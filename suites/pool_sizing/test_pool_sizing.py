@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from fixtures import pool_sizing as adapter
 from fixtures.pool_sizing import Draft, History, Memory
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 CHECK = "req-to-token-row-check"
 
@@ -34,13 +34,13 @@ CHECK = "req-to-token-row-check"
 @pytest.fixture
 def rows_are_sized_for_drafts() -> None:
     if not adapter.HERE:
-        not_here("rows are sized elsewhere, for one draft")
+        skip_not_applicable("rows are sized elsewhere, for one draft")
 
 
 @pytest.fixture
 def uno_is_here() -> None:
     if not adapter.knows("UNO"):
-        not_here("no UNO")
+        skip_not_applicable("no UNO")
 
 
 @pytest.mark.guards("26972", without=(CHECK,))
@@ -88,7 +88,7 @@ def test_reserving_stays_in_the_request_s_own_row(drafted: tuple[Draft, History]
 @pytest.mark.parametrize("draft", [Draft(1, 5, 6, 1, 64), Draft(4, 5, 16, 1, 64)])
 def test_reserving_slot_by_slot_stays_in_the_request_s_own_row(draft: Draft) -> None:
     if not adapter.HERE:
-        not_here("rows are sized elsewhere, for one draft")
+        skip_not_applicable("rows are sized elsewhere, for one draft")
     history = History((draft.context - 1, draft.context - 3), ())
     with checking.checked() as check:
         adapter.prepared(check, draft, history)
@@ -97,7 +97,7 @@ def test_reserving_slot_by_slot_stays_in_the_request_s_own_row(draft: Draft) -> 
 @given(drafted=adapter.drafts_with_histories())
 def test_a_request_reserves_the_same_in_any_company(drafted: tuple[Draft, History]) -> None:
     if not adapter.HERE:
-        not_here("drafts with topk and page size above 1 reserve nothing ahead")
+        skip_not_applicable("drafts with topk and page size above 1 reserve nothing ahead")
     draft, history = drafted
     together = adapter.reserved(draft, history)
     alone = [

@@ -23,19 +23,19 @@ from hypothesis import strategies as st
 
 from fixtures import sparse_prefill as adapter
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 
 @pytest.fixture(autouse=True)
 def deepseek_v4() -> None:
     if not adapter.HAS_V4:
-        not_here("this release has no DeepSeek V4")
+        skip_not_applicable("this release has no DeepSeek V4")
 
 
 @pytest.fixture
 def pieces() -> None:
     if not adapter.HAS_PIECES:
-        not_here("this release plans every batch as one")
+        skip_not_applicable("this release plans every batch as one")
 
 
 @pytest.mark.guards("25418-large-query")

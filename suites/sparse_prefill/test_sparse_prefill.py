@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 from fixtures import sparse_prefill as adapter
 from fixtures.sparse_prefill import Chunk, Rows, Scenario
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 REPLAYED = pytest.mark.xfail(
     adapter.REPLAY_KEEPS_THE_CACHE,
@@ -46,7 +46,7 @@ REPLAYED = pytest.mark.xfail(
 @pytest.fixture(autouse=True)
 def sparse_prefill() -> None:
     if not adapter.HAS_SPARSE_PREFILL:
-        not_here("this release has no sparse prefill")
+        skip_not_applicable("this release has no sparse prefill")
 
 
 def every_layer_reads_its_own(scenario: Scenario) -> None:
@@ -123,7 +123,7 @@ def test_the_kernel_is_the_one_that_the_table_says(
 @pytest.fixture
 def preparing() -> None:
     if not adapter.HAS_PREPARED:
-        not_here("this release prepares nothing before the layers")
+        skip_not_applicable("this release prepares nothing before the layers")
 
 
 @pytest.mark.usefixtures("preparing")

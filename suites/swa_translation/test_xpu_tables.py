@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from fixtures import swa_translation as adapter
 from fixtures import swa_world
-from harness import checking, device
-from harness.guards import not_here
+from harness import checking
+from harness.core import device
+from harness.guards import skip_not_applicable
 
 
 @pytest.mark.xfail(
@@ -26,8 +27,10 @@ from harness.guards import not_here
 def test_the_xpu_backend_names_slots_of_the_sliding_pool(
     batch: swa_world.Batch, data: st.DataObject
 ) -> None:
-    if device.get() != "cpu":
-        not_here("the XPU backend imports sgl_kernel as it is built for XPU: --device cpu")
+    if device.get_device() != "cpu":
+        skip_not_applicable(
+            "the XPU backend imports sgl_kernel as it is built for XPU: --device cpu"
+        )
     order = data.draw(swa_world.orders(batch), label="order")
     with checking.checked() as check:
         backend = adapter.xpu(swa_world.World(batch, check.device))

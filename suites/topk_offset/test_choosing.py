@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from fixtures import topk_offset as adapter
 from fixtures.topk_offset import Batch, Server
-from harness import checking, device
-from harness.guards import not_here
+from harness import checking
+from harness.core import device
+from harness.guards import skip_not_applicable
 
 CHECK = "20606-offset-check"
 PARTS = 2  # query tokens at once
@@ -83,9 +84,9 @@ def test_what_is_short_is_taken_whole_without_scores(server: Server, batch: Batc
 @pytest.fixture
 def _packed_rows_are_taken_here() -> None:
     if not adapter.HAS_ROCM_OF_ITS_OWN:
-        not_here("no kernel for packed rows")
-    if device.get() != "cpu":
-        not_here("the kernel for packed rows runs on ROCm alone")
+        skip_not_applicable("no kernel for packed rows")
+    if device.get_device() != "cpu":
+        skip_not_applicable("the kernel for packed rows runs on ROCm alone")
 
 
 @pytest.mark.usefixtures("_packed_rows_are_taken_here")

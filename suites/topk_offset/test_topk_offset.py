@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from fixtures import topk_offset as adapter
 from fixtures.topk_offset import Batch, Method, Request, Server
 from harness import checking
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 CHECK = "20606-offset-check"
 COLD = Batch("EXTEND", (Request(0, 2),))
@@ -138,7 +138,7 @@ def test_ragged_without_offsets_stops_before_any_kernel(
     chooser: str, batch: Batch, topk: int
 ) -> None:
     if chooser not in adapter.FUSED_CHOOSERS:
-        not_here(f"this release cannot choose its best tokens by {chooser}")
+        skip_not_applicable(f"this release cannot choose its best tokens by {chooser}")
     server = Server(True, "flashmla_sparse", "flashmla_kv", chooser=chooser, topk=topk)
     with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
         _, metadata = world.prepare(batch)
@@ -157,9 +157,9 @@ def test_ragged_without_offsets_stops_before_any_kernel(
 )
 def test_flashinfer_reads_the_scores_of_the_row(server: Server, batch: Batch) -> None:
     if "flashinfer" not in adapter.FUSED_CHOOSERS:
-        not_here("this release cannot choose its best tokens by FlashInfer")
+        skip_not_applicable("this release cannot choose its best tokens by FlashInfer")
     if adapter.REAL_KERNELS:
-        not_here("FlashInfer compiles its kernels when they are first called: minutes")
+        skip_not_applicable("FlashInfer compiles its kernels when they are first called: minutes")
     world, attention = read(server, batch, len(batch.rows))
     best = adapter.best_places(batch, adapter.scores_for(batch, "cpu"), server.topk)
     assert attention.slots() == adapter.best_slots(world, batch, best)

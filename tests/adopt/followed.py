@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.registry import catalogue
-from harness.releases import managed
-from harness.releases.sources import SourceTree
+from harness.fixes.registry import toggle_catalogue
+from harness.releases import managed_releases
+from harness.releases.source_trees import SourceTree
 
-TOGGLES = {toggle.id: toggle for toggle in catalogue.load()}
+TOGGLES = {toggle.id: toggle for toggle in toggle_catalogue.load_catalogue()}
 
 
 @cache
 def trees() -> list[SourceTree]:
-    return [release.sources() for release in managed.all_releases()]
+    return [release.open_sources() for release in managed_releases.list_releases()]

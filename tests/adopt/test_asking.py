@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from calling import TOY
 
-from harness.adopt import asking
-from harness.adopt.asking import Answer
-from harness.prove.plan import Target
-from harness.registry import catalogue
-from harness.releases import sources
+from harness.fixes.registry import toggle_catalogue
+from harness.releases import source_trees
+from harness.runs.adopt import detection
+from harness.runs.adopt.detection import DetectionReport
+from harness.runs.prove.plan import ReleaseTarget
 
 GUARDS = """
 import pytest
@@ -32,16 +32,16 @@ def test_does_not_run_it(): assert forms.CONSTANT
 """
 
 
-def asked(root: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str, Answer]:
+def asked(root: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str, DetectionReport]:
     monkeypatch.setenv("PYTHONPATH", str(TOY))
     monkeypatch.setenv("UNFIX_HOME", str(root))
     suites = root / "suites"
     suites.mkdir()
     (suites / "test_toy.py").write_text(GUARDS)
     folders = [TOY / "toggles"]
-    toggles = catalogue.load(folders).select_all(names)
-    target = Target("toy", Path(sys.executable), sources.open_tree(TOY), "current")
-    return asking.ask(toggles, target, suites, folders, 2, lambda text: None)
+    toggles = toggle_catalogue.load_catalogue(folders).select_all(names)
+    target = ReleaseTarget("toy", Path(sys.executable), source_trees.open_tree(TOY), "current")
+    return detection.find_detecting_guards(toggles, target, suites, folders, 2, lambda text: None)
 
 
 def test_who_fails_with_the_fix_out_and_passes_with_it_in_notices(

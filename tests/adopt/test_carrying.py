@@ -8,8 +8,8 @@ import textwrap
 import pytest
 from followed import trees
 
-from harness.adopt.merging import carry
-from harness.adopt.tokens import LINE, Lost, text_of, tokens
+from harness.fixes.adopt.code_tokens import NEWLINE, PortError, render_tokens, tokenize_code
+from harness.fixes.adopt.token_merge import merge_edit
 
 BEFORE = """
 def f(rows, topk):
@@ -21,8 +21,8 @@ AFTER = BEFORE.replace("rows * topk", "rows")
 
 
 def carried(there: str, before: str = BEFORE, after: str = AFTER) -> str:
-    texts = [tokens(text.strip(), "") for text in (before, after, there)]
-    return text_of(carry(*texts).tokens, "")
+    texts = [tokenize_code(text.strip(), "") for text in (before, after, there)]
+    return render_tokens(merge_edit(*texts).tokens, "")
 
 
 def same(one: str, other: str) -> bool:
@@ -33,11 +33,11 @@ def test_tokens_are_code_again() -> None:
     module = "sglang.srt.layers.attention.flashinfer_backend"
     source = trees()[-1].read(module)
     assert source is not None
-    for name in source.definition_names():
-        for scope in source.scopes(name):
+    for name in source.iterate_definition_names():
+        for scope in source.find_scopes(name):
             text = scope.text()
             column = scope.range().start.column
-            again = text_of(tokens(text, " " * column), " " * column)
+            again = render_tokens(tokenize_code(text, " " * column), " " * column)
             dedented = textwrap.dedent(" " * column + again)
             assert same(dedented, textwrap.dedent(" " * column + text)), name
 
@@ -65,20 +65,20 @@ def test_an_edit_follows_what_moved_around_it(there: str) -> None:
     ],
 )
 def test_an_edit_is_refused_where_it_has_no_place(there: str, why: str) -> None:
-    with pytest.raises(Lost, match=why):
+    with pytest.raises(PortError, match=why):
         carried(there)
 
 
 def test_what_stands_there_already_is_not_put_in_twice() -> None:
     there = AFTER.replace("width = rows\n", "width = rows\n    width = width * topk\n")
-    with pytest.raises(Lost):
+    with pytest.raises(PortError):
         carried(there, AFTER, BEFORE)
 
 
 def test_the_comma_that_ends_a_list_is_no_difference_and_that_of_a_tuple_is() -> None:
     def plain(text: str) -> list[str]:
-        return [token.text for token in tokens(text, "")]
+        return [token.text for token in tokenize_code(text, "")]
 
     assert plain("f(a,\n  b,\n)") == plain("f(a, b)")
     assert plain("x = (a,)") != plain("x = (a)")
-    assert LINE in plain("x = 1")
+    assert NEWLINE in plain("x = 1")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from followed import TOGGLES, trees
 
-from harness import paths
-from harness.adopt import beginning, following, mending
-from harness.errors import UnfixError
-from harness.matching.states import find
-from harness.registry.schema import Edit
-from harness.releases.sources import SourceTree
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.fixes.adopt import edit_porting, guard_template, stale_repair
+from harness.fixes.matching.toggle_status import find_toggle_status
+from harness.fixes.registry.schema import ToggleEdit
+from harness.releases.source_trees import SourceTree
 
 
 def tree(name: str) -> SourceTree:
@@ -21,14 +21,14 @@ def tree(name: str) -> SourceTree:
 
 
 def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> None:
-    edit = Edit(
+    edit = ToggleEdit(
         fixed="output_mask = (s_offset[:, None] < seg_len) & n_mask",
         buggy="output_mask = s_offset[:, None] < seg_len",
         target="sglang.srt.lora.triton_ops.sgemm_lora_b:_sgemm_lora_b_kernel",
     )
-    there = following.known([edit], tree("0.5.10"))
+    there = edit_porting.resolve_edits([edit], tree("0.5.10"))
     assert there is not None
-    assert "it has no n_mask" in str(following.follow(there, tree("0.5.9")))
+    assert "it has no n_mask" in str(edit_porting.port_edits(there, tree("0.5.9")))
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,19 @@ def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> No
 def test_of_two_of_a_name_it_is_the_one_that_moved(name: str, place: str) -> None:
     """Not the one that lies where only a namesake lay, nor one that only looks like it."""
     variant = TOGGLES[name].variants[-1]
-    there = following.known(mending.with_targets(variant), tree("0.5.23"))
+    there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), tree("0.5.23"))
     assert there is not None
-    found = following.follow(there, tree("0.5.20"))
+    found = edit_porting.port_edits(there, tree("0.5.20"))
     assert not isinstance(found, str)
-    assert [str(target) for target in found.targets()] == [f"sglang.kernels.ops.{place}"]
+    assert [str(target) for target in found.list_targets()] == [f"sglang.kernels.ops.{place}"]
 
 
 @pytest.mark.parametrize("name", ["moe-lora-expand-programs", "19016"])
 def test_a_guard_that_is_begun_is_python_and_names_its_toggle(name: str) -> None:
     toggle = TOGGLES[name]
-    text = beginning.template(toggle, trees(), paths.project() / "suites" / toggle.family)
+    text = guard_template.render_guard(
+        toggle, trees(), paths.project_folder() / "suites" / toggle.family
+    )
     assert f'@pytest.mark.guards("{name}")' in text
     assert isinstance(ast.parse(text).body[-1], ast.FunctionDef)
 
@@ -61,8 +63,8 @@ def test_no_second_guard_is_begun_for_a_toggle(
 ) -> None:
     monkeypatch.setattr(paths, "project", lambda: tmp_path)
     toggle = TOGGLES["moe-lora-expand-programs"]
-    there = [one for one in trees() if find(toggle, one).sites]
-    file = beginning.guard(toggle, there)
+    there = [one for one in trees() if find_toggle_status(toggle, one).sites]
+    file = guard_template.write_guard(toggle, there)
     assert file.is_file()
     with pytest.raises(UnfixError, match="is a guard of moe-lora-expand-programs already"):
-        beginning.guard(toggle, there)
+        guard_template.write_guard(toggle, there)

@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 from followed import trees
 
-from harness.adopt import adopting, imports
-from harness.adopt.anchoring import Anchor
-from harness.adopt.tokens import key, tokens
-from harness.errors import UnfixError
-from harness.matching.states import State
-from harness.registry import catalogue
-from harness.registry.schema import Symptom
+from harness.core.errors import UnfixError
+from harness.fixes.adopt import fix_parts, local_imports
+from harness.fixes.adopt.anchors import FixAnchor
+from harness.fixes.adopt.code_tokens import to_texts, tokenize_code
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import Symptom
 
 MODULE = "sglang.srt.speculative.eagle_utils"
-STORY = adopting.Story("trial", "t", Symptom.CRASH, "trial")
+STORY = fix_parts.FixDescription("trial", "t", Symptom.CRASH, "trial")
 KERNELS = "sglang.kernels.ops.attention.decode_attention"
 
 
-def adopted(module: str, line: str, becomes: str, brings: str) -> adopting.Adopted:
+def adopted(module: str, line: str, becomes: str, brings: str) -> fix_parts.AdoptedToggle:
     """A fix of the newest release, which no release has yet."""
     newest = trees()[-1]
     source = newest.read(module)
     assert source is not None
     fixed = source.text.replace("import torch\n", f"import torch\n{brings}\n", 1)
     fixed = fixed.replace(line, becomes, 1)
-    anchor = Anchor(newest, State.BUGGY, {module: (fixed, source.text)}, ())
-    (part,), _ = adopting.parts(anchor)
-    return adopting.adopt(part, anchor, STORY, trees(), catalogue.load())
+    anchor = FixAnchor(newest, ToggleState.BUGGY, {module: (fixed, source.text)}, ())
+    (part,), _ = fix_parts.split_fix(anchor)
+    return fix_parts.adopt_part(part, anchor, STORY, trees(), toggle_catalogue.load_catalogue())
 
 
 def test_each_release_that_lacks_it_imports_it_inside() -> None:
@@ -37,8 +37,10 @@ def test_each_release_that_lacks_it_imports_it_inside() -> None:
         "ceil_align(num_draft_token - 1, 1), dim=-1",
         "from sglang.srt.utils.common import ceil_align",
     )
-    assert [cell.state for cell in found.course.held] == [State.BUGGY] * len(trees())
-    for cell in found.course.held:
+    assert [cell.state for cell in found.timeline.resolved_edits] == [ToggleState.BUGGY] * len(
+        trees()
+    )
+    for cell in found.timeline.resolved_edits:
         body = cell.texts[MODULE][0].partition("def organize_draft_results")[2]
         assert body.count("    from sglang.srt.utils.common import ceil_align\n") == 1
 
@@ -64,7 +66,9 @@ def test_a_kernel_imports_nothing() -> None:
 
 
 def test_an_import_from_elsewhere_is_the_fix_itself() -> None:
-    buggy = tokens("def f():\n    from a import g\n    return g()\n", "")
-    fixed = tokens("def f():\n    from b import g\n    from c import h\n    return g(h)\n", "")
-    left = key(imports.without(fixed, buggy))
+    buggy = tokenize_code("def f():\n    from a import g\n    return g()\n", "")
+    fixed = tokenize_code(
+        "def f():\n    from b import g\n    from c import h\n    return g(h)\n", ""
+    )
+    left = to_texts(local_imports.drop_own_imports(fixed, buggy))
     assert ("b" in left, "c" in left) == (True, False)

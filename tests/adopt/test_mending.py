@@ -9,9 +9,9 @@ import pytest
 from followed import TOGGLES, trees
 
 from bench import adopting as bench
-from harness import paths
-from harness.adopt import mending
-from harness.registry import files
+from harness.core import paths
+from harness.fixes.adopt import stale_repair
+from harness.fixes.registry import toggle_reader
 
 NEEDS = {
     "26972": "the same statement with another sum",
@@ -32,23 +32,25 @@ def test_nothing_is_proposed_where_the_fix_became_a_statement_of_its_own() -> No
 
 def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None:
     whole = TOGGLES["26972"]
-    path = paths.toggles() / "26972.yaml"
+    path = paths.toggles_folder() / "26972.yaml"
     text = path.read_text()
-    lines, starts = text.split("\n"), files.variant_lines(path)
+    lines, starts = text.split("\n"), toggle_reader.find_variant_lines(path)
     held = bench.without_newest(whole)
     draft = tmp_path / path.name
     cut = "\n".join(lines[: starts[-1] - 1]) + "\n"
     draft.write_text(cut.replace(whole.variants[-2].releases, held.variants[-1].releases))
-    assert files.read_toggle(draft) == held
-    found = mending.mend(held, trees())
+    assert toggle_reader.read_toggle(draft) == held
+    found = stale_repair.repair_toggle(held, trees())
     assert found is not None
-    assert found.after is not None
-    after = mending.written(draft.read_text(), held, found.after, files.variant_lines(draft))
+    assert found.repaired_toggle is not None
+    after = stale_repair.render_repaired_file(
+        draft.read_text(), held, found.repaired_toggle, toggle_reader.find_variant_lines(draft)
+    )
     draft.write_text(after)
-    mended = files.read_toggle(draft)
+    mended = toggle_reader.read_toggle(draft)
     assert [v.releases for v in mended.variants] == [v.releases for v in whole.variants]
     assert after.startswith("\n".join(lines[: starts[-1] - 1]))
     assert msgspec.structs.replace(mended, variants=()) == msgspec.structs.replace(
         whole, variants=()
     )
-    assert mending.mend(mended, trees()) is None
+    assert stale_repair.repair_toggle(mended, trees()) is None

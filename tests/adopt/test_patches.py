@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.adopt import patches
 from harness.cli.main import main
-from harness.errors import UnfixError
+from harness.core.errors import UnfixError
+from harness.fixes.adopt import fix_diff
 
 CODE = "python/sglang/srt/layers/thing.py"
 HUNK = "@@ -1,3 +1,3 @@\n def f(n):\n-    return n\n+    return n + 1\n \n"
@@ -22,15 +22,15 @@ def diff(path: str = CODE, hunk: str = HUNK) -> str:
 def test_a_formatted_patch_says_its_title_and_number() -> None:
     subject = "Subject: [PATCH 2/3] Fix the width of\n rows (#28788)\n\n---\n"
     head = f"From 0123 Mon Sep 17 00:00:00 2001\n{subject}"
-    found = patches.read(head + diff(), "x")
-    assert (found.title, found.numbers) == ("Fix the width of rows", (28788,))
+    found = fix_diff.parse_diff(head + diff(), "x")
+    assert (found.title, found.pull_requests) == ("Fix the width of rows", (28788,))
     assert [file.module for file in found.files] == ["sglang.srt.layers.thing"]
 
 
 def test_a_shown_commit_says_its_title() -> None:
     head = "commit 0123456789\nAuthor: A\nDate: today\n\n    Fix rows (#7)\n\n    More.\n\n"
-    found = patches.read(head + diff(), "x")
-    assert (found.title, found.numbers) == ("Fix rows", (7,))
+    found = fix_diff.parse_diff(head + diff(), "x")
+    assert (found.title, found.pull_requests) == ("Fix rows", (7,))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_shown_commit_says_its_title() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_part_of_a_toggle_says_why(text: str, why: str) -> None:
-    (file,) = patches.read(text, "x").files
-    assert why in file.why_not
+    (file,) = fix_diff.parse_diff(text, "x").files
+    assert why in file.exclusion_reason
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_is_no_part_of_a_toggle_says_why(text: str, why: str) -> None:
 )
 def test_what_is_no_diff_is_refused_in_a_sentence(text: str, says: str) -> None:
     with pytest.raises(UnfixError, match=says):
-        patches.read(text, "fix.diff")
+        fix_diff.parse_diff(text, "fix.diff")
 
 
 @pytest.mark.parametrize(

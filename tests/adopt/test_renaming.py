@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.adopt.forms import Telling
-from harness.adopt.renaming import unrenamed
+from harness.fixes.adopt.module_diff import ModuleDiff
+from harness.fixes.adopt.rename_detection import undo_renames
 
 BUGGY = """def f(rows, accept_length, other):
     first = accept_length[0]
@@ -18,9 +18,9 @@ FIXED = """def f(rows, accept_len, other):
 
 
 def test_what_is_left_is_the_fix() -> None:
-    buggy, said = unrenamed(FIXED, BUGGY)
+    buggy, said = undo_renames(FIXED, BUGGY)
     assert said == ["f: accept_length is accept_len"]
-    edits, untold = Telling("m", FIXED, buggy).edits()
+    edits, untold = ModuleDiff("m", FIXED, buggy).build_edits()
     assert [(one.edit.fixed, one.edit.buggy) for one in edits] == [
         ("rows * first.to(int64)", "rows * first")
     ]
@@ -29,6 +29,6 @@ def test_what_is_left_is_the_fix() -> None:
 
 def test_another_value_in_the_place_of_one_is_no_rename() -> None:
     fixed = BUGGY.replace("rows * first", "rows * other")
-    assert unrenamed(fixed, BUGGY) == (BUGGY, [])
+    assert undo_renames(fixed, BUGGY) == (BUGGY, [])
     taken = BUGGY.replace("accept_length[0]", "padded[0]")
-    assert unrenamed(taken, BUGGY)[1] == []
+    assert undo_renames(taken, BUGGY)[1] == []

@@ -9,9 +9,9 @@ import pytest
 from followed import TOGGLES, trees
 
 from bench import adopting as bench
-from harness.adopt import following, inlining, mending
-from harness.adopt.tokens import text_of, tokens
-from harness.matching.states import State
+from harness.fixes.adopt import edit_porting, inlining, stale_repair
+from harness.fixes.adopt.code_tokens import render_tokens, tokenize_code
+from harness.fixes.matching.toggle_status import ToggleState
 
 NEEDS = {
     "window-one-too-wide": "nothing: the same in all",
@@ -35,10 +35,10 @@ def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
     """The older buggy form is in 0.5.23, and the cast that is the fix stands a few lines on."""
     older = next(tree for tree in trees() if tree.name == "0.5.20")
     variant = next(v for v in TOGGLES["28788-stage1"].variants if v.specifier.contains("0.5.20"))
-    there = following.known(mending.with_targets(variant), older)
+    there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), older)
     assert there is not None
-    assert there.state is State.FIXED
-    found = following.follow(there, trees()[-1])
+    assert there.state is ToggleState.FIXED
+    found = edit_porting.port_edits(there, trees()[-1])
     assert isinstance(found, str)
     assert "so is what the fix puts in" in found
 
@@ -55,7 +55,11 @@ def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
 def test_what_a_tensor_may_hold_in_64_bits_is_no_bug_without_a_cast(value: str, left: str) -> None:
     for made in ("row = {}{}", "row = {}\nrow = row{}"):
         fixed, buggy, plain = (
-            tokens(f"def f():\n    {made.format(value, cast)}".replace("\nrow", "\n    row"), "")
+            tokenize_code(
+                f"def f():\n    {made.format(value, cast)}".replace("\nrow", "\n    row"), ""
+            )
             for cast in (".to(tl.int64)", ".to(tl.int32)", left)
         )
-        assert text_of(inlining.without_narrow_casts(fixed, buggy), "") == text_of(plain, "")
+        assert render_tokens(inlining.drop_int32_casts(fixed, buggy), "") == render_tokens(
+            plain, ""
+        )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.audit.run import Audit, audit
-from harness.releases.managed import BASE
+from harness.releases.managed_releases import CPU_BASE
+from harness.runs.audit.release_audit import ReleaseAudit, audit_release
 
 LIMITS = Path(__file__).parents[2] / "harness" / "audit" / "limits.yaml"
 KERNELS = """
@@ -284,7 +284,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small(release: Path) -> Audit:
-    if not BASE.is_current():
+def small(release: Path) -> ReleaseAudit:
+    if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
-    return audit(release, "small", LIMITS, (), 1, lambda said: None)
+    return audit_release(release, "small", LIMITS, (), 1, lambda said: None)

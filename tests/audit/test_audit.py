@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from harness.audit.findings import Audited, Finding, Verdict
-from harness.audit.limits import OWN as LIMITS
-from harness.audit.run import Audit, audit
-from harness.cli.kinds import find_reports
 from harness.cli.main import main
-from harness.registry import catalogue
+from harness.cli.run_kinds import add_reports_to_path
+from harness.fixes.registry import toggle_catalogue
+from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
+from harness.runs.audit.release_audit import ReleaseAudit, audit_release
+from harness.runs.audit.size_limits import DEFAULT_LIMITS as LIMITS
 from tests.audit.conftest import SIZES
 
 ROW = 32 * 128  # of `out`, as the launching function makes it
 
 
-def kernel(audit: Audit, name: str) -> Audited:
+def kernel(audit: ReleaseAudit, name: str) -> KernelAudit:
     [found] = [one for one in audit.kernels if one.kernel == name]
     return found
 
 
-def only_finding(audit: Audit, name: str) -> Finding:
+def only_finding(audit: ReleaseAudit, name: str) -> AuditFinding:
     [found] = kernel(audit, name).findings
     return found
 
 
-def test_a_row_in_32_bits_wraps_at_the_very_row(small: Audit) -> None:
+def test_a_row_in_32_bits_wraps_at_the_very_row(small: ReleaseAudit) -> None:
     found = only_finding(small, "row_in_32_bits")
     assert found.text == "tl.store(out_ptr + row * stride + columns, value)"
     assert found.grows == "x.shape[0]"
@@ -40,37 +40,39 @@ def test_a_row_in_32_bits_wraps_at_the_very_row(small: Audit) -> None:
 
 
 @pytest.mark.parametrize("name", ["masked_away", "early_return"])
-def test_what_a_condition_keeps_small_is_safe(small: Audit, name: str) -> None:
-    assert kernel(small, name).verdict is Verdict.SAFE
+def test_what_a_condition_keeps_small_is_safe(small: ReleaseAudit, name: str) -> None:
+    assert kernel(small, name).verdict is KernelVerdict.SAFE
 
 
-def test_a_mask_of_what_has_wrapped_keeps_nothing_away(small: Audit) -> None:
+def test_a_mask_of_what_has_wrapped_keeps_nothing_away(small: ReleaseAudit) -> None:
     """Below zero is below the mask's end as well."""
     found = only_finding(small, "masked_by_what_wraps")
     assert abs(found.threshold - 2**31 // ROW) <= 2
     assert found.confirmed == "confirmed"
 
 
-def test_a_number_that_a_loop_carries_is_followed(small: Audit) -> None:
+def test_a_number_that_a_loop_carries_is_followed(small: ReleaseAudit) -> None:
     found = only_finding(small, "carried")
     assert abs(found.threshold - 2**31 // ROW) <= 2
 
 
-def test_a_helper_is_judged_by_its_callers(small: Audit) -> None:
+def test_a_helper_is_judged_by_its_callers(small: ReleaseAudit) -> None:
     found = only_finding(small, "through_a_helper")
     assert found.text == "return row * stride"
     assert found.confirmed == "confirmed"
-    assert kernel(small, "scaled").verdict is Verdict.WRAPS
+    assert kernel(small, "scaled").verdict is KernelVerdict.OVERFLOWS
 
 
-def test_what_wraps_first_is_told_though_something_before_it_wraps_later(small: Audit) -> None:
+def test_what_wraps_first_is_told_though_something_before_it_wraps_later(
+    small: ReleaseAudit,
+) -> None:
     far, near = sorted(kernel(small, "nearer_behind_farther").findings, key=lambda one: one.line)
     assert near.threshold == 2**31 // (1024 * ROW) + 1
     assert far.threshold == 2**31 // 1024 + 1
     assert near.confirmed == far.confirmed == "confirmed"
 
 
-def test_the_least_is_that_of_any_program(small: Audit) -> None:
+def test_the_least_is_that_of_any_program(small: ReleaseAudit) -> None:
     """At the grid's end, which is run first, it wraps at twice that."""
     [found] = kernel(small, "the_second_comes_far").findings
     assert found.confirmed == "confirmed"
@@ -79,39 +81,39 @@ def test_the_least_is_that_of_any_program(small: Audit) -> None:
     assert found.trials[1].program == (1, 0, 0)
 
 
-def test_each_line_is_run_as_if_no_other_wrapped(small: Audit) -> None:
+def test_each_line_is_run_as_if_no_other_wrapped(small: ReleaseAudit) -> None:
     first, second = sorted(kernel(small, "two_lines").findings, key=lambda one: one.line)
     assert (first.threshold, second.threshold) == (2**31 // ROW + 1, 2**31 // 512 + 1)
     assert first.confirmed == second.confirmed == "confirmed"
 
 
-def test_what_is_computed_with_values_is_not_asked(small: Audit) -> None:
+def test_what_is_computed_with_values_is_not_asked(small: ReleaseAudit) -> None:
     """Inline assembly is for another machine."""
     assert only_finding(small, "with_assembly").confirmed == "confirmed"
 
 
-def test_tensors_hold_different_things(small: Audit) -> None:
+def test_tensors_hold_different_things(small: ReleaseAudit) -> None:
     found = only_finding(small, "where_another_is_empty")
     assert found.grows == "what page_table_ptr holds"
     assert found.value == 2**31 // ROW
     assert found.confirmed == "confirmed"
 
 
-def test_what_a_kernel_insists_on_is_what_it_is_given(small: Audit) -> None:
+def test_what_a_kernel_insists_on_is_what_it_is_given(small: ReleaseAudit) -> None:
     """A word, a number, and loops that are unrolled a few times, however wide a model is."""
     found = only_finding(small, "insists")
     assert found.value == 2**31 // ROW + 1
     assert found.confirmed == "confirmed"
 
 
-def test_a_word_that_is_another_one_is_not_called_safe(small: Audit) -> None:
+def test_a_word_that_is_another_one_is_not_called_safe(small: ReleaseAudit) -> None:
     found = kernel(small, "by_its_word")
-    assert (found.verdict, found.findings) == (Verdict.UNTOLD, ())
+    assert (found.verdict, found.findings) == (KernelVerdict.UNKNOWN, ())
     assert "it is read with " in found.reasons[0]
 
 
 def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
-    small: Audit, release: Path, tmp_path: Path
+    small: ReleaseAudit, release: Path, tmp_path: Path
 ) -> None:
     """A turn that comes later is one within the limits."""
     assert only_finding(small, "in_a_later_turn").confirmed == "confirmed"
@@ -120,37 +122,37 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     fewer.write_text(re.sub(r"(turns: .*largest: )\d+", r"\g<1>5", text))
     assert fewer.read_text() != text
     asked = ["in_a_later_turn", "turns_that_are_a_stride"]
-    again = audit(release, "0.0", fewer, asked, 1, print)
-    assert kernel(again, "in_a_later_turn").verdict is Verdict.SAFE
+    again = audit_release(release, "0.0", fewer, asked, 1, print)
+    assert kernel(again, "in_a_later_turn").verdict is KernelVerdict.SAFE
     # What is a stride as well is another stride with fewer turns: that says nothing of this one.
     cut = kernel(again, "turns_that_are_a_stride")
-    assert cut.verdict is not Verdict.SAFE
+    assert cut.verdict is not KernelVerdict.SAFE
     assert cut.findings or "it is read with " in cut.reasons[0]
 
 
-def test_a_count_that_is_a_stride_as_well_is_found(small: Audit) -> None:
+def test_a_count_that_is_a_stride_as_well_is_found(small: ReleaseAudit) -> None:
     found = only_finding(small, "turns_that_are_a_stride")
     assert found.confirmed == "confirmed"
 
 
 @pytest.mark.parametrize("name", ["behind_its_scales", "by_its_bits"])
-def test_a_guess_that_triton_refuses_is_made_otherwise(small: Audit, name: str) -> None:
+def test_a_guess_that_triton_refuses_is_made_otherwise(small: ReleaseAudit, name: str) -> None:
     """A scale that is an offset, numbers of eight bits."""
     found = only_finding(small, name)
     assert found.value == 2**31 // ROW + 1
     assert found.confirmed == "confirmed"
 
 
-def test_sides_that_are_multiplied_are_one_row(small: Audit) -> None:
+def test_sides_that_are_multiplied_are_one_row(small: ReleaseAudit) -> None:
     """And no row is as long as two hidden sizes, multiplied."""
     found = only_finding(small, "of_one_row")
     assert found.shape == "x.shape[1] * x.shape[2] = 73,728"
     assert found.value == 2**31 // 73728 + 2
 
 
-def test_a_shape_that_no_model_has_cannot_be_told(small: Audit) -> None:
+def test_a_shape_that_no_model_has_cannot_be_told(small: ReleaseAudit) -> None:
     found = kernel(small, "of_sides_that_nobody_has")
-    assert found.verdict is Verdict.UNTOLD
+    assert found.verdict is KernelVerdict.UNKNOWN
     assert found.reasons[0].startswith("wraps with sides that no model is known to have: x.shape[")
 
 
@@ -159,36 +161,36 @@ def test_a_shape_that_no_model_has_cannot_be_told(small: Audit) -> None:
     [("in_steps", 2**31 // ROW + 1), ("under_match", 2**31 // ROW + 1),
      ("by_another_module", 2**31 // 4096 + 1)],
 )  # fmt: skip
-def test_what_python_allows_in_and_around_a_kernel(small: Audit, name: str, at: int) -> None:
+def test_what_python_allows_in_and_around_a_kernel(small: ReleaseAudit, name: str, at: int) -> None:
     """A loop that is unrolled in steps, a kernel under `match`, a constant of another module."""
     found = only_finding(small, name)
     assert found.value == at
     assert found.confirmed == "confirmed"
 
 
-def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: Audit) -> None:
+def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: ReleaseAudit) -> None:
     found = kernel(small, "beyond_any_memory")
-    assert found.verdict is Verdict.UNTOLD
+    assert found.verdict is KernelVerdict.UNKNOWN
     assert "512 GiB past a tensor" in found.reasons[0]
 
 
 @pytest.mark.parametrize("name", ["beside_a_long_loop", "of_its_own_kinds", "where_flagged"])
-def test_a_line_is_run_without_what_does_not_lead_to_it(small: Audit, name: str) -> None:
+def test_a_line_is_run_without_what_does_not_lead_to_it(small: ReleaseAudit, name: str) -> None:
     """A loop of billions of lanes; flags and pointers, which say what they are; under a flag."""
     found = only_finding(small, name)
     assert found.value == 2**31 // ROW + 1
     assert found.confirmed == "confirmed"
 
 
-def test_where_a_count_ends_the_grid_the_program_before_is_run(small: Audit) -> None:
+def test_where_a_count_ends_the_grid_the_program_before_is_run(small: ReleaseAudit) -> None:
     found = only_finding(small, "ends_at_a_count")
     assert found.value == 2**31 // ROW + 2
     assert found.confirmed == "confirmed"
 
 
-def test_what_nothing_bounds_cannot_be_told(small: Audit) -> None:
+def test_what_nothing_bounds_cannot_be_told(small: ReleaseAudit) -> None:
     found = kernel(small, "of_what_it_loads")
-    assert found.verdict is Verdict.UNTOLD
+    assert found.verdict is KernelVerdict.UNKNOWN
     assert found.reasons == ("what zebras_ptr holds",)
 
 
@@ -198,7 +200,7 @@ def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 def test_a_difference_is_what_is_new_alone(
-    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = tmp_path / "before" / "sglang" / "srt"
     before.mkdir(parents=True)
@@ -234,7 +236,7 @@ def test_a_difference_is_what_is_new_alone(
     ],
 )
 def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
-    small: Audit,
+    small: ReleaseAudit,
     release: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -253,7 +255,7 @@ def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
 
 
 def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(
-    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its kernel has changed in both: in the first it wrapped as well, in the second it could not.
 
@@ -278,9 +280,9 @@ def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(
 
 
 def test_a_family_is_the_modules_that_its_toggles_change(
-    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [changed] = catalogue.load().select("35571-normalize")
+    [changed] = toggle_catalogue.load_catalogue().select("35571-normalize")
     module = changed.variants[-1].targets[0].module
     file = tmp_path / f"{module.replace('.', '/')}.py"
     file.parent.mkdir(parents=True)
@@ -292,7 +294,7 @@ def test_a_family_is_the_modules_that_its_toggles_change(
 
 
 def test_an_exception_expires_with_its_line(
-    small: Audit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, row = only_finding(small, "carried"), only_finding(small, "row_in_32_bits")
     file = tmp_path / "exceptions.yaml"
@@ -314,37 +316,37 @@ def test_an_exception_expires_with_its_line(
     assert "gone_by_now" not in said.err  # a release may not have it yet, or no more
 
 
-def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: Audit) -> None:
+def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit) -> None:
     found = kernel(small, "carried")
     unseen = dataclasses.replace(found.findings[0], confirmed="not run: too slow to run")
     one = dataclasses.replace(found, findings=(unseen,), reasons=())
-    told = one.excepted({unseen.key: "a card ran it"})
+    told = one.apply_exemptions({unseen.key: "a card ran it"})
     assert not told.findings
-    assert told.verdict is Verdict.UNTOLD
+    assert told.verdict is KernelVerdict.UNKNOWN
     [reason] = told.reasons
     assert reason.startswith(f"line {unseen.line} wraps by arithmetic")
     assert reason.endswith("a card ran it")
     other = {("wraps", "carried", "at += 3"): "nobody knows of it"}
-    assert one.excepted(other).findings == (unseen,)
+    assert one.apply_exemptions(other).findings == (unseen,)
 
 
-def test_an_exception_may_stand_until_a_finding_is_confirmed(small: Audit) -> None:
+def test_an_exception_may_stand_until_a_finding_is_confirmed(small: ReleaseAudit) -> None:
     found = kernel(small, "carried")
     [one] = found.findings
     because = {one.key: "a card ran it"}
     assert one.is_confirmed
-    assert not found.excepted(because).findings
-    assert found.excepted(because, because.keys()) == found
+    assert not found.apply_exemptions(because).findings
+    assert found.apply_exemptions(because, because.keys()) == found
     unseen = dataclasses.replace(one, confirmed="not run: too slow to run")
     other = dataclasses.replace(found, findings=(unseen,))
-    assert not other.excepted(because, because.keys()).findings
+    assert not other.apply_exemptions(because, because.keys()).findings
 
 
-def test_sarif_names_file_line_and_condition(small: Audit) -> None:
-    find_reports()
+def test_sarif_names_file_line_and_condition(small: ReleaseAudit) -> None:
+    add_reports_to_path()
     from reports.audit import sarif
 
-    [run] = json.loads(sarif.text(small))["runs"]
+    [run] = json.loads(sarif.render_sarif(small))["runs"]
     [result] = [one for one in run["results"] if "row_in_32_bits" in one["message"]["text"]]
     place = result["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "python/sglang/srt/kernels.py"
@@ -352,12 +354,12 @@ def test_sarif_names_file_line_and_condition(small: Audit) -> None:
     assert result["level"] == "error"
 
 
-def test_the_page_shows_the_line_and_what_would_mend_it(small: Audit) -> None:
-    find_reports()
+def test_the_page_shows_the_line_and_what_would_mend_it(small: ReleaseAudit) -> None:
+    add_reports_to_path()
     from reports.audit import page, upstream
 
     found = only_finding(small, "row_in_32_bits")
-    text = page.html(dataclasses.replace(small, kernels=(kernel(small, "row_in_32_bits"),)))
+    text = page.render_page(dataclasses.replace(small, kernels=(kernel(small, "row_in_32_bits"),)))
     assert f'<span class="here"><i>{found.line}</i>' in text
     assert "from x.shape[0] = 524,289 on" in text
-    assert "`row.to(tl.int64)` in place of `row`" in upstream.text(found, "small")
+    assert "`row.to(tl.int64)` in place of `row`" in upstream.render_upstream_report(found, "small")

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.audit.expressions import evaluated, words
+from harness.runs.audit.expressions import evaluate_expression, render_expression
 
 VALUES = {"rows": 7, "columns": 3, "page": 64}
 ARITHMETIC = st.recursive(
@@ -20,13 +20,13 @@ ARITHMETIC = st.recursive(
 @given(ARITHMETIC)
 def test_written_arithmetic_is_the_same_number(expression: Any) -> None:
     try:
-        number = eval(words(expression), {"min": min}, dict(VALUES))
+        number = eval(render_expression(expression), {"min": min}, dict(VALUES))
     except ZeroDivisionError:
         return
-    assert evaluated(expression, VALUES.__getitem__) == number
+    assert evaluate_expression(expression, VALUES.__getitem__) == number
 
 
 def test_brackets_stand_where_they_are_needed_and_nowhere_else() -> None:
-    assert words(("*", ("-", "rows", 1), 64)) == "(rows - 1) * 64"
-    assert words(("-", ("-", "rows", 1), ("-", "page", 1))) == "rows - 1 - (page - 1)"
-    assert words(("+", "rows", ("+", ("*", "rows", 2), 1))) == "rows + rows * 2 + 1"
+    assert render_expression(("*", ("-", "rows", 1), 64)) == "(rows - 1) * 64"
+    assert render_expression(("-", ("-", "rows", 1), ("-", "page", 1))) == "rows - 1 - (page - 1)"
+    assert render_expression(("+", "rows", ("+", ("*", "rows", 2), 1))) == "rows + rows * 2 + 1"

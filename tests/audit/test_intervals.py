@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.audit.intervals import BINARY, Range
+from harness.runs.audit.intervals import BINARY_TRANSFERS, IntegerRange
 
 
 def towards_zero(a: int, b: int) -> int:
@@ -32,21 +32,21 @@ NUMBERS = st.integers(-300, 300)
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> tuple[Range, int]:
+def ranges(draw: st.DrawFn) -> tuple[IntegerRange, int]:
     low, at, high = sorted(draw(st.tuples(NUMBERS, NUMBERS, NUMBERS)))
-    return Range(low, high), at
+    return IntegerRange(low, high), at
 
 
 @pytest.mark.parametrize("name", EXACT)
 @given(left=ranges(), right=ranges())
 def test_a_result_lies_in_its_range(
-    name: str, left: tuple[Range, int], right: tuple[Range, int]
+    name: str, left: tuple[IntegerRange, int], right: tuple[IntegerRange, int]
 ) -> None:
     (a, x), (b, y) = left, right
     if name in ("arith.divsi", "arith.remsi") and b.low <= 0:
         return  # what divides is a size: no range below one is asked about
     if name in ("arith.shrsi", "arith.shli") and not 0 <= b.low <= b.high <= 64:
         return
-    found = BINARY[name](a, b)
+    found = BINARY_TRANSFERS[name](a, b)
     if found is not None:
         assert found[0] <= EXACT[name](x, y) <= found[1]

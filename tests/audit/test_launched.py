@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from harness import paths
-from harness.audit.run import LAUNCHES
-from harness.cli.audit import running
+from harness.cli.audit import execution
 from harness.cli.main import main
-from harness.kernels.launched import read
-from harness.releases.managed import BASE
+from harness.core import paths
+from harness.kernels.triton.recorded_launches import read_launch_modes
+from harness.releases.managed_releases import CPU_BASE
+from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
 
 MODULE = """
 import torch
@@ -50,7 +50,7 @@ with checking.checked():
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    if not BASE.is_current():
+    if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
     package = tmp_path / "release" / "sglang" / "srt"
     package.mkdir(parents=True)
@@ -62,11 +62,11 @@ def launched(release: Path, twice: bool = False, of: str = "torch.float32") -> P
     """The file that a script leaves which launches the kernel under check."""
     file = release.parent / "launches"
     subprocess.run(
-        [BASE.python, "-c", SCRIPT.format(twice=twice, of=of)],
+        [CPU_BASE.python, "-c", SCRIPT.format(twice=twice, of=of)],
         env={
             **os.environ,
             "UNFIX_LAUNCHES": str(file),
-            "PYTHONPATH": f"{release}{os.pathsep}{paths.project()}",
+            "PYTHONPATH": f"{release}{os.pathsep}{paths.project_folder()}",
         },
         check=True,
     )
@@ -111,8 +111,10 @@ def test_the_suites_launches_are_taken_by_themselves(
     release: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same file in the place of theirs."""
-    assert {one.split(":")[0].split(".")[0] for one in read(LAUNCHES)} == {"sglang"}
-    monkeypatch.setattr(running, "LAUNCHES", launched(release))
+    assert {one.split(":")[0].split(".")[0] for one in read_launch_modes(DEFAULT_LAUNCHES)} == {
+        "sglang"
+    }
+    monkeypatch.setattr(execution, "LAUNCHES", launched(release))
     assert audited(release, capsys)["verdict"] == "wraps"
 
 

@@ -8,18 +8,24 @@ from typing import Any
 
 import pytest
 
-from harness import machine
-from harness.audit import again
-from harness.audit.findings import AROUND, CONFIRMED, NO_TIME, PASSED, Verdict
-from harness.audit.run import Audit
 from harness.cli.main import main
-from harness.errors import UnfixError
+from harness.core import machine
+from harness.core.errors import UnfixError
+from harness.runs.audit import gpu_confirmation
+from harness.runs.audit.findings import (
+    CONFIRMED,
+    CONFIRMED_IN_PART,
+    NO_TIME,
+    PASSED_AT_THRESHOLD,
+    KernelVerdict,
+)
+from harness.runs.audit.release_audit import ReleaseAudit
 
 ON_H200 = f"{CONFIRMED} on an NVIDIA H200"
 
 
 @pytest.fixture
-def record(small: Audit, release: Path, tmp_path: Path) -> Path:
+def record(small: ReleaseAudit, release: Path, tmp_path: Path) -> Path:
     file = tmp_path / "record.json.gz"
     main(["audit", "--from", str(release), "-j", "1", "--record", str(file), "--json"])
     return file
@@ -33,8 +39,8 @@ def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_record_is_read_as_what_was_recorded(record: Path, small: Audit) -> None:
-    read = again.recorded(record)
+def test_a_record_is_read_as_what_was_recorded(record: Path, small: ReleaseAudit) -> None:
+    read = gpu_confirmation.read_record(record)
     assert any(one.trials and one.reaches for one in read.findings)
     assert read.kernels == small.kernels
 
@@ -59,16 +65,16 @@ def test_what_is_known_is_known_of_another_record(
 
 
 def test_what_a_gpu_showed_is_said(
-    small: Audit, release: Path, on_an_h200: pytest.MonkeyPatch
+    small: ReleaseAudit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
     first, second, third, fourth, *_ = small.findings
 
     def answers(asked: list[Any], *how: Any) -> Any:
         assert asked == small.findings
-        return [(0, CONFIRMED), (2, "its tensors take 200 GiB"), (3, AROUND)]
+        return [(0, CONFIRMED), (2, "its tensors take 200 GiB"), (3, CONFIRMED_IN_PART)]
 
-    on_an_h200.setattr(again, "_answers", answers)
-    found = again.on_gpu(small, release, 1, 1.0, lambda said: None)
+    on_an_h200.setattr(gpu_confirmation, "_answers", answers)
+    found = gpu_confirmation.confirm_on_gpu(small, release, 1, 1.0, lambda said: None)
     around = "NVIDIA H200: some programs of the grid alone"
     assert found.findings[:4] == [
         dataclasses.replace(first, confirmed=ON_H200, on_gpu="NVIDIA H200"),
@@ -81,7 +87,7 @@ def test_what_a_gpu_showed_is_said(
 
 
 def test_a_launch_that_passes_there_leaves_arithmetic_alone(
-    small: Audit, release: Path, on_an_h200: pytest.MonkeyPatch
+    small: ReleaseAudit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
     """A finding that a CPU has not confirmed either is why its kernel cannot be told."""
     confirmed, alone = (
@@ -91,17 +97,26 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
     slow = dataclasses.replace(alone.findings[0], confirmed="not run: too slow to run")
     unsure = dataclasses.replace(alone, findings=(slow,))
     found = dataclasses.replace(small, kernels=(confirmed, unsure))
-    on_an_h200.setattr(again, "_answers", lambda *how: [(0, PASSED), (1, PASSED)])
-    first, second = again.on_gpu(found, release, 1, 1.0, lambda said: None).kernels
+    on_an_h200.setattr(
+        gpu_confirmation,
+        "_answers",
+        lambda *how: [(0, PASSED_AT_THRESHOLD), (1, PASSED_AT_THRESHOLD)],
+    )
+    first, second = gpu_confirmation.confirm_on_gpu(
+        found, release, 1, 1.0, lambda said: None
+    ).kernels
     [still] = first.findings
-    assert (first.verdict, still.on_gpu) == (Verdict.WRAPS, f"NVIDIA H200: {PASSED}")
-    assert (second.verdict, second.findings) == (Verdict.UNTOLD, ())
+    assert (first.verdict, still.on_gpu) == (
+        KernelVerdict.OVERFLOWS,
+        f"NVIDIA H200: {PASSED_AT_THRESHOLD}",
+    )
+    assert (second.verdict, second.findings) == (KernelVerdict.UNKNOWN, ())
     by_arithmetic = "line 46 wraps by arithmetic (from tokens = 524,289 on)"
     assert second.reasons == (f"{by_arithmetic}; the launch passes on an NVIDIA H200",)
 
 
 def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
-    small: Audit, release: Path, on_an_h200: pytest.MonkeyPatch
+    small: ReleaseAudit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
     first, second, third, fourth, fifth, *more = small.findings
     earlier = {
@@ -123,8 +138,8 @@ def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
         assert asked == [third, fourth, fifth, *more]
         return [(0, CONFIRMED), (1, "at it passes"), (2, "loses the device")]
 
-    on_an_h200.setattr(again, "_answers", answers)
-    found = again.on_gpu(small, release, 1, 1.0, lambda said: None, known)
+    on_an_h200.setattr(gpu_confirmation, "_answers", answers)
+    found = gpu_confirmation.confirm_on_gpu(small, release, 1, 1.0, lambda said: None, known)
     assert found.findings[:5] == [
         earlier[first],
         earlier[second],
@@ -133,24 +148,28 @@ def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
         dataclasses.replace(fifth, on_gpu="NVIDIA H200: loses the device"),
     ]
     with pytest.raises(UnfixError, match="--known is of other, and --again of small"):
-        again.on_gpu(
+        gpu_confirmation.confirm_on_gpu(
             small, release, 1, 1.0, lambda said: None, dataclasses.replace(known, release="other")
         )
 
 
-def test_a_report_to_upstream_says_where_it_was_run(small: Audit) -> None:
+def test_a_report_to_upstream_says_where_it_was_run(small: ReleaseAudit) -> None:
     from reports.audit import upstream
 
     one = small.findings[0]
-    assert "Not run on a GPU." in upstream.text(one, "small")
+    assert "Not run on a GPU." in upstream.render_upstream_report(one, "small")
     refused = dataclasses.replace(one, on_gpu="NVIDIA H200: its grid has 9 programs")
-    assert "Not seen on a GPU (NVIDIA H200: its grid has 9 programs)." in upstream.text(
-        refused, "small"
+    assert (
+        "Not seen on a GPU (NVIDIA H200: its grid has 9 programs)."
+        in upstream.render_upstream_report(refused, "small")
     )
     seen = dataclasses.replace(one, confirmed="confirmed on an NVIDIA H200", on_gpu="NVIDIA H200")
-    assert "whole launch was run on an NVIDIA H200, in real memory" in upstream.text(seen, "small")
-    part = dataclasses.replace(seen, on_gpu=AROUND.replace(CONFIRMED, "NVIDIA H200"))
+    assert (
+        "whole launch was run on an NVIDIA H200, in real memory"
+        in upstream.render_upstream_report(seen, "small")
+    )
+    part = dataclasses.replace(seen, on_gpu=CONFIRMED_IN_PART.replace(CONFIRMED, "NVIDIA H200"))
     assert (
         "Of the launch some programs of the grid alone were run on an NVIDIA H200, in real"
-        in upstream.text(part, "small")
+        in upstream.render_upstream_report(part, "small")
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.audit.findings import Finding, Kind, Verdict
-from harness.audit.run import Audit, audit
-from harness.releases.managed import BASE
+from harness.releases.managed_releases import CPU_BASE
+from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
+from harness.runs.audit.release_audit import ReleaseAudit, audit_release
 from tests.audit.conftest import LIMITS
 
 KERNELS = """
@@ -42,8 +42,10 @@ def {name}({parameters}):
 FLAT = "fill_flat[(triton.cdiv(rows, 64),)](out, {many}, BLOCK=64)"
 
 
-def findings(folder: Path, body: str, parameters: str = "rows: int, other: int") -> list[Finding]:
-    if not BASE.is_current():
+def findings(
+    folder: Path, body: str, parameters: str = "rows: int, other: int"
+) -> list[AuditFinding]:
+    if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
     package = folder / "sglang" / "srt"
     package.mkdir(parents=True, exist_ok=True)
@@ -53,19 +55,19 @@ def findings(folder: Path, body: str, parameters: str = "rows: int, other: int")
     return made(folder).findings
 
 
-def made(folder: Path) -> Audit:
-    return audit(folder, "small", LIMITS, (), 1, lambda said: None)
+def made(folder: Path) -> ReleaseAudit:
+    return audit_release(folder, "small", LIMITS, (), 1, lambda said: None)
 
 
 def test_one_row_too_few_is_seen_at_the_first_row(tmp_path: Path) -> None:
     body = "out = torch.empty(rows - 1, 64)\nfill[(rows,)](out, rows, out.stride(0), BLOCK=64)"
     [found] = findings(tmp_path, body)
-    assert found.kind is Kind.OVERRUNS
+    assert found.kind is FindingKind.OVERRUNS
     assert found.text.startswith("tl.store(out_ptr + row * stride")
     assert found.condition == "at rows = 1"
     assert "index 0 of out_ptr, which has 0 elements: (rows - 1) * 64" in found.arithmetic
     assert found.confirmed == "confirmed"
-    assert made(tmp_path).counted()[Verdict.OVERRUNS] == 1
+    assert made(tmp_path).count_verdicts()[KernelVerdict.OVERRUNS] == 1
 
 
 @pytest.mark.parametrize(

@@ -9,32 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from harness.audit.findings import Key
-from harness.audit.run import audit
-from harness.errors import NotApplicable
-from harness.patching import plan
-from harness.patching.plan import Choice, Direction
-from harness.registry import catalogue
-from harness.registry.schema import Symptom, Toggle
-from harness.releases import managed
-from harness.releases.managed import BASE, Release
-from harness.releases.sources import SourceTree
+from harness.core.errors import ToggleNotApplicableError
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import Symptom, Toggle
+from harness.patching import patch_plan
+from harness.patching.patch_plan import Direction, ToggleChoice
+from harness.releases import managed_releases
+from harness.releases.managed_releases import CPU_BASE, Release
+from harness.releases.source_trees import SourceTree
+from harness.runs.audit.findings import FindingKey
+from harness.runs.audit.release_audit import audit_release
 from tests.audit.conftest import LIMITS
 
 
 def of_32_bits() -> Iterator[Toggle]:
     """Those whose fix is a cast to 64 bits on the way into an address."""
-    for one in catalogue.load():
+    for one in toggle_catalogue.load_catalogue():
         fixed = [edit.fixed for variant in one.variants for edit in variant.edits]
         if one.symptom is Symptom.OVERFLOW and any("int64" in text for text in fixed):
             yield one
 
 
-def reverted(toggle: Toggle, release: Release) -> plan.Plan | None:
-    choice = Choice(toggle, Direction.REVERT)
+def reverted(toggle: Toggle, release: Release) -> patch_plan.PatchPlan | None:
+    choice = ToggleChoice(toggle, Direction.REVERT)
     try:
-        return plan.make([choice], release.sources(), release.name)
-    except NotApplicable:
+        return patch_plan.make_plan([choice], release.open_sources(), release.name)
+    except ToggleNotApplicableError:
         return None
 
 
@@ -48,7 +48,7 @@ def imported(text: str, tree: SourceTree) -> Iterator[str]:
 
 def found(
     modules: dict[str, str], tree: SourceTree, folder: Path, targets: set[str]
-) -> dict[str, set[Key]]:
+) -> dict[str, set[FindingKey]]:
     """What an audit of these kernels finds, where these modules stand for the release's own."""
     texts = {}
     for text in modules.values():
@@ -60,14 +60,14 @@ def found(
         file = folder / f"{module.replace('.', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    made = audit(folder, folder.name, LIMITS, sorted(targets), 2, lambda said: None)
-    shown: dict[str, set[Key]] = defaultdict(set)
+    made = audit_release(folder, folder.name, LIMITS, sorted(targets), 2, lambda said: None)
+    shown: dict[str, set[FindingKey]] = defaultdict(set)
     for finding in made.findings:
         shown[f"{finding.module}:{finding.kernel}"].add(finding.key)
     return shown
 
 
-def apart(plans: dict[str, plan.Plan]) -> list[list[str]]:
+def apart(plans: dict[str, patch_plan.PatchPlan]) -> list[list[str]]:
     """Toggles taken out together: no two of them of one kernel."""
     groups: list[tuple[list[str], set[str]]] = []
     for toggle, one in plans.items():
@@ -83,11 +83,11 @@ def apart(plans: dict[str, plan.Plan]) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """By toggle the lines of its kernel that wrap with its fix out, and did not with it in."""
-    releases = [one for one in reversed(managed.all_releases()) if one.has_sources]
-    if not BASE.is_current() or not releases:
+    releases = [one for one in reversed(managed_releases.list_releases()) if one.has_sources]
+    if not CPU_BASE.is_current() or not releases:
         pytest.skip("no release and its base are here")
     toggles = {one.id: one for one in of_32_bits()}
-    chosen: dict[str, dict[str, plan.Plan]] = defaultdict(dict)
+    chosen: dict[str, dict[str, patch_plan.PatchPlan]] = defaultdict(dict)
     for one in toggles.values():
         plans = ((release, reverted(one, release)) for release in releases)
         of, made = next((both for both in plans if both[1] is not None), (None, None))
@@ -95,11 +95,11 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             chosen[of.name][one.id] = made
     shown: dict[str, set[str]] = {}
     for name, plans_of in chosen.items():
-        tree = managed.get(name).sources()
+        tree = managed_releases.get_release(name).open_sources()
         for group in apart(plans_of):
             folder = tmp_path_factory.mktemp(name)
-            choices = [Choice(toggles[one], Direction.REVERT) for one in group]
-            made = plan.make(choices, tree, name)
+            choices = [ToggleChoice(toggles[one], Direction.REVERT) for one in group]
+            made = patch_plan.make_plan(choices, tree, name)
             sites = [site for one in made.modules for site in one.sites]
             targets = {site.target for site in sites}
             out = {one.module: one.text for one in made.modules}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.audit.findings import Finding
-from harness.audit.run import audit
-from harness.releases.managed import BASE
+from harness.releases.managed_releases import CPU_BASE
+from harness.runs.audit.findings import AuditFinding
+from harness.runs.audit.release_audit import audit_release
 from tests.audit.conftest import LIMITS
 
 ROW = 32 * 1024  # of `out`, as the launching function makes it
@@ -109,64 +109,70 @@ def launch(
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
-    if not BASE.is_current():
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding]:
+    if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
     folder = tmp_path_factory.mktemp("tried")
     package = folder / "sglang" / "srt"
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(KERNELS)
-    made = audit(folder, "tried", LIMITS, (), 1, lambda said: None)
+    made = audit_release(folder, "tried", LIMITS, (), 1, lambda said: None)
     return {one.text: one for one in made.findings if one.is_confirmed}
 
 
-def test_something_begins_before_it_ends(found: dict[str, Finding]) -> None:
+def test_something_begins_before_it_ends(found: dict[str, AuditFinding]) -> None:
     """Half of what there is at most."""
     assert found["tl.store(x_ptr + start * stride, 1)"].threshold == 2 * 2**31 // ROW + 1
 
 
-def test_so_many_parts_are_each_as_long(found: dict[str, Finding]) -> None:
+def test_so_many_parts_are_each_as_long(found: dict[str, AuditFinding]) -> None:
     """As many tokens as the last of 256 requests begins at, each with the root of a context."""
     one = found["tl.store(x_ptr + at * stride, 1, mask=at < total_len)"]
     assert 2**31 // ROW < one.threshold <= 255 * 362 + 1
 
 
-def test_a_number_that_is_passed_alone_is_that_number_elsewhere(found: dict[str, Finding]) -> None:
+def test_a_number_that_is_passed_alone_is_that_number_elsewhere(
+    found: dict[str, AuditFinding],
+) -> None:
     """Blocks as the host says them, since Triton takes what it is read with."""
     one = found["tl.store(x_ptr + row * stride + tl.arange(0, BLOCK_ALL), 1)"]
     assert one.shape == ""
     assert "BLOCK_N = 128 (the code that launches it)" in one.constants
 
 
-def test_a_pitch_of_tokens_is_a_row(found: dict[str, Finding]) -> None:
+def test_a_pitch_of_tokens_is_a_row(found: dict[str, AuditFinding]) -> None:
     one = found["tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)"]
     assert one.threshold == 2**31 // 4096 + 1
 
 
-def test_constants_that_do_not_go_together_are_guessed_otherwise(found: dict[str, Finding]) -> None:
+def test_constants_that_do_not_go_together_are_guessed_otherwise(
+    found: dict[str, AuditFinding],
+) -> None:
     """What its name is worth is more than 64, and a kernel would divide by none of it."""
     one = found["tl.store(x_ptr + head * stride, 1)"]
     assert "hidden = 32 (by its name)" in one.constants
     assert one.threshold == 2**31 // ROW + 1
 
 
-def test_programs_before_the_one_that_wraps_are_run_as_well(found: dict[str, Finding]) -> None:
+def test_programs_before_the_one_that_wraps_are_run_as_well(found: dict[str, AuditFinding]) -> None:
     one = found["tl.store(x_ptr + far * stride + 1, 1)"]
     assert one.threshold == 2**31 // ROW // 2
 
 
-def test_a_side_is_what_the_launching_function_calls_it(found: dict[str, Finding]) -> None:
+def test_a_side_is_what_the_launching_function_calls_it(found: dict[str, AuditFinding]) -> None:
     """Of a product each word by itself: not two rows for heads of a row."""
     one = found["tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)"]
     assert one.shape == "q.shape[1] * v_cache.shape[-1] = 73,728"
     assert one.threshold == -(-(2**31) // 73728) + 1
 
 
-def test_a_letter_for_a_side_is_what_the_limits_file_says(found: dict[str, Finding]) -> None:
+def test_a_letter_for_a_side_is_what_the_limits_file_says(found: dict[str, AuditFinding]) -> None:
     one = found["tl.store(a_ptr + tl.program_id(0) * H * BC, 1)"]
     assert "H = 32 (the code that launches it)" in one.constants
 
 
-def test_what_an_atomic_wrote_is_gone_before_the_next_launch(found: dict[str, Finding]) -> None:
+def test_what_an_atomic_wrote_is_gone_before_the_next_launch(
+    found: dict[str, AuditFinding],
+) -> None:
     """Each finds what the launch says, and not the sum of those that were tried before."""
     assert found["tl.store(x_ptr + at * stride, 2)"].threshold == 2**31 // ROW + 1

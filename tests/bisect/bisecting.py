@@ -13,7 +13,7 @@ from typing import Any
 
 import forked
 
-from harness import paths
+from harness.core import paths
 
 TOY = Path(__file__).parents[1] / "toy"
 
@@ -67,7 +67,7 @@ class Bisect:
 
     @property
     def environment(self) -> dict[str, str]:
-        found_by = os.pathsep.join((str(paths.project()), str(self.package)))
+        found_by = os.pathsep.join((str(paths.project_folder()), str(self.package)))
         ours = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         return {**ours, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
 

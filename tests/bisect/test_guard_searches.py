@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from bisecting import Bisect
 
-from harness.bisect import guards
-from harness.errors import UnfixError
+from harness.core.errors import UnfixError
+from harness.runs.bisect import guard_runner
 
 HEAD = """
 import os, signal, time
@@ -121,17 +121,19 @@ def test_nothing_is_left_running(bisect: Bisect) -> None:
 
 def test_a_name_is_a_guard_of_ours_or_a_command() -> None:
     name = "test_a_row_has_room_for_two_drafts_beyond_the_context"
-    found = guards.find([name])
+    found = guard_runner.find_guard_node([name])
     assert found is not None
     assert found.endswith(f"suites/pool_sizing/test_pool_sizing.py::{name}")
-    assert guards.find([f"{name}[x]"]) == f"{found}[x]"
-    assert guards.find(["suites/pool_sizing/test_pool_sizing.py::test_x"]) is not None
-    assert guards.find(["python"]) is None
+    assert guard_runner.find_guard_node([f"{name}[x]"]) == f"{found}[x]"
+    assert (
+        guard_runner.find_guard_node(["suites/pool_sizing/test_pool_sizing.py::test_x"]) is not None
+    )
+    assert guard_runner.find_guard_node(["python"]) is None
     with pytest.raises(UnfixError, match=f"near it: {name}"):
-        guards.find([name.replace("drafts", "draft")])
-    assert guards.find(["python", "-m", "pytest"]) is None
+        guard_runner.find_guard_node([name.replace("drafts", "draft")])
+    assert guard_runner.find_guard_node(["python", "-m", "pytest"]) is None
     with pytest.raises(UnfixError, match="no file"):
-        guards.find(["nosuch.py::test_x"])
+        guard_runner.find_guard_node(["nosuch.py::test_x"])
 
 
 def test_a_name_that_several_guards_have_is_refused(
@@ -140,9 +142,9 @@ def test_a_name_that_several_guards_have_is_refused(
     for folder in ("one", "two"):
         (tmp_path / "suites" / folder).mkdir(parents=True)
         (tmp_path / "suites" / folder / "test_a.py").write_text("def test_same(): ...\n")
-    monkeypatch.setattr("harness.paths.project", lambda: tmp_path)
+    monkeypatch.setattr("harness.core.paths.project", lambda: tmp_path)
     with pytest.raises(UnfixError, match="2 guards are called test_same"):
-        guards.find(["test_same"])
+        guard_runner.find_guard_node(["test_same"])
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.bisect.halving import Halving
-from harness.bisect.questions import Answer, Found, Question, Toggles, Universe
+from harness.runs.bisect.halving_search import HalvingSearch
+from harness.runs.bisect.search_questions import (
+    SearchAnswer,
+    SearchQuestion,
+    SearchResult,
+    ToggleIds,
+    ToggleUniverse,
+)
 
-Symptom = Callable[[Question], Answer]
+Symptom = Callable[[SearchQuestion], SearchAnswer]
 
 
-def drive(search: Halving, symptom: Symptom) -> tuple[Found, list[Question]]:
-    asked: list[Question] = []
-    going = search.go()
+def drive(search: HalvingSearch, symptom: Symptom) -> tuple[SearchResult, list[SearchQuestion]]:
+    asked: list[SearchQuestion] = []
+    going = search.search()
     try:
         batch = next(going)
         while True:
-            assert all(search.universe.fits(question.toggles) for question in batch)
+            assert all(search.universe.can_combine(question.toggles) for question in batch)
             asked += batch
             batch = going.send([symptom(question) for question in batch])
     except StopIteration as stopped:
@@ -30,14 +36,14 @@ def drive(search: Halving, symptom: Symptom) -> tuple[Found, list[Question]]:
 
 def caused_by(*sets: Iterable[str]) -> Symptom:
     causes = [frozenset(one) for one in sets]
-    return lambda question: Answer(any(cause <= question.toggles for cause in causes))
+    return lambda question: SearchAnswer(any(cause <= question.toggles for cause in causes))
 
 
 def names(count: int) -> tuple[str, ...]:
     return tuple(f"t{i}" for i in range(count))
 
 
-def smallest(sets: list[Toggles]) -> list[Toggles]:
+def smallest(sets: list[ToggleIds]) -> list[ToggleIds]:
     return [s for s in sets if not any(other < s for other in sets)]
 
 
@@ -46,10 +52,12 @@ def smallest(sets: list[Toggles]) -> list[Toggles]:
 def test_one_culprit_takes_log2_questions_and_its_proof(count: int, jobs: int) -> None:
     most = 0
     for culprit in names(count):
-        found, asked = drive(Halving(Universe(names(count)), jobs), caused_by({culprit}))
-        assert found.sets == [{culprit}]
+        found, asked = drive(
+            HalvingSearch(ToggleUniverse(names(count)), jobs), caused_by({culprit})
+        )
+        assert found.minimal_sets == [{culprit}]
         assert not found.cannot_tell
-        assert found.rest_shows is False
+        assert found.others_show_symptom is False
         proof = [question.toggles for question in asked if question.why == "proof"]
         assert {culprit} in proof
         assert count == 1 or set(names(count)) - {culprit} in proof
@@ -64,15 +72,15 @@ def test_whatever_acts_together_the_smallest_set_is_found(data: st.DataObject) -
     several = st.frozensets(st.sampled_from(names(count)), min_size=1, max_size=4)
     causes = smallest(data.draw(st.lists(several, min_size=1, max_size=4, unique=True)))
     jobs, every = data.draw(st.integers(1, 4)), data.draw(st.booleans())
-    found, _ = drive(Halving(Universe(names(count)), jobs, every), caused_by(*causes))
+    found, _ = drive(HalvingSearch(ToggleUniverse(names(count)), jobs, every), caused_by(*causes))
     assert not found.cannot_tell
     if every:
-        assert set(found.sets) == set(causes)
-        assert found.rest_shows is False
+        assert set(found.minimal_sets) == set(causes)
+        assert found.others_show_symptom is False
     else:
-        assert len(found.sets) == 1
-        assert found.sets[0] in causes
-        assert len(found.sets[0]) == min(map(len, causes))
+        assert len(found.minimal_sets) == 1
+        assert found.minimal_sets[0] in causes
+        assert len(found.minimal_sets[0]) == min(map(len, causes))
 
 
 @given(st.data())
@@ -80,71 +88,71 @@ def test_whatever_acts_together_the_smallest_set_is_found(data: st.DataObject) -
 def test_what_clashes_is_never_put_together(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 10))
     pairs = st.frozensets(st.sampled_from(names(count)), min_size=2, max_size=2)
-    universe = Universe(names(count), data.draw(st.frozensets(pairs, max_size=6)))
+    universe = ToggleUniverse(names(count), data.draw(st.frozensets(pairs, max_size=6)))
     causes = [frozenset({data.draw(st.sampled_from(names(count)))})]
     pair = data.draw(st.one_of(st.none(), pairs))
-    if pair is not None and universe.fits(pair):
+    if pair is not None and universe.can_combine(pair):
         causes = [pair]
     # `drive` sees to it that each question fits
-    found, _ = drive(Halving(universe, data.draw(st.integers(1, 4))), caused_by(*causes))
-    assert found.sets == causes
+    found, _ = drive(HalvingSearch(universe, data.draw(st.integers(1, 4))), caused_by(*causes))
+    assert found.minimal_sets == causes
     assert not found.cannot_tell
 
 
 def test_no_toggle_explains_it() -> None:
-    found, asked = drive(Halving(Universe(names(20))), lambda _: Answer(False))
-    assert found.sets == []
+    found, asked = drive(HalvingSearch(ToggleUniverse(names(20))), lambda _: SearchAnswer(False))
+    assert found.minimal_sets == []
     assert not found.cannot_tell
     assert {frozenset({name}) for name in names(20)} <= {question.toggles for question in asked}
 
 
 def test_a_culprit_that_others_hide_is_found() -> None:
-    def hidden(question: Question) -> Answer:
-        return Answer("t3" in question.toggles and "t11" not in question.toggles)
+    def hidden(question: SearchQuestion) -> SearchAnswer:
+        return SearchAnswer("t3" in question.toggles and "t11" not in question.toggles)
 
-    found, _ = drive(Halving(Universe(names(16))), hidden)
-    assert found.sets == [{"t3"}]
+    found, _ = drive(HalvingSearch(ToggleUniverse(names(16))), hidden)
+    assert found.minimal_sets == [{"t3"}]
 
 
 def test_sets_that_say_nothing_are_gone_around() -> None:
     for culprit in names(16):
 
-        def silent(question: Question, culprit: str = culprit) -> Answer:
+        def silent(question: SearchQuestion, culprit: str = culprit) -> SearchAnswer:
             if "t5" in question.toggles and len(question.toggles) > 1:
-                return Answer(None)
-            return Answer(culprit in question.toggles)
+                return SearchAnswer(None)
+            return SearchAnswer(culprit in question.toggles)
 
-        found, _ = drive(Halving(Universe(names(16))), silent)
-        assert found.sets == [{culprit}], culprit
+        found, _ = drive(HalvingSearch(ToggleUniverse(names(16))), silent)
+        assert found.minimal_sets == [{culprit}], culprit
 
 
 def test_where_nothing_can_be_told_that_is_said() -> None:
-    found, _ = drive(Halving(Universe(names(8))), lambda _: Answer(None))
-    assert found.sets == []
+    found, _ = drive(HalvingSearch(ToggleUniverse(names(8))), lambda _: SearchAnswer(None))
+    assert found.minimal_sets == []
     assert "could not be told" in found.cannot_tell
 
 
 def test_code_that_never_ran_is_suspected_last() -> None:
-    def ran(question: Question) -> Answer:
-        return Answer("t9" in question.toggles, question.toggles & {"t9", "t1"})
+    def ran(question: SearchQuestion) -> SearchAnswer:
+        return SearchAnswer("t9" in question.toggles, question.toggles & {"t9", "t1"})
 
-    found, asked = drive(Halving(Universe(names(64))), ran)
-    assert found.sets == [{"t9"}]
+    found, asked = drive(HalvingSearch(ToggleUniverse(names(64))), ran)
+    assert found.minimal_sets == [{"t9"}]
     assert len(asked) < 6
 
-    def unseen(question: Question) -> Answer:
-        return Answer("t9" in question.toggles, question.toggles & {"t1", "t2", "t3"})
+    def unseen(question: SearchQuestion) -> SearchAnswer:
+        return SearchAnswer("t9" in question.toggles, question.toggles & {"t1", "t2", "t3"})
 
-    found, _ = drive(Halving(Universe(names(64))), unseen)
-    assert found.sets == [{"t9"}]
+    found, _ = drive(HalvingSearch(ToggleUniverse(names(64))), unseen)
+    assert found.minimal_sets == [{"t9"}]
 
 
 def test_an_outcome_that_changes_by_itself_is_told() -> None:
-    heard: list[Toggles] = []
+    heard: list[ToggleIds] = []
 
-    def once(question: Question) -> Answer:
+    def once(question: SearchQuestion) -> SearchAnswer:
         heard.append(question.toggles)
-        return Answer("t0" in question.toggles and heard.count(question.toggles) == 1)
+        return SearchAnswer("t0" in question.toggles and heard.count(question.toggles) == 1)
 
-    found, _ = drive(Halving(Universe(names(2))), once)
+    found, _ = drive(HalvingSearch(ToggleUniverse(names(2))), once)
     assert "came out in two ways" in found.cannot_tell

@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 from bisecting import TOY, Bisect
 
-from harness.bisect.history import History, Releases, summary
-from harness.bisect.hunt import Hunt, Teller
-from harness.bisect.runners import Choices, Job, Place
-from harness.errors import UnfixError
-from harness.registry.catalogue import Catalogue
-from harness.releases.sources import FolderTree
-from harness.store.bisect.values import Answer, Search, Step, Trial
+from harness.core.errors import UnfixError
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.releases.source_trees import FolderSourceTree
+from harness.runs.bisect.release_bisection import (
+    ReleaseBisection,
+    ReleaseSeries,
+    summarize_release_search,
+)
+from harness.runs.bisect.search_driver import SearchDriver, SearchListener
+from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
+from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectStep, BisectTrial
 
 NAMES = [f"1.{i}" for i in range(12)]
 
@@ -27,46 +31,58 @@ class MadeUp:
 
     jobs = 1
 
-    def __init__(self, answers: dict[str, Answer], steady: bool = True) -> None:
+    def __init__(self, answers: dict[str, BisectAnswer], is_deterministic: bool = True) -> None:
         self.answers = answers
-        self.steady = steady
+        self.is_deterministic = is_deterministic
         self.asked: list[str] = []
 
-    def unfit(self, place: Place, choices: Choices) -> dict[str, str]:
+    def find_unfit_toggles(
+        self, version: VersionUnderTest, choices: ToggleChoices
+    ) -> dict[str, str]:
         return {}
 
-    def run(self, batch: list[Job]) -> Iterator[tuple[int, Trial]]:
+    def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
         for index, job in enumerate(batch):
-            self.asked.append(job.place.name)
-            answer = self.answers[job.place.name]
-            yield index, Trial(job.place.name, list(job.toggles), job.why, answer, answer.value)
+            self.asked.append(job.version.name)
+            answer = self.answers[job.version.name]
+            yield (
+                index,
+                BisectTrial(job.version.name, list(job.toggles), job.why, answer, answer.value),
+            )
 
     def close(self) -> None: ...
 
 
 class Nowhere:
-    def trial(self, search: str, number: int, trial: Trial) -> None: ...
+    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
 
-    def end(self, search: Search) -> None: ...
+    def end(self, search: BisectSearch) -> None: ...
 
 
-def step(answers: dict[str, Answer], good: str, bad: str) -> tuple[Step, MadeUp, Search]:
+def step(
+    answers: dict[str, BisectAnswer], good: str, bad: str
+) -> tuple[BisectStep, MadeUp, BisectSearch]:
     runner = MadeUp(answers)
-    search = Search("s", "releases", "", ["x"])
-    hunt = Hunt(search, runner, Nowhere(), Teller())
-    history = History(NAMES, lambda name: Place(name, FolderTree(TOY, name), Path(), Path()))
-    known = Catalogue([])
-    return Releases(hunt, history, [], known, {}).go(good, bad), runner, search
+    search = BisectSearch("s", "releases", "", ["x"])
+    hunt = SearchDriver(search, runner, Nowhere(), SearchListener())
+    history = ReleaseSeries(
+        NAMES, lambda name: VersionUnderTest(name, FolderSourceTree(TOY, name), Path(), Path())
+    )
+    known = ToggleCatalogue([])
+    return ReleaseBisection(hunt, history, [], known, {}).run(good, bad), runner, search
 
 
-def outcomes(changes_at: int, first: Answer = Answer.PASSES) -> dict[str, Answer]:
-    other = Answer.FAILS if first is Answer.PASSES else Answer.PASSES
+def outcomes(changes_at: int, first: BisectAnswer = BisectAnswer.PASSES) -> dict[str, BisectAnswer]:
+    other = BisectAnswer.FAILS if first is BisectAnswer.PASSES else BisectAnswer.PASSES
     return {name: first if i < changes_at else other for i, name in enumerate(NAMES)}
 
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_the_step_is_found_either_way_round(at: int) -> None:
-    for first, ends in ((Answer.PASSES, ("1.0", "1.11")), (Answer.FAILS, ("1.11", "1.0"))):
+    for first, ends in (
+        (BisectAnswer.PASSES, ("1.0", "1.11")),
+        (BisectAnswer.FAILS, ("1.11", "1.0")),
+    ):
         found, runner, _ = step(outcomes(at, first), *ends)
         assert (found.before, found.after) == (NAMES[at - 1], NAMES[at])
         assert found.between == []
@@ -77,14 +93,14 @@ def test_the_step_is_found_either_way_round(at: int) -> None:
 def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
     answers = outcomes(6)
     for i in untold:
-        answers[NAMES[i]] = Answer.CANNOT_TELL
+        answers[NAMES[i]] = BisectAnswer.CANNOT_TELL
     found, _, search = step(answers, "1.0", "1.11")
     told = [i for i in range(12) if i not in untold]
     before = max(i for i in told if i < 6)
     after = min(i for i in told if i >= 6)
     assert (found.before, found.after) == (NAMES[before], NAMES[after])
     assert found.between == NAMES[before + 1 : after]
-    verdict, text = summary(found, search.parts)
+    verdict, text = summarize_release_search(found, search.parts)
     assert all(name in text for name in found.between)
     assert verdict == ("cannot tell" if found.between else "found")
 
@@ -93,16 +109,16 @@ def test_ends_that_do_not_differ_as_said_are_told() -> None:
     with pytest.raises(UnfixError, match="wrong way round"):
         step(outcomes(6), "1.11", "1.0")
     with pytest.raises(UnfixError, match="nothing changes between them: it passes"):
-        step(dict.fromkeys(NAMES, Answer.PASSES), "1.0", "1.11")
+        step(dict.fromkeys(NAMES, BisectAnswer.PASSES), "1.0", "1.11")
     with pytest.raises(UnfixError, match="nothing changes between them: it fails"):
-        step(dict.fromkeys(NAMES, Answer.FAILS), "1.0", "1.11")
+        step(dict.fromkeys(NAMES, BisectAnswer.FAILS), "1.0", "1.11")
     with pytest.raises(UnfixError, match=r"--bad 1\.11: it cannot be told"):
-        step({**outcomes(6), "1.11": Answer.CANNOT_TELL}, "1.0", "1.11")
+        step({**outcomes(6), "1.11": BisectAnswer.CANNOT_TELL}, "1.0", "1.11")
 
 
 def test_a_step_without_toggles_says_that_none_explains_it() -> None:
     found, _, search = step(outcomes(6), "1.0", "1.11")
-    verdict, text = summary(found, search.parts)
+    verdict, text = summarize_release_search(found, search.parts)
     assert verdict == "found"
     assert "between 1.5 and 1.6" in text
     assert "No toggle explains it" in text

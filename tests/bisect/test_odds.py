@@ -8,13 +8,19 @@ from collections.abc import Callable
 import pytest
 from test_halving import names
 
-from harness.bisect.hunt import drive
-from harness.bisect.odds import Odds, TwoRates
-from harness.bisect.questions import Answer, Found, Question, Toggles, Universe
+from harness.runs.bisect.bayesian_search import BayesianSearch, SequentialRateTest
+from harness.runs.bisect.search_driver import drive_search
+from harness.runs.bisect.search_questions import (
+    SearchAnswer,
+    SearchQuestion,
+    SearchResult,
+    ToggleIds,
+    ToggleUniverse,
+)
 
 
 def search(
-    culprits: Toggles,
+    culprits: ToggleIds,
     shows: float,
     noise: float,
     seed: int,
@@ -23,26 +29,32 @@ def search(
     causes: bool = True,
     repeat: int = 100,
     **options: bool | int,
-) -> tuple[Found, int]:
+) -> tuple[SearchResult, int]:
     """One search in which the event happens in these parts of the runs; and how many there were."""
     chance = random.Random(seed)
-    odds = Odds(Universe(names(count)), repeat, 0.99, causes=causes, **options)  # type: ignore[arg-type]
+    odds = BayesianSearch(
+        ToggleUniverse(names(count)),
+        repeat,
+        0.99,
+        toggles_cause_event=causes,
+        **options,  # type: ignore[arg-type]
+    )
     runs = 0
 
-    def answer(question: Question) -> Answer:
+    def answer(question: SearchQuestion) -> SearchAnswer:
         inside = bool(culprits) and culprits <= question.toggles
         event = chance.random() < (shows if inside == causes else noise)
-        return Answer(event == causes)
+        return SearchAnswer(event == causes)
 
-    def ask(batch: list[Question]) -> list[Answer]:
+    def ask(batch: list[SearchQuestion]) -> list[SearchAnswer]:
         nonlocal runs
         runs += len(batch)
         return [answer(question) for question in batch]
 
-    return drive(odds.go(), ask), runs
+    return drive_search(odds.search(), ask), runs
 
 
-def one_of(count: int, seed: int, size: int = 1) -> Toggles:
+def one_of(count: int, seed: int, size: int = 1) -> ToggleIds:
     return frozenset(random.Random(1000 + seed).sample(names(count), size))
 
 
@@ -54,9 +66,9 @@ def test_a_symptom_of_three_runs_in_ten_is_right_in_99_of_100_trials(
     for seed in range(trials):
         culprit = one_of(among, seed)
         found, runs = search(culprit, 0.3, 0.0, seed, count=among)
-        right += found.sets == [culprit] and not found.cannot_tell
-        assert found.cannot_tell or found.sets == [culprit]
-        assert found.sure is not None
+        right += found.minimal_sets == [culprit] and not found.cannot_tell
+        assert found.cannot_tell or found.minimal_sets == [culprit]
+        assert found.confidence is not None
         total += runs
     assert right >= 0.99 * trials
     assert total / trials < most
@@ -76,16 +88,16 @@ def test_other_rates_are_told_as_well(shows: float, noise: float, causes: bool, 
     for seed in range(10):
         culprits = one_of(12, seed, size)
         found, _ = search(culprits, shows, noise, seed, count=12, causes=causes, repeat=200)
-        assert found.sets == [culprits], (seed, found)
+        assert found.minimal_sets == [culprits], (seed, found)
 
 
 def test_none_of_them_is_an_answer() -> None:
     for seed in range(10):
         found, _ = search(frozenset(), 0.3, 0.0, seed, count=8)
-        assert found.sets == []
+        assert found.minimal_sets == []
         assert not found.cannot_tell
-        assert found.least is not None
-        assert found.least < 0.06
+        assert found.least_detectable_rate is not None
+        assert found.least_detectable_rate < 0.06
 
 
 def test_too_few_runs_are_no_answer() -> None:
@@ -94,26 +106,26 @@ def test_too_few_runs_are_no_answer() -> None:
         assert runs < 60
         if not found.cannot_tell:
             # That nothing shows it in most of the runs is true, and all that can be known.
-            assert found.sets == []
-            assert found.least is not None
-            assert found.least > 0.5
+            assert found.minimal_sets == []
+            assert found.least_detectable_rate is not None
+            assert found.least_detectable_rate > 0.5
 
 
 def test_all_that_act_alone_are_found() -> None:
     chance = random.Random(3)
-    odds = Odds(Universe(names(10)), 100, 0.99, every=True)
+    odds = BayesianSearch(ToggleUniverse(names(10)), 100, 0.99, find_all=True)
 
-    def ask(batch: list[Question]) -> list[Answer]:
+    def ask(batch: list[SearchQuestion]) -> list[SearchAnswer]:
         both = {"t2", "t7"}
-        return [Answer(bool(both & q.toggles) and chance.random() < 0.5) for q in batch]
+        return [SearchAnswer(bool(both & q.toggles) and chance.random() < 0.5) for q in batch]
 
-    found = drive(odds.go(), ask)
-    assert sorted(map(sorted, found.sets)) == [["t2"], ["t7"]]
+    found = drive_search(odds.search(), ask)
+    assert sorted(map(sorted, found.minimal_sets)) == [["t2"], ["t7"]]
 
 
 def test_runs_that_say_nothing_end_in_cannot_tell() -> None:
-    odds = Odds(Universe(names(4)), 3, 0.99)
-    found = drive(odds.go(), lambda batch: [Answer(None)] * len(batch))
+    odds = BayesianSearch(ToggleUniverse(names(4)), 3, 0.99)
+    found = drive_search(odds.search(), lambda batch: [SearchAnswer(None)] * len(batch))
     assert "said nothing" in found.cannot_tell
 
 
@@ -123,10 +135,10 @@ def false_alarms(rate: Callable[[random.Random], float], alpha: float) -> float:
     for seed in range(2000):
         chance = random.Random(seed)
         same = rate(chance)
-        test = TwoRates(alpha)
+        test = SequentialRateTest(alpha)
         for _ in range(200):
-            test.add(chance.random() < same, chance.random() < same)
-            if test.decided:
+            test.add_pair(chance.random() < same, chance.random() < same)
+            if test.is_decided:
                 alarms += 1
                 break
     return alarms / 2000

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import paths
-from harness.releases import managed
+from harness.core import paths
+from harness.releases import managed_releases
 
 GUARD = "test_only_a_batch_with_offsets_is_told_ragged"  # of 20606
 RELEASES = ("0.5.9", "0.5.18", "0.5.23")
 
 
 @pytest.mark.skipif(
-    not all(managed.get(name).ready for name in RELEASES),
+    not all(managed_releases.get_release(name).is_ready for name in RELEASES),
     reason=f"needs the environments of {', '.join(RELEASES)}: ./unfix test makes them",
 )
 def test_the_release_and_the_fix_that_explains_it(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_the_release_and_the_fix_that_explains_it(tmp_path: Path) -> None:
     words += ["--profile", "smoke", "--json", "--html", str(page), "--", GUARD]
     done = subprocess.run(
         [sys.executable, "-m", "harness", "bisect", "releases", *words],
-        cwd=paths.project(),
+        cwd=paths.project_folder(),
         capture_output=True,
         text=True,
         timeout=600,

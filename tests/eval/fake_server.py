@@ -17,8 +17,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from harness.serving.reference import Answering, Listening
-from harness.watch import reports
+from harness.kernels.watch import report_files
+from harness.workers.servers.reference_server import BacklogHTTPServer, JsonRequestHandler
 
 PERSIST = """
 import os, signal, sys, time
@@ -96,33 +96,35 @@ class Fake:
 
 
 def serve(fake: Fake, port: int) -> None:
-    class Handler(Answering):
+    class Handler(JsonRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             if fake.be.get("health_hangs"):
                 time.sleep(600)
-            self.say({"internal_states": [{"avg_spec_accept_length": 2.5}]})
+            self.send_json({"internal_states": [{"avg_spec_accept_length": 2.5}]})
 
         def do_POST(self) -> None:
-            asked = self.asked()
+            asked = self.read_json()
             if self.path == "/v1/completions":
                 code, data = fake.complete(asked)
-                self.say(data, code)
+                self.send_json(data, code)
             else:
-                self.say(b"Cache flushed.")
+                self.send_json(b"Cache flushed.")
 
-    Listening(("127.0.0.1", port), Handler).serve_forever()
+    BacklogHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 def leave_reports(folder: Path, be: dict[str, Any]) -> None:
     """What a server under check leaves: it launched so many kernels, and one of them did that."""
-    left = reports.Writer(folder)
+    left = report_files.ReportWriter(folder)
     if launches := be.get("launches"):
-        left.kernels({"scatter": reports.Kernel(launches)})
+        left.write_kernels({"scatter": report_files.KernelSummary(launches)})
     if headline := be.get("reports"):
-        left.report(
-            reports.Report("bounds", "scatter", "a.py", 7, "", (0, 1, 2), headline, (), 1, 0.5)
+        left.write_report(
+            report_files.KernelReport(
+                "bounds", "scatter", "a.py", 7, "", (0, 1, 2), headline, (), 1, 0.5
+            )
         )
 
 
@@ -147,7 +149,7 @@ def main() -> None:
     for how in be.get("brood", ()):
         subprocess.Popen([sys.executable, "-c", PERSIST, be["pids"], how])
     fake = Fake(be)
-    if folder := os.environ.get(reports.FOLDER):
+    if folder := os.environ.get(report_files.FOLDER_VARIABLE):
         leave_reports(Path(folder), be)
     if be.get("never"):
         print("loading the weights, 3 of 90", flush=True)

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import paths
-from harness.eval.asking import Where
-from harness.eval.matrix import Configuration, FaultIn, Matrix
-from harness.eval.run import Run, begin
-from harness.eval.scorer import Scorer
-from harness.serving.server import Server, Setup
+from harness.core import paths
+from harness.runs.eval.evaluation_servers import ServingSettings
+from harness.runs.eval.lm_eval_scorer import LmEvalScorer
+from harness.runs.eval.matrix_file import EvaluationConfiguration, EvaluationMatrix, FaultPlacement
+from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
+from harness.workers.servers.server import ServerSetup, SglangServer
 
 MODULE = "tests.eval.fake_server"
 TOY = Path(__file__).parents[1] / "toy"
@@ -34,7 +34,7 @@ def being(**be: Any) -> str:
 
 def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
     """The items of a task as they are drawn, without lm-eval."""
-    place = str(paths.project() / "fixtures" / "tasks")
+    place = str(paths.project_folder() / "fixtures" / "tasks")
     if place not in sys.path:
         sys.path.append(place)
     found: list[dict[str, str]] = importlib.import_module("items").items(task, 0, count)
@@ -52,15 +52,15 @@ class Serve:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.servers: list[Server] = []
+        self.servers: list[SglangServer] = []
 
-    def __call__(self, *words: str, ready: bool = True, **be: Any) -> Server:
+    def __call__(self, *words: str, ready: bool = True, **be: Any) -> SglangServer:
         asked = ("--be", json.dumps(be), *words)
-        setup = Setup(PYTHON, asked, module=MODULE)
-        server = Server(setup, self.root / f"server-{len(self.servers)}")
+        setup = ServerSetup(PYTHON, asked, module=MODULE)
+        server = SglangServer(setup, self.root / f"server-{len(self.servers)}")
         self.servers.append(server)
         if ready:
-            server.wait(20)
+            server.wait_until_ready(20)
         return server
 
     def close(self) -> None:
@@ -73,15 +73,15 @@ class Shared:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._scorer: Scorer | None = None
+        self._scorer: LmEvalScorer | None = None
 
     @property
-    def scorer(self) -> Scorer:
-        if self._scorer is not None and self._scorer.talking.process.poll() is not None:
+    def scorer(self) -> LmEvalScorer:
+        if self._scorer is not None and self._scorer.piped_process.process.poll() is not None:
             self._scorer.close()
             self._scorer = None
         if self._scorer is None:
-            self._scorer = Scorer(self._log, 0)
+            self._scorer = LmEvalScorer(self._log, 0)
         return self._scorer
 
     def close(self) -> None:
@@ -98,35 +98,40 @@ class Fakes:
         self.said: list[str] = []
         self.device = "cpu"
 
-    def where(self, **settings: Any) -> Where:
+    def where(self, **settings: Any) -> ServingSettings:
         folders = (TOY / "toggles",)
-        return Where(
+        return ServingSettings(
             self.device, "current", self.root, folders, True, 20.0, 5.0, MODULE, **settings
         )
 
     def prepared(
         self,
-        *configurations: Configuration,
-        faults: list[FaultIn] | None = None,
+        *configurations: EvaluationConfiguration,
+        faults: list[FaultPlacement] | None = None,
         limit: int = 200,
         **settings: Any,
-    ) -> Run:
+    ) -> EvaluationRunner:
         settings = {"tasks": ["recall"], "items": 50, "device": "cpu", **settings}
-        matrix = Matrix("fake", list(configurations), faults or [], **settings)
+        matrix = EvaluationMatrix("fake", list(configurations), faults or [], **settings)
         where = self.where()
-        new = begin(matrix, where, "eval-fake", "unfix eval")
-        run = Run(
-            matrix, where, new, jobs=1, limit=limit, saw=lambda _, what: self.said.append(what)
+        new = begin_evaluation(matrix, where, "eval-fake", "unfix eval")
+        run = EvaluationRunner(
+            matrix,
+            where,
+            new,
+            jobs=1,
+            max_items=limit,
+            on_progress=lambda _, what: self.said.append(what),
         )
-        run.askers._scorers.put(self.shared.scorer)
+        run.servers._idle_scorers.put(self.shared.scorer)
         return run
 
-    def run(self, *configurations: Configuration, **settings: Any) -> Evaluation:
-        return self.prepared(*configurations, **settings).go()
+    def run(self, *configurations: EvaluationConfiguration, **settings: Any) -> Evaluation:
+        return self.prepared(*configurations, **settings).execute()
 
 
-def fake(name: str, against: str = "", like: str = "", **be: Any) -> Configuration:
-    return Configuration(name, "llama", being(**be), against=against, like=like)
+def fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationConfiguration:
+    return EvaluationConfiguration(name, "llama", being(**be), against=against, like=like)
 
 
 def eventually(what: Callable[[], bool], seconds: float = 5.0) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.eval.lossless import Comparison, Output, divergence
+from harness.runs.eval.token_divergence import TokenComparison, TokenOutput, compare_outputs
 
 TOKENS = (5, 6, 7, 8)
 SURE = (3.0, 3.0, 3.0, 3.0)
@@ -13,20 +13,22 @@ def output(
     logprobs: tuple[float, ...] | None = (-0.05, -0.05, -0.05, -0.05),
     margins: tuple[float, ...] | None = SURE,
     error: str = "",
-) -> Output:
-    return Output(tokens, logprobs, margins, error)
+) -> TokenOutput:
+    return TokenOutput(tokens, logprobs, margins, error)
 
 
-def tied(at: int, margin: float = 0.0, token: int | None = None) -> Output:
+def tied(at: int, margin: float = 0.0, token: int | None = None) -> TokenOutput:
     """One with two tokens nearly alike at a position; with a token, it chose that one."""
     tokens, logprobs, margins = list(TOKENS), [-0.05] * 4, list(SURE)
     logprobs[at], margins[at] = -0.7, margin
     if token is not None:
         tokens[at] = token
-    return Output(tokens, logprobs, margins)
+    return TokenOutput(tokens, logprobs, margins)
 
 
-def one(base: Output, candidate: Output, again: Output | None = None) -> Comparison:
-    return divergence(
+def one(
+    base: TokenOutput, candidate: TokenOutput, again: TokenOutput | None = None
+) -> TokenComparison:
+    return compare_outputs(
         {"a": base}, {"a": base if again is None else again}, {"a": candidate}, dtype="float32"
     )

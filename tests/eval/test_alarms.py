@@ -7,14 +7,14 @@ from functools import cache
 
 import pytest
 
-from harness.eval import paired
-from harness.eval.paired import (
-    Pair,
-    Verdict,
-    decide,
-    interval,
-    mcnemar,
-    wanted,
+from harness.runs.eval import paired_statistics
+from harness.runs.eval.paired_statistics import (
+    AccuracyVerdict,
+    PairedCounts,
+    compute_drop_interval,
+    compute_mcnemar_p,
+    compute_required_log_wealth,
+    decide_verdict,
 )
 
 
@@ -31,9 +31,11 @@ def draw(chance: random.Random, size: int, losing: float, gaining: float) -> tup
 
 
 @cache
-def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdict:
+def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> AccuracyVerdict:
     side = (lost, items - lost - gained, gained)
-    return decide(side, side, wanted(cells, alpha), paired.TOLERANCE)
+    return decide_verdict(
+        side, side, compute_required_log_wealth(cells, alpha), paired_statistics.TOLERANCE
+    )
 
 
 def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
@@ -46,14 +48,14 @@ def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
             for more in (0, 1):
                 after[lost + more] = after.get(lost + more, 0.0) + odds / 2
         for lost in list(after):
-            if word(lost, items - lost, items, cells, paired.ALPHA) in (
-                Verdict.REGRESSED,
-                Verdict.IMPROVED,
+            if word(lost, items - lost, items, cells, paired_statistics.ALPHA) in (
+                AccuracyVerdict.REGRESSED,
+                AccuracyVerdict.IMPROVED,
             ):
                 alarms += after.pop(lost)
         courses = after
-    assert alarms <= paired.ALPHA / cells
-    assert alarms >= paired.ALPHA / cells / 10  # no weaker than it has to be, either
+    assert alarms <= paired_statistics.ALPHA / cells
+    assert alarms >= paired_statistics.ALPHA / cells / 10  # no weaker than it has to be, either
 
 
 def nights(count: int, alpha: float, naive: bool) -> float:
@@ -71,11 +73,11 @@ def nights(count: int, alpha: float, naive: bool) -> float:
                 up = chance.getrandbits(flips).bit_count() if flips else 0
                 lost, gained = lost + up, gained + flips - up
                 if naive:
-                    alarm |= mcnemar(lost, gained)[1] < alpha / cells
+                    alarm |= compute_mcnemar_p(lost, gained)[1] < alpha / cells
                     continue
                 said = word(lost, gained, 50 * look, cells, alpha)
-                alarm |= said in (Verdict.REGRESSED, Verdict.IMPROVED)
-                if said is not Verdict.CANNOT_TELL:
+                alarm |= said in (AccuracyVerdict.REGRESSED, AccuracyVerdict.IMPROVED)
+                if said is not AccuracyVerdict.CANNOT_TELL:
                     break
         alarms += alarm
     return alarms / count
@@ -100,12 +102,12 @@ def test_the_interval_holds_at_all_looks(losing: float, gaining: float) -> None:
     trials, missed = 120, 0
     chance = random.Random(7)
     for _ in range(trials):
-        pair = Pair()
+        pair = PairedCounts()
         inside = True
         for size in (10, 20, 70, 100):
             lost, gained = draw(chance, size, losing, gaining)
-            pair += Pair(size - lost - gained, 0, lost, gained)
-            low, high = interval(pair, wanted(1, 0.1))
+            pair += PairedCounts(size - lost - gained, 0, lost, gained)
+            low, high = compute_drop_interval(pair, compute_required_log_wealth(1, 0.1))
             inside &= low <= losing - gaining <= high
         missed += not inside
     assert missed <= 0.1 * trials
@@ -114,8 +116,8 @@ def test_the_interval_holds_at_all_looks(losing: float, gaining: float) -> None:
 def test_the_interval_closes_in() -> None:
     widths = []
     for size in (100, 400, 1600, 6400):
-        pair = Pair(size * 80 // 100, 0, size * 15 // 100, size * 5 // 100)
-        low, high = interval(pair, wanted(1, 0.05))
+        pair = PairedCounts(size * 80 // 100, 0, size * 15 // 100, size * 5 // 100)
+        low, high = compute_drop_interval(pair, compute_required_log_wealth(1, 0.05))
         assert low < 0.1 < high
         widths.append(high - low)
     assert widths == sorted(widths, reverse=True)

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from faked import MODULE, PYTHON, TOY, Fakes, alive, being, ended, eventually, fake, pids_in
 
-from harness import paths, processes
+from harness.core import paths, processes
 from harness.store.database import Store
 
 DRIVER = """
 import functools, sys
 from harness.cli import main
 from harness.cli.eval import running
-from harness.eval import scorer
+from harness.runs.eval import scorer
 module, python = sys.argv[1:3]
 running.Where = functools.partial(running.Where, module=module)
 if python:
@@ -38,8 +38,8 @@ time.sleep(600)
 
 def unfix_eval(home: Path, python: str, *words: str) -> subprocess.Popen[str]:
     if not (home / ".releases").exists():
-        (home / ".releases").symlink_to(paths.releases())
-    here = os.pathsep.join([str(paths.project()), str(TOY)])
+        (home / ".releases").symlink_to(paths.releases_folder())
+    here = os.pathsep.join([str(paths.project_folder()), str(TOY)])
     return subprocess.Popen(
         [sys.executable, "-c", DRIVER, MODULE, python, *words],
         cwd=home,
@@ -76,9 +76,9 @@ def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
 
 
 def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
-    before = set(processes.below(os.getpid()))
+    before = set(processes.iterate_descendants(os.getpid()))
     assert fakes.run(fake("base"), fake("alike", "base"), items=25).status == "done"
-    assert set(processes.below(os.getpid())) <= before
+    assert set(processes.iterate_descendants(os.getpid())) <= before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -107,7 +107,7 @@ def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
     left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
     assert not any(map(alive, left))
     assert not [folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in _line(folder)]
-    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.all()
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.list_runs()
     assert (listed.status, listed.green) == ("stopped", False)
 
 
@@ -129,7 +129,7 @@ def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     assert [one["verdict"] for one in told["compared"]] == ["differs", "improved"]
     assert json.loads((tmp_path / "r.json").read_text())["green"] is False
     assert list((tmp_path / "reports" / "out").glob("eval-*.html"))
-    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.all()
+    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.list_runs()
     assert listed.status == "done"
 
 
@@ -137,7 +137,7 @@ def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
     script = (
         "import sys\nfrom harness.cli import main\n"
         "try: code = main.main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
-        "heavy = ('harness.eval', 'harness.serving', 'lm_eval', 'torch')\n"
+        "heavy = ('harness.runs.eval', 'harness.workers.servers', 'lm_eval', 'torch')\n"
         "print([one for one in sys.modules if one.startswith(heavy)], code, file=sys.stderr)"
     )
     for words in (["eval", "--help"], ["list"], ["report", "--list"]):
@@ -145,7 +145,7 @@ def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
             [sys.executable, "-c", script, *words],
             capture_output=True,
             text=True,
-            cwd=paths.project(),
+            cwd=paths.project_folder(),
             timeout=60,
         )
         assert done.stderr.endswith("[] 0\n"), done.stderr

@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 from faked import TOY, Fakes, fake, with_share
 
-from harness.errors import UnfixError, UnknownToggle
-from harness.eval import comparing, paired
-from harness.eval.matrix import FaultIn
-from harness.eval.run import Run
-from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
+from harness.core.errors import UnfixError, UnknownToggleError
+from harness.runs.eval import paired_statistics, server_comparison
+from harness.runs.eval.matrix_file import FaultPlacement
+from harness.runs.eval.runner import EvaluationRunner
+from harness.store.eval.values import (
+    ComparisonResult,
+    ComparisonVerdict,
+    Evaluation,
+    ItemAnswer,
+    ServedConfiguration,
+)
 
 
 def holds(share: list[int], count: int) -> int:
@@ -20,7 +26,7 @@ def holds(share: list[int], count: int) -> int:
     return len(with_share(share, count))
 
 
-def only(evaluation: Evaluation, kind: str = "accuracy") -> Compared:
+def only(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
     [found] = [one for one in evaluation.compared if one.kind == kind]
     return found
 
@@ -37,9 +43,9 @@ def test_a_candidate_that_answers_wrongly_has_regressed_and_is_asked_no_further(
         fake("base"), fake("worse", "base", wrong=wrong, record=str(record)), items=200
     )
     found = only(evaluation)
-    assert found.verdict is Judged.REGRESSED
+    assert found.verdict is ComparisonVerdict.REGRESSED
     assert found.items < 200
-    assert found.items % paired.BATCH == 0
+    assert found.items % paired_statistics.BATCH_ITEMS == 0
     assert len(record.read_text().splitlines()) == found.items
     assert (found.lost, found.gained, found.errors) == (holds(wrong, found.items), 0, 0)
     assert [one.why for one in found.differences] == ["lost"] * found.lost
@@ -51,41 +57,46 @@ def test_a_candidate_that_answers_wrongly_has_regressed_and_is_asked_no_further(
 
 def test_alike_is_the_same(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base", like="base"), items=200)
-    assert only(evaluation).verdict is Judged.SAME
-    assert only(evaluation, "tokens").verdict is Judged.EQUAL
+    assert only(evaluation).verdict is ComparisonVerdict.SAME
+    assert only(evaluation, "tokens").verdict is ComparisonVerdict.EQUAL
     assert evaluation.green, evaluation.problems
-    assert evaluation.one("one").accepted == 2.5
-    assert evaluation.one("one").how == "afresh"
-    assert len(evaluation.one("base").again) >= 16  # its noise, measured
+    assert evaluation.find_configuration("one").accepted == 2.5
+    assert evaluation.find_configuration("one").how == "afresh"
+    assert len(evaluation.find_configuration("base").again) >= 16  # its noise, measured
 
 
 def test_better_is_improved(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", wrong=[2, 1]), fake("one", "base"), items=200)
-    assert only(evaluation).verdict is Judged.IMPROVED
+    assert only(evaluation).verdict is ComparisonVerdict.IMPROVED
     assert evaluation.green
 
 
 def test_doubts_are_asked_further_until_they_are_told(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=400)
     found = only(evaluation)
-    assert (found.verdict, found.items) == (Judged.SAME, 20 + paired.ITEMS)
+    assert (found.verdict, found.items) == (
+        ComparisonVerdict.SAME,
+        20 + paired_statistics.DEFAULT_ITEMS,
+    )
     assert [len(served.answers) for served in evaluation.served] == [220] * 2
     assert evaluation.green
 
 
 def test_doubts_end_at_the_limit(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=40)
-    assert (only(evaluation).verdict, only(evaluation).items) == (Judged.CANNOT_TELL, 40)
+    assert (only(evaluation).verdict, only(evaluation).items) == (ComparisonVerdict.CANNOT_TELL, 40)
     assert not evaluation.green
 
 
 def test_doubts_end_where_there_are_no_more_items(
     fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Run._task
-    monkeypatch.setattr(Run, "_task", lambda *given: replace(original(*given), items=30))
+    original = EvaluationRunner._make_job
+    monkeypatch.setattr(
+        EvaluationRunner, "_task", lambda *given: replace(original(*given), drawn_items=30)
+    )
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=60, limit=400)
-    assert (only(evaluation).verdict, only(evaluation).items) == (Judged.CANNOT_TELL, 30)
+    assert (only(evaluation).verdict, only(evaluation).items) == (ComparisonVerdict.CANNOT_TELL, 30)
     assert evaluation.status == "done"
     assert not evaluation.green
 
@@ -96,13 +107,13 @@ def test_two_doubts_of_one_base_at_different_places(
     """What each of them lacks is asked of the base, whichever comes last."""
     short = fake("short", "base")
     short.items = 10
-    monkeypatch.setattr(paired, "ITEMS", 15)
-    evaluation = fakes.run(fake("base"), fake("long", "base"), short, items=30, limit=45)
+    monkeypatch.setattr(paired_statistics, "ITEMS", 15)
+    evaluation = fakes.run(fake("base"), fake("long", "base"), short, drawn_items=30, limit=45)
     assert [(one.candidate, one.items) for one in evaluation.compared] == [
         ("long", 45),
         ("short", 45),
     ]
-    assert {one.verdict for one in evaluation.compared} == {Judged.CANNOT_TELL}
+    assert {one.verdict for one in evaluation.compared} == {ComparisonVerdict.CANNOT_TELL}
 
 
 # What goes wrong
@@ -111,13 +122,15 @@ def test_two_doubts_of_one_base_at_different_places(
 def test_errors_are_open_and_red(fakes: Fakes) -> None:
     share = [5, 1]
     evaluation = fakes.run(fake("base"), fake("one", "base", http=share), items=50, limit=50)
-    found, served = only(evaluation), evaluation.one("one")
+    found, served = only(evaluation), evaluation.find_configuration("one")
     errors = holds(share, 50)
-    assert (found.verdict, found.errors, found.lost) == (Judged.CANNOT_TELL, errors, 0)
+    assert (found.verdict, found.errors, found.lost) == (ComparisonVerdict.CANNOT_TELL, errors, 0)
     assert sum(answer.right is None for answer in served.answers) == errors
     assert len(served.answers) == 50
     assert [one.why for one in found.differences] == ["error"] * errors
-    judged = paired.judge(paired.Pair(both_right=50 - errors, may_lose=errors))
+    judged = paired_statistics.judge_pair(
+        paired_statistics.PairedCounts(both_right=50 - errors, may_lose=errors)
+    )
     assert (found.low, found.high) == (judged.low, judged.high)
     assert any(f"{errors} of its answers are errors, as HTTP 500" in x for x in evaluation.problems)
 
@@ -129,9 +142,9 @@ def test_a_server_that_answers_no_more_hangs_and_one_that_leaves_some_out_does_n
         fake("base"), fake("all", "base", hang=[1, 1]), fake("some", "base", hang=[8, 1]), items=8
     )
     verdicts = {one.candidate: one.verdict for one in evaluation.compared}
-    assert evaluation.one("all").failure.startswith("hang: ")
-    assert evaluation.one("some").failure == ""
-    assert verdicts == {"all": Judged.HANG, "some": Judged.CANNOT_TELL}
+    assert evaluation.find_configuration("all").failure.startswith("hang: ")
+    assert evaluation.find_configuration("some").failure == ""
+    assert verdicts == {"all": ComparisonVerdict.HANG, "some": ComparisonVerdict.CANNOT_TELL}
     assert not evaluation.green
 
 
@@ -139,13 +152,13 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     evaluation = fakes.run(
         fake("base", dies_at=60), fake("one", "base", like="base"), items=100, limit=400
     )
-    base = evaluation.one("base")
+    base = evaluation.find_configuration("base")
     assert base.failure == "the server died: RuntimeError: no more (exit code 1)"
     assert len(base.answers) == 100
     assert 50 < sum(answer.right is True for answer in base.answers) < 60
     assert sum(answer.right is None for answer in base.answers) > 40
-    assert len(evaluation.one("one").answers) == 100
-    assert {one.verdict for one in evaluation.compared} == {Judged.CANNOT_TELL}
+    assert len(evaluation.find_configuration("one").answers) == 100
+    assert {one.verdict for one in evaluation.compared} == {ComparisonVerdict.CANNOT_TELL}
     assert not evaluation.green
 
 
@@ -153,11 +166,11 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
     evaluation = fakes.run(
         fake("base"), fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
     )
-    served = evaluation.one("one")
+    served = evaluation.find_configuration("one")
     assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
     assert any(answer.right for answer in served.answers)
     found = only(evaluation)
-    assert (found.verdict, found.errors > 0) == (Judged.FAILED, True)
+    assert (found.verdict, found.errors > 0) == (ComparisonVerdict.FAILED, True)
     assert "out of memory" in found.words
     assert not evaluation.green
 
@@ -165,38 +178,38 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
 @pytest.mark.parametrize(
     ("be", "verdict", "words"),
     [
-        ({"launches": 9}, Judged.SAME, ""),
+        ({"launches": 9}, ComparisonVerdict.SAME, ""),
         (
             {"launches": 9, "reports": "scatter wrote 4 bytes past the end"},
-            Judged.FAILED,
+            ComparisonVerdict.FAILED,
             "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))",
         ),
         (
             {"dies_at": 30, "code": -9, "last": "CUDA out of memory"},
-            Judged.FAILED,
+            ComparisonVerdict.FAILED,
             "the server died: out of memory: CUDA out of memory (SIGKILL)",
         ),
         (
             {},
-            Judged.FAILED,
+            ComparisonVerdict.FAILED,
             "it launched no kernel of Triton's: that it is under check says nothing",
         ),
     ],
 )
 def test_what_a_check_on_a_gpu_says_of_a_server_is_said_of_it(
-    fakes: Fakes, be: dict[str, Any], verdict: Judged, words: str
+    fakes: Fakes, be: dict[str, Any], verdict: ComparisonVerdict, words: str
 ) -> None:
     fakes.device = "cuda"
     checked = fake("one", "base", **be)
     checked.stand_ins = ["checked"]
     evaluation = fakes.run(fake("base"), checked, device="cuda")
-    served = evaluation.one("one")
+    served = evaluation.find_configuration("one")
     assert served.failure == words
     assert only(evaluation).verdict is verdict
-    assert evaluation.green is (verdict is Judged.SAME)
+    assert evaluation.green is (verdict is ComparisonVerdict.SAME)
     launched = bool(be.get("launches"))
     assert served.stand_ins[-1].startswith(f"checked {launched:d} of {launched:d} kernels")
-    assert not evaluation.one("base").stand_ins
+    assert not evaluation.find_configuration("base").stand_ins
 
 
 def test_one_under_check_is_asked_all_of_its_items(fakes: Fakes) -> None:
@@ -205,7 +218,7 @@ def test_one_under_check_is_asked_all_of_its_items(fakes: Fakes) -> None:
     checked = fake("worse", "base", wrong=[4, 1], launches=9)
     checked.stand_ins = ["checked"]
     evaluation = fakes.run(fake("base"), checked, items=200, device="cuda")
-    assert (only(evaluation).verdict, only(evaluation).items) == (Judged.REGRESSED, 200)
+    assert (only(evaluation).verdict, only(evaluation).items) == (ComparisonVerdict.REGRESSED, 200)
 
 
 def test_nothing_answered_is_red(fakes: Fakes) -> None:
@@ -220,7 +233,10 @@ def test_what_is_absent_is_not_served(fakes: Fakes) -> None:
     gone = fake("gone", "base")
     gone.absent = "needs a GPU"
     evaluation = fakes.run(fake("base"), gone)
-    assert (only(evaluation).verdict, only(evaluation).words) == (Judged.NA, "needs a GPU")
+    assert (only(evaluation).verdict, only(evaluation).words) == (
+        ComparisonVerdict.NA,
+        "needs a GPU",
+    )
     assert "nothing was compared" in evaluation.problems
     assert not (fakes.root / "servers" / "gone").exists()
 
@@ -228,7 +244,7 @@ def test_what_is_absent_is_not_served(fakes: Fakes) -> None:
 def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
     going = fakes.prepared(fake("base"), tasks=["unfix"])
     with pytest.raises(UnfixError, match="unfix is several tasks of lm-eval"):
-        going.go()
+        going.execute()
     assert going.evaluation.status == "stopped"
     assert not going.evaluation.green
 
@@ -248,14 +264,14 @@ def test_what_fails_after_a_stop_is_told_beside_it(
     monkeypatch.setattr(going, "_serve_all", stopped)
     monkeypatch.setattr(going, "_compare_all", full)
     with pytest.raises(type(stop)) as raised:
-        going.go()
+        going.execute()
     assert raised.value is stop
     assert stop.__notes__ == ["and then OSError: no space left"]
     assert going.evaluation.status == "stopped"
 
 
-def answers(*numbers: int, prompt: str = "p") -> list[Answer]:
-    return [Answer("t", number, prompt, "a", "a", True, tokens=["a"]) for number in numbers]
+def answers(*numbers: int, prompt: str = "p") -> list[ItemAnswer]:
+    return [ItemAnswer("t", number, prompt, "a", "a", True, tokens=["a"]) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -267,22 +283,22 @@ def answers(*numbers: int, prompt: str = "p") -> list[Answer]:
     ],
 )
 def test_different_items_are_not_compared(
-    fakes: Fakes, base: list[Answer], candidate: list[Answer], words: str
+    fakes: Fakes, base: list[ItemAnswer], candidate: list[ItemAnswer], words: str
 ) -> None:
     first, second = (
-        Served(name, "m", "r", [], "cpu", answers=some)
+        ServedConfiguration(name, "m", "r", [], "cpu", answers=some)
         for name, some in (("base", base), ("one", candidate))
     )
     with pytest.raises(UnfixError, match=words) as refused:
-        comparing.accuracy(first, second, "t", cells=1, tolerance=0.05)
-    assert candidate == [] or isinstance(refused.value, paired.DifferentItems)
+        server_comparison.compare_accuracy(first, second, "t", comparison_count=1, tolerance=0.05)
+    assert candidate == [] or isinstance(refused.value, paired_statistics.DifferentItemsError)
     going = fakes.prepared(fake("base"), fake("one", "base"))
     second.answers = second.answers or answers(0)
     task = "t" if candidate else "u"
-    found = going._pair(first, second, "accuracy", "", task)
-    assert found.verdict is Judged.CANNOT_TELL
+    found = going._compare_pair(first, second, "accuracy", "", task)
+    assert found.verdict is ComparisonVerdict.CANNOT_TELL
     assert words in found.words
-    assert not found.verdict.seen  # no fault is caught by a mistake of ours
+    assert not found.verdict.shows_fault  # no fault is caught by a mistake of ours
 
 
 # Faults
@@ -293,7 +309,7 @@ def without(**be: Any) -> dict[str, Any]:
 
 
 def faulty(fakes: Fakes, **be: Any) -> Evaluation:
-    faults = [FaultIn(["one"], revert="toy-plain")]
+    faults = [FaultPlacement(["one"], revert="toy-plain")]
     one = fake("one", like="base", **without(**be))
     one.environment = {"PYTHONPATH": str(TOY)}
     return fakes.run(fake("base"), one, faults=faults, items=20)
@@ -303,8 +319,8 @@ def test_a_fault_that_ends_its_server_is_caught_by_that(fakes: Fakes) -> None:
     evaluation = faulty(fakes, dies_at=5)
     [fault] = evaluation.faults
     assert (fault.caught, fault.user_sees, fault.reach) == (True, "crash", 1)
-    assert evaluation.one("one without toy-plain").revert == ["toy-plain"]
-    assert evaluation.missed == []
+    assert evaluation.find_configuration("one without toy-plain").revert == ["toy-plain"]
+    assert evaluation.missed_faults == []
     assert evaluation.green, evaluation.problems
 
 
@@ -324,7 +340,7 @@ def test_a_fault_that_nobody_sees_is_missed_and_red(fakes: Fakes) -> None:
     evaluation = faulty(fakes)
     [fault] = evaluation.faults
     assert (fault.caught, fault.user_sees, fault.by) == (False, "nothing", [])
-    assert evaluation.missed == [fault]
+    assert evaluation.missed_faults == [fault]
     assert any("toy-plain in one was not noticed" in problem for problem in evaluation.problems)
 
 
@@ -337,5 +353,5 @@ def test_what_goes_wrong_without_the_fault_is_not_held_against_it(fakes: Fakes) 
 
 
 def test_a_fault_that_nobody_knows_is_refused_before_anything_is_served(fakes: Fakes) -> None:
-    with pytest.raises(UnknownToggle, match="toy-plane"):
-        fakes.prepared(fake("base"), faults=[FaultIn(["base"], revert="toy-plane")])
+    with pytest.raises(UnknownToggleError, match="toy-plane"):
+        fakes.prepared(fake("base"), faults=[FaultPlacement(["base"], revert="toy-plane")])

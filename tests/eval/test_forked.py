@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from faked import PYTHON, TOY, alive, eventually, pids_in
 
-from harness import paths
-from harness.serving.server import Server, ServerFailed, Setup
-from harness.serving.warm import House
+from harness.core import paths
+from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
+from harness.workers.servers.warm_start import ServerZygote
 
 MODULES = {
     "torch/__init__.py": "from torch import cuda\ndef set_num_threads(count): pass\n",
@@ -58,97 +58,102 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     (tmp_path / "sglang" / "srt" / "__init__.py").touch()
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(paths.project())]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(paths.project_folder())]))
     return tmp_path
 
 
 @pytest.fixture
-def house(place: Path) -> Iterator[House]:
-    with House(setup(), place / "house.log") as found:
+def house(place: Path) -> Iterator[ServerZygote]:
+    with ServerZygote(setup(), place / "house.log") as found:
         yield found
 
 
-def setup(*words: str, **be: object) -> Setup:
-    return Setup(PYTHON, ("--be", json.dumps(be), *words), environment={"NAME": "x"})
+def setup(*words: str, **be: object) -> ServerSetup:
+    return ServerSetup(PYTHON, ("--be", json.dumps(be), *words), environment={"NAME": "x"})
 
 
-def test_a_forked_server_answers_and_nothing_is_left_of_it(house: House, place: Path) -> None:
+def test_a_forked_server_answers_and_nothing_is_left_of_it(
+    house: ServerZygote, place: Path
+) -> None:
     pids = place / "pids"
     first = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
-    with Server(first, place / "one", house) as one, Server(setup(), place / "two", house) as two:
-        one.wait(20)
-        two.wait(20)
-        assert one.warm
+    with (
+        SglangServer(first, place / "one", house) as one,
+        SglangServer(setup(), place / "two", house) as two,
+    ):
+        one.wait_until_ready(20)
+        two.wait_until_ready(20)
+        assert one.is_warm
         assert one.port != two.port
         assert eventually(lambda: len(pids_in(pids)) == 2)
     assert not any(map(alive, pids_in(pids)))
     assert json.loads((place / "one" / "ended.json").read_text())["asked"]
 
 
-def test_one_that_dies_says_why(house: House, place: Path) -> None:
+def test_one_that_dies_says_why(house: ServerZygote, place: Path) -> None:
     with (
-        Server(setup(stillborn=True), place / "one", house) as server,
+        SglangServer(setup(stillborn=True), place / "one", house) as server,
         pytest.raises(ServerFailed, match=r"RuntimeError: no more \(exit code 1\)"),
     ):
-        server.wait(20)
+        server.wait_until_ready(20)
     with (
-        Server(setup("--leave"), place / "two", house) as server,
+        SglangServer(setup("--leave"), place / "two", house) as server,
         pytest.raises(ServerFailed, match=r"exit code 7"),
     ):
-        server.wait(20)
+        server.wait_until_ready(20)
 
 
 def test_a_release_that_captures_prefills_is_told_not_to(place: Path) -> None:
-    asked = Setup(PYTHON, ("--be", "{}"), environment={"GRAPHS": "of prefills"})
+    asked = ServerSetup(PYTHON, ("--be", "{}"), environment={"GRAPHS": "of prefills"})
     with (
-        House(asked, place / "house.log") as house,
-        Server(asked, place / "one", house) as warm,
-        Server(asked, place / "two") as cold,
+        ServerZygote(asked, place / "house.log") as house,
+        SglangServer(asked, place / "one", house) as warm,
+        SglangServer(asked, place / "two") as cold,
     ):
-        warm.wait(20)
-        cold.wait(20)
-        assert (warm.warm, cold.warm) == (True, False)
+        warm.wait_until_ready(20)
+        cold.wait_until_ready(20)
+        assert (warm.is_warm, cold.is_warm) == (True, False)
 
 
-def test_a_keeper_that_was_killed(house: House, place: Path) -> None:
+def test_a_keeper_that_was_killed(house: ServerZygote, place: Path) -> None:
     pids = place / "pids"
     be = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
-    with Server(be, place / "one", house) as server:
-        server.wait(20)
+    with SglangServer(be, place / "one", house) as server:
+        server.wait_until_ready(20)
         assert eventually(lambda: len(pids_in(pids)) == 2)
         os.kill(server._pid, signal.SIGKILL)
-        assert eventually(lambda: server.dead)
+        assert eventually(lambda: server.has_exited)
     house.close()  # the last parent of those that nothing can tell
     assert not any(map(alive, pids_in(pids)))
 
 
-def test_a_house_that_is_gone_is_done_without(house: House, place: Path) -> None:
-    with Server(setup(), place / "one", house) as one:
-        one.wait(20)
-        house.talking.process.kill()
-        house.talking.process.wait()
-        assert eventually(lambda: one.dead)  # its keeper noticed
-    with Server(setup(), place / "two", house) as two:
-        two.wait(20)
-        assert not two.warm
+def test_a_house_that_is_gone_is_done_without(house: ServerZygote, place: Path) -> None:
+    with SglangServer(setup(), place / "one", house) as one:
+        one.wait_until_ready(20)
+        house.process.process.kill()
+        house.process.process.wait()
+        assert eventually(lambda: one.has_exited)  # its keeper noticed
+    with SglangServer(setup(), place / "two", house) as two:
+        two.wait_until_ready(20)
+        assert not two.is_warm
 
 
 def test_what_cannot_be_imported_is_said(place: Path) -> None:
-    asked = Setup(PYTHON, (), environment={"EARLY": "no"})
-    with House(asked, place / "house.log") as house:
+    asked = ServerSetup(PYTHON, (), environment={"EARLY": "no"})
+    with ServerZygote(asked, place / "house.log") as house:
         for name in ("one", "two"):
             with pytest.raises(
                 ServerFailed, match=r"cannot be imported here: AssertionError|ended"
             ):
-                Server(asked, place / name, house)
+                SglangServer(asked, place / name, house)
 
 
 def test_a_house_that_is_ended_meanwhile_lets_nobody_wait(place: Path) -> None:
     registry = place / "sglang" / "srt" / "models" / "registry.py"
     registry.write_text("import time\ntime.sleep(60)\n")
-    with House(setup(), place / "house.log") as house:
+    with ServerZygote(setup(), place / "house.log") as house:
         threading.Timer(0.7, house.end).start()
         began = time.monotonic()
         with pytest.raises(ServerFailed, match=r"ended|cannot be imported"):
-            Server(setup(), place / "one", house)
+            SglangServer(setup(), place / "one", house)
         assert time.monotonic() - began < 10

@@ -8,21 +8,21 @@ import random
 import pytest
 from outputs import one, output
 
-from harness.eval.lossless import (
-    EPSILON,
-    MARGIN,
-    Output,
-    Verdict,
-    divergence,
+from harness.runs.eval.token_divergence import (
+    MIN_LOGPROB_NOISE,
+    MIN_MARGIN_NOISE,
+    TokenOutput,
+    TokenVerdict,
+    compare_outputs,
 )
 
-EPS = EPSILON["float32"]
+EPS = MIN_LOGPROB_NOISE["float32"]
 
 
 # A made-up engine: logits with rounding, argmax; a repeat, a fair candidate, a faulty one.
 
 
-def engine(seed: int, shift: float, noisy: random.Random | None, size: float) -> Output:
+def engine(seed: int, shift: float, noisy: random.Random | None, size: float) -> TokenOutput:
     """Eight steps of a greedy decoder over 20 tokens; the prefix decides the logits."""
     tokens: list[int] = []
     logprobs, margins = [], []
@@ -38,7 +38,7 @@ def engine(seed: int, shift: float, noisy: random.Random | None, size: float) ->
         tokens.append(order[0])
         logprobs.append(logits[order[0]] - total)
         margins.append(logits[order[0]] - logits[order[1]])
-    return Output(tokens, logprobs, margins)
+    return TokenOutput(tokens, logprobs, margins)
 
 
 def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
@@ -51,10 +51,10 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
             }
             for side, shift in (("base", 0.0), ("again", 0.0), ("fair", 0.0), ("faulty", 3.0))
         )
-        told = divergence(base, again, fair, dtype="float32")
-        assert told.verdict in (Verdict.EQUAL, Verdict.NEAR_TIE)
-        ties += told.counts[Verdict.NEAR_TIE]
-        assert divergence(base, again, faulty, dtype="float32").verdict is Verdict.DIFFERS
+        told = compare_outputs(base, again, fair, dtype="float32")
+        assert told.verdict in (TokenVerdict.EQUAL, TokenVerdict.NEAR_TIE)
+        ties += told.counts[TokenVerdict.NEAR_TIE]
+        assert compare_outputs(base, again, faulty, dtype="float32").verdict is TokenVerdict.DIFFERS
     assert ties > 5
 
 
@@ -65,63 +65,77 @@ def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:
     """A model that knows its answer gives it a likelihood of one, whatever moves below."""
     less = (3.0, 2.9, 3.0, 3.0)
     told = one(output(), output(margins=less))
-    assert told.verdict is Verdict.DRIFTS
+    assert told.verdict is TokenVerdict.DRIFTS
     assert "its lead over the runner-up by 0.1" in str(told)
-    assert one(output(), output(margins=(3.0, 3.0 - MARGIN["float32"], 3.0, 3.0))).verdict is (
-        Verdict.EQUAL
-    )
+    assert one(
+        output(), output(margins=(3.0, 3.0 - MIN_MARGIN_NOISE["float32"], 3.0, 3.0))
+    ).verdict is (TokenVerdict.EQUAL)
     # A base that is as far from itself says that this is noise; an unknown lead says nothing.
-    assert one(output(), output(margins=less), again=output(margins=less)).verdict is Verdict.EQUAL
-    assert one(output(), output(margins=None)).verdict is Verdict.EQUAL
+    assert (
+        one(output(), output(margins=less), again=output(margins=less)).verdict
+        is TokenVerdict.EQUAL
+    )
+    assert one(output(), output(margins=None)).verdict is TokenVerdict.EQUAL
 
 
-def off(by: float) -> Output:
+def off(by: float) -> TokenOutput:
     return output(margins=(3.0, 3.0 + by, 3.0, 3.0))
 
 
 def test_how_far_the_base_is_from_float32_is_what_rounding_is_worth() -> None:
     """A model of experts: the repeat shows nothing, and one item in hundreds has moved."""
-    least = MARGIN["bfloat16"]
+    least = MIN_MARGIN_NOISE["bfloat16"]
     base = {"a": off(2.9 * least), "b": output()}
     candidate = {"a": output(), "b": off(2.9 * least)}
     truth = {"a": output(), "b": output()}
-    assert divergence(base, base, candidate).verdict is Verdict.DRIFTS
-    assert divergence(base, base, candidate, truth=truth).verdict is Verdict.EQUAL
+    assert compare_outputs(base, base, candidate).verdict is TokenVerdict.DRIFTS
+    assert (
+        compare_outputs(base, base, candidate, float32_reference=truth).verdict
+        is TokenVerdict.EQUAL
+    )
     farther = {"a": output(), "b": off(6.1 * least)}
-    assert divergence(base, base, farther, truth=truth).verdict is Verdict.DRIFTS
+    assert (
+        compare_outputs(base, base, farther, float32_reference=truth).verdict is TokenVerdict.DRIFTS
+    )
 
 
 def test_a_base_that_is_wrong_itself_excuses_nobody() -> None:
-    least = MARGIN["bfloat16"]
+    least = MIN_MARGIN_NOISE["bfloat16"]
     base = {"a": off(40 * least), "b": output()}
     candidate = {"a": output(), "b": off(8.1 * least)}
     truth = {"a": output(), "b": output()}
-    assert divergence(base, base, candidate, truth=truth).items["b"].verdict is Verdict.DRIFTS
+    assert (
+        compare_outputs(base, base, candidate, float32_reference=truth).items["b"].verdict
+        is TokenVerdict.DRIFTS
+    )
 
 
 def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
-    least = MARGIN["bfloat16"]
+    least = MIN_MARGIN_NOISE["bfloat16"]
     base = {"a": off(2.9 * least), "b": output()}
     candidate = {"a": off(2.9 * least), "b": off(0.6 * least)}
     truth = {"a": output(), "b": output()}
-    told = divergence(base, base, candidate, truth=truth, alike=True)
-    assert told.verdict is Verdict.DRIFTS
+    told = compare_outputs(base, base, candidate, float32_reference=truth, same_but_toggles=True)
+    assert told.verdict is TokenVerdict.DRIFTS
 
 
 @pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 4.0), ("float32", 2.0)])
 def test_what_rounds_may_be_as_far_from_float32_as_a_base_that_is_trusted(
     dtype: str, times: float
 ) -> None:
-    least = MARGIN[dtype]
+    least = MIN_MARGIN_NOISE[dtype]
     base = {"a": output(), "b": output()}
-    for by, verdict in ((times - 0.1, Verdict.EQUAL), (times + 0.1, Verdict.DRIFTS)):
+    for by, verdict in ((times - 0.1, TokenVerdict.EQUAL), (times + 0.1, TokenVerdict.DRIFTS)):
         candidate = {"a": output(), "b": off(by * least)}
-        assert divergence(base, {}, candidate, dtype=dtype, exact=True).verdict is verdict
+        assert (
+            compare_outputs(base, {}, candidate, dtype=dtype, base_is_reference=True).verdict
+            is verdict
+        )
 
 
 def test_an_error_of_the_reference_says_nothing_of_rounding() -> None:
     base = {"a": output(), "b": output()}
-    candidate = {"a": output(), "b": off(2.9 * MARGIN["bfloat16"])}
+    candidate = {"a": output(), "b": off(2.9 * MIN_MARGIN_NOISE["bfloat16"])}
     broken = output(margins=(3.0, 9.0, 3.0, 3.0), error="500")
-    told = divergence(base, base, candidate, truth={"a": broken, "b": broken})
-    assert told.verdict is Verdict.DRIFTS
+    told = compare_outputs(base, base, candidate, float32_reference={"a": broken, "b": broken})
+    assert told.verdict is TokenVerdict.DRIFTS

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import paths
-from harness.cli.eval import command, running
-from harness.cli.parsing import Parser
-from harness.errors import UnfixError
-from harness.eval import matrix
+from harness.cli.command_parser import CommandParser
+from harness.cli.eval import command, execution
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.runs.eval import matrix_file
 
 GOOD = """
 name: good
@@ -42,10 +42,10 @@ ONE = named("a")
 def test_a_good_one(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
     file.write_text(GOOD)
-    found = matrix.read(file)
+    found = matrix_file.read_matrix(file)
     assert [one.name for one in found.configurations] == ["base", "one", "two"]
-    assert found.one("one").bases == ["base", "base"]
-    assert found.one("one").words == ["--attention-backend", "triton"]
+    assert found.find_configuration("one").base_names == ["base", "base"]
+    assert found.find_configuration("one").server_arguments == ["--attention-backend", "triton"]
 
 
 BAD = {
@@ -147,7 +147,7 @@ def test_a_bad_one_is_refused_with_its_name(tmp_path: Path, what: str) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     with pytest.raises(UnfixError, match=f"(?s){words}") as refused:
-        matrix.read(file)
+        matrix_file.read_matrix(file)
     assert str(refused.value).startswith(f"{file}: ")
     assert refused.value.exit_code == 2
 
@@ -157,7 +157,7 @@ def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
     file.write_bytes(b"name: \xff\xfe\n")
     for place in (file, tmp_path / "none.yaml", tmp_path):
         with pytest.raises(UnfixError, match=f"{place}: "):
-            matrix.read(place)
+            matrix_file.read_matrix(place)
 
 
 def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
     plain, other = named("a", "engine: transformers"), named("b", "stand-ins: [checked]")
     file.write_text(of(plain, other, named("c"), rest="faults: [{revert: f, in: [c]}]"))
 
-    def found(*words: str) -> matrix.Matrix:
-        parser = Parser()
+    def found(*words: str) -> matrix_file.EvaluationMatrix:
+        parser = CommandParser()
         command.add_arguments(parser)
         given = argparse.Namespace(words=[])  # what stands behind `--`
-        return running._matrix(parser.parse_args([str(file), *words], given))
+        return execution._make_matrix(parser.parse_args([str(file), *words], given))
 
     checked = found("--stand-in", "checked", "--no-faults")
     assert [one.stand_ins for one in checked.configurations] == [[], ["checked"], ["checked"]]
@@ -205,7 +205,7 @@ def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(paths.project()), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(paths.project_folder()), "PATH": "/usr/bin:/bin"},
         timeout=60,
     )
     assert done.returncode == 2, done.stderr
@@ -215,12 +215,14 @@ def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message
 
 def test_only_toggles_between_two_means_the_same_release_and_load_too() -> None:
     """Else sums in another order would be held against the noise of one order."""
-    one = matrix.Configuration("one", "llama", "--a")
-    assert matrix.but_for_toggles(one, matrix.Configuration("b", "llama", "--a", revert=["27338"]))
+    one = matrix_file.EvaluationConfiguration("one", "llama", "--a")
+    assert matrix_file.is_same_but_toggles(
+        one, matrix_file.EvaluationConfiguration("b", "llama", "--a", revert=["27338"])
+    )
     for other in (
-        matrix.Configuration("b", "llama", "--a", release="0.5.16"),
-        matrix.Configuration("b", "llama", "--a", concurrency=1),
-        matrix.Configuration("b", "llama", "--a", dtype="float16"),
-        matrix.Configuration("b", "llama", "--a", stand_ins=["checked"]),
+        matrix_file.EvaluationConfiguration("b", "llama", "--a", release="0.5.16"),
+        matrix_file.EvaluationConfiguration("b", "llama", "--a", concurrency=1),
+        matrix_file.EvaluationConfiguration("b", "llama", "--a", dtype="float16"),
+        matrix_file.EvaluationConfiguration("b", "llama", "--a", stand_ins=["checked"]),
     ):
-        assert not matrix.but_for_toggles(one, other)
+        assert not matrix_file.is_same_but_toggles(one, other)

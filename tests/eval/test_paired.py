@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import UnfixError
-from harness.eval import paired
-from harness.eval.paired import (
-    Answer,
-    DifferentItems,
-    Pair,
-    Verdict,
-    decide,
-    evidence,
-    judge,
-    mcnemar,
-    wanted,
+from harness.core.errors import UnfixError
+from harness.runs.eval import paired_statistics
+from harness.runs.eval.paired_statistics import (
+    AccuracyVerdict,
+    DifferentItemsError,
+    ItemScore,
+    PairedCounts,
+    compute_log_wealth,
+    compute_mcnemar_p,
+    compute_required_log_wealth,
+    decide_verdict,
+    judge_pair,
 )
 
 counts = st.integers(0, 120)
-pairs = st.builds(Pair, counts, counts, counts, counts, *[st.integers(0, 8)] * 3).filter(
+pairs = st.builds(PairedCounts, counts, counts, counts, counts, *[st.integers(0, 8)] * 3).filter(
     lambda pair: pair.items > 0
 )
 settings.register_profile("evals", deadline=None, derandomize=True, database=None)
@@ -46,26 +46,26 @@ quick = settings(settings.get_profile("evals"), max_examples=60)
     ],
 )
 def test_mcnemar_by_hand(lost: int, gained: int, more: float, both: float) -> None:
-    assert list(mcnemar(lost, gained)) == pytest.approx([more, both])
+    assert list(compute_mcnemar_p(lost, gained)) == pytest.approx([more, both])
 
 
 def test_thousands_of_flips_have_a_p_value() -> None:
-    assert mcnemar(3000, 3000)[1] == 1.0
-    assert mcnemar(3000, 1000)[1] < 1e-100
+    assert compute_mcnemar_p(3000, 3000)[1] == 1.0
+    assert compute_mcnemar_p(3000, 1000)[1] < 1e-100
 
 
 # Counting
 
 
 def test_each_kind_of_item_is_counted_as_what_it_is() -> None:
-    sides: list[tuple[Answer, Answer]] = [
+    sides: list[tuple[ItemScore, ItemScore]] = [
         (True, True), (False, False), (True, False), (False, True), (True, None), (None, False),
         (False, None), (None, True), (None, None),
     ]  # fmt: skip
     base = {str(n): mine for n, (mine, _) in enumerate(sides)}
     candidate = {str(n): others for n, (_, others) in enumerate(sides)}
-    pair = Pair.of(base, candidate)
-    assert pair == Pair(1, 1, 1, 1, 2, 2, 1)
+    pair = PairedCounts.from_answers(base, candidate)
+    assert pair == PairedCounts(1, 1, 1, 1, 2, 2, 1)
     assert (pair.items, pair.errors, pair.discordant) == (9, 5, 2)
     # Each error may be what its other side allows, and no more than that.
     assert pair.at_best == (1, 4, 4)
@@ -73,27 +73,29 @@ def test_each_kind_of_item_is_counted_as_what_it_is() -> None:
 
 
 def test_different_items_are_told_with_their_names() -> None:
-    with pytest.raises(DifferentItems, match=r"only the base has a; only the candidate has b$"):
-        Pair.of({"a": True, "c": True}, {"b": True, "c": True})
-    with pytest.raises(DifferentItems, match=r"only the base has 0, 1, 2 and 7 more$"):
-        Pair.of({str(n): True for n in range(10)}, {})
+    with pytest.raises(
+        DifferentItemsError, match=r"only the base has a; only the candidate has b$"
+    ):
+        PairedCounts.from_answers({"a": True, "c": True}, {"b": True, "c": True})
+    with pytest.raises(DifferentItemsError, match=r"only the base has 0, 1, 2 and 7 more$"):
+        PairedCounts.from_answers({str(n): True for n in range(10)}, {})
 
 
 def test_no_items_are_no_verdict() -> None:
-    for nothing in (lambda: Pair.of({}, {}), lambda: judge(Pair())):
+    for nothing in (lambda: PairedCounts.from_answers({}, {}), lambda: judge_pair(PairedCounts())):
         with pytest.raises(UnfixError, match="no items"):
             nothing()
 
 
 def test_what_cannot_be_is_refused() -> None:
     for wrong in (
-        lambda: Pair(lost=-1),
-        lambda: wanted(0),
-        lambda: wanted(1, 0.0),
-        lambda: wanted(1, 1.0),
-        lambda: judge(Pair(1), tolerance=0.0),
-        lambda: evidence(1, 1, 1, 1.0),
-        lambda: evidence(1, 1, 1, -1.0),
+        lambda: PairedCounts(lost=-1),
+        lambda: compute_required_log_wealth(0),
+        lambda: compute_required_log_wealth(1, 0.0),
+        lambda: compute_required_log_wealth(1, 1.0),
+        lambda: judge_pair(PairedCounts(1), tolerance=0.0),
+        lambda: compute_log_wealth(1, 1, 1, 1.0),
+        lambda: compute_log_wealth(1, 1, 1, -1.0),
     ):
         with pytest.raises(ValueError, match=r"not|limit"):
             wrong()
@@ -116,7 +118,7 @@ def test_the_wealth_is_worth_one_on_average_where_there_is_no_more_of_a_drop(
             rest = items - lost - gained
             odds = float(math.comb(items, lost) * math.comb(items - lost, gained))
             odds *= losing**lost * gaining**gained * alike**rest
-            mean += odds * math.exp(evidence(lost, rest, gained, drop))
+            mean += odds * math.exp(compute_log_wealth(lost, rest, gained, drop))
     assert mean == pytest.approx(1.0)
 
 
@@ -125,10 +127,10 @@ def test_the_wealth_is_worth_one_on_average_where_there_is_no_more_of_a_drop(
 def test_more_lost_is_more_wealth_and_a_larger_drop_is_harder_to_exceed(
     lost: int, alike: int, gained: int, drop: float
 ) -> None:
-    wealth = evidence(lost, alike + 1, gained, drop)
-    assert evidence(lost + 1, alike, gained, drop) > wealth
-    assert evidence(lost, alike, gained + 1, drop) < wealth
-    assert evidence(lost, alike + 1, gained, drop + 0.05) < wealth
+    wealth = compute_log_wealth(lost, alike + 1, gained, drop)
+    assert compute_log_wealth(lost + 1, alike, gained, drop) > wealth
+    assert compute_log_wealth(lost, alike, gained + 1, drop) < wealth
+    assert compute_log_wealth(lost, alike + 1, gained, drop + 0.05) < wealth
 
 
 @quick
@@ -136,7 +138,7 @@ def test_more_lost_is_more_wealth_and_a_larger_drop_is_harder_to_exceed(
 def test_items_that_came_out_alike_do_not_make_a_drop(
     lost: int, alike: int, gained: int, more: int
 ) -> None:
-    one, other = (evidence(lost, n, gained, 0.0) for n in (alike, alike + more))
+    one, other = (compute_log_wealth(lost, n, gained, 0.0) for n in (alike, alike + more))
     assert one == pytest.approx(other)
 
 
@@ -145,60 +147,71 @@ def test_items_that_came_out_alike_do_not_make_a_drop(
 
 @pytest.mark.parametrize("cells", [1, 12, 48, 69])
 def test_the_default_items_without_a_difference_are_the_same(cells: int) -> None:
-    pair = Pair(both_right=150, both_wrong=50)
-    assert pair.items == paired.ITEMS
-    judgement = judge(pair, cells=cells)
-    assert judgement.verdict is Verdict.SAME
-    assert -paired.TOLERANCE < judgement.low <= 0 <= judgement.high < paired.TOLERANCE
-    assert judgement.more == 0
+    pair = PairedCounts(both_right=150, both_wrong=50)
+    assert pair.items == paired_statistics.DEFAULT_ITEMS
+    judgement = judge_pair(pair, comparison_count=cells)
+    assert judgement.verdict is AccuracyVerdict.SAME
+    assert (
+        -paired_statistics.TOLERANCE
+        < judgement.low
+        <= 0
+        <= judgement.high
+        < paired_statistics.TOLERANCE
+    )
+    assert judgement.further_items == 0
 
 
 def test_with_more_cells_it_takes_more_items() -> None:
-    judgement = judge(Pair(both_right=200), cells=70)
-    assert judgement.verdict is Verdict.CANNOT_TELL
-    assert judgement.more == 1
+    judgement = judge_pair(PairedCounts(both_right=200), comparison_count=70)
+    assert judgement.verdict is AccuracyVerdict.CANNOT_TELL
+    assert judgement.further_items == 1
 
 
 @pytest.mark.parametrize(("cells", "lost"), [(1, 9), (12, 13), (48, 15)])
 def test_so_many_lost_and_none_gained_are_a_regression(cells: int, lost: int) -> None:
-    for side, said in ((1, Verdict.REGRESSED), (-1, Verdict.IMPROVED)):
-        for flips, verdict in ((lost, said), (lost - 1, Verdict.CANNOT_TELL)):
+    for side, said in ((1, AccuracyVerdict.REGRESSED), (-1, AccuracyVerdict.IMPROVED)):
+        for flips, verdict in ((lost, said), (lost - 1, AccuracyVerdict.CANNOT_TELL)):
             counted = (flips, 0)[::side]
-            judgement = judge(Pair(200 - flips, 0, *counted), cells=cells)
+            judgement = judge_pair(PairedCounts(200 - flips, 0, *counted), comparison_count=cells)
             assert judgement.verdict is verdict
     # The level is the one that was asked for, and not far below.
-    assert cells / paired.ALPHA < 2.0**lost < 16 * cells / paired.ALPHA
+    assert cells / paired_statistics.ALPHA < 2.0**lost < 16 * cells / paired_statistics.ALPHA
 
 
 @quick
 @given(pairs, st.integers(1, 60), st.sampled_from([0.01, 0.05, 0.2]))
-def test_the_verdict_is_what_the_interval_says(pair: Pair, cells: int, tolerance: float) -> None:
-    said = judge(pair, cells=cells, tolerance=tolerance)
+def test_the_verdict_is_what_the_interval_says(
+    pair: PairedCounts, cells: int, tolerance: float
+) -> None:
+    said = judge_pair(pair, comparison_count=cells, tolerance=tolerance)
     near = 1e-8
-    if said.verdict is Verdict.REGRESSED:
+    if said.verdict is AccuracyVerdict.REGRESSED:
         assert said.low > -near
-    elif said.verdict is Verdict.IMPROVED:
+    elif said.verdict is AccuracyVerdict.IMPROVED:
         assert said.high < near
     else:
         assert said.low < near
         assert said.high > -near
         inside = said.low > -tolerance and said.high < tolerance
         close = min(abs(said.low + tolerance), abs(said.high - tolerance)) < near
-        assert close or inside == (said.verdict is Verdict.SAME)
+        assert close or inside == (said.verdict is AccuracyVerdict.SAME)
     assert said.low - near <= said.drop <= said.high + near
 
 
 @quick
 @given(pairs, st.integers(1, 60))
-def test_sides_exchanged_exchange_the_verdict(pair: Pair, cells: int) -> None:
-    turned = Pair(
+def test_sides_exchanged_exchange_the_verdict(pair: PairedCounts, cells: int) -> None:
+    turned = PairedCounts(
         pair.both_right, pair.both_wrong, pair.gained, pair.lost,
         pair.may_gain, pair.may_lose, pair.may_either,
     )  # fmt: skip
-    one, other = judge(pair, cells=cells), judge(turned, cells=cells)
+    one, other = (
+        judge_pair(pair, comparison_count=cells),
+        judge_pair(turned, comparison_count=cells),
+    )
     exchanged = {
-        Verdict.REGRESSED: Verdict.IMPROVED,
-        Verdict.IMPROVED: Verdict.REGRESSED,
+        AccuracyVerdict.REGRESSED: AccuracyVerdict.IMPROVED,
+        AccuracyVerdict.IMPROVED: AccuracyVerdict.REGRESSED,
     }
     assert other.verdict is exchanged.get(one.verdict, one.verdict)
     assert [other.low, other.high] == pytest.approx([-one.high, -one.low], abs=1e-8)
@@ -206,9 +219,9 @@ def test_sides_exchanged_exchange_the_verdict(pair: Pair, cells: int) -> None:
 
 @quick
 @given(pairs)
-def test_more_cells_say_no_more(pair: Pair) -> None:
-    one, many = judge(pair, cells=1), judge(pair, cells=50)
-    assert many.verdict in (one.verdict, Verdict.SAME, Verdict.CANNOT_TELL)
+def test_more_cells_say_no_more(pair: PairedCounts) -> None:
+    one, many = judge_pair(pair, comparison_count=1), judge_pair(pair, comparison_count=50)
+    assert many.verdict in (one.verdict, AccuracyVerdict.SAME, AccuracyVerdict.CANNOT_TELL)
     assert many.low <= one.low
     assert many.high >= one.high
 
@@ -219,43 +232,43 @@ def test_more_cells_say_no_more(pair: Pair) -> None:
 @quick
 @given(pairs, st.data())
 def test_whatever_the_errors_would_have_answered_the_verdict_holds(
-    pair: Pair, data: st.DataObject
+    pair: PairedCounts, data: st.DataObject
 ) -> None:
-    said = judge(pair)
+    said = judge_pair(pair)
     lost = data.draw(st.integers(0, pair.may_lose))
     gained = data.draw(st.integers(0, pair.may_gain))
     either = data.draw(st.integers(0, pair.may_either))
     also = data.draw(st.integers(0, pair.may_either - either))
-    answered = Pair(
+    answered = PairedCounts(
         pair.both_right + pair.errors - lost - gained - either - also,
         pair.both_wrong,
         pair.lost + lost + either,
         pair.gained + gained + also,
     )
     assert answered.items == pair.items
-    after = judge(answered)
-    if said.verdict is Verdict.SAME:  # which a proven small change may replace
-        assert max(abs(after.low), abs(after.high)) < paired.TOLERANCE
-    elif said.verdict is not Verdict.CANNOT_TELL:
+    after = judge_pair(answered)
+    if said.verdict is AccuracyVerdict.SAME:  # which a proven small change may replace
+        assert max(abs(after.low), abs(after.high)) < paired_statistics.TOLERANCE
+    elif said.verdict is not AccuracyVerdict.CANNOT_TELL:
         assert after.verdict is said.verdict
     assert said.low <= after.low + 1e-8
     assert said.high >= after.high - 1e-8
 
 
 def test_errors_are_neither_wrong_answers_nor_dropped() -> None:
-    lost = judge(Pair(both_right=180, lost=20))
-    failed = judge(Pair(both_right=180, may_lose=20))
-    dropped = judge(Pair(both_right=180))
-    assert lost.verdict is Verdict.REGRESSED
-    assert dropped.verdict is Verdict.SAME
-    assert failed.verdict is Verdict.CANNOT_TELL
+    lost = judge_pair(PairedCounts(both_right=180, lost=20))
+    failed = judge_pair(PairedCounts(both_right=180, may_lose=20))
+    dropped = judge_pair(PairedCounts(both_right=180))
+    assert lost.verdict is AccuracyVerdict.REGRESSED
+    assert dropped.verdict is AccuracyVerdict.SAME
+    assert failed.verdict is AccuracyVerdict.CANNOT_TELL
     assert failed.drop == 0
     assert failed.high == lost.high
     assert "20 unanswered by a side" in str(failed)
 
 
 def test_one_error_among_many_items_does_not_keep_them_from_being_the_same() -> None:
-    assert judge(Pair(both_right=399, may_lose=1)).verdict is Verdict.SAME
+    assert judge_pair(PairedCounts(both_right=399, may_lose=1)).verdict is AccuracyVerdict.SAME
 
 
 # How many more
@@ -263,21 +276,28 @@ def test_one_error_among_many_items_does_not_keep_them_from_being_the_same() -> 
 
 @quick
 @given(pairs)
-def test_the_estimate_is_the_first_number_that_tells(pair: Pair) -> None:
-    said = judge(pair)
-    if said.verdict is not Verdict.CANNOT_TELL or said.more is None:
+def test_the_estimate_is_the_first_number_that_tells(pair: PairedCounts) -> None:
+    said = judge_pair(pair)
+    if said.verdict is not AccuracyVerdict.CANNOT_TELL or said.further_items is None:
         return
-    assert said.more > 0
-    part = 1 + said.more / pair.items
+    assert said.further_items > 0
+    part = 1 + said.further_items / pair.items
     grown = [
         (lost * part, alike * part, gained * part)
         for lost, alike, gained in (pair.at_best, pair.at_worst)
     ]
-    assert decide(grown[0], grown[1], wanted(1), paired.TOLERANCE) is not Verdict.CANNOT_TELL
+    assert (
+        decide_verdict(
+            grown[0], grown[1], compute_required_log_wealth(1), paired_statistics.TOLERANCE
+        )
+        is not AccuracyVerdict.CANNOT_TELL
+    )
 
 
 def test_what_no_number_of_items_tells_is_told_so() -> None:
-    said = judge(Pair(both_right=50, may_either=50))
-    assert said.more is None
+    said = judge_pair(PairedCounts(both_right=50, may_either=50))
+    assert said.further_items is None
     assert "more such items would not tell" in str(said)
-    assert "about 1 more items would tell" in str(judge(Pair(both_right=200), cells=70))
+    assert "about 1 more items would tell" in str(
+        judge_pair(PairedCounts(both_right=200), comparison_count=70)
+    )

@@ -7,12 +7,16 @@ import re
 
 import pytest
 
-from harness import paths
-from harness.eval import paired, power
-from harness.eval.paired import Pair, Verdict
-from harness.eval.power import chances, markdown, smallest_drop
+from harness.core import paths
+from harness.runs.eval import paired_statistics, power_analysis
+from harness.runs.eval.paired_statistics import AccuracyVerdict, PairedCounts
+from harness.runs.eval.power_analysis import (
+    compute_verdict_odds,
+    find_smallest_drop,
+    format_power_table,
+)
 
-PAGE = (paths.project() / "docs/eval-statistics.md").read_text()
+PAGE = (paths.project_folder() / "docs/eval-statistics.md").read_text()
 
 
 def simulated(drop: float, items: int, cells: int, churn: float, trials: int) -> tuple[float, int]:
@@ -21,15 +25,15 @@ def simulated(drop: float, items: int, cells: int, churn: float, trials: int) ->
     losing, gaining = churn / 2 + drop, churn / 2
     found = asked = 0
     for _ in range(trials):
-        pair, verdict = Pair(), Verdict.CANNOT_TELL
-        while verdict is Verdict.CANNOT_TELL and pair.items < items:
-            size = min(paired.BATCH, items - pair.items)
+        pair, verdict = PairedCounts(), AccuracyVerdict.CANNOT_TELL
+        while verdict is AccuracyVerdict.CANNOT_TELL and pair.items < items:
+            size = min(paired_statistics.BATCH_ITEMS, items - pair.items)
             draws = [chance.random() for _ in range(size)]
             lost = sum(at < losing for at in draws)
             gained = sum(losing <= at < losing + gaining for at in draws)
-            pair += Pair(size - lost - gained, 0, lost, gained)
-            verdict = paired.judge(pair, cells=cells).verdict
-        found += verdict is Verdict.REGRESSED
+            pair += PairedCounts(size - lost - gained, 0, lost, gained)
+            verdict = paired_statistics.judge_pair(pair, comparison_count=cells).verdict
+        found += verdict is AccuracyVerdict.REGRESSED
         asked += pair.items
     return found / trials, asked
 
@@ -39,51 +43,61 @@ def simulated(drop: float, items: int, cells: int, churn: float, trials: int) ->
     [(200, 1, 0.0), (200, 12, 0.0), (200, 48, 0.0), (200, 12, 0.05), (400, 48, 0.05)],
 )
 def test_the_drop_that_is_told_is_found(items: int, cells: int, churn: float) -> None:
-    drop = smallest_drop(items, cells, churn)
+    drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
     trials = 200
     found, asked = simulated(drop, items, cells, churn, trials)
-    told = chances(drop, items, cells, churn)
+    told = compute_verdict_odds(drop, items, cells, churn)
     # 95 % to 97.5 % as told; three standard deviations of what 200 trials show.
-    assert power.POWER <= told[Verdict.REGRESSED] < 0.975
-    assert found == pytest.approx(told[Verdict.REGRESSED], abs=0.047)
-    assert asked / trials == pytest.approx(told.items, rel=0.1)
-    assert told.items < items
+    assert power_analysis.TARGET_POWER <= told[AccuracyVerdict.REGRESSED] < 0.975
+    assert found == pytest.approx(told[AccuracyVerdict.REGRESSED], abs=0.047)
+    assert asked / trials == pytest.approx(told.average_items, rel=0.1)
+    assert told.average_items < items
 
 
 @pytest.mark.parametrize(("items", "cells", "churn"), [(200, 12, 0.0), (200, 12, 0.05)])
 def test_a_smaller_drop_is_found_less_often(items: int, cells: int, churn: float) -> None:
-    drop = smallest_drop(items, cells, churn)
+    drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
     found = [
-        chances(drop * part, items, cells, churn)[Verdict.REGRESSED] for part in (0, 0.5, 0.9, 1, 2)
+        compute_verdict_odds(drop * part, items, cells, churn)[AccuracyVerdict.REGRESSED]
+        for part in (0, 0.5, 0.9, 1, 2)
     ]
     assert found == sorted(found)
-    assert found[0] <= paired.ALPHA / cells
-    assert found[2] < power.POWER <= found[3]
-    assert chances(drop - power.STEP, items, cells, churn)[Verdict.REGRESSED] < power.POWER
+    assert found[0] <= paired_statistics.ALPHA / cells
+    assert found[2] < power_analysis.TARGET_POWER <= found[3]
+    assert (
+        compute_verdict_odds(drop - power_analysis.DROP_STEP, items, cells, churn)[
+            AccuracyVerdict.REGRESSED
+        ]
+        < power_analysis.TARGET_POWER
+    )
 
 
 def test_odds_are_odds() -> None:
     for drop, churn in ((0.0, 0.0), (0.1, 0.0), (-0.1, 0.05), (0.0, 1.0)):
-        told = chances(drop, 200, 12, churn)
-        assert sum(told.ends.values()) == pytest.approx(1.0)
-        assert min(told.ends.values()) >= -1e-12
-        assert 50 <= told.items <= 200
-    gains = chances(-0.1, 200, 12, 0.05)
-    assert gains[Verdict.IMPROVED] == pytest.approx(chances(0.1, 200, 12, 0.05)[Verdict.REGRESSED])
-    assert chances(0.0)[Verdict.SAME] == pytest.approx(1.0)
+        told = compute_verdict_odds(drop, 200, 12, churn)
+        assert sum(told.odds_by_verdict.values()) == pytest.approx(1.0)
+        assert min(told.odds_by_verdict.values()) >= -1e-12
+        assert 50 <= told.average_items <= 200
+    gains = compute_verdict_odds(-0.1, 200, 12, 0.05)
+    assert gains[AccuracyVerdict.IMPROVED] == pytest.approx(
+        compute_verdict_odds(0.1, 200, 12, 0.05)[AccuracyVerdict.REGRESSED]
+    )
+    assert compute_verdict_odds(0.0)[AccuracyVerdict.SAME] == pytest.approx(1.0)
 
 
 def test_a_drop_of_the_tolerance_is_not_called_the_same() -> None:
     for churn in (0.0, 0.02):
-        told = chances(paired.TOLERANCE, paired.LIMIT, 1, churn)
-        assert told[Verdict.SAME] <= paired.ALPHA / 2
+        told = compute_verdict_odds(
+            paired_statistics.TOLERANCE, paired_statistics.MAX_ITEMS, 1, churn
+        )
+        assert told[AccuracyVerdict.SAME] <= paired_statistics.ALPHA / 2
 
 
 def test_too_few_items_find_nothing() -> None:
-    assert smallest_drop(5, 48) is None
-    assert smallest_drop(10, 1) == 0.964
+    assert find_smallest_drop(5, 48) is None
+    assert find_smallest_drop(10, 1) == 0.964
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -94,7 +108,7 @@ def test_what_cannot_be_is_refused() -> None:
         (0.8, 200, 50, 0.4),
     ):
         with pytest.raises(ValueError, match="no such cell"):
-            chances(drop, items, churn=churn, batch=batch)
+            compute_verdict_odds(drop, items, churn=churn, batch=batch)
 
 
 # The page
@@ -108,21 +122,23 @@ def rows(title: str) -> list[list[str]]:
 
 
 def test_the_page_has_the_table_of_a_deterministic_engine() -> None:
-    assert markdown(0.0) in PAGE
+    assert format_power_table(0.0) in PAGE
 
 
 def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> None:
     _, _, *table = rows("flips one item in twenty by itself")
-    assert [int(row[0]) for row in table] == list(power.SIZES)
-    for items, row in zip(power.SIZES, table, strict=True):
-        for cells, cell in zip(power.CELLS, row[1:], strict=True):
+    assert [int(row[0]) for row in table] == list(power_analysis.TABLE_ITEMS)
+    for items, row in zip(power_analysis.TABLE_ITEMS, table, strict=True):
+        for cells, cell in zip(power_analysis.TABLE_COMPARISON_COUNTS, row[1:], strict=True):
             if (items, cells) in ((800, 1), (800, 48), (400, 48)):
                 continue  # seconds each; the others hold the code to the page
             drop = float(cell.removesuffix("%")) / 100
-            found = chances(drop, items, cells, 0.05)[Verdict.REGRESSED]
-            assert found >= power.POWER, (items, cells)
-            less = chances(drop - power.STEP, items, cells, 0.05)[Verdict.REGRESSED]
-            assert less < power.POWER, (items, cells)
+            found = compute_verdict_odds(drop, items, cells, 0.05)[AccuracyVerdict.REGRESSED]
+            assert found >= power_analysis.TARGET_POWER, (items, cells)
+            less = compute_verdict_odds(drop - power_analysis.DROP_STEP, items, cells, 0.05)[
+                AccuracyVerdict.REGRESSED
+            ]
+            assert less < power_analysis.TARGET_POWER, (items, cells)
 
 
 def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:
@@ -131,17 +147,19 @@ def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:
     for row in table:
         churn = float(row[0].removesuffix("%")) / 100
         for items, cell in zip(sizes, row[1:], strict=True):
-            assert f"{chances(0.0, items, 12, churn)[Verdict.SAME]:.0%}" == cell
+            assert (
+                f"{compute_verdict_odds(0.0, items, 12, churn)[AccuracyVerdict.SAME]:.0%}" == cell
+            )
 
 
 def test_the_page_states_the_defaults() -> None:
     for said in (
-        f"{paired.ALPHA:.0%} a night",
-        f"tolerance is {paired.TOLERANCE:.0%}",
-        f"{paired.ITEMS} items",
-        f"batches of {paired.BATCH}",
-        f"limit is {paired.LIMIT}",
+        f"{paired_statistics.ALPHA:.0%} a night",
+        f"tolerance is {paired_statistics.TOLERANCE:.0%}",
+        f"{paired_statistics.DEFAULT_ITEMS} items",
+        f"batches of {paired_statistics.BATCH_ITEMS}",
+        f"limit is {paired_statistics.MAX_ITEMS}",
     ):
         assert said in PAGE, said
-    drop = smallest_drop(paired.ITEMS, 12)
+    drop = find_smallest_drop(paired_statistics.DEFAULT_ITEMS, 12)
     assert f"a drop of {drop:.1%}" in PAGE

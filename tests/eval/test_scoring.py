@@ -13,21 +13,21 @@ from faked import PYTHON, Serve, Shared, eventually, questions, with_share
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import NotReady, UnfixError
-from harness.eval import lm_side
-from harness.eval.scorer import Scorer, name_of
-from harness.serving.server import Server, ServerFailed
-from harness.store.eval.values import Answer, Served
+from harness.core.errors import NotReadyError, UnfixError
+from harness.runs.eval import lm_eval_client
+from harness.runs.eval.lm_eval_scorer import LmEvalScorer, get_task_name
+from harness.store.eval.values import ItemAnswer, ServedConfiguration
+from harness.workers.servers.server import ServerFailed, SglangServer
 
 TASK = "unfix_recall"
 
 
 def ask(
-    shared: Shared, server: Server, numbers: list[int] | None = None, **settings: Any
-) -> list[Answer]:
+    shared: Shared, server: SglangServer, numbers: list[int] | None = None, **settings: Any
+) -> list[ItemAnswer]:
     settings = {"items": 60, "concurrency": 4, "model": "m", "limit": 20.0, **settings}
     samples = settings.pop("samples", {TASK: list(range(20)) if numbers is None else numbers})
-    return shared.scorer.ask(server, samples, **settings)
+    return shared.scorer.score_items(server, samples, **settings)
 
 
 # What is asked
@@ -59,7 +59,7 @@ def test_the_server_gets_the_very_prompts_and_each_answer_is_its_items(
 
 def test_all_tasks_of_ours_at_once(serve: Serve, shared: Shared) -> None:
     server = serve()
-    samples = {name_of(task): [0, 5] for task in ("recall", "needle", "shared")}
+    samples = {get_task_name(task): [0, 5] for task in ("recall", "needle", "shared")}
     answers = ask(shared, server, samples=samples)
     assert [(one.task, one.number) for one in answers] == [
         (task, number) for task in samples for number in (0, 5)
@@ -104,7 +104,7 @@ def test_no_answer_is_an_error_and_neither_wrong_nor_dropped(
             assert (answer.right, answer.error) == (True, "")
     assert any(
         f"{len(bad)} of its answers are errors" in one
-        for one in Served("s", "m", "r", [], "cpu", answers=answers).problems
+        for one in ServedConfiguration("s", "m", "r", [], "cpu", answers=answers).problems
     )
 
 
@@ -141,8 +141,8 @@ def test_a_server_that_dies_in_the_middle_is_noticed_and_what_it_answered_is_kep
     right = [answer for answer in answers if answer.right]
     assert 5 <= len(right) <= 9
     assert all(answer.error and answer.right is None for answer in answers if answer not in right)
-    assert eventually(lambda: server.dead)
-    assert server.why() == "RuntimeError: no more (exit code 1)"
+    assert eventually(lambda: server.has_exited)
+    assert server.describe_exit() == "RuntimeError: no more (exit code 1)"
 
 
 def test_likelihoods_that_are_no_numbers(serve: Serve, shared: Shared) -> None:
@@ -180,7 +180,7 @@ def test_the_examples_of_an_item_are_its_own_whatever_else_is_asked(
         "def documents(**settings):\n"
         "    return {'test': Dataset.from_list([{'a': f'n{n}'} for n in range(30)])}\n"
     )
-    monkeypatch.setattr("harness.eval.scorer.FOLDER", serve.root)
+    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.FOLDER", serve.root)
     server = serve()
     every = ask(shared, server, samples={"shots": list(range(30))})
     assert len({answer.prompt.rpartition("what is")[0] for answer in every}) > 10
@@ -222,7 +222,10 @@ def test_a_task_without_items_is_refused(serve: Serve, shared: Shared) -> None:
 
 def test_a_task_that_lm_eval_scores_by_likelihood_alone_is_refused() -> None:
     # The real one would fetch its items from the network.
-    assert "raise ValueError" in Path(lm_side.__file__).read_text().split("def loglikelihood(")[1]
+    assert (
+        "raise ValueError"
+        in Path(lm_eval_client.__file__).read_text().split("def loglikelihood(")[1]
+    )
 
 
 STAND_IN = """
@@ -234,14 +237,14 @@ time.sleep(600)
 """
 
 
-def stand_in(patch: pytest.MonkeyPatch, folder: Path, does: str) -> Scorer:
+def stand_in(patch: pytest.MonkeyPatch, folder: Path, does: str) -> LmEvalScorer:
     """A scorer whose lm-eval does this when it is asked."""
     python = folder / "python"
     (folder / "stand_in.py").write_text(STAND_IN % does)
     python.write_text(f'#!/bin/sh\nexec {PYTHON} {folder / "stand_in.py"} "$3" "$4"\n')
     python.chmod(0o755)
-    patch.setattr("harness.eval.scorer.python", lambda: python)
-    return Scorer(folder / "log", 0)
+    patch.setattr("harness.runs.eval.lm_eval_scorer.python", lambda: python)
+    return LmEvalScorer(folder / "log", 0)
 
 
 def test_lm_eval_that_ends_is_no_traceback_and_no_hang(
@@ -250,23 +253,23 @@ def test_lm_eval_that_ends_is_no_traceback_and_no_hang(
     scorer = stand_in(monkeypatch, serve.root, "print('no memory'); sys.exit(1)")
     server = serve()
     for _ in range(2):
-        with pytest.raises(NotReady, match="lm-eval ended: no memory"):
-            scorer.ask(server, {TASK: [0, 1]}, items=9, concurrency=2, model="m")
+        with pytest.raises(NotReadyError, match="lm-eval ended: no memory"):
+            scorer.score_items(server, {TASK: [0, 1]}, items=9, concurrency=2, model="m")
     scorer.close()
 
 
 def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.eval.scorer.SPARE", 0.1)
-    monkeypatch.setattr("harness.eval.scorer.AFTER_DEATH", 0.3)
+    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.SPARE", 0.1)
+    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.AFTER_DEATH", 0.3)
     scorer = stand_in(monkeypatch, serve.root, "")
     server = serve()
     asked: dict[str, Any] = {"items": 9, "concurrency": 2, "model": "m"}
     with pytest.raises(ServerFailed, match="no answers within"):
-        scorer.ask(server, {TASK: [0]}, limit=0.1, seconds=0.2, **asked)
+        scorer.score_items(server, {TASK: [0]}, request_timeout=0.1, total_timeout=0.2, **asked)
     server.stop()
     began = time.monotonic()
     with pytest.raises(ServerFailed, match="no answers within"):
-        scorer.ask(server, {TASK: [0]}, **asked)
+        scorer.score_items(server, {TASK: [0]}, **asked)
     assert time.monotonic() - began < 5
     scorer.close()
 
@@ -303,11 +306,11 @@ said = json_values | st.fixed_dictionaries({"choices": json_values | st.lists(ne
 @given(said)
 def test_any_answer_is_understood_whole_or_not_at_all(answer: Any) -> None:
     try:
-        found = lm_side.understood(answer)
+        found = lm_eval_client.parse_completion(answer)
     except Exception:
         return  # an error of this item; `ask` takes any
     assert isinstance(found["text"], str)
-    assert found["text"] == lm_side.plain(answer["choices"][0]["text"])
+    assert found["text"] == lm_eval_client.escape_surrogates(answer["choices"][0]["text"])
     assert found["error"] == ""
     count = len(found["tokens"])
     assert all(isinstance(token, str) for token in found["tokens"])
@@ -329,7 +332,7 @@ def test_any_answer_is_understood_whole_or_not_at_all(answer: Any) -> None:
 )
 def test_likelihoods_that_belong_to_no_token(found: Any, words: str) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError), match=words):
-        lm_side.understood({"choices": [{"text": "ab", "logprobs": found}]})
+        lm_eval_client.parse_completion({"choices": [{"text": "ab", "logprobs": found}]})
 
 
 @pytest.mark.parametrize(
@@ -342,17 +345,19 @@ def test_likelihoods_that_belong_to_no_token(found: Any, words: str) -> None:
 )
 def test_what_is_no_answer_at_all(answer: Any, words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
-        lm_side.understood(answer)
+        lm_eval_client.parse_completion(answer)
 
 
 @given(st.text(alphabet=st.characters()))
 def test_half_a_character_is_kept_as_words(text: str) -> None:
-    assert lm_side.plain(text).encode().decode() == lm_side.plain(text)
+    assert lm_eval_client.escape_surrogates(
+        text
+    ).encode().decode() == lm_eval_client.escape_surrogates(text)
 
 
 def test_half_a_character_of_a_server() -> None:
     answer = {"choices": [{"text": "ab\ud800"}]}
-    assert lm_side.understood(answer)["text"] == "ab\\ud800"
+    assert lm_eval_client.parse_completion(answer)["text"] == "ab\\ud800"
 
 
 def test_margins_are_over_the_best_other_token() -> None:
@@ -365,7 +370,7 @@ def test_margins_are_over_the_best_other_token() -> None:
             "top_logprobs": best,
         },
     }
-    found = lm_side.understood({"choices": [choice]})
+    found = lm_eval_client.parse_completion({"choices": [choice]})
     assert found["margins"] == [1.0, None, None, None]
     assert found["logprobs"] == [-0.5, -2.0, None, -1.0]
 
@@ -385,11 +390,11 @@ def test_a_score_is_right_or_wrong_or_nobody_knows(value: Any, right: Any, error
     sample = {"doc_id": 4, "metrics": ["m"], "m": value, "arguments": [["p"]], "target": "t"}
     heard: dict[Any, dict[str, Any]] = {("task", 4): {"prompt": "p", "text": "x", "error": ""}}
     second = {**sample, "m": 0.0}  # by another filter of the same task
-    [answer] = lm_side.answers_of({"task": [sample, second]}, heard)
+    [answer] = lm_eval_client.collect_answers({"task": [sample, second]}, heard)
     assert answer["right"] is right
     assert error in answer["error"]
-    [never] = lm_side.answers_of({"task": [sample]}, {})
+    [never] = lm_eval_client.collect_answers({"task": [sample]}, {})
     assert (never["right"], never["error"]) == (None, "it was never asked")
     heard["task", 4]["error"] = "HTTP 500"
-    [failed] = lm_side.answers_of({"task": [sample]}, heard)
+    [failed] = lm_eval_client.collect_answers({"task": [sample]}, heard)
     assert (failed["right"], failed["error"]) == (None, "HTTP 500")

@@ -15,27 +15,27 @@ from typing import Any
 import pytest
 from faked import MODULE, PYTHON, Serve, alive, ended, eventually, pids_in
 
-from harness import paths
-from harness.errors import NotReady, UnfixError
-from harness.eval import models
-from harness.serving import leftovers, ports
-from harness.serving.server import Server, ServerFailed, Setup
+from harness.core import paths
+from harness.core.errors import NotReadyError, UnfixError
+from harness.runs.eval import model_folders
+from harness.workers.servers import orphans, ports
+from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 
 
 def test_one_that_never_gets_ready_is_given_up_with_its_last_line(serve: Serve) -> None:
     server = serve(never=True, ready=False)
     with pytest.raises(ServerFailed, match=r"not ready after 1 s: loading the weights, 3 of 90"):
-        server.wait(1)
-    assert not server.dead
+        server.wait_until_ready(1)
+    assert not server.has_exited
     server.stop()
-    assert server.dead
+    assert server.has_exited
 
 
 def test_patience_ends_though_the_server_takes_the_question(serve: Serve) -> None:
     server = serve(health_hangs=True, ready=False)
     began = time.monotonic()
     with pytest.raises(ServerFailed, match="not ready after 1 s: fake: on port"):
-        server.wait(1.0)
+        server.wait_until_ready(1.0)
     assert time.monotonic() - began < 4
 
 
@@ -66,7 +66,7 @@ def test_one_that_dies_before_it_is_ready_says_why(
     server = serve(stillborn=True, ready=False, **be)
     began = time.monotonic()
     with pytest.raises(ServerFailed) as failed:
-        server.wait(30)
+        server.wait_until_ready(30)
     assert time.monotonic() - began < 10
     assert "ended before it was ready" in str(failed.value)
     assert why in str(failed.value)
@@ -83,24 +83,24 @@ def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: Serve) -> None:
     said = json.loads(file.read_text())
     assert (said["asked"], said["out_of_memory"]) == (True, False)
     file.write_text(json.dumps({**said, "code": -9, "out_of_memory": True}))
-    assert server.why() == "the kernel killed it: out of memory"
+    assert server.describe_exit() == "the kernel killed it: out of memory"
 
 
 def test_a_program_that_cannot_be_started(serve: Serve) -> None:
-    setup = Setup(Path("/nowhere/python"), (), module=MODULE)
-    server = Server(setup, serve.root / "none")
+    setup = ServerSetup(Path("/nowhere/python"), (), module=MODULE)
+    server = SglangServer(setup, serve.root / "none")
     serve.servers.append(server)
     with pytest.raises(ServerFailed, match=r"No such file or directory.*\(exit code 127\)"):
-        server.wait(20)
+        server.wait_until_ready(20)
 
 
 def test_a_model_that_is_not_there() -> None:
     with pytest.raises(
-        NotReady, match=r"no model is called lama: there are .*llama.*or give a fol"
+        NotReadyError, match=r"no model is called lama: there are .*llama.*or give a fol"
     ):
-        models.folder("lama")
+        model_folders.find_model_folder("lama")
     command = [sys.executable, "-m", "harness", "eval", "--model", "lama"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=paths.project())
+    done = subprocess.run(command, capture_output=True, text=True, cwd=paths.project_folder())
     assert done.returncode == 3
     assert "no model is called lama: there are" in done.stderr
     assert "Traceback" not in done.stderr
@@ -110,17 +110,17 @@ def test_a_model_that_is_not_there() -> None:
 
 
 def test_a_port_that_is_in_use_is_not_given() -> None:
-    [first] = ports.reserve()
+    [first] = ports.reserve_ports()
     port = first.port
     first.close()
-    [again] = ports.reserve()
+    [again] = ports.reserve_ports()
     assert again.port == port  # so this is the one that would be given
     again.close()
     for reuse in (0, 1):
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
             taken.bind(("127.0.0.1", port))
-            [other] = ports.reserve()
+            [other] = ports.reserve_ports()
             assert other.port != port
             other.close()
 
@@ -130,30 +130,30 @@ def test_what_a_server_takes_behind_its_port_is_nobody_elses(
 ) -> None:
     monkeypatch.setattr(ports, "FIRST", 31500)  # where no other test has servers
     monkeypatch.setattr(ports, "LAST", 31600)
-    first, *others = ports.reserve(1, (3, 4))
+    first, *others = ports.reserve_ports(1, (3, 4))
     assert [one.port - first.port for one in others] == [3, 4]
-    more = ports.reserve(4)
+    more = ports.reserve_ports(4)
     assert not {one.port for one in more} & {one.port for one in (first, *others)}
     for one in (first, *others, *more):
         one.close()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first.port + 4))
-        again = ports.reserve(1, (3, 4))
+        again = ports.reserve_ports(1, (3, 4))
         assert again[0].port not in (first.port, first.port + 1)  # which would end in it, too
         for one in again:
             one.close()
-    [whole] = ports.reserve()
+    [whole] = ports.reserve_ports()
     assert whole.port == first.port  # nothing of what was tried is held
     whole.close()
 
 
 @pytest.mark.parametrize("word", ["--port", "--port=30000", "--host=0.0.0.0", "--nccl-port"])
 def test_a_port_of_ones_own_is_refused(tmp_path: Path, word: str) -> None:
-    [before] = ports.reserve()
+    [before] = ports.reserve_ports()
     before.close()
     with pytest.raises(UnfixError, match="not a server's to choose"):
-        Server(Setup(PYTHON, (word, "1"), module=MODULE), tmp_path / "server")
-    [after] = ports.reserve()
+        SglangServer(ServerSetup(PYTHON, (word, "1"), module=MODULE), tmp_path / "server")
+    [after] = ports.reserve_ports()
     after.close()
     assert after.port == before.port  # nothing is held for what never began
 
@@ -168,7 +168,7 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
     outer = [str(server.port) for server in servers]
     assert len({*inner, *outer}) == 6
     script = (
-        "from harness.serving import ports\nheld = ports.reserve(12)\n"
+        "from harness.workers.servers import ports\nheld = ports.reserve(12)\n"
         "print(*[one.port for one in held], flush=True)\ninput()"
     )
     others = [
@@ -177,7 +177,7 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=paths.project(),
+            cwd=paths.project_folder(),
         )
         for _ in range(2)
     ]
@@ -190,13 +190,13 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
     assert len(theirs) == 24
     assert len({*theirs, *inner, *outer}) == 30
     for server in servers:
-        server.wait(20)
+        server.wait_until_ready(20)
 
 
 # The end
 
 
-def brood(serve: Serve, **be: Any) -> tuple[Server, list[int]]:
+def brood(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:
     """A server with two daemons below it; one has closed all that it could be known by."""
     pids = serve.root / "pids"
     server = serve(brood=["plain", "mute"], pids=str(pids), **be)
@@ -212,18 +212,18 @@ def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
     assert not any(map(alive, daemons))
     assert json.loads((server.folder / "ended.json").read_text())["left"] >= 2
     with pytest.raises(OSError, match="refused"):
-        server.ask("/health", seconds=2)
+        server.send_request("/health", seconds=2)
     server.stop()  # again is nothing
 
 
 def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
     server, daemons = brood(serve, deaf=True)
     os.kill(server._pid, signal.SIGKILL)
-    assert eventually(lambda: server.dead)
-    assert "whoever looked after it was killed" in server.why()
+    assert eventually(lambda: server.has_exited)
+    assert "whoever looked after it was killed" in server.describe_exit()
     server.stop()
     assert not any(map(alive, daemons))
-    assert not list(leftovers.find(server._mark, server.log))
+    assert not list(orphans.find_orphans(server._mark, server.log))
 
 
 def test_the_server_goes_with_its_keeper_though_nobody_stops_it(serve: Serve) -> None:
@@ -239,8 +239,8 @@ def test_a_server_that_kills_its_own_group_leaves_its_keeper_alone(serve: Serve)
     [pid] = [int(one) for one in Path(f"/proc/{server._pid}/task/{server._pid}/children")
              .read_text().split()]  # fmt: skip
     os.killpg(os.getpgid(pid), signal.SIGKILL)
-    assert eventually(lambda: server.dead)
-    assert server.why().endswith("(SIGKILL)")
+    assert eventually(lambda: server.has_exited)
+    assert server.describe_exit().endswith("(SIGKILL)")
 
 
 def test_who_reads_the_log_is_left_alone(serve: Serve) -> None:
@@ -250,7 +250,7 @@ def test_who_reads_the_log_is_left_alone(serve: Serve) -> None:
             handles = Path(f"/proc/{reader.pid}/fd")
             wanted = str(server.log)
             assert eventually(lambda: wanted in map(os.path.realpath, handles.iterdir()))
-            found = list(leftovers.find(server._mark, server.log))
+            found = list(orphans.find_orphans(server._mark, server.log))
             assert found
             assert reader.pid not in found
         finally:
@@ -261,7 +261,7 @@ DRIVER = """
 import os, sys, time
 from pathlib import Path
 from faked import MODULE, PYTHON
-from harness.serving.server import Server, Setup
+from harness.workers.servers.server import Server, Setup
 server = Server(Setup(PYTHON, ("--be", sys.argv[2]), module=MODULE), Path(sys.argv[1]))
 if sys.argv[3] == "at-once":
     print(server._pid, flush=True)
@@ -275,11 +275,11 @@ time.sleep(600)
 def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -> None:
     pids = tmp_path / "pids"
     be = json.dumps({"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)})
-    here = os.pathsep.join([str(Path(__file__).parent), str(paths.project())])
+    here = os.pathsep.join([str(Path(__file__).parent), str(paths.project_folder())])
     going = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path / "server"), be, when],
         env={**os.environ, "PYTHONPATH": here},
-        cwd=paths.project(),
+        cwd=paths.project_folder(),
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -17,13 +17,13 @@ import os, signal, sys, time
 import pytest
 from hypothesis import assume, given, strategies as st
 from sglang import forms
-from harness.fuzz.targets import toward
+from harness.runs.fuzz.search_targets import toward
 from harness.guards import not_here
 
 guards = pytest.mark.guards
 """
 CONFTEST = """
-from harness.fuzz.regressions import Regressions
+from harness.runs.fuzz.regressions import Regressions
 
 def pytest_configure(config):
     config.pluginmanager.register(Regressions())

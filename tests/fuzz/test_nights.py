@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nights import Nights, by_test, failures
 
-from harness.fuzz.tracing import ALL_OF, EVERY
+from harness.runs.fuzz.line_tracing import FULLY_TRACED_EXAMPLES, TRACED_FRACTION
 
 SUITE = """
 @guards("toy-plain")
@@ -203,9 +203,12 @@ def test_slow(number):
     run = by_test(nights.night("-j", "1", code=0))["slow"]
     traced = told.read_text()
     assert run["slices"] > 1
-    assert run["examples"] == len(traced) > 2 * ALL_OF
-    assert traced[:ALL_OF] == "x" * ALL_OF
-    assert traced[ALL_OF:].count("x") <= len(traced[ALL_OF:]) // EVERY + 1
+    assert run["examples"] == len(traced) > 2 * FULLY_TRACED_EXAMPLES
+    assert traced[:FULLY_TRACED_EXAMPLES] == "x" * FULLY_TRACED_EXAMPLES
+    assert (
+        traced[FULLY_TRACED_EXAMPLES:].count("x")
+        <= len(traced[FULLY_TRACED_EXAMPLES:]) // TRACED_FRACTION + 1
+    )
 
 
 def test_the_budget_is_kept(night: dict[str, Any], took: list[float]) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from harness import paths
-from harness.fuzz.failures import read
-from harness.releases import managed
+from harness.core import paths
+from harness.releases import managed_releases
+from harness.runs.fuzz.failure_files import read_failure
 
 RELEASE = "0.5.18"
 GUARD = (
@@ -25,15 +25,15 @@ GUARD = (
 
 
 @pytest.mark.skipif(
-    not managed.get(RELEASE).ready,
+    not managed_releases.get_release(RELEASE).is_ready,
     reason=f"needs the environment of {RELEASE}: ./unfix test makes it",
 )
 def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
-    (tmp_path / ".releases").symlink_to(paths.releases())
+    (tmp_path / ".releases").symlink_to(paths.releases_folder())
     words = ["--release", RELEASE, "--revert", "27338", "--for", "10m", "--json", "-j", "1"]
     going = subprocess.Popen(
         [sys.executable, "-m", "harness", "fuzz", GUARD, *words],
-        cwd=paths.project(),
+        cwd=paths.project_folder(),
         env={**os.environ, "UNFIX_HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -48,7 +48,7 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
     assert going.returncode == 130, err
     night: dict[str, Any] = json.loads(out)
     (kept,) = night["failures"]
-    found = read(Path(kept["file"]))
+    found = read_failure(Path(kept["file"]))
     assert (found.test, found.release, found.under) == (GUARD, RELEASE, [("27338", "revert")])
     assert found.arguments == [
         "batch=Batch(lengths=(1,), topk=2, steps=2, page=1, context=3, slots=1)"
@@ -62,4 +62,4 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
 
 def shrunk(home: Path) -> bool:
     files = (home / ".unfix" / "fuzz" / "failures").glob("*.json")
-    return any(read(file).shrunk for file in files)
+    return any(read_failure(file).shrunk for file in files)

@@ -2,77 +2,86 @@
 
 from __future__ import annotations
 
-from harness.fuzz.schedule import LONGEST, SHORTEST, Schedule, State
-from harness.fuzz.values import Found, Sliced, Tally, Task
+from harness.runs.fuzz.fuzz_schedule import (
+    MAX_SLICE_SECONDS,
+    MIN_SLICE_SECONDS,
+    FuzzSchedule,
+    FuzzTestState,
+)
+from harness.runs.fuzz.messages import FoundFailure, FuzzTask, FuzzTestResult, TimeSliceResult
 
 
-def states(count: int) -> list[State]:
-    return [State(Task(n, f"t{n}"), Tally(f"t{n}", "1.0")) for n in range(count)]
+def states(count: int) -> list[FuzzTestState]:
+    return [
+        FuzzTestState(FuzzTask(n, f"t{n}"), FuzzTestResult(f"t{n}", "1.0")) for n in range(count)
+    ]
 
 
-def sliced(lines: int = 0, target: float = 0.0, found: int = 0, seconds: float = 1.0) -> Sliced:
-    failures = [Found("E", "here", "", "", [], "")] * found
-    return Sliced(10, seconds, {}, {"x": target}, {"f": list(range(lines))}, failures)
+def sliced(
+    lines: int = 0, target: float = 0.0, found: int = 0, seconds: float = 1.0
+) -> TimeSliceResult:
+    failures = [FoundFailure("E", "here", "", "", [], "")] * found
+    return TimeSliceResult(10, seconds, {}, {"x": target}, {"f": list(range(lines))}, failures)
 
 
-def turns(schedule: Schedule, slices: int, grows: str) -> dict[str, int]:
+def turns(schedule: FuzzSchedule, slices: int, grows: str) -> dict[str, int]:
     """How often each test is next, where one of them grows in its own way and the others do not."""
-    counted = {state.test.name: 0 for state in schedule.states}
+    counted = {state.task.name: 0 for state in schedule.states}
     for number in range(1, slices + 1):
-        state = schedule.next()
+        state = schedule.pick_next()
         assert state is not None
-        counted[state.test.name] += 1
-        news = number if state.test.name == "t0" else 0
+        counted[state.task.name] += 1
+        news = number if state.task.name == "t0" else 0
         news_of = {"lines": sliced(lines=news), "target": sliced(target=news)}
-        state.add(news_of.get(grows, sliced()))
+        state.add_result(news_of.get(grows, sliced()))
     return counted
 
 
 def test_tests_that_are_alike_take_turns() -> None:
-    assert turns(Schedule(states(4), 1, 60), 40, "none") == {f"t{n}": 10 for n in range(4)}
+    assert turns(FuzzSchedule(states(4), 1, 60), 40, "none") == {f"t{n}": 10 for n in range(4)}
 
 
 def test_one_whose_lines_still_grow_has_more_turns() -> None:
-    counted = turns(Schedule(states(4), 1, 60), 80, "lines")
+    counted = turns(FuzzSchedule(states(4), 1, 60), 80, "lines")
     assert counted["t0"] > 3 * counted["t1"] > 0
 
 
 def test_one_whose_targets_still_grow_has_more_turns() -> None:
-    counted = turns(Schedule(states(4), 1, 60), 80, "target")
+    counted = turns(FuzzSchedule(states(4), 1, 60), 80, "target")
     assert counted["t0"] > 3 * counted["t1"] > 0
 
 
 def test_a_failure_is_news() -> None:
     first, second = states(2)
     for state in (first, second):
-        state.add(sliced(lines=1))
-    first.add(sliced(found=1))
-    second.add(sliced())
-    assert (first.without_news, second.without_news) == (0, 1)
+        state.add_result(sliced(lines=1))
+    first.add_result(sliced(found=1))
+    second.add_result(sliced())
+    assert (first.idle_slices, second.idle_slices) == (0, 1)
     assert first.clock < second.clock
 
 
 def test_one_that_is_exhausted_or_left_out_has_no_turn() -> None:
     first, second, third = states(3)
-    first.tested.exhausted = True
-    second.tested.left_out = "it draws no examples"
-    schedule = Schedule([first, second, third], 1, 60)
-    assert schedule.next() is third
-    third.tested.exhausted = True
-    assert schedule.next() is None
+    first.test_result.exhausted = True
+    second.test_result.exclusion = "it draws no examples"
+    schedule = FuzzSchedule([first, second, third], 1, 60)
+    assert schedule.pick_next() is third
+    third.test_result.exhausted = True
+    assert schedule.pick_next() is None
 
 
 def test_two_workers_share_a_test_only_if_there_is_no_other() -> None:
     first, second = states(2)
-    schedule = Schedule([first, second], 2, 60)
-    first.running = 1
+    schedule = FuzzSchedule([first, second], 2, 60)
+    first.running_slices = 1
     first.clock, second.clock = 0.0, 100.0
-    assert schedule.next() is second
-    assert Schedule([first], 2, 60).next() is first
+    assert schedule.pick_next() is second
+    assert FuzzSchedule([first], 2, 60).pick_next() is first
 
 
 def test_a_slice_is_as_long_as_lets_each_test_have_three() -> None:
-    assert Schedule(states(10), 1, 60).slice == 2
-    assert Schedule(states(10), 2, 60).slice == 4
-    assert Schedule(states(1), 2, 36000).slice == LONGEST
-    assert Schedule(states(500), 1, 10).slice == SHORTEST
+    assert FuzzSchedule(states(10), 1, 60).slice_seconds == 2
+    assert FuzzSchedule(states(10), 2, 60).slice_seconds == 4
+    assert FuzzSchedule(states(1), 2, 36000).slice_seconds == MAX_SLICE_SECONDS
+    assert FuzzSchedule(states(500), 1, 10).slice_seconds == MIN_SLICE_SECONDS

@@ -14,9 +14,9 @@ from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-from harness.fuzz import targets
-from harness.fuzz.engine import searching
-from harness.fuzz.values import Slice
+from harness.runs.fuzz import search_targets
+from harness.runs.fuzz.messages import TimeSlice
+from harness.runs.fuzz.search_engine import use_fuzz_engine
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def drawn(
         body(value)
 
     until = time.monotonic() + seconds
-    with searching(Slice(0, 0, 1, 0, until, until + 60, 60)):
+    with use_fuzz_engine(TimeSlice(0, 0, 1, 0, until, until + 60, 60)):
         test()
     return seen
 
@@ -141,23 +141,23 @@ def test_hypothesis_is_left_as_it_was() -> None:
 
 
 def test_of_what_is_said_twice_the_larger_counts() -> None:
-    targets.begin()
-    targets.toward("fullness", 0.5)
-    targets.toward("fullness", 0.25)
-    targets.boundary("page", 15, 16)
-    targets.boundary("page", 16, 16)
-    assert targets.end() == {"fullness": 0.5, "page": 1.0}
+    search_targets.begin_example()
+    search_targets.maximize_target("fullness", 0.5)
+    search_targets.maximize_target("fullness", 0.25)
+    search_targets.approach_boundary("page", 15, 16)
+    search_targets.approach_boundary("page", 16, 16)
+    assert search_targets.end_example() == {"fullness": 0.5, "page": 1.0}
 
 
 def test_outside_of_a_slice_targets_are_nothing() -> None:
-    targets.toward("fullness", 0.5)
-    assert targets.end() == {}
+    search_targets.maximize_target("fullness", 0.5)
+    assert search_targets.end_example() == {}
 
 
 @pytest.mark.parametrize("value", [1, 2])
 def test_targets_do_not_stay(value: int) -> None:
-    targets.begin()
-    targets.toward(f"once {value}", value)
-    targets.end()
-    targets.begin()
-    assert targets.end() == {}
+    search_targets.begin_example()
+    search_targets.maximize_target(f"once {value}", value)
+    search_targets.end_example()
+    search_targets.begin_example()
+    assert search_targets.end_example() == {}

@@ -12,11 +12,11 @@ from nights import Nights
 
 from harness.cli import options
 from harness.cli.main import main
-from harness.errors import NotReady, UnfixError
-from harness.fuzz import corpus, failures
-from harness.fuzz.corpus import Corpus
-from harness.fuzz.values import Found
-from harness.releases import install
+from harness.core.errors import NotReadyError, UnfixError
+from harness.releases import installer
+from harness.runs.fuzz import example_corpus, failure_files
+from harness.runs.fuzz.example_corpus import ExampleCorpus
+from harness.runs.fuzz.messages import FoundFailure
 
 PASSING = """
 @given(number=st.integers(0, 10**9))
@@ -55,7 +55,7 @@ def test_a_budget_that_is_none_is_refused(words: str, capsys: pytest.CaptureFixt
     ("words", "seconds"), [("45s", 45), ("45", 45), ("30m", 1800), ("8h", 28800), ("1h30m", 5400)]
 )
 def test_a_budget_is_read_as_people_write_it(words: str, seconds: float) -> None:
-    assert options.budget(words, "--for") == seconds
+    assert options.parse_budget(words, "--for") == seconds
 
 
 @pytest.mark.parametrize("words", [["-j", "0"], ["--limit", "0"], ["--memory", "-1"]])
@@ -69,10 +69,10 @@ def test_a_release_that_can_be_had_from_nowhere_is_named_and_nothing_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def pip(words: list[str]) -> None:
-        raise NotReady("the package index cannot be reached")
+        raise NotReadyError("the package index cannot be reached")
 
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    monkeypatch.setattr(install, "_pip", pip)
+    monkeypatch.setattr(installer, "_pip", pip)
     assert main(["fuzz", "--release", "0.5.18"]) == 3
     says = capsys.readouterr().err
     assert says.startswith("unfix: installing SGLang 0.5.18 (2.6 GB, with torch)\n")
@@ -147,17 +147,17 @@ def test_a_disk_that_is_full_is_told_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(NotReady, match="No space left on device; make room there"):
-        corpus.prepare(tmp_path)
+    with pytest.raises(NotReadyError, match="No space left on device; make room there"):
+        example_corpus.prepare_corpus(tmp_path)
 
 
 def test_a_disk_that_fills_up_meanwhile_is_an_error_and_not_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Corpus(tmp_path, lambda: False)
+    kept = ExampleCorpus(tmp_path, lambda: False)
     kept.save(b"test", b"first")
     monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(NotReady, match="No space left on device"):
+    with pytest.raises(NotReadyError, match="No space left on device"):
         kept.save(b"test", b"second")
     assert list(kept.fetch(b"test")) == [b"first"]
 
@@ -183,17 +183,19 @@ def test_a_failure_that_cannot_be_written_is_told_with_its_example(
 ) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     (tmp_path / ".unfix").write_text("a file in the way")
-    found = Found("ValueError", "here", "", "no", ["x=1"], "AAE=")
-    made = failures.repro(found, "a.py::test_x", "1.0", [], {}, 0, "")
-    with pytest.raises(NotReady, match=r"its example of a\.py::test_x is AAE="):
-        failures.write(made, found.key, [])
+    found = FoundFailure("ValueError", "here", "", "no", ["x=1"], "AAE=")
+    made = failure_files.make_failure_record(found, "a.py::test_x", "1.0", [], {}, 0, "")
+    with pytest.raises(NotReadyError, match=r"its example of a\.py::test_x is AAE="):
+        failure_files.write_failure(made, found.key, [])
 
 
 def test_a_failure_without_an_example_cannot_be_kept(nights: Nights) -> None:
     nights.write(PASSING)
-    found = Found("lost", "", "", "", [], "")
+    found = FoundFailure("lost", "", "", "", [], "")
     test = f"{nights.suite}/test_toy.py::test_passes"
     file = nights.root / "a.json"
-    failures._write(file, failures.repro(found, test, "1.0", [], {}, 0, ""))
+    failure_files._write_atomically(
+        file, failure_files.make_failure_record(found, test, "1.0", [], {}, 0, "")
+    )
     with pytest.raises(UnfixError, match="holds no example"):
-        failures.keep(file)
+        failure_files.keep_regression(file)

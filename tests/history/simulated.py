@@ -5,21 +5,39 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from harness.history import lines, window
-from harness.history.values import History, Line
+from harness.runs.history import time_window, timelines
+from harness.runs.history.values import NightHistory, Timeline
 from harness.store.database import Store
-from harness.store.eval.values import Answer, Compared, Evaluation, Judged, Served
-from harness.store.fuzz.values import Failure, FuzzRun, Searched
-from harness.store.matrix.values import Attempt, MatrixRun, RanCell
-from harness.store.matrix.values import Outcome as Ended
-from harness.store.mutate.faults import Fault
-from harness.store.mutate.values import Fate, Fated, Mutation
-from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, Verdict
+from harness.store.eval.values import (
+    ComparisonResult,
+    ComparisonVerdict,
+    Evaluation,
+    ItemAnswer,
+    ServedConfiguration,
+)
+from harness.store.fuzz.values import FuzzedTest, FuzzFailure, FuzzRun
+from harness.store.matrix.values import AttemptOutcome as Ended
+from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
+from harness.store.mutate.faults import MutationFault
+from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
+from harness.store.prove.values import (
+    CellResult,
+    CellVerdict,
+    ProveRun,
+    ReleaseFacts,
+    SideOutcome,
+    SideResult,
+)
 
 FIRST = datetime.datetime(2026, 11, 1, 23, 0, tzinfo=datetime.UTC)
 NOW = datetime.datetime(2026, 11, 30, 8, 0, tzinfo=datetime.UTC)
 GUARD = "suites/kv_indices/test_kv_indices.py::test_rows"
-SCORES = {"o": Verdict.PROVEN, "x": Verdict.BROKEN, "t": Verdict.TOOTHLESS, "?": Verdict.NA}
+SCORES = {
+    "o": CellVerdict.PROVEN,
+    "x": CellVerdict.BROKEN,
+    "t": CellVerdict.TOOTHLESS,
+    "?": CellVerdict.NA,
+}
 ENDS = {
     "o": [Ended.GREEN],
     "x": [Ended.RED],
@@ -65,27 +83,31 @@ class Nights:
         started: str = "",
     ) -> str:
         name = self._name("prove")
-        run = Run(name, "prove", started or self.at(night, hours), settings={"commit": commit})
+        run = ProveRun(name, "prove", started or self.at(night, hours), settings={"commit": commit})
         self.store.prove.begin(run)
         versions = {"torch": "2.13.0"}
-        self.store.prove.met(name, OnRelease(release, "cpu", versions, problems=list(problems)))
+        self.store.prove.save_release(
+            name, ReleaseFacts(release, "cpu", versions, problems=list(problems))
+        )
         for toggle, letter in cells.items():
-            cell = Cell(f"{GUARD}_{toggle}", toggle, release, "cpu", "fixed")
-            self.store.prove.plan(name, [cell])
+            cell = CellResult(f"{GUARD}_{toggle}", toggle, release, "cpu", "fixed")
+            self.store.prove.save_planned_cells(name, [cell])
             if letter == "-":
                 continue
-            passed = Side("fixed", Outcome.PASSED, seconds, reach=3, replay="./unfix replay-it")
+            passed = SideResult(
+                "fixed", SideOutcome.PASSED, seconds, reach=3, replay="./unfix replay-it"
+            )
             if letter == "x":
-                passed = Side(
-                    *("fixed", Outcome.FAILED, seconds, 0.0, 3, {}, "assert 3 >= 6"),
+                passed = SideResult(
+                    *("fixed", SideOutcome.FAILED, seconds, 0.0, 3, {}, "assert 3 >= 6"),
                     *(["batch=Batch(lengths=(1,))"], "Traceback:\n  line\nAssertionError: 3 >= 6"),
                     replay=f"./unfix replay {toggle}",
                 )
             if letter == "f":
                 passed.first = "segfault"
-            self.store.prove.side(name, cell, passed)
-            cell.verdict = SCORES.get(letter, Verdict.PROVEN)
-            self.store.prove.judged(name, cell)
+            self.store.prove.save_side(name, cell, passed)
+            cell.verdict = SCORES.get(letter, CellVerdict.PROVEN)
+            self.store.prove.save_verdict(name, cell)
         self.store.prove.end(name, status, 60.0)
         return name
 
@@ -107,7 +129,8 @@ class Nights:
             *(name, "nightly", "cpu", "digest", len(cells), {}, self.at(night, hours)),
             commit=commit,
             cells=[
-                RanCell(one, {**values, "kv": one}, "proof", command.split(), "") for one in cells
+                MatrixCellResult(one, {**values, "kv": one}, "proof", command.split(), "")
+                for one in cells
             ],
         )
         self.store.matrix.begin(run)
@@ -115,7 +138,7 @@ class Nights:
         for one, letter in cells.items():
             outcomes = ENDS.get(letter, [])
             for number, outcome in enumerate(outcomes, 1):
-                attempt = Attempt(
+                attempt = CellAttempt(
                     *(number, outcome, f"ended {outcome}", self.at(night, hours), seconds),
                     *(
                         device_seconds,
@@ -126,22 +149,24 @@ class Nights:
                     ),
                 )
                 ended.append((one, attempt))
-        self.store.matrix.attempts(name, ended)
+        self.store.matrix.save_attempts(name, ended)
         run.status, run.seconds = status, 100.0
         self.store.matrix.end(run)
         return name
 
     def evaluation(
-        self, night: int, verdict: Judged, *, failure: str = "", release: str = "0.5.18"
+        self, night: int, verdict: ComparisonVerdict, *, failure: str = "", release: str = "0.5.18"
     ) -> str:
         name = self._name("eval")
-        answers = [Answer("needle", 0, "p", "t", "t", True)]
+        answers = [ItemAnswer("needle", 0, "p", "t", "t", True)]
         served = [
-            Served(one, "llama", release, [], "cpu", seconds=5.0, answers=answers)
+            ServedConfiguration(one, "llama", release, [], "cpu", seconds=5.0, answers=answers)
             for one in ("base", "triton")
         ]
         served[1].failure = failure
-        compared = [Compared("base", "triton", "tokens", "needle", verdict, f"{verdict}: so it is")]
+        compared = [
+            ComparisonResult("base", "triton", "tokens", "needle", verdict, f"{verdict}: so it is")
+        ]
         started = datetime.datetime.fromisoformat(self.at(night, 2)).timestamp()
         self.store.eval.save(
             Evaluation(
@@ -157,7 +182,7 @@ class Nights:
         name = self._name("fuzz")
         test = "suites/kv_indices/test_kv_indices.py::test_padding"
         kept = [
-            Failure(
+            FuzzFailure(
                 *(one, test, "0.5.18", "assert 1 == 2"),
                 '{"blob": "AAAA", "arguments": ["n=1"], "detail": "Traceback\\nboom"}',
             )
@@ -166,18 +191,22 @@ class Nights:
         self.store.fuzz.save(
             FuzzRun(
                 *(name, self.at(night, 3), "finished", 60.0, ["unfix", "fuzz"], "aaa", []),
-                [Searched(test, "0.5.18", examples, 30.0, left_out)],
+                [FuzzedTest(test, "0.5.18", examples, 30.0, left_out)],
                 kept,
             )
         )
         return name
 
-    def mutate(self, night: int, fates: dict[str, Fate], problems: tuple[str, ...] = ()) -> str:
+    def mutate(
+        self, night: int, fates: dict[str, FaultOutcome], problems: tuple[str, ...] = ()
+    ) -> str:
         name = self._name("mutate")
-        run = Mutation(name, self.at(night, 4), "0.5.23", "finished", noted=list(problems))
+        run = MutationRun(
+            name, self.at(night, 4), "0.5.23", "finished", recorded_problems=list(problems)
+        )
         self.store.mutate.begin(run)
         for number, (fault, fate) in enumerate(fates.items(), 1):
-            made = Fault(
+            made = MutationFault(
                 id=fault,
                 operator="drop-addend",
                 module="sglang.srt.mem_cache.memory_pool",
@@ -194,22 +223,22 @@ class Nights:
                 words="1 is no longer added",
             )
             passed = ["suites/pool_sizing/test_pool_sizing.py::test_rows"]
-            self.store.mutate.fated(
-                name, number, Fated(made, fate, passed=passed, diff="-a + 1\n+a")
+            self.store.mutate.save_result(
+                name, number, FaultResult(made, fate, passed=passed, diff="-a + 1\n+a")
             )
         self.store.mutate.end(run)
         return name
 
-    def history(self, since: str = "30d", now: datetime.datetime = NOW) -> History:
-        return lines.history(self.store, window.since(since, now), now)
+    def history(self, since: str = "30d", now: datetime.datetime = NOW) -> NightHistory:
+        return timelines.read_history(self.store, time_window.parse_since(since, now), now)
 
-    def line(self, words: str) -> Line:
+    def line(self, words: str) -> Timeline:
         """The one whose key holds that."""
-        (found,) = [line for line in self.history().lines if words in line.thing.key]
+        (found,) = [line for line in self.history().timelines if words in line.item.key]
         return found
 
 
-def over(nights: Nights, letters: str, name: str = "a") -> Line:
+def over(nights: Nights, letters: str, name: str = "a") -> Timeline:
     """A cell of a matrix with a letter a night, beside one that passes each night."""
     for night, letter in enumerate(letters):
         nights.matrix(night, {name: letter, "beside": "o"})

@@ -18,7 +18,7 @@ def test_a_run_that_grew_since_it_was_taken_in_is_taken_in_again(tmp_path: Path)
     here.merge(there.file)
     there.fuzz.save(fuzz("stopped", "it grew"))
     here.merge(there.file)
-    (run,) = here.fuzz.all()
+    (run,) = here.fuzz.list_runs()
     assert (run.status, run.problems) == ("stopped", ["it grew"])
 
 
@@ -27,4 +27,4 @@ def test_one_that_is_finished_here_is_left_as_it_is(tmp_path: Path) -> None:
     here.fuzz.save(fuzz("finished"))
     there.fuzz.save(fuzz("stopped", "half of it"))
     here.merge(there.file)
-    assert here.fuzz.all()[0].problems == []
+    assert here.fuzz.list_runs()[0].problems == []

@@ -15,14 +15,14 @@ import simulated
 from simulated import Nights
 
 from harness.cli.main import main
-from harness.cli.report import searching
-from harness.errors import UnfixError
-from harness.history import window
-from harness.history.costs import Prices, prices
-from harness.history.searching import Fitting
-from harness.store.bisect.values import Search
-from harness.store.eval.values import Judged
-from harness.store.mutate.values import Fate
+from harness.cli.report import failure_search
+from harness.core.errors import UnfixError
+from harness.runs.history import time_window
+from harness.runs.history.resource_prices import ResourcePrices, parse_prices
+from harness.runs.history.search_suggestion import SuggestedSearch
+from harness.store.bisect.values import BisectSearch
+from harness.store.eval.values import ComparisonVerdict
+from harness.store.mutate.values import FaultOutcome
 from reports.history import page as history_page
 
 HOSTILE = "<script>document.title='owned'</script> | `x` @all"
@@ -32,7 +32,9 @@ HOSTILE = "<script>document.title='owned'</script> | `x` @all"
 def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
     """Four nights, the newest of which is last night."""
     now = datetime.datetime.now(datetime.UTC)
-    last = window.begins(window.night_of(now)) + datetime.timedelta(minutes=1)
+    last = time_window.find_night_start(time_window.night_from_moment(now)) + datetime.timedelta(
+        minutes=1
+    )
     monkeypatch.setattr(simulated, "FIRST", last - datetime.timedelta(days=4))
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -75,10 +77,10 @@ def test_a_time_that_is_none(
 def test_a_window_begins_with_a_whole_night() -> None:
     now = datetime.datetime(2026, 11, 22, 8, 0, tzinfo=datetime.UTC)
     for words in ("12h", "2026-11-21"):
-        assert window.since(words, now).isoformat() == "2026-11-21T12:00:00+00:00"
-    assert window.since("1w", now).isoformat() == "2026-11-14T12:00:00+00:00"
+        assert time_window.parse_since(words, now).isoformat() == "2026-11-21T12:00:00+00:00"
+    assert time_window.parse_since("1w", now).isoformat() == "2026-11-14T12:00:00+00:00"
     with pytest.raises(UnfixError, match="in the future"):
-        window.since("2026-12-01", now)
+        time_window.parse_since("2026-12-01", now)
 
 
 def test_what_lies_before_the_window_is_not_seen(
@@ -140,7 +142,7 @@ def test_stores_of_several_machines_are_joined(
     nights.prove(2, {"27460": "o"})
     other.matrix(3, {"a": "x"})
     other.fuzz(3, ("0.5.18-padding-AssertionError-1",))
-    other.evaluation(3, Judged.SAME)
+    other.evaluation(3, ComparisonVerdict.SAME)
     into = tmp_path / "history" / "runs.sqlite"  # not there in the first of all nights
     words = ["report", "--since", "9d", "--json", "--store", str(into), "--merge"]
     for _ in range(2):  # what was taken in before is taken in once
@@ -164,10 +166,10 @@ def test_money(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_longest_name_of_a_price_counts() -> None:
-    known = prices(["cpu=1", "h200=2", "NVIDIA H200=3"])
-    assert known.of("NVIDIA H200 NVL", 3600) == 3
-    assert known.of("AMD EPYC", 3600) is None
-    assert Prices().of("cpu", 3600) is None
+    known = parse_prices(["cpu=1", "h200=2", "NVIDIA H200=3"])
+    assert known.compute_cost("NVIDIA H200 NVL", 3600) == 3
+    assert known.compute_cost("AMD EPYC", 3600) is None
+    assert ResourcePrices().compute_cost("cpu", 3600) is None
 
 
 def test_what_became_slower(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +195,9 @@ def test_a_jobs_summary_is_appended_to(
 
 def test_the_page_reads_no_words_as_markup(nights: Nights) -> None:
     nights.matrix(3, {HOSTILE: "x"})
-    page = history_page.html(nights.history("40d", datetime.datetime.now(datetime.UTC)), Prices())
+    page = history_page.render_page(
+        nights.history("40d", datetime.datetime.now(datetime.UTC)), ResourcePrices()
+    )
     assert "<script" not in page
     assert "1 new failure in the night of" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
@@ -256,8 +260,8 @@ def test_a_failure_of_fuzzing_brings_its_file(nights: Nights) -> None:
 
 
 def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Nights) -> None:
-    nights.mutate(1, {"aaaa": Fate.KILLED})
-    nights.mutate(2, {"aaaa": Fate.SURVIVED})
+    nights.mutate(1, {"aaaa": FaultOutcome.KILLED})
+    nights.mutate(2, {"aaaa": FaultOutcome.SURVIVED})
     (text,) = issues(nights).values()
     assert "-a + 1" in text
     assert "passed by suites/pool_sizing/test_pool_sizing.py::test_rows" in text
@@ -267,7 +271,7 @@ def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Nights)
 
 
 def test_an_evaluation_says_why_no_search_fits(nights: Nights) -> None:
-    nights.evaluation(2, Judged.DIFFERS)
+    nights.evaluation(2, ComparisonVerdict.DIFFERS)
     (text,) = issues(nights).values()
     assert "No search fits: an evaluation serves two configurations" in text
     assert "unfix eval cpu --only triton" in text
@@ -276,15 +280,15 @@ def test_an_evaluation_says_why_no_search_fits(nights: Nights) -> None:
 def test_a_search_that_is_stored_is_quoted_and_not_made_again(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness.cli.report.searching import Searches
+    from harness.cli.report.failure_search import FailureSearches
 
     def made(*_: object) -> None:
         raise AssertionError("it was made again")
 
-    monkeypatch.setattr(Searches, "_make", made)
+    monkeypatch.setattr(FailureSearches, "_make", made)
     nights.prove(2, {"27460": "x"})
     guard = f"{simulated.GUARD}_27460"
-    search = Search("found-it", "toggles", nights.at(2), [guard], status="finished")
+    search = BisectSearch("found-it", "toggles", nights.at(2), [guard], status="finished")
     search.settings = {"release": "0.5.18"}
     search.verdict, search.summary = "found", "27338: put in, it makes it pass."
     nights.store.bisect.begin(search)
@@ -299,7 +303,7 @@ def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
         (f"{simulated.GUARD}_27338", "0.5.18"),
         (f"{simulated.GUARD}_27460", "0.5.9"),
     ):
-        search = Search(f"of-{release}", "toggles", nights.at(2), [words], status="finished")
+        search = BisectSearch(f"of-{release}", "toggles", nights.at(2), [words], status="finished")
         search.settings, search.summary = {"release": release}, "another one"
         nights.store.bisect.begin(search)
         nights.store.bisect.end(search)
@@ -318,7 +322,9 @@ def test_a_search_that_could_not_be_made_is_told(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By the real `unfix bisect`, on a release that nobody has."""
-    monkeypatch.setattr(Fitting, "command", ["bisect", "toggles", "--release", "0.0", "--", "no"])
+    monkeypatch.setattr(
+        SuggestedSearch, "command", ["bisect", "toggles", "--release", "0.0", "--", "no"]
+    )
     nights.matrix(2, {"a": "x"}, command="false")
     (text,) = issues(nights, "--bisect", "60s").values()
     assert "searching: ./unfix bisect toggles" in (said := capfd.readouterr().err)
@@ -330,9 +336,9 @@ def test_a_search_beyond_the_budget_is_ended(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that will not hear of it
-    monkeypatch.setattr(searching, "UNFIX", child)
-    monkeypatch.setattr(searching, "TO_END", 0.2)
-    monkeypatch.setattr(searching, "LEAST", 0.1)
+    monkeypatch.setattr(failure_search, "UNFIX", child)
+    monkeypatch.setattr(failure_search, "TO_END", 0.2)
+    monkeypatch.setattr(failure_search, "LEAST", 0.1)
     nights.matrix(2, {"a": "x", "b": "x"}, command="false")
     begun = time.monotonic()
     texts = list(issues(nights, "--bisect", "1s").values())
@@ -346,8 +352,8 @@ def test_who_ends_a_report_ends_its_search(
 ) -> None:
     file = tmp_path / "pid"
     script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"
-    monkeypatch.setattr(searching, "UNFIX", ("sh", "-c", script))
-    monkeypatch.setattr(searching, "LEAST", 0.1)
+    monkeypatch.setattr(failure_search, "UNFIX", ("sh", "-c", script))
+    monkeypatch.setattr(failure_search, "LEAST", 0.1)
     nights.matrix(2, {"a": "x"}, command="false")
     page = tmp_path / "history.html"
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)

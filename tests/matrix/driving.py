@@ -17,62 +17,64 @@ from typing import Any
 
 import msgspec
 
-import harness.matrix
-from harness.cli.matrix import running
-from harness.errors import UnfixError
-from harness.matrix.values import Cell, Needs, Plan, Shard
+import harness.runs.matrix
+from harness.cli.matrix import execution
+from harness.core.errors import UnfixError
+from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan, PlanShard
 from harness.store.database import Store
 from harness.store.matrix.values import MatrixRun
 
 
-def cell(name: str, script: str, *, limit: float = 30.0, **needs: Any) -> Cell:
+def cell(name: str, script: str, *, limit: float = 30.0, **needs: Any) -> MatrixCell:
     """A cell of shell words; its identity is its name."""
     values = {"name": name, "kv": "fp8" if len(name) % 2 else "auto"}
-    return Cell(name, values, "work", ["sh", "-c", script], {}, Needs(**needs), limit, "covering")
+    return MatrixCell(
+        name, values, "work", ["sh", "-c", script], {}, MachineNeeds(**needs), limit, "covering"
+    )
 
 
-def plan(*cells: Cell, digest: str = "digest-1") -> Plan:
+def plan(*cells: MatrixCell, digest: str = "digest-1") -> MatrixPlan:
     axes = {"name": [one.identity for one in cells], "kv": ["auto", "fp8"]}
-    return Plan("tried", digest, axes, list(cells), [], [], 0.0)
+    return MatrixPlan("tried", digest, axes, list(cells), [], [], 0.0)
 
 
-def _read(file: Path, seconds: Mapping[str, float]) -> Plan:
-    return msgspec.json.decode(file.read_bytes(), type=Plan)
+def _read(file: Path, seconds: Mapping[str, float]) -> MatrixPlan:
+    return msgspec.json.decode(file.read_bytes(), type=MatrixPlan)
 
 
-def _shard_of(made: Plan, costs: Mapping[str, float], number: int, of: int) -> Shard:
+def _shard_of(made: MatrixPlan, costs: Mapping[str, float], number: int, of: int) -> PlanShard:
     mine = [one.identity for one in made.cells[number - 1 :: of]]
-    return Shard(made.digest, number, of, mine, 0.0)
+    return PlanShard(made.digest, number, of, mine, 0.0)
 
 
 def stand_in() -> Callable[[], None]:
     """Have plans read from JSON and shards dealt out one by one; gives what puts it back."""
     made: dict[str, types.ModuleType] = {}
     for name, inside in (("planning", {"plan": _read}), ("shards", {"shard_of": _shard_of})):
-        made[name] = types.ModuleType(f"harness.matrix.{name}")
+        made[name] = types.ModuleType(f"harness.runs.matrix.{name}")
         vars(made[name]).update(inside)
-    before = {name: vars(harness.matrix).get(name) for name in made}
-    known = {name: sys.modules.get(f"harness.matrix.{name}") for name in made}
+    before = {name: vars(harness.runs.matrix).get(name) for name in made}
+    known = {name: sys.modules.get(f"harness.runs.matrix.{name}") for name in made}
     for name, module in made.items():
-        setattr(harness.matrix, name, module)
-        sys.modules[f"harness.matrix.{name}"] = module
+        setattr(harness.runs.matrix, name, module)
+        sys.modules[f"harness.runs.matrix.{name}"] = module
 
     def back() -> None:
         for name in made:
-            delattr(harness.matrix, name)
-            del sys.modules[f"harness.matrix.{name}"]
+            delattr(harness.runs.matrix, name)
+            del sys.modules[f"harness.runs.matrix.{name}"]
             if (module := known[name]) is not None:
-                sys.modules[f"harness.matrix.{name}"] = module
+                sys.modules[f"harness.runs.matrix.{name}"] = module
             if (attribute := before[name]) is not None:
-                setattr(harness.matrix, name, attribute)
+                setattr(harness.runs.matrix, name, attribute)
 
     return back
 
 
 def call(words: list[str]) -> int:
     parser = argparse.ArgumentParser()
-    running.add_arguments(parser)
-    return running.run(parser.parse_args(words))
+    execution.add_arguments(parser)
+    return execution.run_matrix(parser.parse_args(words))
 
 
 class Drive:
@@ -82,7 +84,7 @@ class Drive:
         self.root = root
         self.file = root / "plan.json"
 
-    def write(self, *cells: Cell, digest: str = "digest-1") -> None:
+    def write(self, *cells: MatrixCell, digest: str = "digest-1") -> None:
         self.file.write_bytes(msgspec.json.encode(plan(*cells, digest=digest)))
 
     def run(self, *words: str) -> int:
@@ -102,12 +104,12 @@ class Drive:
     def newest(self) -> MatrixRun:
         store = self.store
         try:
-            return store.matrix.whole(store.matrix.all()[-1])
+            return store.matrix.load_whole(store.matrix.list_runs()[-1])
         finally:
             store.close()
 
     def words(self) -> dict[str, str]:
-        return {one.identity: one.word for one in self.newest().cells}
+        return {one.identity: one.outcome_word for one in self.newest().cells}
 
     def times(self, name: str) -> int:
         """How often a cell ran that says so by `ran NAME`."""

@@ -9,26 +9,27 @@ from pathlib import Path
 import pytest
 from writing import TREE, WHOLE_PAGES, planned, read, refused, text
 
-from harness.matrix import constraints
-from harness.matrix.constraints import Book
-from harness.matrix.space import Rule, Space
+from harness.runs.matrix import constraint_rules
+from harness.runs.matrix.constraint_rules import BitEncoding
+from harness.runs.matrix.row_space import RowRule, RowSpace
 
 
-def drawn(seed: int) -> Space:
+def drawn(seed: int) -> RowSpace:
     """A space of five axes with some rules over two or three of them."""
     generator = random.Random(seed)
-    plain = Space([generator.randint(2, 4) for _ in range(5)])
+    plain = RowSpace([generator.randint(2, 4) for _ in range(5)])
     rules = []
     for number in range(generator.randint(1, 6)):
         axes = generator.sample(range(5), generator.choice([2, 2, 3]))
         masks = [
-            sum(1 << v for v in plain.values(axis) if generator.random() < 0.5) for axis in axes
+            sum(1 << v for v in plain.list_values(axis) if generator.random() < 0.5)
+            for axis in axes
         ]
-        rules.append(Rule(tuple(masks), tuple(axes), number))
-    return plain.having(rules)
+        rules.append(RowRule(tuple(masks), tuple(axes), number))
+    return plain.with_rules(rules)
 
 
-def broken(space: Space, row: tuple[int, ...]) -> bool:
+def broken(space: RowSpace, row: tuple[int, ...]) -> bool:
     """By the definition of a rule, value by value."""
     return any(
         all(mask >> row[axis] & 1 for mask, axis in zip(rule.masks, rule.axes, strict=True))
@@ -36,8 +37,8 @@ def broken(space: Space, row: tuple[int, ...]) -> bool:
     )
 
 
-def rows(space: Space) -> list[tuple[int, ...]]:
-    return [r for r in product(*map(space.values, space.axes)) if not broken(space, r)]
+def rows(space: RowSpace) -> list[tuple[int, ...]]:
+    return [r for r in product(*map(space.list_values, space.axes)) if not broken(space, r)]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -47,38 +48,38 @@ def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
     for one, other in product(range(len(space.axis_of)), repeat=2):
         if space.axis_of[one] < space.axis_of[other]:
             held = any(one in row and other in row for row in there)
-            assert space.extends([one, other]) == held
+            assert space.can_extend([one, other]) == held
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_completed_row_keeps_its_values_and_the_rules(seed: int) -> None:
     space = drawn(seed)
     for wanted in rows(space)[:20]:
-        row = space.complete(space.domain(wanted[1:3]), list(space.axes))
+        row = space.complete_row(space.make_domain(wanted[1:3]), list(space.axes))
         assert row is not None
         assert row[1:3] == list(wanted[1:3])
         assert not broken(space, tuple(row))
-        assert space.allowed(sum(1 << value for value in row))
+        assert space.is_allowed(sum(1 << value for value in row))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_in_conflict_cannot_be_spared(seed: int) -> None:
     space = drawn(seed)
-    for values in product(space.values(0), space.values(1), space.values(2)):
-        if space.extends(values):
+    for values in product(space.list_values(0), space.list_values(1), space.list_values(2)):
+        if space.can_extend(values):
             continue
-        core = constraints.conflict(space, values)
+        core = constraint_rules.find_conflict(space, values)
         rules = [rule for rule in space.rules if rule.constraint in core]
-        assert not space.having(rules).extends(values)
+        assert not space.with_rules(rules).can_extend(values)
         for spared in core:
-            assert space.having([r for r in rules if r.constraint != spared]).extends(values)
+            assert space.with_rules([r for r in rules if r.constraint != spared]).can_extend(values)
 
 
 def values_of(tmp_path: Path, *said: str) -> list[dict[str, str]]:
     matrix = read(tmp_path, text(constraints=said))
-    space = constraints.compiled(matrix)
-    book = Book(matrix, space)
-    return [book.values_of(row) for row in rows(space)]
+    space = constraint_rules.compile_constraints(matrix)
+    book = BitEncoding(matrix, space)
+    return [book.to_values(row) for row in rows(space)]
 
 
 def test_an_axis_applies_where_its_condition_holds_and_nowhere_else(tmp_path: Path) -> None:

@@ -10,23 +10,23 @@ import pytest
 from test_constraints import broken, drawn, rows
 from writing import TREE, WHOLE_PAGES, planned, refused, text
 
-from harness.errors import UnfixError
-from harness.matrix import covering, shrinking, starting
-from harness.matrix.covering import Groups
-from harness.matrix.space import Row, Space
-from harness.matrix.tally import Tally
+from harness.core.errors import UnfixError
+from harness.runs.matrix import covering_array, row_shrinker, starting_rows
+from harness.runs.matrix.covering_array import CoverageGroups
+from harness.runs.matrix.row_space import RowSpace, ValueRow
+from harness.runs.matrix.tuple_tally import TupleTally
 
 Values = frozenset[int]
-PATIENCE = shrinking.PATIENCE
+PATIENCE = row_shrinker.PATIENCE
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no size is asked for, it need not be the best one."""
-    monkeypatch.setattr(shrinking, "PATIENCE", 30_000)
+    monkeypatch.setattr(row_shrinker, "PATIENCE", 30_000)
 
 
-def met(found: list[Row] | list[tuple[int, ...]], groups: Groups) -> set[Values]:
+def met(found: list[ValueRow] | list[tuple[int, ...]], groups: CoverageGroups) -> set[Values]:
     """The tuples of each group that stand in some row."""
     return {
         frozenset(chosen)
@@ -36,15 +36,15 @@ def met(found: list[Row] | list[tuple[int, ...]], groups: Groups) -> set[Values]
     }
 
 
-def pairs(space: Space) -> Groups:
+def pairs(space: RowSpace) -> CoverageGroups:
     return [(list(space.axes), 2)]
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_what_can_meet_does_and_no_row_breaks_a_rule(seed: int) -> None:
     space = drawn(seed)
-    groups: Groups = [(list(space.axes), 2), ([0, 2, 4], 3), ([1, 3], 1)]
-    found = covering.cover(space, groups, [], seed).rows
+    groups: CoverageGroups = [(list(space.axes), 2), ([0, 2, 4], 3), ([1, 3], 1)]
+    found = covering_array.build_covering_rows(space, groups, [], seed).rows
     assert not any(broken(space, tuple(row)) for row in found)
     assert met(found, groups) == met(rows(space), groups)
 
@@ -64,61 +64,61 @@ def test_what_can_meet_does_and_no_row_breaks_a_rule(seed: int) -> None:
 def test_as_few_rows_as_the_best_tools_need_or_nearly(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], strength: int, best: int
 ) -> None:
-    monkeypatch.setattr(shrinking, "PATIENCE", PATIENCE)
-    space = Space(sizes)
+    monkeypatch.setattr(row_shrinker, "PATIENCE", PATIENCE)
+    space = RowSpace(sizes)
     groups = [(list(space.axes), strength)]
-    found = covering.cover(space, groups, [], 0).rows
-    counted = covering.count(space, *groups[0], found)
-    assert counted.covered == counted.tuples
+    found = covering_array.build_covering_rows(space, groups, [], 0).rows
+    counted = covering_array.count_group_tuples(space, *groups[0], found)
+    assert counted.covered == counted.allowed
     assert len(found) <= 1.15 * best
 
 
 def test_what_stands_in_no_row_is_counted_as_uncovered() -> None:
-    space = Space([3, 3, 2])
-    found = covering.cover(space, pairs(space), [], 0).rows
+    space = RowSpace([3, 3, 2])
+    found = covering_array.build_covering_rows(space, pairs(space), [], 0).rows
     for left_out in range(len(found)):
         rest = found[:left_out] + found[left_out + 1 :]
-        counted = covering.count(space, [0, 1, 2], 2, rest)
-        assert counted.covered == len(met(rest, pairs(space))) < counted.tuples
+        counted = covering_array.count_group_tuples(space, [0, 1, 2], 2, rest)
+        assert counted.covered == len(met(rest, pairs(space))) < counted.allowed
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
     space = drawn(seed)
-    counted = covering.count(space, list(space.axes), 2, [])
-    assert counted.tuples == len(met(rows(space), pairs(space)))
-    everything = met(list(product(*map(space.values, space.axes))), pairs(space))
-    assert counted.tuples + len(counted.forbidden) == len(everything)
+    counted = covering_array.count_group_tuples(space, list(space.axes), 2, [])
+    assert counted.allowed == len(met(rows(space), pairs(space)))
+    everything = met(list(product(*map(space.list_values, space.axes))), pairs(space))
+    assert counted.allowed + len(counted.forbidden_tuples) == len(everything)
 
 
 @pytest.mark.parametrize("much", [0.0, 0.3, 1.0])
 def test_what_the_library_leaves_out_is_added(monkeypatch: pytest.MonkeyPatch, much: float) -> None:
     space = drawn(3)
-    given = starting.by_covertable(space, pairs(space), 0)
+    given = starting_rows.make_covertable_rows(space, pairs(space), 0)
     assert given
     few = given[: int(much * len(given))]
-    monkeypatch.setattr(starting, "by_covertable", lambda *_: few)
-    found = covering.cover(space, pairs(space), [], 0).rows
+    monkeypatch.setattr(starting_rows, "by_covertable", lambda *_: few)
+    found = covering_array.build_covering_rows(space, pairs(space), [], 0).rows
     assert met(found, pairs(space)) == met(rows(space), pairs(space))
 
 
 def test_the_library_gives_no_row_that_a_rule_forbids() -> None:
     for seed in range(20):
         space = drawn(seed)
-        for row in starting.by_covertable(space, pairs(space), seed):
+        for row in starting_rows.make_covertable_rows(space, pairs(space), seed):
             assert not broken(space, tuple(row))
 
 
 def test_rows_that_add_nothing_go_and_those_to_keep_stay() -> None:
-    space = Space([2, 2])
+    space = RowSpace([2, 2])
     everything = [[0, 2], [0, 3], [1, 2], [1, 3]]
-    tally = Tally(space, [(0, 1)], [(row[0], row[1]) for row in everything])
+    tally = TupleTally(space, [(0, 1)], [(row[0], row[1]) for row in everything])
     for row in everything:
-        tally.add(row)
-    tally.add([0, 2], frozenset([0]))
-    shrinking.without_spare_rows(tally)
+        tally.add_row(row)
+    tally.add_row([0, 2], frozenset([0]))
+    row_shrinker.drop_redundant_rows(tally)
     assert sorted(tally.rows) == everything
-    assert tally.kept[tally.rows.index([0, 2])] == frozenset([0])
+    assert tally.kept_axes[tally.rows.index([0, 2])] == frozenset([0])
 
 
 @pytest.mark.parametrize("seed", [seed for seed in range(12) if rows(drawn(seed))])
@@ -126,48 +126,51 @@ def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
     space = drawn(seed)
     there = rows(space)
     keep = [list(there[0]), list(there[-1])[:2], [there[len(there) // 2][3]]]
-    found = covering.cover(space, pairs(space), keep, seed)
-    assert len(found.kept) == 3
-    for values, row in zip(keep, found.kept, strict=True):
+    found = covering_array.build_covering_rows(space, pairs(space), keep, seed)
+    assert len(found.kept_rows) == 3
+    for values, row in zip(keep, found.kept_rows, strict=True):
         assert set(values) <= set(row)
     assert met(found.rows, pairs(space)) == met(there, pairs(space))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_tally_is_right_after_any_changes(seed: int) -> None:
-    space = drawn(seed).having([])
+    space = drawn(seed).with_rules([])
     generator = random.Random(seed)
     sets = [(0, 1, 2), (0, 3), (3, 4), (1,)]
-    everything = [one for axes in sets for one in product(*(space.values(a) for a in axes))]
-    tally = Tally(space, sets, everything)
+    everything = [one for axes in sets for one in product(*(space.list_values(a) for a in axes))]
+    tally = TupleTally(space, sets, everything)
     for _ in range(60):
-        row = [generator.choice(space.values(axis)) for axis in space.axes]
+        row = [generator.choice(space.list_values(axis)) for axis in space.axes]
         if len(tally.rows) < 3 or generator.random() < 0.3:
-            tally.add(row)
+            tally.add_row(row)
         elif generator.random() < 0.2:
-            tally.drop(generator.randrange(len(tally.rows)))
+            tally.drop_row(generator.randrange(len(tally.rows)))
         else:
             index, axis = generator.randrange(len(tally.rows)), generator.choice(space.axes)
             before = len(tally.uncovered)
             same = tally.rows[index][axis] == row[axis]
-            loss = 0 if same else tally.loss(index, axis, row[axis])
-            tally.put(index, axis, row[axis])
+            loss = 0 if same else tally.count_loss(index, axis, row[axis])
+            tally.set_value(index, axis, row[axis])
             assert len(tally.uncovered) - before == loss
         there = {tuple(r[axis] for axis in axes) for r in tally.rows for axes in sets}
         assert set(tally.uncovered) == set(everything) - there
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_others() -> None:
-    space = drawn(1).having([])
-    first = covering.cover(space, pairs(space), [], 0).rows
-    assert first == covering.cover(space, pairs(space), [], 0).rows
-    assert any(first != covering.cover(space, pairs(space), [], seed).rows for seed in (1, 2, 3))
+    space = drawn(1).with_rules([])
+    first = covering_array.build_covering_rows(space, pairs(space), [], 0).rows
+    assert first == covering_array.build_covering_rows(space, pairs(space), [], 0).rows
+    assert any(
+        first != covering_array.build_covering_rows(space, pairs(space), [], seed).rows
+        for seed in (1, 2, 3)
+    )
 
 
 def test_more_than_can_be_planned_is_refused() -> None:
-    space = Space([10] * 12)
+    space = RowSpace([10] * 12)
     with pytest.raises(UnfixError, match="is the most that is planned: lower a strength"):
-        covering.cover(space, [(list(space.axes), 12)], [], 0)
+        covering_array.build_covering_rows(space, [(list(space.axes), 12)], [], 0)
 
 
 def test_a_group_is_covered_as_it_asks(tmp_path: Path) -> None:

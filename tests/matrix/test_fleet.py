@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 from bench import fleet as bench
-from harness.matrix import resuming
-from harness.matrix.running import LOSSES, Place, Rules, Running
-from harness.matrix.simulated import Fleet, Odds
+from harness.runs.matrix import run_resumption
+from harness.runs.matrix.cell_scheduler import MAX_LOSSES, CellScheduler, RetryRules, RunLocation
+from harness.runs.matrix.simulated_fleet import FleetRates, SimulatedFleet
 from harness.store.database import Store
-from harness.store.matrix.values import Attempt, MatrixRun, Outcome
+from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixRun
 
 
 def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path) -> None:
@@ -28,34 +28,47 @@ def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path
     assert found["page_s"] < 10
 
 
-def kept_by(count: int, odds: Odds, rules: Rules, file: Path) -> MatrixRun:
+def kept_by(count: int, odds: FleetRates, rules: RetryRules, file: Path) -> MatrixRun:
     plan = bench.planned(count)
     store = Store(file)
     run = MatrixRun("m-1", "fleet", "", plan.digest, count, {}, "then")
-    run.cells = resuming.bare(plan.cells)
+    run.cells = run_resumption.make_unrun_cells(plan.cells)
     store.matrix.begin(run)
 
-    def keep(ended: list[tuple[str, Attempt]]) -> None:
-        store.matrix.attempts(run.id, ended)
+    def keep(ended: list[tuple[str, CellAttempt]]) -> None:
+        store.matrix.save_attempts(run.id, ended)
 
-    Running(plan.cells, Fleet(50, 7, odds), Place("m-1", file, file), rules, keep).go()
+    CellScheduler(
+        plan.cells, SimulatedFleet(50, 7, odds), RunLocation("m-1", file, file), rules, keep
+    ).run()
     found = store.matrix.find("m-1")
     assert found is not None
     return found
 
 
 def test_a_fleet_that_dies_all_the_time_ends_and_says_so(tmp_path: Path) -> None:
-    run = kept_by(300, Odds(failing=0.0, lost=0.6), Rules(), tmp_path / "runs.sqlite")
+    run = kept_by(
+        300, FleetRates(failure_rate=0.0, loss_rate=0.6), RetryRules(), tmp_path / "runs.sqlite"
+    )
     assert set(run.counts) == {"green", "lost"}
-    assert all(one.lost == LOSSES for one in run.cells if one.outcome is Outcome.LOST)
-    assert max(len(one.attempts) for one in run.cells) == LOSSES
+    assert all(
+        one.lost_attempt_count == MAX_LOSSES
+        for one in run.cells
+        if one.outcome is AttemptOutcome.LOST
+    )
+    assert max(len(one.attempts) for one in run.cells) == MAX_LOSSES
 
 
 def test_retries_are_counted_and_bounded(tmp_path: Path) -> None:
-    run = kept_by(300, Odds(failing=0.5, lost=0.0), Rules(retries=2), tmp_path / "runs.sqlite")
+    run = kept_by(
+        300,
+        FleetRates(failure_rate=0.5, loss_rate=0.0),
+        RetryRules(retries=2),
+        tmp_path / "runs.sqlite",
+    )
     for one in run.cells:
-        failed = sum(attempt.outcome.failed for attempt in one.attempts)
+        failed = sum(attempt.outcome.is_failure for attempt in one.attempts)
         assert failed <= 3
-        assert (one.outcome is Outcome.GREEN) is (failed == 0)
-        assert (one.outcome is Outcome.FLAKY) is (0 < failed < 3)
+        assert (one.outcome is AttemptOutcome.GREEN) is (failed == 0)
+        assert (one.outcome is AttemptOutcome.FLAKY) is (0 < failed < 3)
         assert Counter(attempt.last for attempt in one.attempts)[True] == 1

@@ -12,19 +12,24 @@ import pytest
 from driving import Drive, cell
 
 from harness.cli.report import command
-from harness.errors import NotReady, UnfixError
-from harness.matrix import joining
-from harness.matrix.joining import Part
+from harness.core.errors import NotReadyError, UnfixError
+from harness.runs.matrix import shard_merge
+from harness.runs.matrix.shard_merge import ShardPart
 from harness.store.database import Store
-from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
-from harness.store.prove.values import Run
+from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
+from harness.store.prove.values import ProveRun
 
 NAMES = [f"cell-{number}" for number in range(7)]
 
 
-def shard(number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes: Any) -> MatrixRun:
-    done = [Attempt(1, outcome, "so", "then", 2.0, last=True)]
-    cells = [RanCell(n, {"n": n}, "work", [], "", attempts=done) for n in NAMES[number - 1 :: of]]
+def shard(
+    number: int, of: int = 3, outcome: AttemptOutcome = AttemptOutcome.GREEN, **changes: Any
+) -> MatrixRun:
+    done = [CellAttempt(1, outcome, "so", "then", 2.0, last=True)]
+    cells = [
+        MatrixCellResult(n, {"n": n}, "work", [], "", attempts=done)
+        for n in NAMES[number - 1 :: of]
+    ]
     made = MatrixRun(
         *(f"m-{number}", "tried", "file.yaml", "digest-1", len(NAMES), {}),
         *(f"2026-01-01T00:0{number}:00+00:00", "finished", 60.0 * number),
@@ -37,12 +42,12 @@ def shard(number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes:
     return made
 
 
-def parts(*runs: MatrixRun) -> list[Part]:
-    return [Part(run, f"{place}.sqlite") for place, run in enumerate(runs)]
+def parts(*runs: MatrixRun) -> list[ShardPart]:
+    return [ShardPart(run, f"{place}.sqlite") for place, run in enumerate(runs)]
 
 
 def test_shards_in_any_order_are_the_whole_plan() -> None:
-    whole = joining.joined(parts(shard(3), shard(1), shard(2)))
+    whole = shard_merge.merge_shards(parts(shard(3), shard(1), shard(2)))
     assert sorted(one.identity for one in whole.cells) == NAMES
     assert whole.green
     assert (whole.of, whole.status, whole.seconds) == (1, "finished", 180.0)
@@ -51,12 +56,12 @@ def test_shards_in_any_order_are_the_whole_plan() -> None:
 
 
 def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
-    red = joining.joined(parts(shard(1), shard(2, outcome=Outcome.RED), shard(3)))
+    red = shard_merge.merge_shards(parts(shard(1), shard(2, outcome=AttemptOutcome.RED), shard(3)))
     assert red.counts == {"green": 5, "red": 2}
     assert red.exit_code == 1
     stopped = shard(3, status="stopped")
     stopped.cells[0].attempts = []
-    whole = joining.joined(parts(shard(1), shard(2), stopped))
+    whole = shard_merge.merge_shards(parts(shard(1), shard(2), stopped))
     assert whole.problems == ["1 cell without an outcome", "the run was stopped"]
 
 
@@ -82,13 +87,13 @@ def test_what_is_absent_doubled_or_of_another_plan_is_an_error(
     runs: list[MatrixRun], words: str
 ) -> None:
     with pytest.raises(UnfixError, match=words):
-        joining.joined(parts(*runs))
+        shard_merge.merge_shards(parts(*runs))
 
 
 def test_the_same_run_in_two_stores_is_one_run_and_the_further_one_counts() -> None:
     half = shard(2, status="stopped")
-    half.cells = [RanCell(one.identity, one.values, "work", [], "") for one in half.cells]
-    whole = joining.joined(parts(shard(1), half, shard(2), shard(3)))
+    half.cells = [MatrixCellResult(one.identity, one.values, "work", [], "") for one in half.cells]
+    whole = shard_merge.merge_shards(parts(shard(1), half, shard(2), shard(3)))
     assert whole.counts == {"green": 7}
 
 
@@ -96,10 +101,10 @@ def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> 
     old = shard(1, id="old", started="2025-01-01T00:00:00+00:00")
     other = shard(1, id="other", plan="before", started="2025-01-01T00:00:00+00:00")
     single = shard(1, id="single", only=["cell-0"], started="2027-01-01T00:00:00+00:00")
-    found = joining.newest_shards([other, old, shard(1), shard(2), single], "a")
+    found = shard_merge.select_newest_shards([other, old, shard(1), shard(2), single], "a")
     assert [run.id for run in found] == ["m-1", "m-2"]
     with pytest.raises(UnfixError, match="a holds no run of"):
-        joining.newest_shards([single], "a")
+        shard_merge.select_newest_shards([single], "a")
 
 
 # By the command
@@ -108,7 +113,7 @@ def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> 
 def report(*words: str) -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return command.run(parser.parse_args(list(words)))
+    return command.run_command(parser.parse_args(list(words)))
 
 
 def stored(file: Path, *runs: MatrixRun) -> str:
@@ -117,7 +122,7 @@ def stored(file: Path, *runs: MatrixRun) -> str:
         status, run.status = run.status, "running"
         store.matrix.begin(run)
         ended = [(one.identity, attempt) for one in run.cells for attempt in one.attempts]
-        store.matrix.attempts(run.id, ended)
+        store.matrix.save_attempts(run.id, ended)
         run.status = status
         store.matrix.end(run)
     store.close()
@@ -157,7 +162,7 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
     one = stored(drive.root / "one.sqlite", shard(1, 1))
     other = drive.root / "other.sqlite"
     store = Store(other)
-    store.prove.begin(Run("p-1", "prove", "2026-01-01T00:00:00+00:00"))
+    store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:00:00+00:00"))
     store.close()
     with pytest.raises(UnfixError, match=r"other\.sqlite holds no run of `unfix matrix run`"):
         report("--merge", one, str(other))
@@ -171,11 +176,11 @@ def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> N
     changed = sqlite3.connect(other)
     changed.execute("PRAGMA user_version = 99")
     changed.close()
-    with pytest.raises(NotReady, match=r"other\.sqlite is of another version of unfix"):
+    with pytest.raises(NotReadyError, match=r"other\.sqlite is of another version of unfix"):
         report("--merge", one, other)
     with pytest.raises(UnfixError, match=r"there is no store .*gone\.sqlite"):
         report("--merge", one, str(drive.root / "gone.sqlite"))
-    assert Store().matrix.all() == [], "nothing is taken in that cannot be joined"
+    assert Store().matrix.list_runs() == [], "nothing is taken in that cannot be joined"
 
 
 def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from driving import Drive, cell
 
-from harness.errors import NotReady
+from harness.core.errors import NotReadyError
 from harness.store.database import Store
-from harness.store.matrix.table import Matrices
-from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
+from harness.store.matrix.table import MatrixTable
+from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
 
 
 def run_of(**changes: Any) -> MatrixRun:
     made = MatrixRun("m-1", "tried", "file.yaml", "digest-1", 1, {}, "2026-01-01T00:00:00+00:00")
-    made.cells = [RanCell("a", {"kv": "fp8"}, "work", ["true"], "covering")]
+    made.cells = [MatrixCellResult("a", {"kv": "fp8"}, "work", ["true"], "covering")]
     for name, value in changes.items():
         setattr(made, name, value)
     return made
@@ -30,10 +30,10 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     run = run_of()
     store.matrix.begin(run)
     tried = [
-        Attempt(1, Outcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
-        Attempt(2, Outcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
+        CellAttempt(1, AttemptOutcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
+        CellAttempt(2, AttemptOutcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
     ]
-    store.matrix.attempts(run.id, [("a", one) for one in tried])
+    store.matrix.save_attempts(run.id, [("a", one) for one in tried])
     run.status, run.seconds = "finished", 5.0
     store.matrix.end(run)
     read = store.matrix.find("m-")
@@ -57,12 +57,18 @@ def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_pat
     store = Store(tmp_path / "runs.sqlite")
     store.matrix.begin(run_of())
     ends = [
-        *((Outcome.GREEN, 1.0), (Outcome.RED, 3.0), (Outcome.GREEN, 10.0)),
-        *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
+        *((AttemptOutcome.GREEN, 1.0), (AttemptOutcome.RED, 3.0), (AttemptOutcome.GREEN, 10.0)),
+        *(
+            (AttemptOutcome.HANG, 900.0),
+            (AttemptOutcome.LOST, 700.0),
+            (AttemptOutcome.NOT_READY, 0.0),
+        ),
     ]
     for number, (outcome, seconds) in enumerate(ends, 1):
-        store.matrix.attempts("m-1", [("a", Attempt(number, outcome, "", "then", seconds))])
-    assert store.matrix.seconds_by_identity() == {"a": 3.0}
+        store.matrix.save_attempts(
+            "m-1", [("a", CellAttempt(number, outcome, "", "then", seconds))]
+        )
+    assert store.matrix.load_median_seconds() == {"a": 3.0}
 
 
 def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
@@ -74,18 +80,18 @@ def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
             for n in range(8)
         )
     )
-    keep = Matrices.attempts
+    keep = MatrixTable.save_attempts
     written = []
 
-    def full(table: Matrices, run: str, ended: Any) -> None:
+    def full(table: MatrixTable, run: str, ended: Any) -> None:
         written.append(len(list(ended)))
         if sum(written) > 2:
             pages = table.store.db.execute("PRAGMA page_count").fetchone()[0]
             table.store.db.execute(f"PRAGMA max_page_count = {pages}")
         keep(table, run, ended)
 
-    monkeypatch.setattr(Matrices, "attempts", full)
-    with pytest.raises(NotReady, match="full"):
+    monkeypatch.setattr(MatrixTable, "attempts", full)
+    with pytest.raises(NotReadyError, match="full"):
         drive.run()
     monkeypatch.undo()
     monkeypatch.setenv("UNFIX_HOME", str(drive.root))
@@ -93,7 +99,7 @@ def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
     run = drive.newest()
     assert run.status == "stopped"
     assert run.counts["green"] >= 1
-    done = [one.identity for one in run.cells if one.done]
+    done = [one.identity for one in run.cells if one.is_done]
     assert drive.run("--resume") == 0
     assert drive.newest().counts == {"green": 8}
     assert {drive.times(name) for name in done} == {1}
@@ -109,21 +115,23 @@ def test_an_older_store_is_made_to_hold_matrices(tmp_path: Path) -> None:
     old.close()
     store = Store(file)
     store.matrix.begin(run_of())
-    assert [run.id for run in store.matrix.all()] == ["m-1"]
+    assert [run.id for run in store.matrix.list_runs()] == ["m-1"]
 
 
 def test_nothing_that_is_not_wholly_green_is_green() -> None:
-    for word in Outcome:
+    for word in AttemptOutcome:
         run = run_of(status="finished")
-        first = [Attempt(1, Outcome.RED, "", "then")] if word is Outcome.FLAKY else []
-        last = Outcome.GREEN if word is Outcome.FLAKY else word
-        run.cells[0].attempts = [*first, Attempt(2, last, "", "then", last=True)]
-        assert run.cells[0].word == word
-        assert run.green is (word is Outcome.GREEN)
-        expected = {Outcome.GREEN: 0, Outcome.NOT_READY: 3}.get(word, 1)
+        first = (
+            [CellAttempt(1, AttemptOutcome.RED, "", "then")] if word is AttemptOutcome.FLAKY else []
+        )
+        last = AttemptOutcome.GREEN if word is AttemptOutcome.FLAKY else word
+        run.cells[0].attempts = [*first, CellAttempt(2, last, "", "then", last=True)]
+        assert run.cells[0].outcome_word == word
+        assert run.green is (word is AttemptOutcome.GREEN)
+        expected = {AttemptOutcome.GREEN: 0, AttemptOutcome.NOT_READY: 3}.get(word, 1)
         assert run.exit_code == expected
     assert run_of(status="finished").problems == ["1 cell without an outcome"]
     assert run_of(status="finished", cells=[]).exit_code == 1
     green = run_of(status="stopped")
-    green.cells[0].attempts = [Attempt(1, Outcome.GREEN, "", "then", last=True)]
+    green.cells[0].attempts = [CellAttempt(1, AttemptOutcome.GREEN, "", "then", last=True)]
     assert green.problems == ["the run was stopped"]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from driving import Drive, cell, is_there, until
 
-from harness.errors import NotReady
-from harness.matrix import shapes
-from harness.matrix.local import Devices, Local
-from harness.matrix.running import Executor, Place, Rules, Running
-from harness.matrix.values import Cell, Needs
-from harness.store.matrix.values import Attempt, RanCell
+from harness.core.errors import NotReadyError
+from harness.runs.matrix import node_resources
+from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
+from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
+from harness.store.matrix.values import CellAttempt, MatrixCellResult
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -55,27 +55,31 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def on_ray(cluster: Cluster) -> Iterator[Any]:
-    from harness.matrix.on_ray import OnRay
+    from harness.runs.matrix.ray_executor import RayExecutor
 
-    executor = OnRay(cluster.address, gone=1.0)
+    executor = RayExecutor(cluster.address, node_loss_seconds=1.0)
     yield executor
     executor.close()
 
 
 def ran(
-    cells: list[Cell], executor: Executor, folder: Path, rules: Rules | None = None
-) -> dict[str, RanCell]:
+    cells: list[MatrixCell], executor: CellExecutor, folder: Path, rules: RetryRules | None = None
+) -> dict[str, MatrixCellResult]:
     """What a run of these comes to."""
-    kept: dict[str, RanCell] = {
-        one.identity: RanCell(one.identity, one.values, one.work, one.command, one.why, attempts=[])
+    kept: dict[str, MatrixCellResult] = {
+        one.identity: MatrixCellResult(
+            one.identity, one.values, one.work, one.command, one.why, attempts=[]
+        )
         for one in cells
     }
 
-    def keep(ended: list[tuple[str, Attempt]]) -> None:
+    def keep(ended: list[tuple[str, CellAttempt]]) -> None:
         for name, attempt in ended:
             kept[name].attempts.append(attempt)
 
-    Running(cells, executor, Place("run", folder, folder), rules or Rules(), keep).go()
+    CellScheduler(
+        cells, executor, RunLocation("run", folder, folder), rules or RetryRules(), keep
+    ).run()
     return kept
 
 
@@ -87,20 +91,22 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
         "crash": "kill -SEGV $$", "hang": "sleep 60 & sleep 60", "flaky": flaky,
     }  # fmt: skip
     told = []
-    for place, executor in (("ray", on_ray), ("local", Local(1, Devices(1.0)))):
+    for place, executor in (("ray", on_ray), ("local", LocalExecutor(1, MachineDevices(1.0)))):
         cells = [
             cell(name, f"HERE={tmp_path}/{place}; {script}", limit=1.0)
             for name, script in ends.items()
         ]
         (tmp_path / place).mkdir()
-        found = ran(cells, executor, tmp_path / place, Rules(retries=1))
+        found = ran(cells, executor, tmp_path / place, RetryRules(retries=1))
         told.append(
             {
                 name: [(one.outcome, one.how, one.number, one.last) for one in made.attempts]
                 for name, made in found.items()
             }
         )
-        assert {name: made.word for name, made in found.items()} == {name: name for name in ends}
+        assert {name: made.outcome_word for name, made in found.items()} == {
+            name: name for name in ends
+        }
         logs = (tmp_path / place / "green" / "log").read_text()
         assert logs == f",1,0,{tmp_path / place}\n"
         assert (tmp_path / place / "red" / "log.1").exists()
@@ -126,8 +132,8 @@ def test_a_killed_node_costs_its_own_cells_and_nothing_else(
         # The victim may run again elsewhere: another node like it comes when the first has gone.
         cluster.add_node(**NODE, resources={"doomed": 1})
         found = running.result(60)
-    assert {made.word for made in found.values()} == {"green"}
-    lost = {name for name, made in found.items() if made.lost}
+    assert {made.outcome_word for made in found.values()} == {"green"}
+    lost = {name for name, made in found.items() if made.lost_attempt_count}
     assert lost == {"victim"}
     assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "green"]
     assert all(len((tmp_path / f"c{n}.ran").read_text()) == 1 for n in range(6))
@@ -152,7 +158,7 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
     ]
     begun = time.monotonic()
     found = ran(cells, on_ray, tmp_path)  # what waited for such a node would wait for ever
-    assert {name: made.word for name, made in found.items()} == {
+    assert {name: made.outcome_word for name, made in found.items()} == {
         **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
     }  # fmt: skip
     assert found["gpu"].attempts[0].how == "no node has GPU (1 needed, 0 at most)"
@@ -173,8 +179,8 @@ def test_a_node_that_leaves_for_good_makes_what_needs_it_not_ready(
         until((tmp_path / "there").exists)
         cluster.remove_node(leaving, allow_graceful=False)
         found = running.result(60)
-    assert found["fine"].word == "green"
-    assert found["stays"].word == "not-ready"
+    assert found["fine"].outcome_word == "green"
+    assert found["stays"].outcome_word == "not-ready"
     assert found["stays"].attempts[0].outcome.value == "lost"
     assert "no node has leaving" in found["stays"].attempts[-1].how
 
@@ -206,21 +212,24 @@ def test_a_cluster_that_is_not_there_ends_with_3_and_words(drive: Drive) -> None
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     drive.write(cell("one", "true"))
-    with pytest.raises(NotReady, match=rf"no Ray cluster answers at {address}: .*ray start"):
+    with pytest.raises(NotReadyError, match=rf"no Ray cluster answers at {address}: .*ray start"):
         drive.run("--on", "ray", "--address", address)
-    assert drive.store.matrix.all() == []
+    assert drive.store.matrix.list_runs() == []
 
 
 def test_a_kind_of_gpu_is_an_accelerator_type_or_a_resource_by_its_name() -> None:
     typed = [{"CPU": 8.0, "GPU": 8.0, "accelerator_type:H200": 1.0}]
     named = [{"CPU": 8.0, "GPU": 4.0, "h200": 4.0}, {"CPU": 64.0}]
-    one = Needs(gpus=1.0, gpu="H200")
-    assert shapes.wanted(one, typed).accelerator == "H200"
-    assert shapes.wanted(one, named).resources == {"h200": 1.0}
-    assert (shapes.fitting(one, typed), shapes.fitting(one, named)) == (8, 4)
-    assert shapes.lacking(Needs(gpus=1.0, gpu="B200"), typed) == (
+    one = MachineNeeds(gpus=1.0, gpu="H200")
+    assert node_resources.to_ray_resources(one, typed).accelerator == "H200"
+    assert node_resources.to_ray_resources(one, named).resources == {"h200": 1.0}
+    assert (
+        node_resources.count_fitting_cells(one, typed),
+        node_resources.count_fitting_cells(one, named),
+    ) == (8, 4)
+    assert node_resources.describe_shortage(MachineNeeds(gpus=1.0, gpu="B200"), typed) == (
         "no node has B200 (1 needed, 0 at most)"
     )
     # Each is somewhere, and never on one node.
-    apart = shapes.lacking(Needs(cpus=32.0, gpus=1.0), named)
+    apart = node_resources.describe_shortage(MachineNeeds(cpus=32.0, gpus=1.0), named)
     assert apart == "no node has all of 32 CPU, 1 GPU"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from writing import TREE, WHOLE_PAGES, planned, put, text
 
-from harness import paths
 from harness.cli.main import main
-from harness.matrix import planning, seeds
-from harness.matrix.values import Plan
+from harness.core import paths
+from harness.runs.matrix import plan_builder, seed_bugs
+from harness.runs.matrix.cell_plan import MatrixPlan
 
 CONTENT = text(constraints=(TREE, WHOLE_PAGES), more="seeds: true\n")
 
@@ -50,7 +50,7 @@ def test_a_plan_says_what_is_in_and_why(capsys: pytest.CaptureFixture[str], tmp_
 def test_json_says_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = put(tmp_path, CONTENT)
     data = json.loads(said(capsys, "plan", "--json", str(file)))
-    found = planning.plan(file)
+    found = plan_builder.plan_matrix(file)
     assert data["digest"] == found.digest
     assert [cell["identity"] for cell in data["cells"]] == [c.identity for c in found.cells]
     assert {"dropped", "coverage", "seeds", "estimated", "axes", "name", "seconds"} <= set(data)
@@ -64,9 +64,9 @@ def test_wide_shows_the_commands(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 def test_cells_that_ran_give_an_estimate_and_change_no_cell(tmp_path: Path) -> None:
     file = put(tmp_path, CONTENT)
-    unknown = planning.plan(file)
+    unknown = plan_builder.plan_matrix(file)
     some = {cell.identity: 60.0 + 20 * n for n, cell in enumerate(unknown.cells[:2])}
-    known = planning.plan(file, some)
+    known = plan_builder.plan_matrix(file, some)
     assert (unknown.estimated, known.estimated) == (None, 70.0 * len(known.cells))
     assert known.digest == unknown.digest
     assert [cell.seconds for cell in known.cells[:3]] == [60.0, 80.0, None]
@@ -102,7 +102,7 @@ def test_a_cell_has_its_name_in_every_plan(tmp_path: Path) -> None:
 
 def test_another_process_plans_the_same(tmp_path: Path) -> None:
     file = put(tmp_path, CONTENT)
-    here = planning.plan(file)
+    here = plan_builder.plan_matrix(file)
     for salt in ("1", "2"):
         words = [sys.executable, "-m", "harness", "matrix", "plan", "--json", str(file)]
         environment = {**os.environ, "PYTHONHASHSEED": salt}
@@ -128,7 +128,7 @@ def test_github_gets_one_line_that_its_matrix_takes(
     file = put(tmp_path, CONTENT)
     out = said(capsys, "shards", "2", "--github", str(file))
     assert out.count("\n") == 1
-    plan = planning.plan(file).digest
+    plan = plan_builder.plan_matrix(file).digest
     assert json.loads(out) == {
         "include": [
             {"shard": 1, "of": 2, "share": "1/2", "plan": plan, "cells": 4, "seconds": None},
@@ -148,8 +148,8 @@ def test_what_cannot_be_planned_is_the_callers_to_mend(
     assert "99 shards of 7 cells: from 1 to 7" in capsys.readouterr().err
 
 
-def ours(name: str) -> Plan:
-    return planning.plan(Path(name))
+def ours(name: str) -> MatrixPlan:
+    return plan_builder.plan_matrix(Path(name))
 
 
 @pytest.mark.parametrize(("name", "most"), [("cpu", 18), ("h200", 48)])
@@ -163,7 +163,7 @@ def test_our_matrices_are_covered_in_few_cells_and_in_seconds(name: str, most: i
 
 
 def test_a_seed_is_in_whole_where_its_axes_are(tmp_path: Path) -> None:
-    known = seeds.read()
+    known = seed_bugs.read_seed_bugs()
     axes: dict[str, Any] = {}
     for bug in known.seeds:
         for axis, names in bug.values.items():
@@ -198,11 +198,11 @@ def test_a_seed_that_a_constraint_forbids_is_out_and_says_by_which(tmp_path: Pat
 def test_listing_toggles_imports_nothing_of_planning() -> None:
     program = (
         "import sys, harness.cli.main as m; m.build_parser('list'); "
-        "print([n for n in sys.modules if 'covertable' in n or n.startswith('harness.matrix')])"
+        "print([n for n in sys.modules if 'covertable' in n or n.startswith('harness.runs.matrix')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=paths.PACKAGE.parent,
+        cwd=paths.HARNESS_FOLDER.parent,
         capture_output=True,
         text=True,
         check=True,

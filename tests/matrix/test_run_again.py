@@ -13,18 +13,24 @@ import pytest
 from calling import living
 from driving import Drive, cell, is_there, until
 
-from harness import paths
-from harness.errors import UnfixError
-from harness.matrix import attempting
-from harness.matrix.attempting import Task
-from harness.matrix.running import LOSSES, Ended, Place, Rules, Running
-from harness.matrix.values import Cell, Needs
-from harness.store.matrix.values import Attempt, Outcome, RanCell
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.runs.matrix import cell_attempt
+from harness.runs.matrix.cell_attempt import CellTask
+from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_scheduler import (
+    MAX_LOSSES,
+    CellScheduler,
+    FinishedAttempt,
+    RetryRules,
+    RunLocation,
+)
+from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult
 
 # Again
 
 
-def fails_first(drive: Drive, name: str, times: int) -> Cell:
+def fails_first(drive: Drive, name: str, times: int) -> MatrixCell:
     return cell(name, f"{drive.ran(name)}; test $(wc -c < {drive.root / name}.ran) -gt {times}")
 
 
@@ -111,8 +117,19 @@ def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: 
     file.write_text(json.dumps(asked))
     gone = subprocess.Popen(["true"])
     gone.wait()
-    late = [sys.executable, "-P", "-m", "harness.matrix.supervise", str(file), str(gone.pid)]
-    environment = {**os.environ, "UNFIX_HOME": str(drive.root), "PYTHONPATH": str(paths.project())}
+    late = [
+        sys.executable,
+        "-P",
+        "-m",
+        "harness.runs.matrix.cell_supervisor",
+        str(file),
+        str(gone.pid),
+    ]
+    environment = {
+        **os.environ,
+        "UNFIX_HOME": str(drive.root),
+        "PYTHONPATH": str(paths.project_folder()),
+    }
     assert subprocess.run(late, env=environment, timeout=30.0).returncode == 1
     until(lambda: not living(drive.root))
     assert not (drive.root / "asked.seen").exists()
@@ -172,22 +189,26 @@ def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
 class Unlucky:
     """An executor whose workers die so often, and then say what they are told to."""
 
-    def __init__(self, losses: int, then: list[Outcome]) -> None:
-        self.left = [Outcome.LOST] * losses + then
-        self.started: list[Task] = []
+    def __init__(self, losses: int, then: list[AttemptOutcome]) -> None:
+        self.left = [AttemptOutcome.LOST] * losses + then
+        self.started: list[CellTask] = []
 
-    def lacking(self, needs: Needs) -> str:
+    def describe_shortage(self, needs: MachineNeeds) -> str:
         return ""
 
-    def room(self, needs: Needs) -> bool:
+    def has_room(self, needs: MachineNeeds) -> bool:
         return not self.started
 
-    def start(self, task: Task, needs: Needs) -> None:
+    def start(self, task: CellTask, needs: MachineNeeds) -> None:
         self.started.append(task)
 
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[FinishedAttempt]:
         task = self.started.pop()
-        return [Ended(task.cell, Attempt(task.number, self.left.pop(0), "so", "now"))]
+        return [
+            FinishedAttempt(
+                task.cell_id, CellAttempt(task.attempt_number, self.left.pop(0), "so", "now")
+            )
+        ]
 
     def stop(self) -> None:
         self.started.clear()
@@ -198,30 +219,33 @@ class Unlucky:
 @pytest.mark.parametrize(
     ("losses", "then", "word", "attempts"),
     [
-        (2, [Outcome.GREEN], "green", 3),
-        (1, [Outcome.RED, Outcome.GREEN], "flaky", 3),
-        (LOSSES, [Outcome.GREEN], "lost", LOSSES),
-        (2, [Outcome.RED, Outcome.RED], "red", 4),
+        (2, [AttemptOutcome.GREEN], "green", 3),
+        (1, [AttemptOutcome.RED, AttemptOutcome.GREEN], "flaky", 3),
+        (MAX_LOSSES, [AttemptOutcome.GREEN], "lost", MAX_LOSSES),
+        (2, [AttemptOutcome.RED, AttemptOutcome.RED], "red", 4),
     ],
 )
 def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
-    tmp_path: Path, losses: int, then: list[Outcome], word: str, attempts: int
+    tmp_path: Path, losses: int, then: list[AttemptOutcome], word: str, attempts: int
 ) -> None:
-    kept: list[Attempt] = []
+    kept: list[CellAttempt] = []
     one = cell("a", "true")
     executor = Unlucky(losses, then)
-    place = Place("run", tmp_path, tmp_path)
+    place = RunLocation("run", tmp_path, tmp_path)
     keep = lambda ended: kept.extend(attempt for _, attempt in ended)  # noqa: E731
-    Running([one], executor, place, Rules(retries=1), keep).go()
-    ran = RanCell("a", {}, "work", [], "", attempts=kept)
-    assert (ran.word, len(kept)) == (word, attempts)
+    CellScheduler([one], executor, place, RetryRules(retries=1), keep).run()
+    ran = MatrixCellResult("a", {}, "work", [], "", attempts=kept)
+    assert (ran.outcome_word, len(kept)) == (word, attempts)
     assert [attempt.number for attempt in kept] == list(range(1, attempts + 1))
 
 
 def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: Path) -> None:
     # The command's parent is the supervisor; what it left is known by the log it writes to.
     script = f"setsid sleep 66 & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 66"
-    task = Task("run", "a", 1, ["sh", "-c", script], {}, 20.0, str(tmp_path), str(tmp_path))
-    made = attempting.attempt(task, tmp_path)
-    assert (made.outcome, made.how) == (Outcome.LOST, "what looked after it was killed: SIGKILL")
+    task = CellTask("run", "a", 1, ["sh", "-c", script], {}, 20.0, str(tmp_path), str(tmp_path))
+    made = cell_attempt.run_attempt(task, tmp_path)
+    assert (made.outcome, made.how) == (
+        AttemptOutcome.LOST,
+        "what looked after it was killed: SIGKILL",
+    )
     assert not is_there(int((tmp_path / "pid").read_text()))

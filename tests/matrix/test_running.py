@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from driving import Drive, cell, is_there
 
-from harness.matrix import outcomes, preparing
-from harness.matrix.attempting import Task
-from harness.matrix.local import Devices, Local
-from harness.matrix.running import Place, Rules, Running
-from harness.matrix.values import Cell, Needs
-from harness.store.matrix.values import Attempt, Outcome
+from harness.runs.matrix import exit_outcome, release_setup
+from harness.runs.matrix.cell_attempt import CellTask
+from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_scheduler import CellScheduler, RetryRules, RunLocation
+from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
+from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
 
 def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
@@ -59,7 +59,7 @@ def test_a_cell_has_a_process_group_of_its_own(drive: Drive) -> None:
 
 
 def test_a_command_that_is_not_here_is_not_ready_and_that_alone_ends_with_3(drive: Drive) -> None:
-    gone = Cell("gone", {}, "work", ["no-such-program"], {}, Needs(), 5.0, "covering")
+    gone = MatrixCell("gone", {}, "work", ["no-such-program"], {}, MachineNeeds(), 5.0, "covering")
     drive.write(gone, cell("fine", "true"))
     assert drive.run() == 3
     assert drive.words() == {"gone": "not-ready", "fine": "green"}
@@ -79,9 +79,9 @@ def test_the_log_lies_where_it_is_said_to_and_earlier_ones_beside_it(drive: Driv
 def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
     said = {"counts": {"proven": 7, "toothless": 2}, "green": False}
     (drive.root / "said.json").write_text(json.dumps(said, indent=2) + "\n")
-    told = Cell(
+    told = MatrixCell(
         *("told", {}, "work", ["sh", "-c", "echo on stderr >&2; cat said.json; exit 1", "--json"]),
-        *({}, Needs(), 5.0, "covering"),
+        *({}, MachineNeeds(), 5.0, "covering"),
     )
     drive.write(told)
     assert drive.run() == 1
@@ -91,17 +91,17 @@ def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
 def test_a_command_that_ends_well_and_says_it_is_not_green_is_red(drive: Drive) -> None:
     (drive.root / "said.json").write_text('{\n  "green": false\n}\n')
     lying = ["sh", "-c", "cat said.json", "--json"]
-    drive.write(Cell("lies", {}, "work", lying, {}, Needs(), 5.0, "covering"))
+    drive.write(MatrixCell("lies", {}, "work", lying, {}, MachineNeeds(), 5.0, "covering"))
     assert drive.run() == 1
     assert drive.words() == {"lies": "red"}
 
 
 def test_an_evaluations_verdicts_are_counted_too(tmp_path: Path) -> None:
     found = {"compared": [{"verdict": "same"}, {"verdict": "same"}, {"verdict": "regressed"}]}
-    assert outcomes.inside(found) == {"same": 2, "regressed": 1}
+    assert exit_outcome.count_verdicts(found) == {"same": 2, "regressed": 1}
     log = tmp_path / "log"
     log.write_text('{\n  "first": 1\n}\nwords\n{\n  "cut": \n')
-    assert outcomes.printed(log) is None
+    assert exit_outcome.read_printed_json(log) is None
 
 
 # What a machine has
@@ -127,7 +127,7 @@ def test_gpus_are_given_out_one_by_one_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")  # what asks for none sees none of them
-    has = Devices(8.0, ["4", "7"], "NVIDIA H200")
+    has = MachineDevices(8.0, ["4", "7"], "NVIDIA H200")
     show = f"echo $CUDA_VISIBLE_DEVICES >> {tmp_path}/seen; sleep 0.4"
     cells = [
         *(cell(f"one{n}", show, gpus=1.0, gpu="h200") for n in range(2)),
@@ -137,34 +137,34 @@ def test_gpus_are_given_out_one_by_one_and_counted(
         cell("other", show, gpus=1.0, gpu="H100"),
         cell("three", show, gpus=3.0),
     ]
-    kept: dict[str, Attempt] = {}
-    local = Local(8, has)
-    place = Place("run", tmp_path / "logs", tmp_path)
-    Running(cells, local, place, Rules(), lambda ended: kept.update(ended)).go()
+    kept: dict[str, CellAttempt] = {}
+    local = LocalExecutor(8, has)
+    place = RunLocation("run", tmp_path / "logs", tmp_path)
+    CellScheduler(cells, local, place, RetryRules(), lambda ended: kept.update(ended)).run()
     local.close()
     seen = (tmp_path / "seen").read_text().split("\n")[:-1]
     assert seen.count("") == 1
     assert seen.count("4,7") == 1
     assert len(seen) == 6
     assert kept["other"].how == "this machine has no GPU of the kind H100: NVIDIA H200"
-    assert kept["three"].outcome is Outcome.NOT_READY
+    assert kept["three"].outcome is AttemptOutcome.NOT_READY
     assert kept["both"].device_seconds == pytest.approx(2 * kept["both"].seconds)
     assert kept["half0"].device_seconds == pytest.approx(kept["half0"].seconds / 2)
     assert kept["none"].device_seconds == 0
 
 
 def test_no_gpu_is_held_twice(tmp_path: Path) -> None:
-    local = Local(8, Devices(8.0, ["0", "1"]))
-    task = Task("run", "a", 1, ["true"], {}, 5.0, str(tmp_path), str(tmp_path))
-    whole, half, quarter = Needs(gpus=1.0), Needs(gpus=0.5), Needs(gpus=0.25)
+    local = LocalExecutor(8, MachineDevices(8.0, ["0", "1"]))
+    task = CellTask("run", "a", 1, ["true"], {}, 5.0, str(tmp_path), str(tmp_path))
+    whole, half, quarter = MachineNeeds(gpus=1.0), MachineNeeds(gpus=0.5), MachineNeeds(gpus=0.25)
     local.start(task, half)
-    assert local.room(whole)
+    assert local.has_room(whole)
     local.start(task, whole)
-    assert not local.room(whole)
-    assert local.room(half)
+    assert not local.has_room(whole)
+    assert local.has_room(half)
     local.start(task, quarter)
-    assert not local.room(half)
-    assert local.room(quarter)
+    assert not local.has_room(half)
+    assert local.has_room(quarter)
     local.close()
 
 
@@ -196,19 +196,21 @@ def test_a_release_is_added_once_for_all_cells_and_so_is_its_failure_told(
         drive.flag("x").with_name("broken").touch()
     words = ["sh", "-c", "true", "--release", "0.5.18"]
     values = {"release": "0.5.18"}
-    cells = [Cell(f"c{n}", values, "work", words, {}, Needs(), 5.0, "") for n in range(6)]
-    kept: list[tuple[str, Attempt]] = []
+    cells = [
+        MatrixCell(f"c{n}", values, "work", words, {}, MachineNeeds(), 5.0, "") for n in range(6)
+    ]
+    kept: list[tuple[str, CellAttempt]] = []
     import sys
 
-    place = Place(
+    place = RunLocation(
         *(f"run-{os.getpid()}-{drive.root.name}-{broken}", drive.root / "logs", drive.root),
         [sys.executable, str(drive.root / "adder.py")],
     )
-    local = Local(2)
-    Running(cells, local, place, Rules(), kept.extend).go()
+    local = LocalExecutor(2)
+    CellScheduler(cells, local, place, RetryRules(), kept.extend).run()
     local.close()
     assert (drive.root / "added").read_text() == "x"
-    wanted = Outcome.NOT_READY if broken else Outcome.GREEN
+    wanted = AttemptOutcome.NOT_READY if broken else AttemptOutcome.GREEN
     assert [one.outcome for _, one in kept] == [wanted] * 6
     if broken:
         assert "`unfix releases add 0.5.18` ended 1: no disk for it" in kept[-1][1].how
@@ -216,7 +218,16 @@ def test_a_release_is_added_once_for_all_cells_and_so_is_its_failure_told(
 
 def test_a_release_is_needed_only_where_the_command_names_it() -> None:
     values = {"release": "0.5.18", "page": "1"}
-    assert preparing.needed(values, ["unfix", "prove", "--release", "0.5.18"]) == "0.5.18"
-    assert preparing.needed(values, ["unfix", "prove", "--release=0.5.18"]) == "0.5.18"
-    assert preparing.needed(values, ["unfix", "list"]) == ""
-    assert preparing.needed({"release": "current"}, ["unfix", "prove", "current"]) == ""
+    assert (
+        release_setup.find_needed_release(values, ["unfix", "prove", "--release", "0.5.18"])
+        == "0.5.18"
+    )
+    assert (
+        release_setup.find_needed_release(values, ["unfix", "prove", "--release=0.5.18"])
+        == "0.5.18"
+    )
+    assert release_setup.find_needed_release(values, ["unfix", "list"]) == ""
+    assert (
+        release_setup.find_needed_release({"release": "current"}, ["unfix", "prove", "current"])
+        == ""
+    )

@@ -11,8 +11,8 @@ from writing import AXES, RUN, TREE, WHOLE_PAGES, planned, read, refused, text
 def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
     axes = "\naxes:\n  a: [on, off, 1.10, 0x10, null]\n  b: {16: --b 16}\n"
     matrix = read(tmp_path, text(axes=axes, run='run: {x: {command: "true {a} {words}"}}\n'))
-    assert matrix.values("a") == ["on", "off", "1.10", "0x10", "null"]
-    assert matrix.value("b", "16").words == "--b 16"
+    assert matrix.list_values("a") == ["on", "off", "1.10", "0x10", "null"]
+    assert matrix.get_value("b", "16").words == "--b 16"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,9 @@ def test_a_release_that_nobody_knows_is_refused_with_the_nearest(tmp_path: Path)
 
 
 def test_the_release_of_this_interpreter_is_one(tmp_path: Path) -> None:
-    assert read(tmp_path, text().replace("0.5.18", "current")).values("release")[1] == "current"
+    assert (
+        read(tmp_path, text().replace("0.5.18", "current")).list_values("release")[1] == "current"
+    )
 
 
 @pytest.mark.parametrize(

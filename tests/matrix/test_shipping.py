@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from driving import Drive, cell, until
 
-from harness import paths
-from harness.matrix import shipping
-from harness.store.matrix.values import Attempt, Outcome
+from harness.core import paths
+from harness.runs.matrix import code_shipping
+from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -51,7 +51,7 @@ def cluster(home: Path) -> Iterator[Cluster]:
     env = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
     for ours in ("PYTHONPATH", "UNFIX_HOME"):
         env.pop(ours, None)
-    found = [bare, "-P", "-c", "import harness.matrix"]
+    found = [bare, "-P", "-c", "import harness.runs.matrix"]
     there = subprocess.run(found, env=env, stderr=subprocess.DEVNULL).returncode == 0
     assert not there, "unfix is there"
     head = {"num_cpus": 0, "object_store_memory": OBJECTS, "include_dashboard": False}
@@ -70,7 +70,7 @@ def cluster(home: Path) -> Iterator[Cluster]:
     made.shutdown()  # type: ignore[no-untyped-call]
 
 
-def ended(cluster: Cluster, drive: Drive, *words: str) -> Attempt:
+def ended(cluster: Cluster, drive: Drive, *words: str) -> CellAttempt:
     """From a process that stands elsewhere: Ray has its workers look where the driver looks."""
     running = drive.start("--on", "ray", "--address", cluster.address, *words)
     running.communicate(timeout=120)
@@ -87,12 +87,12 @@ def test_a_node_without_unfix_is_named_and_can_be_brought_it(
     show = "python -c 'import harness; print(harness.__file__)'; echo $UNFIX_HOME"
     drive.write(cell("one", show, custom={"bare": 1.0}))
     bare = ended(cluster, drive)
-    assert bare.outcome is Outcome.NOT_READY
+    assert bare.outcome is AttemptOutcome.NOT_READY
     assert "the node lacks unfix (No module named" in bare.how
     assert "--ship" in bare.how
     brought = ended(cluster, drive, "--ship")
     kept = home / ".cache" / "unfix"
-    assert brought.outcome is Outcome.GREEN, brought
+    assert brought.outcome is AttemptOutcome.GREEN, brought
     assert brought.output.split() == [str(kept / "checkout" / "harness" / "__init__.py"), str(kept)]
     assert (kept / "checkout" / "suites").is_dir()
     assert not (kept / "checkout" / ".git").exists()
@@ -125,10 +125,15 @@ def test_other_code_waits_until_nothing_runs_from_the_one_before(
     seen: list[str] = []
 
     def other() -> None:
-        with shipping._held(code.parents[1].with_suffix(".lock"), code.parents[1], second.parent):
+        with code_shipping._lock_checkout(
+            code.parents[1].with_suffix(".lock"), code.parents[1], second.parent
+        ):
             seen.append(code.read_text())
 
-    with shipping.settled(), shipping.settled():  # the same code: side by side
+    with (
+        code_shipping.install_shipped_code(),
+        code_shipping.install_shipped_code(),
+    ):  # the same code: side by side
         assert os.environ["PYTHONPATH"] == f"{node / 'home' / 'checkout'}:/elsewhere"
         assert code.read_text() == "first"
         waiting = threading.Thread(target=other)
@@ -145,15 +150,15 @@ def test_a_copy_that_was_cut_short_is_made_again(
     monkeypatch.setattr(paths, "PACKAGE", brought(node / "a", "whole"))
     half = node / "home" / "checkout" / "harness"
     half.mkdir(parents=True)
-    with shipping.settled():
+    with code_shipping.install_shipped_code():
         assert (half / "code").read_text() == "whole"
 
 
 def test_what_travels_is_the_checkout_and_the_packages_that_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: dict[str, Any] = shipping.environment()
-    assert Path(told["working_dir"]) == paths.project()
+    told: dict[str, Any] = code_shipping.build_runtime_environment()
+    assert Path(told["working_dir"]) == paths.project_folder()
     assert any(one.startswith("ast-grep-py") for one in told["pip"])
     assert not any("mypy" in one or ";" in one for one in told["pip"])
     assert {".git", ".venv", ".releases", ".unfix"} <= set(told["excludes"])

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UnfixError
-from harness.matrix import planning, reading
-from harness.matrix.schema import Matrix
-from harness.matrix.values import Plan
+from harness.core.errors import UnfixError
+from harness.runs.matrix import matrix_reader, plan_builder
+from harness.runs.matrix.cell_plan import MatrixPlan
+from harness.runs.matrix.matrix_schema import MatrixSpec
 
 AXES = """
 axes:
@@ -40,17 +40,17 @@ def put(folder: Path, content: str) -> Path:
     return file
 
 
-def read(folder: Path, content: str) -> Matrix:
-    return reading.read(put(folder, content))
+def read(folder: Path, content: str) -> MatrixSpec:
+    return matrix_reader.read_matrix(put(folder, content))
 
 
-def planned(folder: Path, content: str) -> Plan:
-    return planning.plan(put(folder, content))
+def planned(folder: Path, content: str) -> MatrixPlan:
+    return plan_builder.plan_matrix(put(folder, content))
 
 
 def refused(folder: Path, content: str) -> str:
     """What is said of a file that cannot be planned, without its folder."""
     with pytest.raises(UnfixError) as refusal:
-        planning.plan(put(folder, content))
+        plan_builder.plan_matrix(put(folder, content))
     assert refusal.value.exit_code == 2
     return str(refusal.value).replace(f"{folder}/", "")

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.mutate.making import make
-from harness.mutate.targets import named
-from harness.registry import catalogue
-from harness.registry.catalogue import Catalogue
-from harness.registry.schema import Target
-from harness.releases import managed
-from harness.releases.sources import SourceTree
-from harness.store.mutate.faults import Made
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import CodeTarget
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.releases import managed_releases
+from harness.releases.source_trees import SourceTree
+from harness.runs.mutate.fault_generation import generate_faults
+from harness.runs.mutate.target_selection import select_targets
+from harness.store.mutate.faults import GeneratedFaults
 
 NEWEST, OLDER = "0.5.23", "0.5.18"
 
 
 @cache
-def registry() -> Catalogue:
-    return catalogue.load()
+def registry() -> ToggleCatalogue:
+    return toggle_catalogue.load_catalogue()
 
 
 @cache
 def sources(release: str) -> SourceTree:
-    return managed.get(release).sources()
+    return managed_releases.get_release(release).open_sources()
 
 
 @cache
-def targets(release: str) -> list[Target]:
+def targets(release: str) -> list[CodeTarget]:
     """All functions that faults are made of."""
-    return named([], sources(release), registry())
+    return select_targets([], sources(release), registry())
 
 
 @cache
-def made_of(release: str) -> Made:
-    return make(targets(release), sources(release))
+def made_of(release: str) -> GeneratedFaults:
+    return generate_faults(targets(release), sources(release))

@@ -7,17 +7,17 @@ import textwrap
 
 from memory import Memory
 
-from harness.mutate import operators
-from harness.mutate.making import make
-from harness.registry.schema import Target
-from harness.store.mutate.faults import Fault, Made
+from harness.fixes.registry.schema import CodeTarget
+from harness.runs.mutate import operators
+from harness.runs.mutate.fault_generation import generate_faults
+from harness.store.mutate.faults import GeneratedFaults, MutationFault
 
 
-def made(code: str, *names: str, lines: set[int] | None = None) -> Made:
+def made(code: str, *names: str, lines: set[int] | None = None) -> GeneratedFaults:
     """What the operators of these names, or all of them, make of module `m`."""
-    chosen = [operators.all()[name] for name in names] if names else None
+    chosen = [operators.load_operators()[name] for name in names] if names else None
     only = None if lines is None else {"m": lines}
-    return make([Target("m", "")], Memory({"m": text(code)}), chosen, only)
+    return generate_faults([CodeTarget("m", "")], Memory({"m": text(code)}), chosen, only)
 
 
 def text(code: str) -> str:
@@ -29,7 +29,7 @@ def changed(code: str, *names: str) -> list[str]:
     return [put(text(code), fault) for fault in made(code, *names).faults]
 
 
-def put(before: str, fault: Fault) -> str:
-    after = fault.applied(before)
+def put(before: str, fault: MutationFault) -> str:
+    after = fault.apply_to(before)
     told = difflib.ndiff(before.split("\n"), after.split("\n"))
     return "\n".join(line[2:].strip() for line in told if line.startswith("+ "))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from small import changed
 
-from harness.mutate import operators
-from harness.mutate.code import FunctionCode, ModuleCode
-from harness.releases import managed
+from harness.releases import managed_releases
+from harness.runs.mutate import operators
+from harness.runs.mutate.function_code import FunctionCode, ModuleCode
 
 EVERY = 12  # all 2100 modules take a minute of a core
 ALWAYS = ("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_batch")
 
 
 def failure(function: FunctionCode) -> str:
-    for operator in operators.all().values():
+    for operator in operators.load_operators().values():
         try:
-            changes = list(operator.find(function))
+            changes = list(operator.find_changes(function))
         except Exception as error:
             place = f"{function.module.source.module}:{function.qualname}"
             return f"{operator.name} in {place}: {error!r}"
@@ -25,7 +25,7 @@ def failure(function: FunctionCode) -> str:
 
 
 def test_no_operator_stumbles_over_any_code() -> None:
-    tree = managed.newest().sources()
+    tree = managed_releases.get_newest_release().open_sources()
     modules = sorted(name for name in tree.modules() if name.startswith("sglang.srt."))
     assert set(ALWAYS) <= set(modules)
     functions = []

@@ -9,11 +9,11 @@ from checkouts import Checkout
 from memory import Memory
 from small import text
 
-from harness.errors import UnfixError
-from harness.mutate import diffs
-from harness.mutate.making import make
-from harness.registry.schema import Target
-from harness.releases import managed
+from harness.core.errors import UnfixError
+from harness.fixes.registry.schema import CodeTarget
+from harness.releases import managed_releases
+from harness.runs.mutate import changed_lines
+from harness.runs.mutate.fault_generation import generate_faults
 
 # A file that begins with empty lines: they count, too.
 OLD = "\n\n" + text(
@@ -54,13 +54,13 @@ def checkout(tmp_path: Path) -> Checkout:
     ],
 )
 def test_a_range_is_its_two_ends(word: str, ends: tuple[str, str]) -> None:
-    assert diffs.parse(word) == ends
+    assert changed_lines.parse_range(word) == ends
 
 
 @pytest.mark.parametrize("word", ["0.5.18", "..0.5.23", "0.5.18..", "..", ""])
 def test_what_has_not_two_ends_is_refused(word: str) -> None:
     with pytest.raises(UnfixError, match="is no range"):
-        diffs.parse(word)
+        changed_lines.parse_range(word)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_what_has_not_two_ends_is_refused(word: str) -> None:
 def test_new_lines_are_counted_from_one_and_a_gap_is_its_neighbours(
     old: str, new: str, lines: set[int]
 ) -> None:
-    assert diffs.new_lines(old, new) == lines
+    assert changed_lines.find_new_lines(old, new) == lines
 
 
 def test_between_two_commits_only_the_changed_lines_count(checkout: Checkout) -> None:
     after = checkout.commit({"srt/sizes.py": NEW})
-    sources, lines, label = diffs.changed("before", "HEAD", checkout.folder)
+    sources, lines, label = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
     assert lines == {"sglang.srt.sizes": {12}}
     assert NEW.split("\n")[11].strip() == "b = cdiv(m, n) * 2"
     assert label == after[: len(label)]
@@ -97,10 +97,10 @@ def test_between_two_commits_only_the_changed_lines_count(checkout: Checkout) ->
 
 def test_faults_of_a_diff_are_in_its_lines_alone(checkout: Checkout) -> None:
     checkout.commit({"srt/sizes.py": NEW})
-    sources, lines, _ = diffs.changed("before", "HEAD", checkout.folder)
-    targets = diffs.functions(sources, lines)
-    assert targets == [Target("sglang.srt.sizes", "changed")]
-    made = make(targets, sources, only_lines=lines)
+    sources, lines, _ = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
+    targets = changed_lines.list_changed_functions(sources, lines)
+    assert targets == [CodeTarget("sglang.srt.sizes", "changed")]
+    made = generate_faults(targets, sources, only_lines=lines)
     assert {(fault.operator, fault.line) for fault in made.faults} == {("round-down", 12)}
 
 
@@ -111,7 +111,7 @@ def test_the_checkout_stays_as_it_is_and_what_is_not_committed_does_not_count(
     file = checkout.folder / "python/sglang/srt/same.py"
     file.write_text("half = written\n")
     before = checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")
-    _, lines, _ = diffs.changed("before", "HEAD", checkout.folder)
+    _, lines, _ = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
     assert set(lines) == {"sglang.srt.sizes"}
     assert (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")) == before
     assert file.read_text() == "half = written\n"
@@ -121,7 +121,7 @@ def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
     checkout: Checkout,
 ) -> None:
     checkout.commit({"srt/sizes.py": None, "srt/deep/__init__.py": OLD, "srt/read.txt": "n\n"})
-    _, lines, _ = diffs.changed("before", "HEAD", checkout.folder)
+    _, lines, _ = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
     assert set(lines) == {"sglang.srt.deep"}
     told = {n for n, line in enumerate(OLD.split("\n"), 1) if line}
     assert told <= lines["sglang.srt.deep"]
@@ -129,7 +129,9 @@ def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
 
 def test_only_the_named_modules_are_compared(checkout: Checkout) -> None:
     checkout.commit({"srt/sizes.py": NEW, "srt/same.py": NEW})
-    _, lines, _ = diffs.changed("before", "HEAD", checkout.folder, ["sglang.srt.same"])
+    _, lines, _ = changed_lines.read_changed_lines(
+        "before", "HEAD", checkout.folder, ["sglang.srt.same"]
+    )
     assert set(lines) == {"sglang.srt.same"}
 
 
@@ -138,20 +140,22 @@ def test_the_current_folder_is_the_checkout_if_none_is_named(
 ) -> None:
     checkout.commit({"srt/sizes.py": NEW})
     monkeypatch.chdir(checkout.folder / "python")
-    assert diffs.changed("before", "HEAD")[1] == {"sglang.srt.sizes": {12}}
+    assert changed_lines.read_changed_lines("before", "HEAD")[1] == {"sglang.srt.sizes": {12}}
 
 
 def test_a_package_at_the_top_of_a_checkout_is_found_too(tmp_path: Path) -> None:
     top = Checkout(tmp_path / "top", root="")
     first = top.commit({"srt/sizes.py": OLD})
     second = top.commit({"srt/sizes.py": NEW})
-    assert diffs.changed(first, second, top.folder)[1] == {"sglang.srt.sizes": {12}}
+    assert changed_lines.read_changed_lines(first, second, top.folder)[1] == {
+        "sglang.srt.sizes": {12}
+    }
 
 
 def test_what_cannot_be_compared_says_why(checkout: Checkout, tmp_path: Path) -> None:
     def refusal(*words: str, folder: Path = checkout.folder) -> str:
         with pytest.raises(UnfixError) as caught:
-            diffs.changed(words[0], words[1], folder)
+            changed_lines.read_changed_lines(words[0], words[1], folder)
         return str(caught.value)
 
     assert "has no commit 'gone'" in refusal("before", "gone")
@@ -166,28 +170,31 @@ def test_what_cannot_be_compared_says_why(checkout: Checkout, tmp_path: Path) ->
 
 def test_functions_are_those_that_hold_a_line_and_what_is_outside_is_none() -> None:
     sources = Memory({"m": "LIMIT = 1\n\ndef f():\n    pass\n\nclass K:\n    def g(self): pass\n"})
-    found = diffs.functions(sources, {"m": {1, 4}, "gone": {1}})  # type: ignore[arg-type]
-    assert found == [Target("m", "f")]
-    found = diffs.functions(sources, {"m": {7}})  # type: ignore[arg-type]
-    assert found == [Target("m", "K.g")]
+    found = changed_lines.list_changed_functions(sources, {"m": {1, 4}, "gone": {1}})  # type: ignore[arg-type]
+    assert found == [CodeTarget("m", "f")]
+    found = changed_lines.list_changed_functions(sources, {"m": {7}})  # type: ignore[arg-type]
+    assert found == [CodeTarget("m", "K.g")]
 
 
 def test_of_functions_that_nobody_runs_a_header_alone_is_run() -> None:
     code = "def f():\n    pass\n\ndef g():\n    pass\n"
     sources = Memory({"m": code, "n": code})
     new = {"m": {1, 2, 4, 5}, "n": {1, 2}}
-    found = diffs.functions(sources, new, {"m": {1, 4, 5}})  # type: ignore[arg-type]
-    assert found == [Target("m", "g")]
+    found = changed_lines.list_changed_functions(sources, new, {"m": {1, 4, 5}})  # type: ignore[arg-type]
+    assert found == [CodeTarget("m", "g")]
 
 
 MODULE = "sglang.srt.layers.attention.flashattention_backend"
 
 
 def test_two_releases_are_compared_by_their_sources() -> None:
-    sources, lines, label = diffs.changed("0.5.18", "0.5.23", modules=[MODULE])
+    sources, lines, label = changed_lines.read_changed_lines("0.5.18", "0.5.23", modules=[MODULE])
     assert label == "0.5.23"
     assert set(lines) == {MODULE}
-    old, new = (managed.get(name).sources().read(MODULE) for name in ("0.5.18", "0.5.23"))
+    old, new = (
+        managed_releases.get_release(name).open_sources().read(MODULE)
+        for name in ("0.5.18", "0.5.23")
+    )
     assert old is not None
     assert new is not None
     kept = set(old.text.split("\n"))
@@ -195,13 +202,15 @@ def test_two_releases_are_compared_by_their_sources() -> None:
     assert len(brought) > 20
     assert set(brought) <= lines[MODULE]
     assert len(lines[MODULE]) < new.text.count("\n") / 2
-    targets = [t for t in diffs.functions(sources, lines) if len(t.qualname) < 50][:4]
-    made = make(targets, sources, only_lines=lines)
+    targets = [
+        t for t in changed_lines.list_changed_functions(sources, lines) if len(t.qualname) < 50
+    ][:4]
+    made = generate_faults(targets, sources, only_lines=lines)
     assert made.faults
     for fault in made.faults:
         assert lines[MODULE] & set(range(fault.first, fault.last + 1))
-    assert len(made.faults) < len(make(targets, sources).faults)
+    assert len(made.faults) < len(generate_faults(targets, sources).faults)
 
 
 def test_a_release_has_nothing_new_against_itself() -> None:
-    assert diffs.changed("0.5.23", "0.5.23", modules=[MODULE])[1] == {}
+    assert changed_lines.read_changed_lines("0.5.23", "0.5.23", modules=[MODULE])[1] == {}

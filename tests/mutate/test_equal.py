@@ -10,9 +10,9 @@ import released
 import yaml
 from small import made
 
-from harness.errors import ToggleFileError
-from harness.mutate import equal
-from harness.mutate.equal import Equal
+from harness.core.errors import ToggleFileError
+from harness.runs.mutate import equivalent_faults
+from harness.runs.mutate.equivalent_faults import EquivalentFault
 
 GOOD = """\
 - id: "0123456789"
@@ -36,20 +36,20 @@ def file(folder: Path, text: str) -> Path:
 
 def refusal(folder: Path, text: str) -> str:
     with pytest.raises(ToggleFileError) as caught:
-        equal.read(file(folder, text))
+        equivalent_faults.read_equivalent_faults(file(folder, text))
     return str(caught.value).removeprefix(str(folder / "equal_faults.yaml"))
 
 
 def test_a_file_is_its_faults_by_id(tmp_path: Path) -> None:
-    found = equal.read(file(tmp_path, GOOD))
+    found = equivalent_faults.read_equivalent_faults(file(tmp_path, GOOD))
     assert list(found) == ["0123456789", "abcdef0123"]
     assert found["abcdef0123"].change == "< => <="
     assert found["0123456789"].because == "rows is at most limit here"
 
 
 def test_no_file_and_an_empty_one_name_none(tmp_path: Path) -> None:
-    assert equal.read(tmp_path / "gone.yaml") == {}
-    assert equal.read(file(tmp_path, "# nothing yet\n")) == {}
+    assert equivalent_faults.read_equivalent_faults(tmp_path / "gone.yaml") == {}
+    assert equivalent_faults.read_equivalent_faults(file(tmp_path, "# nothing yet\n")) == {}
 
 
 @pytest.mark.parametrize(
@@ -80,23 +80,23 @@ def test_a_file_that_is_no_list_is_refused(tmp_path: Path) -> None:
 def test_an_entry_of_a_fault_reads_back(tmp_path: Path) -> None:
     code = "def f(n, m):\n    a = cdiv(\n        n, m)\n"
     (fault,) = made(code, "round-down").faults
-    entry = equal.entry(fault, "n is a multiple of m here")
+    entry = equivalent_faults.make_equivalent_fault(fault, "n is a multiple of m here")
     assert entry.change == "cdiv( n, m) => n // m"
     path = file(tmp_path, yaml.safe_dump([msgspec.to_builtins(entry)]))
-    assert equal.read(path) == {fault.id: entry}
+    assert equivalent_faults.read_equivalent_faults(path) == {fault.id: entry}
 
 
 def test_lost_are_those_of_the_asked_modules_that_are_made_no_more() -> None:
     (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
-    kept = equal.entry(fault, "so it was seen")
-    gone = Equal("0123456789", "m:g", "round-down", "a => b", "so it was seen")
-    elsewhere = Equal("0123456788", "n:g", "round-down", "a => b", "so it was seen")
-    assert equal.lost([kept, gone, elsewhere], [fault], ["m"]) == [gone]
+    kept = equivalent_faults.make_equivalent_fault(fault, "so it was seen")
+    gone = EquivalentFault("0123456789", "m:g", "round-down", "a => b", "so it was seen")
+    elsewhere = EquivalentFault("0123456788", "n:g", "round-down", "a => b", "so it was seen")
+    assert equivalent_faults.find_vanished_faults([kept, gone, elsewhere], [fault], ["m"]) == [gone]
 
 
 def test_every_fault_of_the_projects_own_file_is_still_made() -> None:
     """One that is not made any more says nothing; it has to be looked at again, or go."""
-    own = equal.read()
+    own = equivalent_faults.read_equivalent_faults()
     by_id = {fault.id: fault for fault in released.made_of(released.NEWEST).faults}
     assert set(own) <= set(by_id)
     told = {name: (e.target, e.operator) for name, e in own.items()}

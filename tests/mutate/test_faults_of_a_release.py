@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import paths
-from harness.releases import managed
+from harness.core import paths
+from harness.releases import managed_releases
 
-RELEASE = managed.get("0.5.18")
+RELEASE = managed_releases.get_release("0.5.18")
 SUITES = ("int64_indices/test_combined_indices.py", "prefill_tail")
 FATES = {
     ("_combine_topk_swa_indices_kernel", "narrow-int64", "killed"),
@@ -23,17 +23,17 @@ FATES = {
 
 def files() -> dict[str, tuple[int, int]]:
     """Every file of the package, as far as a write would show."""
-    package = Path(RELEASE.sources().place("sglang/__init__.py")).parent
+    package = Path(RELEASE.open_sources().describe_location("sglang/__init__.py")).parent
     found = (file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc")
     facts = {str(file): file.stat() for file in found}
     return {name: (fact.st_size, fact.st_mtime_ns) for name, fact in facts.items()}
 
 
 @pytest.mark.skipif(
-    not RELEASE.ready, reason=f"needs the environment of {RELEASE.name}: ./unfix test makes it"
+    not RELEASE.is_ready, reason=f"needs the environment of {RELEASE.name}: ./unfix test makes it"
 )
 def test_faults_of_a_kernel_and_of_a_function_are_killed_and_leave_nothing(tmp_path: Path) -> None:
-    (tmp_path / ".releases").symlink_to(paths.releases())
+    (tmp_path / ".releases").symlink_to(paths.releases_folder())
     before = files()
     words = ["25418-combine-int64", "prefill_rotation", "--release", RELEASE.name]
     words += ["--operators", "narrow-int64,keep-stale", "--profile", "smoke", "--examples", "1"]
@@ -41,7 +41,7 @@ def test_faults_of_a_kernel_and_of_a_function_are_killed_and_leave_nothing(tmp_p
     words += ["-j", "1", "--at-least", "100", "--json", "--html", str(tmp_path / "page.html")]
     done = subprocess.run(
         [sys.executable, "-m", "harness", "mutate", *words],
-        cwd=paths.project(),
+        cwd=paths.project_folder(),
         env={**os.environ, "UNFIX_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -9,25 +9,38 @@ import released
 from memory import Memory
 from small import made, text
 
-from harness.matching.states import State, find
-from harness.mutate.keeping import LONGEST, CannotKeep, Changed, holds, toggle_of
-from harness.patching.plan import Choice, Direction
-from harness.patching.plan import make as plan
-from harness.registry.catalogue import Catalogue
-from harness.registry.files import read_toggle
-from harness.registry.schema import Device, Edit, Symptom, Target, Toggle, Variant
-from harness.registry.writing import as_yaml
-from harness.releases.sources import SourceTree
-from harness.store.mutate.faults import Fault
-from harness.syntax.scopes import ModuleSource
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry.schema import (
+    CodeTarget,
+    DeviceKind,
+    Symptom,
+    Toggle,
+    ToggleEdit,
+    ToggleVariant,
+)
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.fixes.registry.toggle_reader import read_toggle
+from harness.fixes.registry.toggle_writer import format_toggle
+from harness.patching.patch_plan import Direction, ToggleChoice
+from harness.patching.patch_plan import make_plan as plan
+from harness.releases.source_trees import SourceTree
+from harness.runs.mutate.fault_toggles import (
+    MAX_PATTERN_LINES,
+    KeepFaultError,
+    OverlaySources,
+    build_toggle,
+    is_reversible_edit,
+)
+from harness.store.mutate.faults import MutationFault
 
-NONE = Catalogue([])
+NONE = ToggleCatalogue([])
 
 
-def kept(code: str, operator: str = "round-down", number: int = 0) -> tuple[Fault, Toggle]:
+def kept(code: str, operator: str = "round-down", number: int = 0) -> tuple[MutationFault, Toggle]:
     fault = made(code, operator).faults[number]
     sources = Memory({"m": text(code)})
-    return fault, toggle_of(fault, sources, "0.5.9", others=[], registry=NONE)
+    return fault, build_toggle(fault, sources, "0.5.9", range_sources=[], registry=NONE)
 
 
 def forms(asked: Toggle) -> tuple[str, str]:
@@ -98,7 +111,7 @@ def test_a_toggle_says_what_it_is() -> None:
     assert asked.title == "Round down where up is right, in f"
     assert asked.symptom is Symptom.OUT_OF_BOUNDS
     assert asked.family == "m"
-    assert asked.devices == (Device.CPU, Device.CUDA)
+    assert asked.devices == (DeviceKind.CPU, DeviceKind.CUDA)
     assert "A partly filled last one is not counted." in asked.why
     assert [str(target) for target in asked.variants[0].targets] == ["m:f"]
 
@@ -112,8 +125,10 @@ def test_a_statement_that_goes_is_told_by_what_is_around_it() -> None:
 
 def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None:
     def of(target: str, family: str) -> Toggle:
-        edits = (Edit("a", "b", target),)
-        return Toggle(family, "t", family, Symptom.CRASH, (Device.CPU,), (Variant(">=0", edits),))
+        edits = (ToggleEdit("a", "b", target),)
+        return Toggle(
+            family, "t", family, Symptom.CRASH, (DeviceKind.CPU,), (ToggleVariant(">=0", edits),)
+        )
 
     (fault,) = made(ONCE, "round-down").faults
     sources = Memory({"m": text(ONCE)})
@@ -123,7 +138,9 @@ def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None
         ([elsewhere, same_module], "near"),
         ([elsewhere, same_module, same], "here"),
     ):
-        asked = toggle_of(fault, sources, "0.5.9", others=[], registry=Catalogue(toggles))
+        asked = build_toggle(
+            fault, sources, "0.5.9", range_sources=[], registry=ToggleCatalogue(toggles)
+        )
         assert asked.family == family
 
 
@@ -134,7 +151,9 @@ def test_the_range_is_the_releases_that_have_the_code() -> None:
 
     def ranges(*there: tuple[str, dict[str, str]]) -> list[str]:
         others = [Memory(modules, version) for version, modules in there]
-        asked = toggle_of(fault, Memory(mine, "0.5.12"), "0.5.12", others=others, registry=NONE)
+        asked = build_toggle(
+            fault, Memory(mine, "0.5.12"), "0.5.12", range_sources=others, registry=NONE
+        )
         return [variant.releases for variant in asked.variants]
 
     assert ranges() == [">=0.5.12"]
@@ -150,44 +169,44 @@ def test_the_range_is_the_releases_that_have_the_code() -> None:
 def test_a_checkout_that_does_not_say_its_version_has_no_end() -> None:
     (fault,) = made(ONCE, "round-down").faults
     sources = Memory({"m": text(ONCE)}, None)
-    asked = toggle_of(fault, sources, "checkout", others=[], registry=NONE)
+    asked = build_toggle(fault, sources, "checkout", range_sources=[], registry=NONE)
     assert [variant.releases for variant in asked.variants] == [">=0"]
 
 
 def test_what_no_short_form_tells_apart_is_refused_with_a_sentence() -> None:
-    lines = [f"        step({n})" for n in range(LONGEST + 1)]
+    lines = [f"        step({n})" for n in range(MAX_PATTERN_LINES + 1)]
     arm = "\n".join(["        a = cdiv(n, m)", *lines])
     code = f"def f(n, m):\n    if n:\n{arm}\n        a = cdiv(n, m)\n"
     code = code + "\n".join([*lines, "    else:", arm, "        a = cdiv(n, m)", *lines]) + "\n"
-    with pytest.raises(CannotKeep) as caught:
+    with pytest.raises(KeepFaultError) as caught:
         kept(code)
-    assert f"no form of at most {LONGEST} lines tells its place in f" in str(caught.value)
+    assert f"no form of at most {MAX_PATTERN_LINES} lines tells its place in f" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("edit", "taken"),
     [
-        (Edit("cdiv(n,  m)", "n // m", "m:f"), True),
-        (Edit("cdiv(n, m)", "n // m", "m:f"), False),  # taken back, a space would be gone
-        (Edit("cdiv(n,  m)", "n / m", "m:f"), False),  # another fault
-        (Edit("cdiv(n,  m)", "n // m", "m:g"), False),  # another place
-        (Edit("g(n, m)", "n // m", "m:f"), False),
-        (Edit("cdiv($A,  m)", "$A // m", "m:f"), False),  # a name of its own
+        (ToggleEdit("cdiv(n,  m)", "n // m", "m:f"), True),
+        (ToggleEdit("cdiv(n, m)", "n // m", "m:f"), False),  # taken back, a space would be gone
+        (ToggleEdit("cdiv(n,  m)", "n / m", "m:f"), False),  # another fault
+        (ToggleEdit("cdiv(n,  m)", "n // m", "m:g"), False),  # another place
+        (ToggleEdit("g(n, m)", "n // m", "m:f"), False),
+        (ToggleEdit("cdiv($A,  m)", "$A // m", "m:f"), False),  # a name of its own
     ],
 )
-def test_two_forms_hold_if_they_give_just_the_two_texts(edit: Edit, taken: bool) -> None:
+def test_two_forms_hold_if_they_give_just_the_two_texts(edit: ToggleEdit, taken: bool) -> None:
     code = "def f(n, m):\n    return cdiv(n,  m)\n"
     (fault,) = made(code, "round-down").faults
-    assert holds(edit, fault, Memory({"m": code}), "0.5.9") is taken
+    assert is_reversible_edit(edit, fault, Memory({"m": code}), "0.5.9") is taken
 
 
 def test_a_fault_of_another_text_is_refused() -> None:
     (fault,) = made(ONCE, "round-down").faults
     moved = Memory({"m": "import other\n" + text(ONCE)})
-    with pytest.raises(CannotKeep, match="was made for another text of m"):
-        toggle_of(fault, moved, "0.5.9", others=[], registry=NONE)
-    with pytest.raises(CannotKeep, match=r"0\.5\.9 has no module m"):
-        toggle_of(fault, Memory({"n": ""}), "0.5.9", others=[], registry=NONE)
+    with pytest.raises(KeepFaultError, match="was made for another text of m"):
+        build_toggle(fault, moved, "0.5.9", range_sources=[], registry=NONE)
+    with pytest.raises(KeepFaultError, match=r"0\.5\.9 has no module m"):
+        build_toggle(fault, Memory({"n": ""}), "0.5.9", range_sources=[], registry=NONE)
 
 
 @pytest.mark.parametrize("code", [ONCE, TWICE, ALIKE, BLOCK, ODD])
@@ -199,20 +218,20 @@ def test_a_file_reads_back_as_the_toggle(code: str, tmp_path: Path) -> None:
 
 def written(asked: Toggle, folder: Path) -> Toggle:
     path = folder / f"{asked.id}.yaml"
-    path.write_text(as_yaml(asked), encoding="utf-8")
+    path.write_text(format_toggle(asked), encoding="utf-8")
     return read_toggle(path)
 
 
-def both_ways(asked: Toggle, fault: Fault, sources: Memory | SourceTree) -> bool:
+def both_ways(asked: Toggle, fault: MutationFault, sources: Memory | SourceTree) -> bool:
     """Whether the registry's own plan takes the fault in and out, byte for byte."""
     source = sources.read(fault.module)
     assert source is not None
-    assert find(asked, sources).state is State.FIXED
-    (there,) = plan([Choice(asked, Direction.REVERT)], sources, "0.5.23").modules
-    changed = Changed(sources, ModuleSource(source.module, source.path, there.text))
-    assert find(asked, changed).state is State.BUGGY
-    (back,) = plan([Choice(asked, Direction.ENABLE)], changed, "0.5.23").modules
-    return there.text == fault.applied(source.text) and back.text == source.text
+    assert find_toggle_status(asked, sources).state is ToggleState.FIXED
+    (there,) = plan([ToggleChoice(asked, Direction.REVERT)], sources, "0.5.23").modules
+    changed = OverlaySources(sources, ModuleSource(source.module, source.path, there.text))
+    assert find_toggle_status(asked, changed).state is ToggleState.BUGGY
+    (back,) = plan([ToggleChoice(asked, Direction.ENABLE)], changed, "0.5.23").modules
+    return there.text == fault.apply_to(source.text) and back.text == source.text
 
 
 EVERY = 80
@@ -226,10 +245,10 @@ def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_
     taken = 0
     for fault in faults:
         try:
-            asked = toggle_of(
-                fault, sources, release, others=[sources], registry=released.registry()
+            asked = build_toggle(
+                fault, sources, release, range_sources=[sources], registry=released.registry()
             )
-        except CannotKeep:
+        except KeepFaultError:
             continue
         families = {toggle.family for toggle in released.registry()}
         assert asked.family in families | {module_of(fault)}
@@ -238,5 +257,5 @@ def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_
     assert taken >= len(faults) - 1
 
 
-def module_of(fault: Fault) -> str:
-    return Target.parse(fault.target).module.rpartition(".")[2].strip("_")
+def module_of(fault: MutationFault) -> str:
+    return CodeTarget.parse(fault.target).module.rpartition(".")[2].strip("_")

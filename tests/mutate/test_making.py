@@ -15,34 +15,34 @@ from memory import Memory
 from released import NEWEST, OLDER, made_of, sources
 from small import changed, made, put, text
 
-from harness import paths
-from harness.mutate import operators
-from harness.mutate.code import Change, FunctionCode, ModuleCode
-from harness.mutate.making import ENOUGH, make
-from harness.mutate.operator import Operator
-from harness.registry.schema import Symptom, Target
-from harness.releases.sources import SourceTree
-from harness.store.mutate.faults import Dropped, Made
+from harness.core import paths
+from harness.fixes.registry.schema import CodeTarget, Symptom
+from harness.releases.source_trees import SourceTree
+from harness.runs.mutate import operators
+from harness.runs.mutate.fault_generation import TOO_MANY_REASON, generate_faults
+from harness.runs.mutate.function_code import CodeChange, FunctionCode, ModuleCode
+from harness.runs.mutate.mutation_operator import MutationOperator
+from harness.store.mutate.faults import DroppedFault, GeneratedFaults
 
 
-def replacing(before: str, after: str, name: str = "by-hand") -> Operator:
+def replacing(before: str, after: str, name: str = "by-hand") -> MutationOperator:
     """An operator that puts some code in the place of other code, wherever that stands."""
 
-    def find(function: FunctionCode) -> Iterator[Change]:
-        start, end = function.span(function.node)
+    def find(function: FunctionCode) -> Iterator[CodeChange]:
+        start, end = function.get_span(function.node)
         at = function.module.text.find(before, start, end)
         while at >= 0:
-            yield Change(at, at + len(before), after, f"{before} becomes {after}")
+            yield CodeChange(at, at + len(before), after, f"{before} becomes {after}")
             at = function.module.text.find(before, at + 1, end)
 
-    return Operator(name, "By hand", (1, 2), Symptom.CRASH, find)
+    return MutationOperator(name, "By hand", (1, 2), Symptom.CRASH, find)
 
 
-def by_hand(code: str, *chosen: Operator) -> Made:
-    return make([Target("m", "")], Memory({"m": text(code)}), chosen)
+def by_hand(code: str, *chosen: MutationOperator) -> GeneratedFaults:
+    return generate_faults([CodeTarget("m", "")], Memory({"m": text(code)}), chosen)
 
 
-def only_dropped(result: Made) -> Dropped:
+def only_dropped(result: GeneratedFaults) -> DroppedFault:
     assert result.faults == ()
     (gone,) = result.dropped
     return gone
@@ -91,7 +91,7 @@ def test_a_statement_gets_three_faults_of_a_kind_that_lie_apart() -> None:
     result = made(code, "drop-addend")
     faults = [fault.before for fault in result.faults]
     assert faults == ["a0_len + n", "a3_len + n", "a6_len + n"]
-    assert {gone.why for gone in result.dropped} == {ENOUGH}
+    assert {gone.why for gone in result.dropped} == {TOO_MANY_REASON}
     assert len(result.dropped) == 4
     apart = made(code.replace(", a", ",\n        a"), "drop-addend")
     assert [fault.before for fault in apart.faults] == faults
@@ -136,7 +136,7 @@ def test_only_faults_of_statements_with_these_lines_are_made() -> None:
     assert [fault.line for fault in made(code, "round-down").faults] == [2, 3, 5]
     assert [fault.line for fault in made(code, "round-down", lines={4}).faults] == [3]
     assert made(code, "round-down", lines=set()).faults == ()
-    other = make([Target("m", "")], Memory({"m": code}), None, {"n": {2}})
+    other = generate_faults([CodeTarget("m", "")], Memory({"m": code}), None, {"n": {2}})
     assert other.faults == ()
 
 
@@ -196,13 +196,13 @@ def test_alike_places_have_ids_of_their_own() -> None:
 def test_a_fault_does_not_fit_another_text() -> None:
     (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
     with pytest.raises(AssertionError, match="another text"):
-        fault.applied("def f(n, m):\n    a = other(n, m)\n")
+        fault.apply_to("def f(n, m):\n    a = other(n, m)\n")
 
 
 def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -> None:
     faults = made_of(NEWEST).faults
     assert len(faults) >= 300
-    assert {fault.operator for fault in faults} == set(operators.all())
+    assert {fault.operator for fault in faults} == set(operators.load_operators())
     assert sum(fault.kernel for fault in faults) >= 100
 
 
@@ -214,7 +214,7 @@ def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> N
     for fault in faults:
         source = sources(release).read(fault.module)
         assert source is not None
-        after = fault.applied(source.text)
+        after = fault.apply_to(source.text)
         assert after == source.text[: fault.start] + fault.after + source.text[fault.end :]
         assert fault.first <= fault.line <= fault.last
         if release == OLDER and fault.id in ids(NEWEST):
@@ -259,7 +259,7 @@ def lines_of(release: str, module: str, line: int) -> tuple[int, int]:
 
 def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
     older, newer = sources(OLDER), sources(NEWEST)
-    targets = [Target(f.module, f.qualname) for f in made_of(NEWEST).faults]
+    targets = [CodeTarget(f.module, f.qualname) for f in made_of(NEWEST).faults]
     compared = 0
     for module in dict.fromkeys(target.module for target in targets):
         if older.read(module) is None:
@@ -267,7 +267,7 @@ def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
         one, other = (meanings(tree, module) for tree in (older, newer))
         for target in dict.fromkeys(t for t in targets if t.module == module):
             if one.get(target.qualname) == other[target.qualname]:
-                first, second = (make([target], tree) for tree in (older, newer))
+                first, second = (generate_faults([target], tree) for tree in (older, newer))
                 assert [f.id for f in first.faults] == [f.id for f in second.faults]
                 compared += len(second.faults)
     assert compared >= 50
@@ -280,11 +280,11 @@ def meanings(tree: SourceTree, module: str) -> dict[str, str]:
 
 
 HASHING = """
-from harness.mutate.making import make
-from harness.mutate.targets import named
-from harness.registry import catalogue
+from harness.runs.mutate.fault_generation import make
+from harness.runs.mutate.target_selection import named
+from harness.fixes.registry import catalogue
 from harness.releases import managed
-from harness.releases.sources import SourceTree
+from harness.releases.source_trees import SourceTree
 sources = managed.get("{release}").sources()
 made = make(named(["kv_indices", "topk_transform"], sources, catalogue.load()), sources)
 print(*made.faults, *made.dropped, sep="\\n")
@@ -296,7 +296,7 @@ def test_the_faults_are_the_same_under_every_hash_seed() -> None:
         subprocess.run(
             [sys.executable, "-c", HASHING.format(release=NEWEST)],
             env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=paths.project(),
+            cwd=paths.project_folder(),
             capture_output=True,
             text=True,
             timeout=120,
@@ -310,7 +310,7 @@ def test_the_faults_are_the_same_under_every_hash_seed() -> None:
 
 LIGHT = """
 import sys
-from harness.mutate import diffs, equal, keeping, making, operators, targets
+from harness.runs.mutate import diffs, equal, keeping, making, operators, targets
 operators.all()
 print(sorted({"torch", "sglang", "triton", "numpy"} & set(sys.modules)))
 """
@@ -319,7 +319,7 @@ print(sorted({"torch", "sglang", "triton", "numpy"} & set(sys.modules)))
 def test_making_faults_imports_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIGHT],
-        cwd=paths.project(),
+        cwd=paths.project_folder(),
         capture_output=True,
         text=True,
         timeout=60,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from small import made
 
-from harness.cli import kinds
-from harness.cli.mutate import command, running
-from harness.store.mutate.values import Fate, Fated, Mutation
+from harness.cli import run_kinds
+from harness.cli.mutate import command, execution
+from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
 (FAULT,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
 HEAD = "unfix mutate m:f --release"
@@ -19,12 +19,12 @@ HEAD = "unfix mutate m:f --release"
 
 def given(**settings: Any) -> tuple[str, str]:
     """The two commands of a run with these settings."""
-    kinds.find_reports()
+    run_kinds.add_reports_to_path()
     from reports.mutate import view
 
-    run = Mutation("r", "t", "0.5.99", settings=settings)
-    fated = Fated(FAULT, Fate.SURVIVED)
-    return view.again(run, fated), view.keep(run, fated)
+    run = MutationRun("r", "t", "0.5.99", settings=settings)
+    fated = FaultResult(FAULT, FaultOutcome.SURVIVED)
+    return view.make_replay_command(run, fated), view.make_keep_command(run, fated)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_is_left_out_is_what_a_call_means_anyway() -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     asked = parser.parse_args(shlex.split(given(release="0.5.23")[0])[2:])
-    usual = {name: getattr(asked, name) for name in view.USUAL}
-    assert usual == view.USUAL
+    usual = {name: getattr(asked, name) for name in view.DEFAULT_SETTINGS}
+    assert usual == view.DEFAULT_SETTINGS
     assert (asked.release, asked.fault, asked.targets) == ("0.5.23", [FAULT.id], ["m:f"])
-    assert set(view.USUAL) <= {*running.SETTINGS, "toggles"}
+    assert set(view.DEFAULT_SETTINGS) <= {*execution.RESUMED_SETTINGS, "toggles"}

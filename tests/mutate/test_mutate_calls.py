@@ -12,11 +12,11 @@ from test_diffs import MODULE, NEW, OLD
 from test_kept_faults import ONCE, kept
 
 from harness.cli import main
-from harness.errors import UnfixError
-from harness.mutate import diffs
-from harness.registry import catalogue, writing
-from harness.registry.catalogue import Catalogue
-from harness.registry.files import read_toggle
+from harness.core.errors import UnfixError
+from harness.fixes.registry import toggle_catalogue, toggle_writer
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.fixes.registry.toggle_reader import read_toggle
+from harness.runs.mutate import changed_lines
 
 Refusal = Callable[..., str]
 
@@ -69,16 +69,16 @@ def test_a_slug_that_is_no_toggles_id_is_refused_at_once(slug: str, refusal: Ref
     told = refusal("--keep", "0123456789", f"--as={slug}".replace("\n", "_"))
     assert "is no toggle's id: an id is a slug of small letters, digits and '-'" in told
     with pytest.raises(UnfixError, match="is no toggle's id"):
-        writing.check_id(slug)
+        toggle_writer.check_id(slug)
 
 
 def test_a_toggle_is_written_once_the_registry_has_read_it(tmp_path: Path) -> None:
     _, toggle = kept(ONCE)
-    file = writing.write(toggle, tmp_path, Catalogue([]))
+    file = toggle_writer.write_toggle_file(toggle, tmp_path, ToggleCatalogue([]))
     assert [path.name for path in tmp_path.iterdir()] == [file.name] == [f"{toggle.id}.yaml"]
     assert read_toggle(file) == toggle
     with pytest.raises(UnfixError, match="is there already: --as names another"):
-        writing.write(toggle, tmp_path, Catalogue([]))
+        toggle_writer.write_toggle_file(toggle, tmp_path, ToggleCatalogue([]))
 
 
 def test_what_the_registry_does_not_read_is_not_written(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_what_the_registry_does_not_read_is_not_written(tmp_path: Path) -> None:
     for wrong in ({"id": "../ESCAPED"}, {"family": "Bad Family"}, {"title": " "}):
         (tmp_path / "toggles").mkdir(exist_ok=True)
         with pytest.raises(UnfixError):
-            writing.write(
-                msgspec.structs.replace(toggle, **wrong), tmp_path / "toggles", Catalogue([])
+            toggle_writer.write_toggle_file(
+                msgspec.structs.replace(toggle, **wrong), tmp_path / "toggles", ToggleCatalogue([])
             )
         assert [path.name for path in tmp_path.rglob("*")] == ["toggles"]
 
@@ -95,11 +95,11 @@ def test_what_the_registry_does_not_read_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slug", ["25418-combine-int64", "engine"])
 def test_an_id_that_stands_for_something_is_taken(slug: str, tmp_path: Path) -> None:
     """A toggle's; and a family's: its name would stand for this toggle alone."""
-    known = catalogue.load()
+    known = toggle_catalogue.load_catalogue()
     assert known.select(slug)
     _, toggle = kept(ONCE)
     with pytest.raises(UnfixError, match=f"'{slug}' already stands for .*: --as names another"):
-        writing.write(msgspec.structs.replace(toggle, id=slug), tmp_path, known)
+        toggle_writer.write_toggle_file(msgspec.structs.replace(toggle, id=slug), tmp_path, known)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,12 +112,12 @@ def test_tags_of_a_checkout_are_commits_and_a_version_that_none_is_a_release(
     second = checkout.commit({"srt/sizes.py": NEW})
     checkout.git("tag", "v0.5.23")
     monkeypatch.chdir(tmp_path)
-    assert diffs.resolved("v0.5.20", "v0.5.23") == (first, second)
-    assert diffs.changed("v0.5.20", "v0.5.23")[1] == {"sglang.srt.sizes": {12}}
+    assert changed_lines.resolve_range("v0.5.20", "v0.5.23") == (first, second)
+    assert changed_lines.read_changed_lines("v0.5.20", "v0.5.23")[1] == {"sglang.srt.sizes": {12}}
     with pytest.raises(UnfixError, match=r"'0\.5\.99' is no managed release"):
-        diffs.resolved("0.5.99", "HEAD")
+        changed_lines.resolve_range("0.5.99", "HEAD")
     checkout.git("tag", "0.5.99", "v0.5.20")
-    assert diffs.resolved("0.5.99", "HEAD") == (first, second)
+    assert changed_lines.resolve_range("0.5.99", "HEAD") == (first, second)
     with pytest.raises(UnfixError, match=r"has no commit 'v0\.5\.98'"):
-        diffs.resolved("v0.5.98", "HEAD")
-    assert diffs.changed("0.5.18", "0.5.23", modules=[MODULE])[2] == "0.5.23"
+        changed_lines.resolve_range("v0.5.98", "HEAD")
+    assert changed_lines.read_changed_lines("0.5.18", "0.5.23", modules=[MODULE])[2] == "0.5.23"

@@ -208,7 +208,7 @@ def wait_for_fates(mutate: Mutate, many: int) -> None:
     while time.monotonic() < ends:
         if file.exists() and file.stat().st_size:
             store = Store(file)
-            newest = store.mutate.newest()
+            newest = store.mutate.load_newest()
             store.close()
             if newest is not None and len(newest.fates) >= many:
                 return
@@ -254,7 +254,7 @@ def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
     os.kill(worker_of(running.pid), signal.SIGKILL)
     running.communicate(timeout=200)
     store = Store(mutate.root / ".unfix" / "runs.sqlite")
-    newest = store.mutate.newest()
+    newest = store.mutate.load_newest()
     assert newest is not None
     assert {fated.fault.id: fated.how for fated in newest.fates}[hangs.id] == "hang"
     assert any("another took its place" in problem for problem in newest.problems)
@@ -265,7 +265,7 @@ def worker_of(pid: int) -> int:
     """The child that is a worker; below it are keepers and tests."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for child in map(int, children):
-        if b"harness.mutate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"harness.runs.mutate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
             return child
     raise AssertionError("no worker")
 

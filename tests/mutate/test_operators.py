@@ -7,13 +7,13 @@ import re
 import pytest
 from small import changed, made
 
-from harness import paths
-from harness.mutate import operators
-from harness.mutate.operator import Operator
-from harness.registry import catalogue
+from harness.core import paths
+from harness.fixes.registry import toggle_catalogue
+from harness.runs.mutate import operators
+from harness.runs.mutate.mutation_operator import MutationOperator
 
-OPERATORS = list(operators.all().values())
-PAGES = paths.project() / "docs" / "operators"
+OPERATORS = list(operators.load_operators().values())
+PAGES = paths.project_folder() / "docs" / "operators"
 
 # An operator, code, and the lines that its faults write, in the order of the source.
 CASES = [
@@ -311,7 +311,7 @@ def test_an_operator_finds_the_places_of_its_kind(name: str, code: str, wanted: 
 
 
 def test_every_operator_has_a_case() -> None:
-    assert {name for name, _, _ in CASES} == set(operators.all())
+    assert {name for name, _, _ in CASES} == set(operators.load_operators())
 
 
 def test_what_only_tells_checks_or_annotates_is_left_alone() -> None:
@@ -332,7 +332,7 @@ def test_what_only_tells_checks_or_annotates_is_left_alone() -> None:
         def __repr__(self):
             return self.table[self.idx + self.offset]
     '''
-    result = made(code, *(set(operators.all()) - {"padded-for-real"}))
+    result = made(code, *(set(operators.load_operators()) - {"padded-for-real"}))
     assert (result.faults, result.dropped) == ((), ())
 
 
@@ -374,11 +374,11 @@ def test_what_takes_a_place_has_the_brackets_that_it_needs(code: str, wanted: st
 
 
 def test_there_is_a_page_for_each_operator_and_none_besides() -> None:
-    assert {page.stem for page in PAGES.glob("*.md")} == {*operators.all(), "README"}
+    assert {page.stem for page in PAGES.glob("*.md")} == {*operators.load_operators(), "README"}
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-def test_an_operators_page_names_what_it_was_learnt_from(operator: Operator) -> None:
+def test_an_operators_page_names_what_it_was_learnt_from(operator: MutationOperator) -> None:
     page = (PAGES / f"{operator.name}.md").read_text(encoding="utf-8")
     assert page.startswith(f"# {operator.title}\n\n`{operator.name}`, ")
     assert f"symptom: {operator.symptom.value}\n" in page
@@ -390,14 +390,14 @@ def test_an_operators_page_names_what_it_was_learnt_from(operator: Operator) -> 
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-def test_the_toggles_that_a_page_names_are_there(operator: Operator) -> None:
+def test_the_toggles_that_a_page_names_are_there(operator: MutationOperator) -> None:
     page = (PAGES / f"{operator.name}.md").read_text(encoding="utf-8")
     told = re.search(
         r"^(Of this kind among the toggles: .*|No toggle of ours .*)\Z", page, re.M | re.S
     )
     assert told is not None
     named = re.findall(r"`([^`]+)`", told[1])
-    assert set(named) <= {toggle.id for toggle in catalogue.load()}
+    assert set(named) <= {toggle.id for toggle in toggle_catalogue.load_catalogue()}
     assert bool(named) == told[1].startswith("Of this kind")
 
 
@@ -409,7 +409,7 @@ def test_the_table_of_operators_says_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-def test_an_operator_makes_what_its_page_shows(operator: Operator) -> None:
+def test_an_operator_makes_what_its_page_shows(operator: MutationOperator) -> None:
     """The page's example is real: its old line, in a function, has the new one among its faults."""
     page = (PAGES / f"{operator.name}.md").read_text(encoding="utf-8")
     example = re.search(r"```diff\n-(?P<old>.*)\n\+(?P<new>.*)\n```", page)
@@ -423,5 +423,5 @@ def test_an_operator_makes_what_its_page_shows(operator: Operator) -> None:
 
 
 def test_operators_are_made_once() -> None:
-    assert operators.all() is operators.all()
+    assert operators.load_operators() is operators.load_operators()
     assert made("def f(): pass").faults == ()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import paths
-from harness.mutate import reach
-from harness.prove.plan import Target
-from harness.releases.sources import FolderTree
+from harness.core import paths
+from harness.releases.source_trees import FolderSourceTree
+from harness.runs.mutate import line_coverage
+from harness.runs.prove.plan import ReleaseTarget
 
 FILES = [
     "conftest.py",
@@ -21,10 +21,10 @@ FILES = [
     "fixtures/models/words.txt",
     "toggles/1.yaml",
     "further/2.yaml",
-    "harness/patching/live.py",
-    "harness/fuzz/slices.py",
-    "harness/matching/states.py",
-    "harness/checking/memory.py",
+    "harness/patching/live_engine.py",
+    "harness/runs/fuzz/time_slice_run.py",
+    "harness/fixes/matching/toggle_status.py",
+    "harness/kernels/check/tracked_memory.py",
     "harness/guards/plugin.py",
     "release/sglang/srt/sizes.py",
     "packages/triton-3.0.dist-info/METADATA",
@@ -46,9 +46,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def key(project: Path) -> Callable[[], str]:
     def asked() -> str:
-        tree = FolderTree(project / "release", "current")
-        target = Target("current", Path(sys.executable), tree)
-        return reach.key(target, "default", [project / "further"])
+        tree = FolderSourceTree(project / "release", "current")
+        target = ReleaseTarget("current", Path(sys.executable), tree)
+        return line_coverage.compute_coverage_key(target, "default", [project / "further"])
 
     return asked
 
@@ -69,7 +69,7 @@ def test_a_change_of_what_guards_stand_on_is_another_key(
         "fixtures/__pycache__/worlds.cpython-311.pyc",
         "harness/fuzz/__pycache__/slices.cpython-311.pyc",
         "further/.2.yaml.swp",
-        "harness/cli/mutate/running.py",
+        "harness/cli/mutate/execution.py",
         "suites/equal_faults.yaml",
         "docs/mutate.md",
     ],
@@ -86,9 +86,9 @@ def test_what_no_guard_reads_is_the_same_key(
 
 def test_a_large_file_counts_by_its_size_and_time(project: Path, key: Callable[[], str]) -> None:
     file = project / "fixtures/models/weights.safetensors"
-    file.write_bytes(b"0" * (reach.LARGE + 1))
+    file.write_bytes(b"0" * (line_coverage.LARGE_FILE_BYTES + 1))
     before = key()
-    file.write_bytes(b"0" * (reach.LARGE + 2))
+    file.write_bytes(b"0" * (line_coverage.LARGE_FILE_BYTES + 2))
     assert key() != before
 
 
@@ -98,9 +98,9 @@ def test_a_large_file_counts_by_its_size_and_time(project: Path, key: Callable[[
 )
 def test_a_suite_is_every_file_of_its_folder(tmp_path: Path, name: str, same: bool) -> None:
     (tmp_path / "one").mkdir()
-    before = reach.suite_of("one/test_it.py::test_it", tmp_path)
+    before = line_coverage.digest_suite("one/test_it.py::test_it", tmp_path)
     file = tmp_path / "one" / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("")
-    reach._of_folder.cache_clear()
-    assert (reach.suite_of("one/test_it.py::test_it", tmp_path) == before) is same
+    line_coverage._digest_folder.cache_clear()
+    assert (line_coverage.digest_suite("one/test_it.py::test_it", tmp_path) == before) is same

@@ -13,10 +13,10 @@ from test_mutating import all_gone, wait_for_fates
 from toy_release import CODE, HANGS, Mutate
 
 from harness.store.database import Store
-from harness.store.mutate.values import Fate, Fated, Mutation
+from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
 
-def begin(mutate: Mutate, *words: str) -> Mutation:
+def begin(mutate: Mutate, *words: str) -> MutationRun:
     """A run that was killed at its second fault of three."""
     mutate.fault("width", "rows * topk", "rows")
     mutate.fault("width", "return rows", HANGS + "return rows")
@@ -34,7 +34,7 @@ def begin(mutate: Mutate, *words: str) -> Mutation:
     running.communicate()
     assert all_gone(mutate)
     store = Store(mutate.root / ".unfix" / "runs.sqlite")
-    newest = store.mutate.newest()
+    newest = store.mutate.load_newest()
     assert newest is not None
     assert len(newest.ids) == newest.planned == 3
     return newest
@@ -69,7 +69,7 @@ def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
 def test_what_is_not_looked_at_is_counted_by_its_id(done: str, told: list[str]) -> None:
     """Another fault in its place is not it."""
     (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
-    run = Mutation("r", "t", "0.5.23", "finished", made=2, planned=2, ids=["a", "b"])
+    run = MutationRun("r", "t", "0.5.23", "finished", made=2, planned=2, ids=["a", "b"])
     for name in done:
-        run.fates.append(Fated(msgspec.structs.replace(fault, id=name), Fate.KILLED))
+        run.fates.append(FaultResult(msgspec.structs.replace(fault, id=name), FaultOutcome.KILLED))
     assert run.problems == told

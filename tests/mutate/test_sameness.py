@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from small import made, text
 
-from harness.mutate import making, reach, sameness
-from harness.mutate.code import Change, ModuleCode
-from harness.mutate.sameness import Original, changed
-from harness.registry.schema import Target
-from harness.releases import managed
-from harness.syntax.scopes import ModuleSource
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.registry.schema import CodeTarget
+from harness.releases import managed_releases
+from harness.runs.mutate import code_comparison, fault_generation, line_coverage
+from harness.runs.mutate.code_comparison import OriginalFunction, compile_change
+from harness.runs.mutate.function_code import CodeChange, ModuleCode
 
 CODE = text(
     """
@@ -51,7 +51,7 @@ CODE = text(
 def test_a_statement_alone_says_what_the_function_says(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = made(CODE)
     assert len(alone.faults) > 20
-    monkeypatch.setattr(sameness, "_alone", lambda *_: None)
+    monkeypatch.setattr(code_comparison, "_alone", lambda *_: None)
     assert made(CODE) == alone
 
 
@@ -71,21 +71,21 @@ def test_why_a_change_is_none_is_said_by_both(
 ) -> None:
     (function,) = ModuleCode(ModuleSource("m", "m.py", CODE)).functions
     start = CODE.index(before)
-    change = Change(start, start + len(before), after, "")
-    spans = [function.span(statement) for statement in function.statements]
+    change = CodeChange(start, start + len(before), after, "")
+    spans = [function.get_span(statement) for statement in function.statements]
     index = max(n for n, (first, last) in enumerate(spans) if first <= start < last)
-    assert changed(Original(function), change, index).why == why
-    monkeypatch.setattr(sameness, "_alone", lambda *_: None)
-    assert changed(Original(function), change, index).why == why
+    assert compile_change(OriginalFunction(function), change, index).drop_reason == why
+    monkeypatch.setattr(code_comparison, "_alone", lambda *_: None)
+    assert compile_change(OriginalFunction(function), change, index).drop_reason == why
 
 
 def test_a_real_function_has_the_same_faults_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target.parse("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool")
-    sources = managed.newest().sources()
-    alone = making.make([target], sources)
+    target = CodeTarget.parse("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool")
+    sources = managed_releases.get_newest_release().open_sources()
+    alone = fault_generation.generate_faults([target], sources)
     assert len(alone.faults) > 20
-    monkeypatch.setattr(sameness, "_alone", lambda *_: None)
-    assert making.make([target], sources) == alone
+    monkeypatch.setattr(code_comparison, "_alone", lambda *_: None)
+    assert fault_generation.generate_faults([target], sources) == alone
 
 
 def told_of_parsing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -111,9 +111,9 @@ def test_a_large_function_is_not_parsed_for_each_candidate(monkeypatch: pytest.M
 def test_a_module_is_parsed_once_for_all_its_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "def f(n, m):\n" + "    a = cdiv(n, m)\n" * 5
     faults = made(code, "round-down").faults
-    reach._parsed.cache_clear()
+    line_coverage._parse_cached.cache_clear()
     parsed = told_of_parsing(monkeypatch)
-    assert [reach.lines_of(fault, code) for fault in faults] == [
+    assert [line_coverage.find_deciding_lines(fault, code) for fault in faults] == [
         range(line, line + 1) for line in range(2, 7)
     ]
     assert parsed == [code]

@@ -7,11 +7,11 @@ import released
 from memory import Memory, edit, toggle, variant
 from small import text
 
-from harness.errors import UnfixError
-from harness.matching.states import State, find
-from harness.mutate.targets import functions_of, named
-from harness.registry.catalogue import Catalogue
-from harness.registry.schema import Target, Toggle
+from harness.core.errors import UnfixError
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry.schema import CodeTarget, Toggle
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.runs.mutate.target_selection import read_functions, select_targets
 
 KERNEL = "sglang.kernels.ops.rows"
 BACKEND = "sglang.srt.backend"
@@ -95,13 +95,13 @@ LATER = of_family(
     "laters",
     "later-fix",
 )
-REGISTRY = Catalogue([PLAN, ALONE, PART, SERVED, LIMIT, LATER])
+REGISTRY = ToggleCatalogue([PLAN, ALONE, PART, SERVED, LIMIT, LATER])
 
 
 def words(*asked: str) -> list[str]:
     return [
         f"{target.module.rpartition('.')[2]}:{target.qualname}"
-        for target in named(asked, SOURCES, REGISTRY)
+        for target in select_targets(asked, SOURCES, REGISTRY)
     ]
 
 
@@ -153,7 +153,7 @@ def test_a_family_is_all_its_toggles() -> None:
 
 def test_a_kernel_brings_what_launches_it() -> None:
     kernel = of_family(edit("part(rows)", "rows", f"{KERNEL}:row_kernel"), "parts", "row-fix")
-    found = named(["row-fix"], SOURCES, Catalogue([kernel]))
+    found = select_targets(["row-fix"], SOURCES, ToggleCatalogue([kernel]))
     assert [target.qualname for target in found] == ["row_kernel", "part", "copy_rows"]
 
 
@@ -190,12 +190,16 @@ def test_a_word_that_stands_for_nothing_is_refused(word: str, told: str) -> None
 
 
 def test_the_code_of_targets_is_each_function_once() -> None:
-    asked = [Target(BACKEND, "Backend"), Target(KERNEL, "part"), Target(BACKEND, "Backend.fill")]
-    found = [(f.module.source.module, f.qualname) for f in functions_of(asked, SOURCES)]
+    asked = [
+        CodeTarget(BACKEND, "Backend"),
+        CodeTarget(KERNEL, "part"),
+        CodeTarget(BACKEND, "Backend.fill"),
+    ]
+    found = [(f.module.source.module, f.qualname) for f in read_functions(asked, SOURCES)]
     plain = ["Backend.plan", "Backend.fill", "Backend.alone"]
     assert found == [*((BACKEND, name) for name in plain), (KERNEL, "part")]
     with pytest.raises(UnfixError, match="no module gone"):
-        list(functions_of([Target("gone", "f")], SOURCES))
+        list(read_functions([CodeTarget("gone", "f")], SOURCES))
 
 
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
@@ -205,8 +209,8 @@ def test_the_families_hold_every_function_that_their_toggles_change(release: str
         site.target
         for asked in released.registry()
         if asked.family != "engine"
-        for finding in [find(asked, released.sources(release))]
-        if finding.state in (State.FIXED, State.BUGGY)
+        for finding in [find_toggle_status(asked, released.sources(release))]
+        if finding.state in (ToggleState.FIXED, ToggleState.BUGGY)
         for site in finding.sites
         if site.target.qualname
     ]

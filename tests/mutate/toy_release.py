@@ -11,9 +11,9 @@ from typing import Any
 
 import forked
 
-from harness import paths
-from harness.mutate import order, sure
-from harness.store.mutate.faults import Fault, identity
+from harness.core import paths
+from harness.runs.mutate import guard_order, kill_confirmation
+from harness.store.mutate.faults import MutationFault, compute_fault_id
 
 MODULE = "sglang.srt.sizes"
 HANGS = "__import__('time').sleep(600)\n    "
@@ -68,7 +68,7 @@ import json, os, sys
 import msgspec
 from harness.cli import main
 from harness.cli.mutate import making
-from harness.mutate import equal, order, sure
+from harness.runs.mutate import equal, order, sure
 from harness.store.mutate.faults import Fault, Made
 faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[Fault, ...])
 if faults:
@@ -101,15 +101,15 @@ class Mutate:
         self.guards.write_text(GUARDS)
         (root / "driver.py").write_text(DRIVER)
         self.equals: dict[str, str] = {}
-        self.faults: list[Fault] = []
-        self.patience = (order.AT_LEAST, sure.SLOW)
+        self.faults: list[MutationFault] = []
+        self.patience = (guard_order.MIN_LIMIT_SECONDS, kill_confirmation.SLOW_RETRY_LIMITS)
 
-    def fault(self, qualname: str, before: str, after: str) -> Fault:
+    def fault(self, qualname: str, before: str, after: str) -> MutationFault:
         """One more fault of the next run: the first such place behind the function's name."""
         start = CODE.index(before, CODE.index(f"def {qualname}("))
         line = CODE.count("\n", 0, start) + 1
-        made = Fault(
-            id=identity("hand", MODULE, qualname, before, after),
+        made = MutationFault(
+            id=compute_fault_id("hand", MODULE, qualname, before, after),
             operator="hand",
             module=MODULE,
             qualname=qualname,
@@ -129,7 +129,7 @@ class Mutate:
 
     @property
     def environment(self) -> dict[str, str]:
-        found_by = os.pathsep.join((str(paths.project()), str(self.package.parent)))
+        found_by = os.pathsep.join((str(paths.project_folder()), str(self.package.parent)))
         return {
             **os.environ,
             "UNFIX_HOME": str(self.root),
@@ -163,7 +163,7 @@ def by_id(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {fated["fault"]["id"]: fated for fated in run["fates"]}
 
 
-def vars_of(fault: Fault) -> dict[str, Any]:
+def vars_of(fault: MutationFault) -> dict[str, Any]:
     return {name: getattr(fault, name) for name in fault.__struct_fields__}
 
 

@@ -12,7 +12,7 @@ from calling import TOY, Caller
 from forked import UNFIX
 
 from harness.store.database import Store
-from harness.store.prove.values import Run
+from harness.store.prove.values import ProveRun
 
 HEAD = """
 import os, signal, subprocess, sys, threading, time
@@ -59,14 +59,14 @@ class Prove(Caller):
     def start(self, *words: str) -> subprocess.Popen[str]:
         return self.begin(self.command(*words))
 
-    def wait_for(self, verdicts: int) -> Run:
+    def wait_for(self, verdicts: int) -> ProveRun:
         """The run as it stands once it has so many verdicts."""
         ends = time.monotonic() + 60
         while time.monotonic() < ends:
             file = self.root / ".unfix" / "runs.sqlite"
             if file.exists() and file.stat().st_size:
                 store = Store(file)
-                runs = [store.prove.get(run.id) for run in store.prove.all()]
+                runs = [store.prove.get(run.id) for run in store.prove.list_runs()]
                 store.close()
                 for run in runs:
                     if run.cells and sum(c.verdict is not None for c in run.cells) >= verdicts:

@@ -18,36 +18,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.guards import profiles
-from harness.prove import again, verdicts
-from harness.store.prove.values import Again, Cell, Outcome, Side, Verdict, Way
+from harness.runs.prove import verdicts
+from harness.store.prove.values import (
+    CellResult,
+    CellVerdict,
+    RepeatMode,
+    SideOutcome,
+    SideRepetition,
+    SideResult,
+)
+from harness.workers import repeat
 
 ONCE_IN_A_HUNDRED = Fraction(1, 100)
 RATES = [Fraction(n, 200) for n in range(201)]
 Fails = Callable[[str], bool]  # whether what is run on this side fails, this time
 
 
-def proved(way: Way, fails: Fails, ahead: bool = False) -> Cell:
+def proved(way: RepeatMode, fails: Fails, ahead: bool = False) -> CellResult:
     """What the real decisions make of a guard, from its first runs on.
 
     `ahead` of its first look the side with the fix in may have run the other's example.
     """
-    cell = Cell("g", "t", "1.0", "cpu", "fixed")
+    cell = CellResult("g", "t", "1.0", "cpu", "fixed")
     for name in random.sample(["fixed", "buggy"], 2):
-        outcome = Outcome.FAILED if fails(name) else Outcome.PASSED
-        cell.sides[name] = Side(name, outcome, reach=1, way=way)
+        outcome = SideOutcome.FAILED if fails(name) else SideOutcome.PASSED
+        cell.sides[name] = SideResult(name, outcome, reach=1, way=way)
     if ahead:
-        outcome = Outcome.FAILED if fails("fixed") else Outcome.PASSED
-        cell.sides["fixed"].again.append(Again(outcome, "by chance"))
-    while wanted := verdicts.missing(cell):
+        outcome = SideOutcome.FAILED if fails("fixed") else SideOutcome.PASSED
+        cell.sides["fixed"].again.append(SideRepetition(outcome, "by chance"))
+    while wanted := verdicts.find_missing_sides(cell):
         name = random.choice(wanted)
-        outcome = Outcome.FAILED if fails(name) else Outcome.PASSED
-        cell.sides[name].again.append(Again(outcome, "by chance"))
-    verdicts.judge(cell)
+        outcome = SideOutcome.FAILED if fails(name) else SideOutcome.PASSED
+        cell.sides[name].again.append(SideRepetition(outcome, "by chance"))
+    verdicts.judge_cell(cell)
     return cell
 
 
 @functools.cache
-def ways_to_be_proven(way: Way, ahead: bool = False) -> dict[tuple[int, int], int]:
+def ways_to_be_proven(way: RepeatMode, ahead: bool = False) -> dict[tuple[int, int], int]:
     """Over every sequence that the decisions allow: failures and passes, and how often proven."""
     found: dict[tuple[int, int], int] = {}
 
@@ -70,7 +78,7 @@ def ways_to_be_proven(way: Way, ahead: bool = False) -> dict[tuple[int, int], in
             follow((*said, True))
             follow((*said, False))
         else:
-            if cell.verdict is Verdict.PROVEN:
+            if cell.verdict is CellVerdict.PROVEN:
                 key = sum(said), len(said) - sum(said)
                 found[key] = found.get(key, 0) + 1
         finally:
@@ -80,18 +88,20 @@ def ways_to_be_proven(way: Way, ahead: bool = False) -> dict[tuple[int, int], in
     return found
 
 
-def chance(way: Way, rate: Fraction) -> Fraction:
+def chance(way: RepeatMode, rate: Fraction) -> Fraction:
     ends = ways_to_be_proven(way).items()
     return sum(
         (times * rate**fails * (1 - rate) ** passes for (fails, passes), times in ends), Fraction()
     )
 
 
-@pytest.mark.parametrize("way", [Way.WHOLE, Way.EXPLICIT])
-def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: Way) -> None:
+@pytest.mark.parametrize("way", [RepeatMode.WHOLE, RepeatMode.EXPLICIT])
+def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: RepeatMode) -> None:
     """Exactly, over every sequence of outcomes; the worst rate is four of seven."""
-    assert ways_to_be_proven(way) == {(verdicts.FAILS, verdicts.PASSES): 1}
-    worst = Fraction(verdicts.FAILS, verdicts.FAILS + verdicts.PASSES)
+    assert ways_to_be_proven(way) == {(verdicts.REQUIRED_FAILURES, verdicts.REQUIRED_PASSES): 1}
+    worst = Fraction(
+        verdicts.REQUIRED_FAILURES, verdicts.REQUIRED_FAILURES + verdicts.REQUIRED_PASSES
+    )
     told = [chance(way, rate) for rate in RATES]
     assert chance(way, worst) == Fraction(4**4 * 3**3, 7**7)
     assert max(told) <= chance(way, worst) <= ONCE_IN_A_HUNDRED
@@ -107,19 +117,20 @@ def test_one_time_fewer_would_be_too_few() -> None:
         rate = Fraction(fails, fails + passes)
         return rate**fails * (1 - rate) ** passes
 
-    total = verdicts.FAILS + verdicts.PASSES
-    assert worst(verdicts.FAILS, verdicts.PASSES) <= ONCE_IN_A_HUNDRED
+    total = verdicts.REQUIRED_FAILURES + verdicts.REQUIRED_PASSES
+    assert worst(verdicts.REQUIRED_FAILURES, verdicts.REQUIRED_PASSES) <= ONCE_IN_A_HUNDRED
     assert all(worst(n, total - 1 - n) > ONCE_IN_A_HUNDRED for n in range(1, total - 1))
 
 
 @pytest.mark.parametrize(
-    ("way", "ahead"), [(Way.EXAMPLE, False), (Way.EXAMPLE, True), (Way.SEARCH, False)]
+    ("way", "ahead"),
+    [(RepeatMode.EXAMPLE, False), (RepeatMode.EXAMPLE, True), (RepeatMode.SEARCH, False)],
 )
-def test_a_first_look_at_other_examples_counts_for_nothing(way: Way, ahead: bool) -> None:
+def test_a_first_look_at_other_examples_counts_for_nothing(way: RepeatMode, ahead: bool) -> None:
     """With the fix in it may never have met what was found: it then passes for certain."""
     proven = ways_to_be_proven(way, ahead)
-    assert {fails for fails, _ in proven} == {verdicts.FAILS}
-    assert {passes for _, passes in proven} == {verdicts.PASSES + 1}
+    assert {fails for fails, _ in proven} == {verdicts.REQUIRED_FAILURES}
+    assert {passes for _, passes in proven} == {verdicts.REQUIRED_PASSES + 1}
     for rate in RATES:
         by_chance = sum(
             times * rate**fails * (1 - rate) ** (passes - 1)  # the first pass costs nothing
@@ -135,7 +146,7 @@ def test_a_second_attempt_after_a_lost_process_makes_no_chance_better() -> None:
             passes = 1 - fails - lost
             if passes >= 0:
                 once = fails * (1 + lost), passes * (1 + lost)
-                proven = once[0] ** verdicts.FAILS * once[1] ** verdicts.PASSES
+                proven = once[0] ** verdicts.REQUIRED_FAILURES * once[1] ** verdicts.REQUIRED_PASSES
                 assert proven <= ONCE_IN_A_HUNDRED
 
 
@@ -144,18 +155,18 @@ def test_so_it_is_when_it_is_tried(rate: float) -> None:
     drawn = random.Random(f"chance {rate}")
     times = 20_000
     proven = sum(
-        proved(Way.WHOLE, lambda _: drawn.random() < rate).verdict is Verdict.PROVEN
+        proved(RepeatMode.WHOLE, lambda _: drawn.random() < rate).verdict is CellVerdict.PROVEN
         for _ in range(times)
     )
-    exact = rate**verdicts.FAILS * (1 - rate) ** verdicts.PASSES
+    exact = rate**verdicts.REQUIRED_FAILURES * (1 - rate) ** verdicts.REQUIRED_PASSES
     assert abs(proven / times - exact) < 4 * (exact * (1 - exact) / times) ** 0.5
     assert proven / times < 0.012
 
 
 def test_a_guard_that_fails_by_its_bug_is_proven_always() -> None:
-    for way in Way:
+    for way in RepeatMode:
         for _ in range(200):
-            assert proved(way, lambda side: side == "buggy").verdict is Verdict.PROVEN
+            assert proved(way, lambda side: side == "buggy").verdict is CellVerdict.PROVEN
 
 
 def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
@@ -167,7 +178,7 @@ def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
             calls.append(side)
             return len(calls) > 1
 
-        assert proved(Way.WHOLE, later).verdict in (Verdict.FLAKY, Verdict.BROKEN)
+        assert proved(RepeatMode.WHOLE, later).verdict in (CellVerdict.FLAKY, CellVerdict.BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -179,14 +190,16 @@ def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
     ],
 )
 def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str) -> None:
-    cell = Cell("g", "t", "1.0", "cpu", "fixed")
-    outcomes = {"p": Outcome.PASSED, "f": Outcome.FAILED, "l": Outcome.LOST}
+    cell = CellResult("g", "t", "1.0", "cpu", "fixed")
+    outcomes = {"p": SideOutcome.PASSED, "f": SideOutcome.FAILED, "l": SideOutcome.LOST}
     for name, letters in (("fixed", fixed), ("buggy", buggy)):
         first, *rest = (outcomes[letter] for letter in letters)
-        cell.sides[name] = Side(name, first, reach=1, again=[Again(each) for each in rest])
-    assert verdicts.missing(cell) == []
-    verdicts.judge(cell)
-    assert cell.verdict is Verdict.FLAKY
+        cell.sides[name] = SideResult(
+            name, first, reach=1, again=[SideRepetition(each) for each in rest]
+        )
+    assert verdicts.find_missing_sides(cell) == []
+    verdicts.judge_cell(cell)
+    assert cell.verdict is CellVerdict.FLAKY
     assert says in cell.why
 
 
@@ -196,7 +209,7 @@ def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
 def test_what_hypothesis_reports_has_failed_once_more_in_the_end(rate: float) -> None:
     """So a report of a test that fails by chance is no likelier than its rate, however long."""
-    profiles.load("smoke")
+    profiles.load_profile("smoke")
     drawn = random.Random(f"hypothesis {rate}")
     reports = 0
     times = 150
@@ -208,7 +221,7 @@ def test_what_hypothesis_reports_has_failed_once_more_in_the_end(rate: float) ->
         def by_chance(number: int) -> None:
             assert drawn.random() >= rate
 
-        with contextlib.suppress(hypothesis.errors.Flaky), profiles.longer(by_chance):
+        with contextlib.suppress(hypothesis.errors.Flaky), profiles.extend_search(by_chance):
             try:
                 by_chance()
             except AssertionError:
@@ -231,7 +244,7 @@ def test_what_draws_at_random_draws_anew_each_time(monkeypatch: pytest.MonkeyPat
     try:
         drawn = []
         for seed in (1, 2, 1):
-            again.draw_anew(seed)
+            repeat.seed_random_sources(seed)
             drawn.append(random.random())
     finally:
         random.setstate(kept)

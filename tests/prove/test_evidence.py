@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from harness.prove import plan, verdicts
-from harness.prove.evidence import Earlier
-from harness.releases.sources import SourceTree
+from harness.releases.source_trees import SourceTree
+from harness.runs.prove import plan, verdicts
+from harness.runs.prove.earlier_runs import EarlierRuns
 from harness.store.database import Store
-from harness.store.prove.values import Again, Cell, Outcome, Run, Side, Verdict, Way
+from harness.store.prove.values import (
+    CellResult,
+    CellVerdict,
+    ProveRun,
+    RepeatMode,
+    SideOutcome,
+    SideRepetition,
+    SideResult,
+)
 
 SETTINGS = {"code": "abc", "profile": "smoke"}
-PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
+PASSED, FAILED = SideOutcome.PASSED, SideOutcome.FAILED
 
 
 @pytest.fixture
@@ -21,44 +29,48 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "runs.sqlite")
 
 
-def cell() -> Cell:
-    return Cell("t.py::test_a", "27460", "0.5.23", "cpu", "fixed")
+def cell() -> CellResult:
+    return CellResult("t.py::test_a", "27460", "0.5.23", "cpu", "fixed")
 
 
-def side(name: str, outcome: Outcome, seconds: float = 30.0, way: Way = Way.WHOLE) -> Side:
-    return Side(name, outcome, seconds=seconds, reach=1, headline=str(outcome), way=way)
+def side(
+    name: str, outcome: SideOutcome, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE
+) -> SideResult:
+    return SideResult(name, outcome, seconds=seconds, reach=1, headline=str(outcome), way=way)
 
 
 def night(
     store: Store,
     name: str,
-    fixed: Outcome = PASSED,
-    buggy: Outcome = FAILED,
+    fixed: SideOutcome = PASSED,
+    buggy: SideOutcome = FAILED,
     *,
     status: str = "finished",
-    again: list[Again] | None = None,
+    again: list[SideRepetition] | None = None,
     **settings: str,
 ) -> None:
-    run = Run(name, "prove", f"2026-01-0{name[-1]}T00:00:00+00:00", settings=SETTINGS | settings)
+    run = ProveRun(
+        name, "prove", f"2026-01-0{name[-1]}T00:00:00+00:00", settings=SETTINGS | settings
+    )
     store.prove.begin(run)
-    store.prove.plan(run.id, [cell()])
+    store.prove.save_planned_cells(run.id, [cell()])
     for each in (side("fixed", fixed), side("buggy", buggy)):
         each.again = again or []
-        store.prove.side(run.id, cell(), each)
+        store.prove.save_side(run.id, cell(), each)
     store.prove.end(run.id, status, 1.0)
 
 
 def tonight(
-    store: Store, seconds: float = 30.0, way: Way = Way.WHOLE
-) -> tuple[Cell, plan.Left, bool]:
+    store: Store, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE
+) -> tuple[CellResult, plan.ReleasePlan, bool]:
     """A cell after its first two sides, and whether that was enough."""
-    asked = plan.Asked("prove", [], [], False)
-    target = plan.Target("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
-    run = Run("night9", "prove", "2026-01-09T00:00:00+00:00", settings=dict(SETTINGS))
-    left = plan.Left(asked, target, Earlier(store.prove, run))
+    asked = plan.ProveRequest("prove", [], [], False)
+    target = plan.ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
+    run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=dict(SETTINGS))
+    left = plan.ReleasePlan(asked, target, EarlierRuns(store.prove, run))
     found = cell()
-    assert not left.add(found, side("fixed", PASSED, seconds, way))
-    return found, left, left.add(found, side("buggy", FAILED, seconds, way))
+    assert not left.add_side_result(found, side("fixed", PASSED, seconds, way))
+    return found, left, left.add_side_result(found, side("buggy", FAILED, seconds, way))
 
 
 def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
@@ -66,8 +78,8 @@ def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
         night(store, name)
     found, left, judged = tonight(store)
     assert judged
-    assert not left.waiting
-    assert found.verdict is Verdict.PROVEN
+    assert not left.waiting_tasks
+    assert found.verdict is CellVerdict.PROVEN
     assert "5 of its repetitions are what earlier runs saw: night3, night2, night1" in found.why
 
 
@@ -75,27 +87,29 @@ def test_what_they_do_not_say_is_run(store: Store) -> None:
     night(store, "night1")
     found, left, judged = tonight(store)
     assert not judged
-    missing = verdicts.missing(found)
+    missing = verdicts.find_missing_sides(found)
     assert sorted(missing) == ["buggy", "buggy", "fixed"]
     while missing:
-        name = left.waiting.popleft()[2]
+        name = left.waiting_tasks.popleft()[2]
         assert name in missing
-        judged = left.add(found, side(name, FAILED if name == "buggy" else PASSED))
-        missing = verdicts.missing(found)
+        judged = left.add_side_result(found, side(name, FAILED if name == "buggy" else PASSED))
+        missing = verdicts.find_missing_sides(found)
     assert judged
     assert "2 of its repetitions are what earlier runs saw: night1" in found.why
 
 
-@pytest.mark.parametrize("outcomes", [(FAILED, FAILED), (PASSED, PASSED), (PASSED, Outcome.HANG)])
+@pytest.mark.parametrize(
+    "outcomes", [(FAILED, FAILED), (PASSED, PASSED), (PASSED, SideOutcome.HANG)]
+)
 def test_one_night_that_differs_makes_it_flaky(
-    store: Store, outcomes: tuple[Outcome, Outcome]
+    store: Store, outcomes: tuple[SideOutcome, SideOutcome]
 ) -> None:
     night(store, "night1", *outcomes)
     for name in ("night2", "night3", "night4"):
         night(store, name)
     found, _, judged = tonight(store)
     assert judged
-    assert found.verdict is Verdict.FLAKY
+    assert found.verdict is CellVerdict.FLAKY
     assert "night1" in found.why
 
 
@@ -109,20 +123,24 @@ def test_other_code_and_runs_that_did_not_finish_say_nothing(
         night(store, name, FAILED, PASSED, **other)  # type: ignore[arg-type]
     found, left, judged = tonight(store)
     assert not judged
-    assert len(left.waiting) == 1
+    assert len(left.waiting_tasks) == 1
     assert not any(side.again for side in found.sides.values())
 
 
 def test_what_takes_no_time_is_run_again(store: Store) -> None:
     for name in ("night1", "night2", "night3"):
         night(store, name)
-    assert not tonight(store, seconds=verdicts.LONG / 2)[2]
-    assert not tonight(store, way=Way.EXAMPLE)[2]
+    assert not tonight(store, seconds=verdicts.LONG_SIDE_SECONDS / 2)[2]
+    assert not tonight(store, way=RepeatMode.EXAMPLE)[2]
 
 
 def test_what_a_night_took_from_another_counts_once(store: Store) -> None:
     night(store, "night1")
-    night(store, "night2", again=[Again(PASSED, run="night1"), Again(FAILED, run="night1")])
+    night(
+        store,
+        "night2",
+        again=[SideRepetition(PASSED, run="night1"), SideRepetition(FAILED, run="night1")],
+    )
     found, _, judged = tonight(store)
     assert not judged
     assert {again.run for one in found.sides.values() for again in one.again} == {
@@ -133,7 +151,7 @@ def test_what_a_night_took_from_another_counts_once(store: Store) -> None:
 
 
 def test_a_lost_process_is_no_outcome_of_the_guard(store: Store) -> None:
-    night(store, "night1", Outcome.LOST)
+    night(store, "night1", SideOutcome.LOST)
     found, _, judged = tonight(store)
     assert not judged
     assert [len(one.again) for one in found.sides.values()] == [0, 1]
@@ -142,7 +160,7 @@ def test_a_lost_process_is_no_outcome_of_the_guard(store: Store) -> None:
 def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
     for name in ("night1", "night2", "night3"):
         night(store, name)
-    found, _, judged = tonight(store, way=Way.SEARCH)
+    found, _, judged = tonight(store, way=RepeatMode.SEARCH)
     assert not judged
     assert len(found.sides["fixed"].again) == 0
-    assert len(found.sides["buggy"].again) == verdicts.FAILS - 1
+    assert len(found.sides["buggy"].again) == verdicts.REQUIRED_FAILURES - 1

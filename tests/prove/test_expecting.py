@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.prove import expecting
-from harness.prove.plan import Asked, Target
-from harness.registry import catalogue
-from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side
+from harness.fixes.registry import toggle_catalogue
+from harness.runs.prove import time_estimate
+from harness.runs.prove.plan import ProveRequest, ReleaseTarget
+from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideOutcome, SideResult
 
-TOGGLE = next(iter(catalogue.load()))
+TOGGLE = next(iter(toggle_catalogue.load_catalogue()))
 SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "profile": "smoke",
@@ -23,28 +23,28 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def asked(*releases: str, jobs: int = 2) -> Asked:
+def asked(*releases: str, jobs: int = 2) -> ProveRequest:
     tree: Any = None
-    targets = [Target(name, Path("python"), tree) for name in releases]
-    return Asked("prove", targets, [TOGGLE], named=False, jobs=jobs)
+    targets = [ReleaseTarget(name, Path("python"), tree) for name in releases]
+    return ProveRequest("prove", targets, [TOGGLE], has_named_toggles=False, jobs=jobs)
 
 
-def earlier(*releases: str, seconds: float, **settings: object) -> Run:
+def earlier(*releases: str, seconds: float, **settings: object) -> ProveRun:
     """A run whose imports took 20 s each, and whose four tests on each release 10 s each."""
     cells = []
     for name in releases:
         for guard in ("one", "two"):
-            cell = Cell(guard, TOGGLE.id, name, "cpu", "fixed")
+            cell = CellResult(guard, TOGGLE.id, name, "cpu", "fixed")
             for side in ("fixed", "buggy"):
-                cell.sides[side] = Side(side, Outcome.PASSED, seconds=10)
+                cell.sides[side] = SideResult(side, SideOutcome.PASSED, seconds=10)
             cells.append(cell)
-    met = [OnRelease(name, "cpu", seconds_to_start=20) for name in releases]
-    return Run(
+    met = [ReleaseFacts(name, "cpu", seconds_to_start=20) for name in releases]
+    return ProveRun(
         "run", "prove", "", "finished", seconds, [], {**SETTINGS, **settings}, met, [], cells
     )
 
 
-NEW = Run("new", "prove", "", settings=SETTINGS)
+NEW = ProveRun("new", "prove", "", settings=SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,21 @@ def test_imports_run_one_ahead_and_tests_side_by_side(
     releases: list[str], jobs: int, expected: float | None
 ) -> None:
     runs = [earlier("0.5.9", "0.5.18", seconds=60)]
-    assert expecting.seconds(asked(*releases, jobs=jobs), NEW, runs) == expected
+    assert time_estimate.estimate_run_seconds(asked(*releases, jobs=jobs), NEW, runs) == expected
 
 
 def test_a_slow_machine_is_known_by_its_last_run() -> None:
-    assert expecting.seconds(asked("0.5.9"), NEW, [earlier("0.5.9", seconds=60)]) == 60
+    assert (
+        time_estimate.estimate_run_seconds(asked("0.5.9"), NEW, [earlier("0.5.9", seconds=60)])
+        == 60
+    )
 
 
 def test_runs_of_another_kind_tell_nothing() -> None:
     for other in ({"profile": "nightly"}, {"device": "cuda"}, {"words": ["my_suites"]}):
         assert (
-            expecting.seconds(asked("0.5.9"), NEW, [earlier("0.5.9", seconds=9, **other)]) is None
+            time_estimate.estimate_run_seconds(
+                asked("0.5.9"), NEW, [earlier("0.5.9", seconds=9, **other)]
+            )
+            is None
         )

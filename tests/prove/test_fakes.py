@@ -275,7 +275,7 @@ def test_clock(number):
 # A guard that runs the code and asks elsewhere which side it is on is beyond any runner.
 TOLD = """
 import inspect
-from harness.patching.live import engine
+from harness.patching.live_engine import engine
 
 @guards("toy-plain")
 def test_reads_the_code():

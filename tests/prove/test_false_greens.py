@@ -15,7 +15,7 @@ import pytest
 from calling import TOY
 from proving import Prove
 
-from harness import paths
+from harness.core import paths
 
 GOOD = "@guards('toy-plain')\ndef test_good():\n    assert not buggy()\n"
 
@@ -305,7 +305,7 @@ def test_the_line_that_replays_a_guard_of_somebody_s_own_folder_works(prove: Pro
     words = shlex.split(line.partition(" -- ")[2])
     done = subprocess.run(
         [sys.executable, *words[1:]],
-        cwd=paths.project(),
+        cwd=paths.project_folder(),
         env={**prove.environment, "UNFIX_TOGGLES": str(TOY / "toggles")},
         capture_output=True,
         text=True,

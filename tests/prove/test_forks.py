@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import processes
+from harness.core import processes
 
 # Seven forks that all go on are 128 processes, if nothing stops them.
 FORKS = """
@@ -29,4 +29,4 @@ def test_children_beyond_the_forks_that_are_allowed_end_as_they_are_born(tmp_pat
     subprocess.run([sys.executable, "-c", FORKS, str(ends)], check=True, timeout=60)
     codes = ends.read_text().split()
     assert 1 < len(codes) <= 11  # itself, and ten children
-    assert str(processes.TOO_MANY) in codes
+    assert str(processes.TOO_MANY_FORKS_EXIT_CODE) in codes

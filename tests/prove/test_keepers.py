@@ -11,9 +11,9 @@ from unittest import mock
 import msgspec
 import pytest
 
-from harness.lines import Line
-from harness.prove.session import Session
-from harness.store.prove.values import Outcome, Side
+from harness.core.pipes import PipeEnd
+from harness.store.prove.values import SideOutcome, SideResult
+from harness.workers.pytest_session import WorkerSession
 
 
 class Wanted(msgspec.Struct):
@@ -28,34 +28,34 @@ class Answer(msgspec.Struct):
     filling: str = ""
 
 
-class Echo(Session[Any]):
+class Echo(WorkerSession[Any]):
     """Whose keepers run nothing; what the run would be told is kept."""
 
-    wants = Wanted
+    request_type = Wanted
 
     def __init__(self) -> None:
         read, write = os.pipe()
-        self.line = Line(read, write)
+        self.line = PipeEnd(read, write)
         self.told: list[Answer] = []
-        self._keepers = []
+        self._supervisors = []
         self.items = []
 
-    def run(self, wanted: Wanted) -> Side:
-        if wanted.number < 0:
+    def run_request(self, request: Wanted) -> SideResult:
+        if request.number < 0:
             raise RuntimeError("the toggle could not be taken out again")
-        return Side("", Outcome.PASSED)
+        return SideResult("", SideOutcome.PASSED)
 
-    def answer(self, wanted: Wanted, side: Side) -> Answer:
-        keeper = 0 if side.outcome is Outcome.LOST else os.getpid()
-        return Answer(wanted.number, keeper, side.headline, "." * wanted.long)
+    def make_reply(self, request: Wanted, side: SideResult) -> Answer:
+        keeper = 0 if side.outcome is SideOutcome.LOST else os.getpid()
+        return Answer(request.number, keeper, side.headline, "." * request.long)
 
     def hear(self) -> Answer:
         """Until the one that was given something has answered, or is gone."""
         before = len(self.told)
-        [keeper] = [each for each in self._keepers if each.wanted is not None]
+        [keeper] = [each for each in self._supervisors if each.pending_request is not None]
         with mock.patch.object(self.line, "say", self._note):
             while len(self.told) == before:
-                self._hear(keeper)
+                self._receive_from_supervisor(keeper)
         return self.told[-1]
 
     def living(self) -> int:
@@ -72,14 +72,14 @@ class Echo(Session[Any]):
 def session() -> Iterator[Echo]:
     echo = Echo()
     yield echo
-    echo.renew()
+    echo.renew_supervisors()
     echo.line.close()
 
 
 def test_one_keeper_answers_many(session: Echo) -> None:
     heard = []
     for number in range(3):
-        session.give(Wanted(number, long=200_000))  # more than a pipe holds
+        session.dispatch_request(Wanted(number, long=200_000))  # more than a pipe holds
         heard.append(session.hear())
     assert [answer.number for answer in heard] == [0, 1, 2]
     [keeper] = {answer.keeper for answer in heard}
@@ -87,29 +87,29 @@ def test_one_keeper_answers_many(session: Echo) -> None:
 
 
 def test_one_that_ended_with_nothing_to_do_costs_nothing(session: Echo) -> None:
-    session.give(Wanted(0))
+    session.dispatch_request(Wanted(0))
     ended = session.living()
     os.kill(ended, signal.SIGKILL)
     os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
-    session.give(Wanted(1))
+    session.dispatch_request(Wanted(1))
     answer = session.hear()
     assert (answer.number, answer.headline) == (1, "")
     assert answer.keeper != ended
 
 
 def test_one_that_is_renewed_answers_first(session: Echo) -> None:
-    session.give(Wanted(0, long=200_000))
-    session.renew()
+    session.dispatch_request(Wanted(0, long=200_000))
+    session.renew_supervisors()
     assert session.hear().number == 0
-    session.give(Wanted(1))
+    session.dispatch_request(Wanted(1))
     assert session.told[0].keeper != session.hear().keeper
 
 
 def test_one_that_is_killed_at_work_is_told_of(session: Echo) -> None:
-    session.give(Wanted(0))
+    session.dispatch_request(Wanted(0))
     first = session.living()
     os.kill(first, signal.SIGSTOP)
-    session.give(Wanted(1))
+    session.dispatch_request(Wanted(1))
     os.kill(first, signal.SIGKILL)
     answer = session.hear()
     assert answer.number == 1
@@ -117,10 +117,10 @@ def test_one_that_is_killed_at_work_is_told_of(session: Echo) -> None:
 
 
 def test_one_that_fails_says_why_and_ends(session: Echo) -> None:
-    session.give(Wanted(-1))
+    session.dispatch_request(Wanted(-1))
     answer = session.hear()
     assert (answer.number, answer.keeper) == (-1, 0)
     assert "RuntimeError: the toggle could not be taken out again" in answer.headline
-    session.give(Wanted(1))
+    session.dispatch_request(Wanted(1))
     assert session.hear().keeper != 0
     assert [said.number for said in session.told] == [-1, 1]  # each is answered once

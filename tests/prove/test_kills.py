@@ -22,7 +22,7 @@ import pytest
 from calling import living
 from proving import Prove
 
-from harness.prove.verdicts import FAILS, PASSES
+from harness.runs.prove.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.store.database import Store
 
 GUARDS = """
@@ -67,7 +67,7 @@ def step(home=pathlib.Path(os.environ["UNFIX_HOME"])):
     for file in (home / ".unfix").glob("runs.sqlite*"):
         shutil.copy(file, kept)
 from harness.cli import main
-from harness.prove import run, lanes
+from harness.runs.prove import run, lanes
 from harness.store.prove.table import Proofs
 for name in ("begin", "met", "plan", "side", "judged", "end"):
     stepped(Proofs, name)
@@ -77,7 +77,7 @@ sys.exit(main.main(sys.argv[1:]))
 """
 OF_A_WORKER = f"""{STEPS}
 import sys
-from harness.prove import keeper
+from harness.runs.prove import keeper
 worker = sys.modules["__main__"]
 for name in ("_task", "give", "_hear", "say", "heard"):
     stepped(worker.Worker, name)
@@ -88,7 +88,7 @@ def step():
     if os.getsid(0) == os.getpid():  # a keeper, and not the test it looks after
         count()
 from harness import processes
-from harness.prove import keeper
+from harness.runs.prove import keeper
 for owner, name in ((keeper, "keep"), (keeper, "_wait"), (processes, "said_last")):
     stepped(owner, name)
 """
@@ -160,7 +160,7 @@ def read(file: Path) -> str:
 def goes_on(prove: Prove, step: int) -> None:
     """From the store as it is."""
     store = Store(prove.root / ".unfix" / "runs.sqlite")
-    runs = store.prove.all()
+    runs = store.prove.list_runs()
     kept = store.prove.get(runs[0].id) if runs else None
     store.close()
     if kept is None:  # killed before it had written that it began
@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(prove: Prove) -> None:
     assert run["counts"] == {"proven": 6}
     assert run["id"] == kept["id"]
     ran = (prove.root / "ran").read_text().split()
-    once = FAILS + PASSES
+    once = REQUIRED_FAILURES + REQUIRED_PASSES
     assert all(ran.count(number) == once for number in proven), "what was done is not done again"
     assert living(prove.root) == []
     again = prove.again("prove", "--resume")

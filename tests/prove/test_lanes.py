@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from harness.prove import lanes as lanes_of
-from harness.prove.lanes import Lane
-from harness.prove.plan import Asked, Left, Target
-from harness.prove.run import AHEAD, Proving
-from harness.prove.workers import WorkerProcess
-from harness.store.prove.values import Cell
+from harness.runs.prove import worker_pool as lanes_of
+from harness.runs.prove.plan import ProveRequest, ReleasePlan, ReleaseTarget
+from harness.runs.prove.runner import MAX_ACTIVE_RELEASES, ProveRunner
+from harness.runs.prove.worker_pool import ReleaseWorkerPool
+from harness.store.prove.values import CellResult
+from harness.workers.worker_process import WorkerProcess
 
 TASKS = [("toggle", f"guard-{number}", "fixed") for number in range(4)]
 # It ends a while after it is told to, as one does that gives back a GPU.
@@ -31,80 +31,81 @@ class Slow(WorkerProcess[Any]):
         self.folder, self.ready, self.started = Path(setting.folder), True, 0.0
         self.running: dict[int, Any] = {}
 
-    def order(self, task: Any, *limits: Any, **options: Any) -> int:
+    def request_test(self, task: Any, *limits: Any, **options: Any) -> int:
         self.running[0] = task
         return 0
 
-    def overdue(self, *times: Any) -> bool:
+    def is_overdue(self, *times: Any) -> bool:
         return False
 
 
 @pytest.fixture
-def proving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proving]:
+def proving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProveRunner]:
     """A run over four releases on a GPU, of which each has the same tasks."""
     monkeypatch.setattr(lanes_of, "GuardWorker", Slow)
-    targets = [Target(name, Path(sys.executable), SimpleNamespace()) for name in "abcd"]  # type: ignore[arg-type]
-    asked = Asked("prove", targets, [], named=False, device="cuda", jobs=2)
-    one: Any = object.__new__(Proving)
+    targets = [ReleaseTarget(name, Path(sys.executable), SimpleNamespace()) for name in "abcd"]  # type: ignore[arg-type]
+    asked = ProveRequest("prove", targets, [], has_named_toggles=False, device="cuda", jobs=2)
+    one: Any = object.__new__(ProveRunner)
     one.asked = asked
-    one.lanes = [Lane(Left(asked, target), tmp_path) for target in targets]
+    one.lanes = [ReleaseWorkerPool(ReleasePlan(asked, target), tmp_path) for target in targets]
     yield one
     for lane in one.lanes:
         lane.end()
 
 
-def begin(lane: Lane, *tasks: Any, alone: bool = False) -> None:
-    lane.forks, lane.left.known = False, True
-    lane.left.waiting.extend(tasks)
+def begin(lane: ReleaseWorkerPool, *tasks: Any, alone: bool = False) -> None:
+    lane.can_fork, lane.plan.is_collected = False, True
+    lane.plan.waiting_tasks.extend(tasks)
     named = {
-        (toggle, guard): Cell(guard, toggle, "", "cuda", "fixed") for toggle, guard, _ in tasks
+        (toggle, guard): CellResult(guard, toggle, "", "cuda", "fixed")
+        for toggle, guard, _ in tasks
     }
-    lane.left.cells.update(named)
-    lane.left.alone.update(dict.fromkeys(tasks, "the memory was full") if alone else {})
+    lane.plan.cells.update(named)
+    lane.plan.exclusive_tasks.update(dict.fromkeys(tasks, "the memory was full") if alone else {})
     lane.start_workers()
 
 
-def end_all(lane: Lane) -> None:
+def end_all(lane: ReleaseWorkerPool) -> None:
     for worker in lane.workers:
-        worker.running.clear()
+        worker.running_tasks.clear()
 
 
-def test_a_release_whose_last_tests_run_makes_room_for_the_next(proving: Proving) -> None:
-    first, second, *_ = proving.lanes
+def test_a_release_whose_last_tests_run_makes_room_for_the_next(proving: ProveRunner) -> None:
+    first, second, *_ = proving.pools
     begin(first, *TASKS[:1])
     begin(second, *TASKS)
-    assert proving.at_work() == [first, second]
-    assert len(proving.at_work()) == AHEAD
-    proving.hand_out([first, second])
-    assert first.in_flight == second.in_flight == 1
-    assert proving.at_work() == proving.lanes[:3]
+    assert proving.select_active_pools() == [first, second]
+    assert len(proving.select_active_pools()) == MAX_ACTIVE_RELEASES
+    proving.hand_out_tasks([first, second])
+    assert first.running_count == second.running_count == 1
+    assert proving.select_active_pools() == proving.pools[:3]
 
 
-def test_what_runs_alone_waits_for_every_release(proving: Proving) -> None:
-    first, second, third, fourth = proving.lanes
+def test_what_runs_alone_waits_for_every_release(proving: ProveRunner) -> None:
+    first, second, third, fourth = proving.pools
     begin(first, *TASKS[:2], alone=True)
     for lane in (second, third, fourth):
         begin(lane, TASKS[0])
-        proving.hand_out(proving.at_work())
-        assert first.in_flight == 0
+        proving.hand_out_tasks(proving.select_active_pools())
+        assert first.running_count == 0
         end_all(lane)
-    proving.hand_out(proving.at_work())
-    assert first.in_flight == 1  # one, though two have waited and two could run
+    proving.hand_out_tasks(proving.select_active_pools())
+    assert first.running_count == 1  # one, though two have waited and two could run
 
 
-def test_workers_without_a_task_are_let_go(proving: Proving) -> None:
-    first = proving.lanes[0]
+def test_workers_without_a_task_are_let_go(proving: ProveRunner) -> None:
+    first = proving.pools[0]
     begin(first, *TASKS)
     assert len(first.workers) == 3  # two, and one for when a test costs its worker
-    first.left.waiting.clear()
-    first.workers[2].running[0] = TASKS[0]
+    first.plan.waiting_tasks.clear()
+    first.workers[2].running_tasks[0] = TASKS[0]
     first.start_workers()
     assert len(first.workers) == 2
-    assert first.in_flight == 1  # whatever runs goes on
+    assert first.running_count == 1  # whatever runs goes on
 
 
-def test_all_workers_end_at_once(proving: Proving) -> None:
-    first = proving.lanes[0]
+def test_all_workers_end_at_once(proving: ProveRunner) -> None:
+    first = proving.pools[0]
     begin(first, *TASKS)
     begun = time.monotonic()
     first.end()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.prove import body, leavings
+from harness.workers import drop_references, run_item
 
 
 class Tensor:
@@ -49,7 +49,10 @@ def test_examples_that_fail_do_not_pile_up() -> None:
 
     item: Any = SimpleNamespace(obj=guard)
     before = guard.hypothesis.inner_test  # type: ignore[attr-defined]
-    with leavings.none_of_examples(item), pytest.raises(ValueError, match="too many") as caught:
+    with (
+        drop_references.drop_example_references(item),
+        pytest.raises(ValueError, match="too many") as caught,
+    ):
         guard()
     assert most == 1
     assert "many=3" in "".join(caught.value.__notes__)
@@ -58,12 +61,12 @@ def test_examples_that_fail_do_not_pile_up() -> None:
 
 def test_a_test_that_draws_nothing_is_let_be() -> None:
     item: Any = SimpleNamespace(obj=lambda: None)
-    with leavings.none_of_examples(item):
+    with drop_references.drop_example_references(item):
         pass
 
 
 def test_what_a_failed_test_held_is_let_go() -> None:
-    listener = body.Listener()
+    listener = run_item.PhaseRecorder()
 
     def guard() -> None:
         tensor = Tensor()
@@ -78,7 +81,7 @@ def test_what_a_failed_test_held_is_let_go() -> None:
 
     run()
     assert len(Tensor.living) == 2
-    leavings.none_of_test(listener)
+    drop_references.drop_test_references(listener)
     assert not Tensor.living
     assert not listener.phases
     assert not hasattr(sys, "last_value")

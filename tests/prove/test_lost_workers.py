@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 from proving import Prove
 
-from harness.prove import verdicts, worker
+from harness.runs.prove import verdicts
+from harness.workers import guard_worker
 
 TOGGLE = """
 id: toy-device
@@ -32,7 +33,7 @@ import os, sys, types
 from harness import device
 device.get = lambda: "cuda"
 
-violations = types.ModuleType("harness.checking.violations")
+violations = types.ModuleType("harness.kernels.check.violations")
 class CudaError(AssertionError): pass
 class LostDevice(BaseException): pass
 violations.CudaError, violations.LostDevice = CudaError, LostDevice
@@ -50,12 +51,12 @@ def test_first():
 @device
 def test_loses_the_device_when_buggy():
     if buggy():
-        raise sys.modules["harness.checking.violations"].CudaError("an illegal memory access")
+        raise sys.modules["harness.kernels.check.violations"].CudaError("an illegal memory access")
 
 @device
 def test_loses_the_device():
     forms.plain(1, 2)
-    raise sys.modules["harness.checking.violations"].CudaError("an illegal memory access")
+    raise sys.modules["harness.kernels.check.violations"].CudaError("an illegal memory access")
 
 @device
 def test_segfault():
@@ -184,11 +185,11 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     assert "here_it_hangs" in cells["hangs"]["sides"]["fixed"]["detail"]
     # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits; what is proven by
     # dying dies as often as it takes.
-    deaths = 9 + 2 * (verdicts.FAILS - 1)
+    deaths = 9 + 2 * (verdicts.REQUIRED_FAILURES - 1)
     workers = (prove.root / "workers").read_text().split()
     assert 1 + deaths <= len(set(workers)) <= 1 + deaths + 3
     again = cells["loses_the_device_when_buggy"]["sides"]["buggy"]["again"]
-    assert [each["outcome"] for each in again] == ["cuda-error"] * (verdicts.FAILS - 1)
+    assert [each["outcome"] for each in again] == ["cuda-error"] * (verdicts.REQUIRED_FAILURES - 1)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +203,8 @@ def test_what_a_launch_left_pending_is_told(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, says: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", with_device(error))
-    assert worker._error_of_the_device().endswith(says)
-    assert bool(worker._error_of_the_device()) == bool(error)
+    assert guard_worker._read_pending_device_error().endswith(says)
+    assert bool(guard_worker._read_pending_device_error()) == bool(error)
 
 
 def test_what_is_no_error_of_the_device_is_not_taken_for_one(
@@ -211,7 +212,7 @@ def test_what_is_no_error_of_the_device_is_not_taken_for_one(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", with_device(AttributeError("no such thing")))
     with pytest.raises(AttributeError):
-        worker._error_of_the_device()
+        guard_worker._read_pending_device_error()
 
 
 def with_device(error: Exception | None) -> SimpleNamespace:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.store.prove import recorded
+from harness.store.prove import recorded_proofs
 
 KNOWN = ["0.5.9", "0.5.10", "0.5.11", "0.5.12"]
 GPU = {"gpu": "NVIDIA H200, 580.1"}
@@ -34,8 +34,8 @@ def keep(
 
 
 def told(folder: Path) -> dict[str, list[str]]:
-    found = recorded.proofs(KNOWN, folder)
-    return {toggle: [proof.told(KNOWN) for proof in proofs] for toggle, proofs in found.items()}
+    found = recorded_proofs.load_proofs(KNOWN, folder)
+    return {toggle: [proof.describe(KNOWN) for proof in proofs] for toggle, proofs in found.items()}
 
 
 def test_each_machine_is_named_with_its_releases_and_the_date(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from proving import Prove
 
-from harness.prove import verdicts
+from harness.runs.prove import verdicts
 
 
 def test_nothing_collected_is_red(prove: Prove) -> None:
@@ -101,8 +101,8 @@ def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) ->
     drawn: dict[str, dict[str, list[int]]] = {"True": {}, "False": {}}
     for bad, process, number in map(str.split, seen.read_text().splitlines()):
         drawn[bad].setdefault(process, []).append(int(number))
-    assert len(drawn["True"]) == verdicts.FAILS
-    assert len(drawn["False"]) == verdicts.PASSES
+    assert len(drawn["True"]) == verdicts.REQUIRED_FAILURES
+    assert len(drawn["False"]) == verdicts.REQUIRED_PASSES
     first, *more = drawn["False"].values()
     assert first[0] == 1_000_000
     assert len(first) > 40

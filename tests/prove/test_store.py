@@ -13,21 +13,29 @@ from pathlib import Path
 import pytest
 from proving import Prove
 
-from harness.errors import NotReady, UnfixError
+from harness.core.errors import NotReadyError, UnfixError
 from harness.store.database import Store
-from harness.store.prove.together import together
-from harness.store.prove.values import Cell, OnRelease, Outcome, Run, Side, ToggleFacts, Verdict
+from harness.store.prove.joined_runs import join_runs
+from harness.store.prove.values import (
+    CellResult,
+    CellVerdict,
+    ProveRun,
+    ReleaseFacts,
+    SideOutcome,
+    SideResult,
+    ToggleFacts,
+)
 
 PROVEN = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
 
 
-def cell(guard: str = "t.py::test_a", verdict: Verdict | None = None) -> Cell:
-    return Cell(guard, "27460", "0.5.18", "cpu", "fixed", verdict)
+def cell(guard: str = "t.py::test_a", verdict: CellVerdict | None = None) -> CellResult:
+    return CellResult(guard, "27460", "0.5.18", "cpu", "fixed", verdict)
 
 
-def run(name: str = "20260101-000000-aaaa", started: str = "2026-01-01T00:00:00+00:00") -> Run:
+def run(name: str = "20260101-000000-aaaa", started: str = "2026-01-01T00:00:00+00:00") -> ProveRun:
     facts = [ToggleFacts("27460", "a title", "kv_indices", "out-of-bounds", [27460])]
-    return Run(name, "prove", started, command=["unfix", "prove"], toggles=facts)
+    return ProveRun(name, "prove", started, command=["unfix", "prove"], toggles=facts)
 
 
 @pytest.fixture
@@ -35,10 +43,10 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "state" / "runs.sqlite"
 
 
-def fill(store: Store, some: Run, *cells: Cell) -> None:
+def fill(store: Store, some: ProveRun, *cells: CellResult) -> None:
     store.prove.begin(some)
-    store.prove.met(some.id, OnRelease("0.5.18", "cpu", {"torch": "2.13.0"}))
-    store.prove.plan(some.id, cells)
+    store.prove.save_release(some.id, ReleaseFacts("0.5.18", "cpu", {"torch": "2.13.0"}))
+    store.prove.save_planned_cells(some.id, cells)
 
 
 def test_what_is_written_is_read_again(file: Path) -> None:
@@ -46,13 +54,13 @@ def test_what_is_written_is_read_again(file: Path) -> None:
     done = cell()
     fill(store, run(), done, cell("t.py::test_b"))
     done.sides = {
-        "fixed": Side("fixed", Outcome.PASSED, 1.5, reach=3),
-        "buggy": Side("buggy", Outcome.FAILED, headline="x", example=["a", "</script>"]),
+        "fixed": SideResult("fixed", SideOutcome.PASSED, 1.5, reach=3),
+        "buggy": SideResult("buggy", SideOutcome.FAILED, headline="x", example=["a", "</script>"]),
     }
     for side in done.sides.values():
-        store.prove.side(run().id, done, side)
-    done.verdict, done.why = Verdict.PROVEN, "x"
-    store.prove.judged(run().id, done)
+        store.prove.save_side(run().id, done, side)
+    done.verdict, done.why = CellVerdict.PROVEN, "x"
+    store.prove.save_verdict(run().id, done)
     store.prove.end(run().id, "finished", 7.0)
     read = Store(file).prove.get("2026")
     assert read.cells == [done, cell("t.py::test_b")]
@@ -69,8 +77,8 @@ def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
     store = Store(file)
     store.prove.begin(run())
     # A cell that cannot be written, behind one that can.
-    with pytest.raises(NotReady):
-        store.prove.plan(run().id, [cell(), cell(object())])  # type: ignore[arg-type]
+    with pytest.raises(NotReadyError):
+        store.prove.save_planned_cells(run().id, [cell(), cell(object())])  # type: ignore[arg-type]
     assert store.prove.get(run().id).cells == []
 
 
@@ -79,12 +87,12 @@ def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
     fill(store, run(), cell())
     pages = store.db.execute("PRAGMA page_count").fetchone()[0]
     store.db.execute(f"PRAGMA max_page_count = {pages}")
-    big = Side("fixed", Outcome.FAILED, detail="x" * 100_000)
-    with pytest.raises(NotReady, match="full"):
-        store.prove.side(run().id, cell(), big)
+    big = SideResult("fixed", SideOutcome.FAILED, detail="x" * 100_000)
+    with pytest.raises(NotReadyError, match="full"):
+        store.prove.save_side(run().id, cell(), big)
     store.db.execute(f"PRAGMA max_page_count = {pages + 1000}")
     assert store.prove.get(run().id).cells == [cell()]
-    store.prove.side(run().id, cell(), big)
+    store.prove.save_side(run().id, cell(), big)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 6000])
@@ -94,9 +102,9 @@ def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
     store.close()
     os.truncate(file, length)
     if length == 0:  # as if it had never been
-        assert Store(file).prove.all() == []
+        assert Store(file).prove.list_runs() == []
         return
-    with pytest.raises(NotReady, match=r"runs\.sqlite"):
+    with pytest.raises(NotReadyError, match=r"runs\.sqlite"):
         Store(file).prove.get("2026")
     assert file.stat().st_size == length, "what is left of it stays for whoever can mend it"
 
@@ -104,7 +112,7 @@ def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
 def test_another_file_is_not_taken_for_a_store(file: Path) -> None:
     file.parent.mkdir()
     file.write_text("no store at all\n" * 100)
-    with pytest.raises(NotReady):
+    with pytest.raises(NotReadyError):
         Store(file)
     assert file.read_text().startswith("no store")
 
@@ -113,7 +121,7 @@ def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
     store = Store(file, patience=0.1)
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(NotReady, match="locked"):
+        with pytest.raises(NotReadyError, match="locked"):
             store.prove.begin(run())
         other.execute("COMMIT")
     store.prove.begin(run())
@@ -134,9 +142,9 @@ def test_a_store_that_may_only_be_read_is_said() -> None:
                     os.setgid(65534)
                     os.setuid(65534)
                 store = Store(file)
-                assert store.prove.all() == []
+                assert store.prove.list_runs() == []
                 store.prove.begin(run())
-            except NotReady as error:
+            except NotReadyError as error:
                 code = 0 if "readonly" in str(error) else 2
             finally:
                 os._exit(code)
@@ -156,9 +164,9 @@ def test_several_write_at_once(file: Path) -> None:
                 mine = run(f"run-{number}")
                 fill(store, mine)
                 for index in range(40):
-                    each = cell(f"t.py::test_{index}", Verdict.PROVEN)
-                    store.prove.plan(mine.id, [each])
-                    store.prove.judged(mine.id, each)
+                    each = cell(f"t.py::test_{index}", CellVerdict.PROVEN)
+                    store.prove.save_planned_cells(mine.id, [each])
+                    store.prove.save_verdict(mine.id, each)
                 code = 0
             finally:
                 os._exit(code)
@@ -175,39 +183,39 @@ def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     store = Store(file)
-    assert store.prove.latest().status == "stopped"
+    assert store.prove.find_latest().status == "stopped"
     store.prove.begin(run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
-    assert store.prove.latest().status == "running"
+    assert store.prove.find_latest().status == "running"
 
 
 def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
     here, there = Store(tmp_path / "a"), Store(tmp_path / "b")
-    for store, mine in ((here, None), (there, Verdict.PROVEN)):
+    for store, mine in ((here, None), (there, CellVerdict.PROVEN)):
         fill(store, run(), cell())
         if mine:
-            store.prove.judged(run().id, cell(verdict=mine))
+            store.prove.save_verdict(run().id, cell(verdict=mine))
             store.prove.end(run().id, "finished", 1.0)
     fill(there, run("other"), cell("t.py::test_b"))
     assert set(here.merge(tmp_path / "b")) == {run().id, "other"}
-    assert [c.verdict for c in here.prove.get(run().id).cells] == [Verdict.PROVEN]
+    assert [c.verdict for c in here.prove.get(run().id).cells] == [CellVerdict.PROVEN]
     assert here.prove.get(run().id).status == "finished"
     there.merge(tmp_path / "a")
-    assert [c.verdict for c in there.prove.get(run().id).cells] == [Verdict.PROVEN]
+    assert [c.verdict for c in there.prove.get(run().id).cells] == [CellVerdict.PROVEN]
     with pytest.raises(UnfixError, match="no store"):
         here.merge(tmp_path / "c")
 
 
 def test_runs_together_keep_the_later_verdict() -> None:
     early, late = run("a", "2026-01-01T00"), run("b", "2026-01-02T00")
-    early.cells = [cell(verdict=Verdict.TOOTHLESS), cell("t.py::test_b", Verdict.PROVEN)]
-    late.cells = [cell(verdict=Verdict.PROVEN), cell("t.py::test_b")]
-    found = together([late, early])
+    early.cells = [cell(verdict=CellVerdict.TOOTHLESS), cell("t.py::test_b", CellVerdict.PROVEN)]
+    late.cells = [cell(verdict=CellVerdict.PROVEN), cell("t.py::test_b")]
+    found = join_runs([late, early])
     assert found.counts == {"proven": 2}
 
 
 def test_a_newer_format_is_left_alone(file: Path) -> None:
     Store(file).db.execute("PRAGMA user_version = 99")
-    with pytest.raises(NotReady, match="another version"):
+    with pytest.raises(NotReadyError, match="another version"):
         Store(file)
 
 

@@ -8,24 +8,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.prove.messages import Collected, Task
-from harness.prove.plan import Asked, Left, Target
-from harness.registry import catalogue
-from harness.store.prove.values import OnRelease
+from harness.fixes.registry import toggle_catalogue
+from harness.runs.prove.plan import ProveRequest, ReleasePlan, ReleaseTarget
+from harness.store.prove.values import ReleaseFacts
+from harness.workers.messages import GuardsCollected, GuardTask
 
-FIRST, OTHER, *_ = catalogue.load()
+FIRST, OTHER, *_ = toggle_catalogue.load_catalogue()
 ONE = msgspec.structs.replace(FIRST, unguarded="")
 KNOWN = msgspec.structs.replace(OTHER, unguarded="no suite runs it")
 
 
-def planned(*guarded: str) -> OnRelease:
+def planned(*guarded: str) -> ReleaseFacts:
     tree: Any = None
-    target = Target("0.5.23", Path("python"), tree)
-    left = Left(Asked("prove", [target], [ONE, KNOWN], named=False), target)
-    left.on.states = {ONE.id: "fixed", KNOWN.id: "fixed"}
-    tasks = [Task(n, "guard", toggle, "fixed", "fixed") for n, toggle in enumerate(guarded)]
-    left.plan(Collected(tasks, 0.0, "cpu", True))
-    return left.on
+    target = ReleaseTarget("0.5.23", Path("python"), tree)
+    left = ReleasePlan(
+        ProveRequest("prove", [target], [ONE, KNOWN], has_named_toggles=False), target
+    )
+    left.facts.states = {ONE.id: "fixed", KNOWN.id: "fixed"}
+    tasks = [GuardTask(n, "guard", toggle, "fixed", "fixed") for n, toggle in enumerate(guarded)]
+    left.plan_tasks(GuardsCollected(tasks, 0.0, "cpu", True))
+    return left.facts
 
 
 def test_what_a_file_says_of_itself_is_no_problem_and_what_it_does_not_say_is() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.serving.adaptations import SHARP, drawn
+from harness.workers.servers.adaptations import LM_HEAD_SCALE, fill_random_weights
 
 
 def model() -> nn.Module:
@@ -24,9 +24,9 @@ def model() -> nn.Module:
 
 def test_each_weight_is_drawn_from_its_own_name_and_again_the_same() -> None:
     first, second = model(), model()
-    drawn(first)
+    fill_random_weights(first)
     torch.manual_seed(17)
-    drawn(second)
+    fill_random_weights(second)
     for name, weight in first.state_dict().items():
         assert torch.equal(weight, second.state_dict()[name]), name
     assert not torch.equal(first.proj.weight, first.lm_head.weight.repeat(4, 1))
@@ -34,10 +34,10 @@ def test_each_weight_is_drawn_from_its_own_name_and_again_the_same() -> None:
 
 def test_a_matrix_keeps_the_size_of_what_goes_through_it() -> None:
     made = model()
-    drawn(made)
+    fill_random_weights(made)
     through = made.norm(made.embed_tokens(torch.arange(64)))
     assert 0.8 < made.proj(through).std() < 1.25
-    assert 0.8 * SHARP < made.lm_head(through).std() < 1.25 * SHARP
+    assert 0.8 * LM_HEAD_SCALE < made.lm_head(through).std() < 1.25 * LM_HEAD_SCALE
     assert 0.05 < (through @ made.experts[0].float()).std() < 0.5
     assert torch.equal(made.table, torch.arange(5))
 
@@ -46,12 +46,12 @@ def test_a_matrix_keeps_the_size_of_what_goes_through_it() -> None:
 def test_sglang_makes_its_dummy_weights_by_it() -> None:
     from sglang.srt.model_loader import loader, weight_utils
 
-    from harness.serving import adaptations
+    from harness.workers.servers import adaptations
 
     before = loader.initialize_dummy_weights, weight_utils.initialize_dummy_weights
     try:
-        adaptations.apply([adaptations.DRAWN])
-        assert loader.initialize_dummy_weights is drawn
+        adaptations.apply_adaptations([adaptations.RANDOM_WEIGHTS])
+        assert loader.initialize_dummy_weights is fill_random_weights
         assert "initialize_dummy_weights(model)" in inspect.getsource(loader)
     finally:
         loader.initialize_dummy_weights, weight_utils.initialize_dummy_weights = before

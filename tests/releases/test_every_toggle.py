@@ -14,28 +14,28 @@ from typing import Any
 import pytest
 
 from harness import toggles
-from harness.matching.states import Finding, State, find
-from harness.patching import attestation, kernels
-from harness.patching.live import engine
-from harness.registry import catalogue
-from harness.registry.schema import Toggle
-from harness.releases import install, sources
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import Toggle
+from harness.patching import attestation, jit_kernels
+from harness.patching.live_engine import engine
+from harness.releases import installer, source_trees
 
-TOGGLES = list(catalogue.load())
+TOGGLES = list(toggle_catalogue.load_catalogue())
 # transformers probes for torch_npu, so its stand-in is on the path for NPU modules alone.
 NPU = "23268-"
 
 
 @functools.lru_cache(maxsize=1)
-def tree() -> sources.FolderTree:
-    found = sources.current()
+def tree() -> source_trees.FolderSourceTree:
+    found = source_trees.find_installed_tree()
     assert found is not None, "these tests run in the environment of a release"
     return found
 
 
 @functools.lru_cache(maxsize=64)
-def finding(toggle_id: str) -> Finding:
-    return find(next(t for t in TOGGLES if t.id == toggle_id), tree())
+def finding(toggle_id: str) -> ToggleStatus:
+    return find_toggle_status(next(t for t in TOGGLES if t.id == toggle_id), tree())
 
 
 def modules_of(toggle: Toggle) -> list[str]:
@@ -43,14 +43,14 @@ def modules_of(toggle: Toggle) -> list[str]:
 
 
 def present() -> list[Toggle]:
-    return [t for t in TOGGLES if finding(t.id).state is not State.ABSENT]
+    return [t for t in TOGGLES if finding(t.id).state is not ToggleState.ABSENT]
 
 
 @pytest.fixture
 def npu_standins() -> Any:
-    sys.path.append(str(install.STANDINS_NPU))
+    sys.path.append(str(installer.STANDINS_NPU))
     yield
-    sys.path.remove(str(install.STANDINS_NPU))
+    sys.path.remove(str(installer.STANDINS_NPU))
 
 
 def body(target: Any, module: Any) -> Any:
@@ -58,7 +58,7 @@ def body(target: Any, module: Any) -> Any:
     found: Any = module
     for name in target.qualname.split(".") if target.qualname else []:
         found = vars(found)[name]
-    kernel = kernels.innermost(found)
+    kernel = jit_kernels.unwrap_kernel(found)
     if kernel is not None:
         return kernel.fn.__code__, id(kernel)
     while hasattr(found, "__func__") or hasattr(found, "__wrapped__"):
@@ -75,18 +75,18 @@ def test_live_in_and_out(toggle: Toggle) -> None:
         targets = {site.target for site in finding(toggle.id).sites}
         before = {t: body(t, modules[t.module]) for t in targets}
         names = {name: dict(vars(module)) for name, module in modules.items()}
-        turned = finding(toggle.id).state is State.FIXED
+        turned = finding(toggle.id).state is ToggleState.FIXED
         with (toggles.reverted if turned else toggles.enabled)(toggle.id):
             for target, (code, identity) in before.items():
                 now, same = body(target, modules[target.module])
                 assert same == identity
                 assert now is not code or code is None  # a class or a module has no code
-            assert engine._originals
+            assert engine._original_states
         assert {t: body(t, modules[t.module]) for t in targets} == before
         for target, (code, _) in before.items():
             assert body(target, modules[target.module])[0] is code
         assert {name: dict(vars(module)) for name, module in modules.items()} == names
-        assert not engine._originals
+        assert not engine._original_states
 
 
 IMPORT = """
@@ -108,17 +108,17 @@ def test_all_at_once_at_import(tmp_path: Any) -> None:
     """Every toggle that applies, in one process, and each patched module imports."""
     by_state = {
         state: [t for t in present() if finding(t.id).state is state]
-        for state in (State.FIXED, State.BUGGY)
+        for state in (ToggleState.FIXED, ToggleState.BUGGY)
     }
     modules = sorted({name for toggle in present() for name in modules_of(toggle)})
     environment = {
         **os.environ,
-        "SGLANG_DEBUG_REVERT_PR": ",".join(t.id for t in by_state[State.FIXED]),
-        "SGLANG_DEBUG_ENABLE_PR": ",".join(t.id for t in by_state[State.BUGGY]),
+        "SGLANG_DEBUG_REVERT_PR": ",".join(t.id for t in by_state[ToggleState.FIXED]),
+        "SGLANG_DEBUG_ENABLE_PR": ",".join(t.id for t in by_state[ToggleState.BUGGY]),
         "UNFIX_ATTESTATIONS": str(tmp_path),
     }
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT, json.dumps(modules), str(install.STANDINS_NPU)],
+        [sys.executable, "-c", IMPORT, json.dumps(modules), str(installer.STANDINS_NPU)],
         env=environment,
         capture_output=True,
         text=True,
@@ -126,6 +126,6 @@ def test_all_at_once_at_import(tmp_path: Any) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(modules, "ok")
-    [left] = attestation.read(tmp_path)
+    [left] = attestation.read_attestations(tmp_path)
     assert sorted(left.modules) == modules
     assert sorted(left.toggles) == sorted(t.id for t in present())

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import msgspec
 
 from harness.store.prove.values import (
-    Again,
-    Cell,
-    OnRelease,
-    Outcome,
-    Run,
-    Side,
+    CellResult,
+    CellVerdict,
+    ProveRun,
+    ReleaseFacts,
+    SideOutcome,
+    SideRepetition,
+    SideResult,
     ToggleFacts,
-    Verdict,
 )
 
 RELEASES = ["0.5.9", "0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14"]
@@ -102,8 +102,8 @@ def guards(family: str) -> list[str]:
     return [f"suites/{family}/test_{family}.py::{name}" for name in GUARDS[family]]
 
 
-def side(name: str, outcome: Outcome, **more: object) -> Side:
-    plain = Side(side=name, outcome=outcome, seconds=0.42, overhead=0.2, reach=16)
+def side(name: str, outcome: SideOutcome, **more: object) -> SideResult:
+    plain = SideResult(side=name, outcome=outcome, seconds=0.42, overhead=0.2, reach=16)
     plain.replay = (
         "./unfix prove 27460 --release 0.5.18 --side buggy --guard "
         "'suites/kv_indices/test_kv_indices.py::test_padding' --replay AXicY2BgYGAEAAAGAAI="
@@ -111,10 +111,10 @@ def side(name: str, outcome: Outcome, **more: object) -> Side:
     return msgspec.structs.replace(plain, **more)
 
 
-def failing(name: str, **more: object) -> Side:
+def failing(name: str, **more: object) -> SideResult:
     return side(
         name,
-        Outcome.FAILED,
+        SideOutcome.FAILED,
         **{
             "headline": "kv_indices_kernel wrote kv_indices[1, 0], outside of what program "
             "(0, 0, 1) may write",
@@ -126,14 +126,14 @@ def failing(name: str, **more: object) -> Side:
     )
 
 
-def proven(guard: str, toggle: str, release: str, state: str, device: str = "cpu") -> Cell:
-    sides = {"fixed": side("fixed", Outcome.PASSED), "buggy": failing("buggy", reach=12)}
-    return Cell(guard, toggle, release, device, state, Verdict.PROVEN, sides=sides)
+def proven(guard: str, toggle: str, release: str, state: str, device: str = "cpu") -> CellResult:
+    sides = {"fixed": side("fixed", SideOutcome.PASSED), "buggy": failing("buggy", reach=12)}
+    return CellResult(guard, toggle, release, device, state, CellVerdict.PROVEN, sides=sides)
 
 
-def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> OnRelease:
+def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> ReleaseFacts:
     known = states(place)
-    return OnRelease(
+    return ReleaseFacts(
         release=releases[place],
         device=device,
         versions={"python": "3.11.7", "sglang": releases[place], "torch": "2.13.0"},
@@ -145,9 +145,9 @@ def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> O
     )
 
 
-def run(releases: int = 6, device: str = "cpu") -> Run:
+def run(releases: int = 6, device: str = "cpu") -> ProveRun:
     """A prove run in which all is well."""
-    made = Run(
+    made = ProveRun(
         id="20261121-190000",
         kind="prove",
         started="2026-11-21T19:00:00+00:00",
@@ -165,14 +165,16 @@ def run(releases: int = 6, device: str = "cpu") -> Run:
             for guard in guards(toggle.family):
                 if state == "absent":
                     why = "the code is not in this release"
-                    cell = Cell(guard, toggle.id, here.release, device, state, Verdict.NA, why)
+                    cell = CellResult(
+                        guard, toggle.id, here.release, device, state, CellVerdict.NA, why
+                    )
                 else:
                     cell = proven(guard, toggle.id, here.release, state, device)
                 made.cells.append(cell)
     return made
 
 
-def one_release() -> Run:
+def one_release() -> ProveRun:
     made = run(6)
     newest = RELEASES[-1]
     made.releases = [here for here in made.releases if here.release == newest]
@@ -180,44 +182,60 @@ def one_release() -> Run:
     return made
 
 
-def every_verdict(base: Run | None = None) -> Run:
+def every_verdict(base: ProveRun | None = None) -> ProveRun:
     """As `run`, with all that can be bad, in these places if it has them, and nasty strings."""
     made = base or run()
     made.command = ["./unfix", "prove", NASTY]
     made.toggles[3].title += " " + NASTY
-    passed, ended = Outcome.PASSED, side("buggy", Outcome.LOST)
+    passed, ended = SideOutcome.PASSED, side("buggy", SideOutcome.LOST)
     nasty = failing("fixed", headline=NASTY, example=[NASTY, LONG] * 5)
-    error = side("fixed", Outcome.ERROR, detail=NASTY + LONG, output=NASTY)
-    memory, cuda = side("fixed", Outcome.OUT_OF_MEMORY), side("fixed", Outcome.CUDA_ERROR)
-    bad: list[tuple[str, Verdict | None, list[Side]]] = [
-        ("27460 0.5.9", Verdict.TOOTHLESS, [side("fixed", passed), side("buggy", passed)]),
-        ("kv-indices-size-check 0.5.9", Verdict.UNREACHED, [side("fixed", passed, reach=0)]),
-        ("20606 0.5.13", Verdict.BROKEN, [nasty]),
-        ("27338 0.5.10", Verdict.STALE, []),
-        ("25015 0.5.10", Verdict.SEGFAULT, [side("fixed", Outcome.SEGFAULT, left=2)]),
-        ("27338 0.5.11", Verdict.ABORT, [side("fixed", Outcome.ABORT)]),
-        ("20606 0.5.11", Verdict.KILLED, [side("fixed", passed), side("buggy", Outcome.KILLED)]),
-        ("27460 0.5.12", Verdict.HANG, [side("fixed", passed), side("buggy", Outcome.HANG)]),
-        ("kv-indices-size-check 0.5.12", Verdict.OUT_OF_MEMORY, [memory]),
-        ("25418-sparse-prefill-switch 0.5.12", Verdict.CUDA_ERROR, [cuda]),
-        ("27338 0.5.13", None, [side("fixed", Outcome.EXITED)]),
-        ("25015 0.5.12", Verdict.BROKEN, [error]),
-        ("25015 0.5.13", Verdict.BROKEN, [side("fixed", Outcome.SKIPPED), ended]),
-        ("25015 0.5.14", Verdict.PROVEN, [side("fixed", passed), side("buggy", Outcome.SEGFAULT)]),
+    error = side("fixed", SideOutcome.ERROR, detail=NASTY + LONG, output=NASTY)
+    memory, cuda = side("fixed", SideOutcome.OUT_OF_MEMORY), side("fixed", SideOutcome.CUDA_ERROR)
+    bad: list[tuple[str, CellVerdict | None, list[SideResult]]] = [
+        ("27460 0.5.9", CellVerdict.TOOTHLESS, [side("fixed", passed), side("buggy", passed)]),
+        ("kv-indices-size-check 0.5.9", CellVerdict.UNREACHED, [side("fixed", passed, reach=0)]),
+        ("20606 0.5.13", CellVerdict.BROKEN, [nasty]),
+        ("27338 0.5.10", CellVerdict.STALE, []),
+        ("25015 0.5.10", CellVerdict.SEGFAULT, [side("fixed", SideOutcome.SEGFAULT, left=2)]),
+        ("27338 0.5.11", CellVerdict.ABORT, [side("fixed", SideOutcome.ABORT)]),
+        (
+            "20606 0.5.11",
+            CellVerdict.KILLED,
+            [side("fixed", passed), side("buggy", SideOutcome.KILLED)],
+        ),
+        (
+            "27460 0.5.12",
+            CellVerdict.HANG,
+            [side("fixed", passed), side("buggy", SideOutcome.HANG)],
+        ),
+        ("kv-indices-size-check 0.5.12", CellVerdict.OUT_OF_MEMORY, [memory]),
+        ("25418-sparse-prefill-switch 0.5.12", CellVerdict.CUDA_ERROR, [cuda]),
+        ("27338 0.5.13", None, [side("fixed", SideOutcome.EXITED)]),
+        ("25015 0.5.12", CellVerdict.BROKEN, [error]),
+        ("25015 0.5.13", CellVerdict.BROKEN, [side("fixed", SideOutcome.SKIPPED), ended]),
+        (
+            "25015 0.5.14",
+            CellVerdict.PROVEN,
+            [side("fixed", passed), side("buggy", SideOutcome.SEGFAULT)],
+        ),
         (
             "27338 0.5.14",
-            Verdict.FLAKY,
-            [side("fixed", passed), failing("buggy", again=[Again(passed)])],
+            CellVerdict.FLAKY,
+            [side("fixed", passed), failing("buggy", again=[SideRepetition(passed)])],
         ),
-        ("26972 0.5.13", Verdict.NA, [side("fixed", Outcome.NA), side("buggy", Outcome.NA)]),
+        (
+            "26972 0.5.13",
+            CellVerdict.NA,
+            [side("fixed", SideOutcome.NA), side("buggy", SideOutcome.NA)],
+        ),
     ]
-    left = [cell for cell in made.cells if cell.verdict is Verdict.PROVEN]
+    left = [cell for cell in made.cells if cell.verdict is CellVerdict.PROVEN]
     for place, verdict, sides in bad[: len(left)]:
         there = [cell for cell in left if f"{cell.toggle} {cell.release}" == place]
         cell = (there or left)[0]
         left.remove(cell)
         cell.verdict = verdict
-        told = (Verdict.STALE, Verdict.NA, Verdict.FLAKY)
+        told = (CellVerdict.STALE, CellVerdict.NA, CellVerdict.FLAKY)
         cell.why = NASTY if verdict in told else ""
         cell.sides = {one.side: one for one in sides}
     made.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
@@ -228,33 +246,33 @@ def every_verdict(base: Run | None = None) -> Run:
     return made
 
 
-def lifecycle(releases: int = 6) -> Run:
+def lifecycle(releases: int = 6) -> ProveRun:
     """Every guard on every release as it is; 27460 has the bug on 0.5.13, the sources say fixed."""
     made = run(releases)
     made.id, made.kind, made.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
     for cell in made.cells:
-        if cell.verdict is Verdict.NA:
+        if cell.verdict is CellVerdict.NA:
             continue
         wrong = (cell.toggle, cell.release) == ("27460", "0.5.13")
         bug = (cell.state == "buggy") is not wrong
-        as_is = failing("as is") if bug else side("as is", Outcome.PASSED)
+        as_is = failing("as is") if bug else side("as is", SideOutcome.PASSED)
         cell.sides = {"as is": as_is}
-        agreed = Verdict.HAS_BUG if bug else Verdict.HAS_FIX
-        cell.verdict = Verdict.DIFFERS if wrong else agreed
+        agreed = CellVerdict.HAS_BUG if bug else CellVerdict.HAS_FIX
+        cell.verdict = CellVerdict.DIFFERS if wrong else agreed
     return made
 
 
-def empty() -> Run:
-    return Run(id="none", kind="prove", started="2026-11-21T18:00:00+00:00", status="finished")
+def empty() -> ProveRun:
+    return ProveRun(id="none", kind="prove", started="2026-11-21T18:00:00+00:00", status="finished")
 
 
-def large() -> Run:
+def large() -> ProveRun:
     """11 releases, 25 toggles, 60 guards: 1,500 cells and more, with tracebacks."""
     toggles = [
         ToggleFacts(f"{25000 + n}", f"Fault number {n}", f"family_{n // 4}", "crash", [25000 + n])
         for n in range(25)
     ]
-    made = Run(
+    made = ProveRun(
         id="large",
         kind="prove",
         started="2026-11-21T19:00:00+00:00",
@@ -268,7 +286,7 @@ def large() -> Run:
         known = {toggle.id: "fixed" for toggle in toggles}
         patches = {toggle.id: PATCH for toggle in toggles}
         made.releases.append(
-            OnRelease(
+            ReleaseFacts(
                 release, "cpu", states=known, patches=patches, seconds=160, seconds_to_start=9
             )
         )

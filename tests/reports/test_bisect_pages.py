@@ -11,7 +11,13 @@ import pytest
 from browsing import opened
 from rich.console import Console
 
-from harness.store.bisect.values import Answer, Part, Search, Step, Trial
+from harness.store.bisect.values import (
+    BisectAnswer,
+    BisectSearch,
+    BisectStep,
+    BisectTrial,
+    ToggleSearch,
+)
 from harness.store.prove.values import ToggleFacts
 from reports.bisect import markdown, terminal
 from reports.bisect import page as search_page
@@ -22,23 +28,27 @@ if TYPE_CHECKING:
 HOSTILE = "<script>document.title='owned'</script> | `x` \x1b[31m]]> {{ 7 * 7 }}"
 
 
-def trial(toggles: list[str], answer: Answer, why: str = "search", part: str = "toggles") -> Trial:
+def trial(
+    toggles: list[str], answer: BisectAnswer, why: str = "search", part: str = "toggles"
+) -> BisectTrial:
     how = {"passes": "exit code 0", "fails": "exit code 3"}.get(answer.value, HOSTILE)
-    return Trial("1.0", toggles, why, answer, how, 0.5, output=HOSTILE, replay="again", part=part)
+    return BisectTrial(
+        "1.0", toggles, why, answer, how, 0.5, output=HOSTILE, replay="again", part=part
+    )
 
 
 @pytest.fixture
-def search() -> Search:
+def search() -> BisectSearch:
     names = ["a", "b", "c", "d"]
     trials = [
-        trial([], Answer.PASSES, "base"),
-        trial(["a", "b"], Answer.FAILS),
-        trial(["c", "d"], Answer.CANNOT_TELL),
-        trial(["a"], Answer.FAILS, "proof"),
-        trial(["a"], Answer.PASSES, "proof"),
-        trial(["b", "c", "d"], Answer.PASSES, "proof"),
+        trial([], BisectAnswer.PASSES, "base"),
+        trial(["a", "b"], BisectAnswer.FAILS),
+        trial(["c", "d"], BisectAnswer.CANNOT_TELL),
+        trial(["a"], BisectAnswer.FAILS, "proof"),
+        trial(["a"], BisectAnswer.PASSES, "proof"),
+        trial(["b", "c", "d"], BisectAnswer.PASSES, "proof"),
     ]
-    part = Part(
+    part = ToggleSearch(
         "toggles",
         "1.0",
         "revert",
@@ -51,7 +61,7 @@ def search() -> Search:
         sure=0.997,
         done=True,
     )
-    return Search(
+    return BisectSearch(
         "20261121-000000-abcd",
         "toggles",
         "2026-11-21T00:00:00+00:00",
@@ -68,10 +78,10 @@ def search() -> Search:
 
 
 def test_the_page_shows_it_and_nothing_on_it_acts(
-    search: Search, browser: Browser, tmp_path: Path
+    search: BisectSearch, browser: Browser, tmp_path: Path
 ) -> None:
     file = tmp_path / "search.html"
-    file.write_text(search_page.html(search))
+    file.write_text(search_page.render_page(search))
     page, said = opened(browser, file)
     assert said == [file.as_uri()]
     assert page.title() == "found · unfix bisect toggles"
@@ -92,30 +102,30 @@ def test_the_page_shows_it_and_nothing_on_it_acts(
 
 
 @pytest.mark.parametrize("verdict", ["none", "cannot tell", ""])
-def test_an_open_end_is_never_green(search: Search, verdict: str, tmp_path: Path) -> None:
+def test_an_open_end_is_never_green(search: BisectSearch, verdict: str, tmp_path: Path) -> None:
     search.verdict, search.parts[0].sets, search.parts[0].patches = verdict, [], {}
-    text = search_page.html(search)
+    text = search_page.render_page(search)
     assert 'class="summary is-green"' not in text
     assert "Culprit" not in text
 
 
-def test_a_history_is_a_line_of_stops(search: Search) -> None:
+def test_a_history_is_a_line_of_stops(search: BisectSearch) -> None:
     search.kind = "releases"
-    search.step = Step(["0.9", "1.0", "1.1"], "1.0", "1.1", changed=["a: buggy → fixed"])
-    search.trials.append(trial([], Answer.FAILS, part="releases"))
-    page = search_page.html(search)
+    search.step = BisectStep(["0.9", "1.0", "1.1"], "1.0", "1.1", changed=["a: buggy → fixed"])
+    search.trials.append(trial([], BisectAnswer.FAILS, part="releases"))
+    page = search_page.render_page(search)
     assert page.count('class="how">not run') == 2
     assert "a: buggy → fixed" in page
-    assert "- 1.0: ✕ exit code 3" in markdown.text(search)
+    assert "- 1.0: ✕ exit code 3" in markdown.render_markdown(search)
 
 
-def test_markdown_and_a_terminal_hold_the_same(search: Search) -> None:
-    text = markdown.text(search)
+def test_markdown_and_a_terminal_hold_the_same(search: BisectSearch) -> None:
+    text = markdown.render_markdown(search)
     assert "<script>" not in re.sub(r"`[^`]*`", "", text)  # in code it is but text
     assert "| 4 | a | proof | ~ passes 1x, fails 1x |" in text
     assert "+wrong" in text
     console = Console(file=io.StringIO(), width=160)
-    terminal.show(search, console)
+    terminal.print_run(search, console)
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert "●●··" in shown

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from evaluated import LONG, awful, fine
 
-from harness.cli.kinds import EVAL
 from harness.cli.report import command
-from harness.errors import UnfixError
+from harness.cli.run_kinds import EVAL
+from harness.core.errors import UnfixError
 from harness.store.database import Store
-from harness.store.file import EVALUATIONS
+from harness.store.sqlite_file import EVALUATION_TABLES
 
 
 def test_what_is_kept_is_what_was_saved(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_what_is_kept_is_what_was_saved(tmp_path: Path) -> None:
     store.eval.save(made)
     made.seconds = 80.0
     store.eval.save(made)  # again, as it grows
-    (listed,) = store.eval.all()
+    (listed,) = store.eval.list_runs()
     assert (listed.id, listed.status, listed.green) == (made.id, "done", False)
     assert (listed.counts["same"], listed.faults, listed.caught) == (4, 5, 1)
     for name in (made.id, "eval-2026"):
@@ -51,7 +51,7 @@ def test_one_whose_process_is_gone_was_stopped(tmp_path: Path) -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     store = Store(file)
-    assert store.eval.all()[0].status == "stopped"
+    assert store.eval.list_runs()[0].status == "stopped"
     assert store.eval.get(made.id).status == "stopped"
     store.eval.save(made)
     assert store.eval.get(made.id).status == "running"
@@ -78,14 +78,14 @@ def test_a_store_from_before_there_were_evaluations_is_taken_on(tmp_path: Path) 
         old.execute("PRAGMA user_version = 2")
     store = Store(file)
     store.eval.save(fine())
-    assert len(Store(file).eval.all()) == 1
-    assert EVALUATIONS.strip().rstrip(";") in "".join(
+    assert len(Store(file).eval.list_runs()) == 1
+    assert EVALUATION_TABLES.strip().rstrip(";") in "".join(
         sql for (sql,) in store.db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")
     )
 
 
 def test_json_is_whole_and_strict() -> None:
-    data = EVAL.data(awful())
+    data = EVAL.to_json(awful())
     text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
     back = json.loads(text)
     assert back["green"] is False
@@ -101,7 +101,7 @@ def report(store: Path, *names: str, **options: Any) -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     given = parser.parse_args([*names, "--store", str(store)])
-    return command.run(argparse.Namespace(**{**vars(given), **options}))
+    return command.run_command(argparse.Namespace(**{**vars(given), **options}))
 
 
 def test_report_lists_and_shows_it(

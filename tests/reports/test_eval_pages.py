@@ -14,9 +14,16 @@ import pytest
 from evaluated import HOSTILE, LONG, answer, awful, fine, large, served
 from rich.console import Console
 
-from harness.store.eval.values import Answer, Compared, Difference, Evaluation, Fault, Judged
+from harness.store.eval.values import (
+    AnswerDifference,
+    ComparisonResult,
+    ComparisonVerdict,
+    Evaluation,
+    ItemAnswer,
+    PlantedFault,
+)
+from reports.eval import answer_differences as eval_items
 from reports.eval import charts, markdown, terminal, view
-from reports.eval import items as eval_items
 from reports.eval import page as eval_page
 
 if TYPE_CHECKING:
@@ -48,9 +55,9 @@ def test_only_what_was_compared_and_has_nothing_open_is_green() -> None:
     assert problems_with(served=empty, faults=[])[0] == "nothing was answered"
 
 
-@pytest.mark.parametrize("verdict", list(Judged))
-def test_each_verdict_that_is_not_fine_is_red(verdict: Judged) -> None:
-    one = Compared("base", "cache", "accuracy", "recall", verdict, f"{verdict}: so it is")
+@pytest.mark.parametrize("verdict", list(ComparisonVerdict))
+def test_each_verdict_that_is_not_fine_is_red(verdict: ComparisonVerdict) -> None:
+    one = ComparisonResult("base", "cache", "accuracy", "recall", verdict, f"{verdict}: so it is")
     found = problems_with(compared=[*fine().compared, one])
     good = verdict in ("same", "improved", "equal", "near-tie", "n/a")
     assert found == ([] if good else [f"cache against base (recall): {verdict}: so it is"])
@@ -59,25 +66,25 @@ def test_each_verdict_that_is_not_fine_is_red(verdict: Judged) -> None:
 def test_what_goes_wrong_by_itself_is_red_and_a_fault_put_in_is_not() -> None:
     for name, red in (("cache", True), ("cache without paged", False)):
         made = fine()
-        made.one(name).answers[0].error = "no memory"
+        made.find_configuration(name).answers[0].error = "no memory"
         assert made.problems == ([f"{name}: 1 of its answers are errors, as no memory"] * red)
         made = fine()
-        made.one(name).failure = "died"
+        made.find_configuration(name).failure = "died"
         assert made.problems == ([f"{name} was not served to the end: died"] * red)
         made = fine()
-        made.one(name).answers = []
+        made.find_configuration(name).answers = []
         assert made.problems == ([f"{name} answered nothing, and nobody said why"] * red)
 
 
 def test_a_fault_that_had_to_be_noticed_and_was_not_is_red() -> None:
-    missed = Fault("paged", "cache", "x", True, False, [], "nothing", 3)
+    missed = PlantedFault("paged", "cache", "x", True, False, [], "nothing", 3)
     assert problems_with(faults=[missed])[-1] == "paged in cache was not noticed"
     made = fine()
     made.faults[0].caught = False
     assert made.problems == ["paged in cache was not noticed"]
-    assert view.make(made).faults[0].mark is view.MISSED
+    assert view.make_view(made).faults[0].mark is view.MISSED_MARK
     made.faults[0].reach = 0
-    assert view.make(made).faults[0].mark is view.UNREACHED
+    assert view.make_view(made).faults[0].mark is view.UNREACHED_MARK
 
 
 # On a page
@@ -87,7 +94,7 @@ def opened(
     browser: Browser, made: Evaluation, file: Path, **options: Any
 ) -> tuple[Page, list[str]]:
     """The page, and all that it says or asks for while it opens."""
-    file.write_text(eval_page.html(made))
+    file.write_text(eval_page.render_page(made))
     return browsing.opened(browser, file, **options)
 
 
@@ -188,14 +195,14 @@ def test_the_largest_page_stays_small_and_says_what_it_leaves_out(
 
 def test_at_most_twenty_differences_of_a_comparison() -> None:
     made = large(2, 200)
-    found = eval_items.choose(made, made.compared)
-    assert {len(items) for items in found} == {eval_items.MOST}
+    found = eval_items.choose_items(made, made.compared)
+    assert {len(items) for items in found} == {eval_items.MAX_ITEMS}
 
 
 def test_an_empty_evaluation_is_a_red_page() -> None:
     made = fine()
     made.served, made.compared, made.faults = [], [], []
-    page = eval_page.html(made)
+    page = eval_page.render_page(made)
     assert 'class="summary is-red"' in page
     assert "nothing was served" in page
     assert "nothing was compared" in page
@@ -204,12 +211,12 @@ def test_an_empty_evaluation_is_a_red_page() -> None:
 # Answers side by side
 
 
-def sides(one: Answer, other: Answer, why: str = "differs", at: int | None = None) -> Any:
+def sides(one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | None = None) -> Any:
     made = fine()
     made.served[0].answers, made.served[1].answers = [one], [other]
     compared = made.compared[0]
-    compared.differences = [Difference(one.task, one.number, why, at)]
-    ((item,),) = eval_items.choose(made, [compared])
+    compared.differences = [AnswerDifference(one.task, one.number, why, at)]
+    ((item,),) = eval_items.choose_items(made, [compared])
     return item
 
 
@@ -246,33 +253,33 @@ def test_a_long_answer_is_cut_around_its_mark() -> None:
 
 
 def test_intervals_leave_open_what_was_not_answered() -> None:
-    low, high = view.Score(150, 200, 0).interval
+    low, high = view.TaskScore(150, 200, 0).interval
     assert low == pytest.approx(0.6857, abs=1e-3)
     assert high == pytest.approx(0.8048, abs=1e-3)
-    assert view.Score(150, 200, 50).interval[0] == low
-    assert view.Score(150, 200, 50).interval[1] == 1.0
-    assert view.Score(0, 20, 20).told == "- of 20"
+    assert view.TaskScore(150, 200, 50).interval[0] == low
+    assert view.TaskScore(150, 200, 50).interval[1] == 1.0
+    assert view.TaskScore(0, 20, 20).score_text == "- of 20"
 
 
 def test_a_scale_holds_what_is_no_number() -> None:
     made = fine()
     for value, end in ((0.0, 0.0), (math.inf, 100.0), (math.nan, 100.0), (0.1, 100 / 3), (None, 0)):
         made.compared[4].divergence = value
-        drawn = charts.divergences(view.make(made))
+        drawn = charts.make_divergence_chart(view.make_view(made))
         bars = {bar.name: bar for bar in drawn.bars}
         if value is None:
             assert list(bars) == ["cache without paged"]
         else:  # from 0.01, the noise, to 10
             assert [tick.label for tick in drawn.ticks] == ["1e-2", "1e-1", "1", "1e1"]
-            assert bars["cache"].noise == 0
-            assert bars["cache"].end == pytest.approx(end)
+            assert bars["cache"].noise_percent == 0
+            assert bars["cache"].end_percent == pytest.approx(end)
 
 
 # In Markdown, on a terminal, as data
 
 
 def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
-    text = markdown.text(awful())
+    text = markdown.render_markdown(awful())
     assert text.startswith("## ✗ Evaluation ")
     assert "<script>" not in text
     rows = [row for row in text.splitlines() if row.startswith("| ")]
@@ -282,7 +289,7 @@ def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
     assert "○ **missed**" in text
     assert "n/a | llama | 0.5.18 |  |  |  |  |  |  |  | no CUDA device is here |" in text
     assert len(text) < 20_000
-    green = markdown.text(fine())
+    green = markdown.render_markdown(fine())
     assert green.startswith("## ✓ Evaluation cpu: green")
     assert "1 of 1 faults caught" in green
     assert "**" not in green.replace("**4 same", "").replace("need not be)**", "")
@@ -291,7 +298,7 @@ def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_three_tables_and_says_why(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    terminal.show(awful(), console)
+    terminal.print_run(awful(), console)
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert "\x1b" not in shown
@@ -301,7 +308,7 @@ def test_a_terminal_shows_three_tables_and_says_why(width: int) -> None:
     assert shown.count("never in cache was not noticed") == 1
     assert ": red\n" in shown
     console = Console(file=io.StringIO(), width=160)
-    terminal.show(fine(), console)
+    terminal.print_run(fine(), console)
     assert isinstance(console.file, io.StringIO)
     last = console.file.getvalue().splitlines()[-1]
     assert last == (

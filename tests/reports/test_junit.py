@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import sample
 
-from harness.store.prove.values import Run
+from harness.store.prove.values import ProveRun
 from reports.prove import junit
 
 
-def written(run: Run, folder: Path) -> ElementTree.Element:
+def written(run: ProveRun, folder: Path) -> ElementTree.Element:
     file = folder / "new" / "junit.xml"
-    junit.write(run, file)
+    junit.write_junit(run, file)
     return ElementTree.parse(file).getroot()
 
 
@@ -45,7 +45,7 @@ def test_versions_and_machine_are_properties(tmp_path: Path) -> None:
 def test_every_cell_that_is_not_good_is_a_failure_with_all_that_was_seen(tmp_path: Path) -> None:
     run = sample.every_verdict()
     root = written(run, tmp_path)
-    bad = [cell for cell in run.cells if not (cell.verdict and cell.verdict.good)]
+    bad = [cell for cell in run.cells if not (cell.verdict and cell.verdict.is_good)]
     failures = [case.find("failure") for case in root.iter("testcase")]
     kinds = sorted(failure.get("type", "") for failure in failures if failure is not None)
     wanted = [cell.verdict.value if cell.verdict else "missing" for cell in bad]

@@ -6,9 +6,9 @@ import re
 
 import sample
 
-from harness.store.prove.values import Verdict
+from harness.store.prove.values import CellVerdict
 from reports.prove import markdown
-from reports.shared.markdown import block
+from reports.shared.markdown import render_code_block
 
 
 def table(text: str) -> list[list[str]]:
@@ -17,7 +17,7 @@ def table(text: str) -> list[list[str]]:
 
 
 def test_a_green_run_is_a_heading_counts_and_a_table() -> None:
-    text = markdown.text(sample.run())
+    text = markdown.render_markdown(sample.run())
     assert text.startswith("## ✓ Guard proof: green\n")
     assert "**60 proven, 6 n/a** on SGLang 6 releases from 0.5.9 to 0.5.14, cpu, in 73 s." in text
     head, _, *rows = table(text)
@@ -29,10 +29,10 @@ def test_a_green_run_is_a_heading_counts_and_a_table() -> None:
 
 def test_what_is_not_proven_is_folded_with_its_example_and_its_replay() -> None:
     run = sample.run()
-    cell = next(cell for cell in run.cells if cell.verdict is Verdict.PROVEN)
-    cell.verdict = Verdict.BROKEN
+    cell = next(cell for cell in run.cells if cell.verdict is CellVerdict.PROVEN)
+    cell.verdict = CellVerdict.BROKEN
     cell.sides = {"fixed": sample.failing("fixed")}
-    text = markdown.text(run)
+    text = markdown.render_markdown(run)
     assert text.startswith("## ✗ Guard proof: RED\n")
     folded = text[text.index("<details><summary>✕ <b>broken</b>") :]
     assert "\n".join(sample.EXAMPLE) in folded
@@ -46,13 +46,13 @@ def test_every_row_of_the_table_has_as_many_cells_as_its_head() -> None:
     run.toggles[0].id = "a|b`c"
     for cell in run.cells:
         cell.toggle = cell.toggle.replace("27460", "a|b`c")
-    rows = table(markdown.text(run))
+    rows = table(markdown.render_markdown(run))
     assert len({len(row) for row in rows}) == 1
     assert any("a&#124;b&#96;c" in row[0] for row in rows)
 
 
 def test_nothing_from_a_run_is_read_as_html() -> None:
-    text = markdown.text(sample.every_verdict())
+    text = markdown.render_markdown(sample.every_verdict())
     outside = re.sub(r"^(`{3,})\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert outside != text
     tags = {tag.lower() for tag in re.findall(r"</?([a-zA-Z]+)", outside)}
@@ -62,25 +62,25 @@ def test_nothing_from_a_run_is_read_as_html() -> None:
 
 
 def test_a_fence_is_longer_than_any_in_the_text() -> None:
-    assert block("a\n````\nb").startswith("`````\n")
+    assert render_code_block("a\n````\nb").startswith("`````\n")
 
 
 def test_a_text_too_long_for_a_job_is_cut_and_says_so() -> None:
     run = sample.large()
     for cell in run.cells:
-        cell.verdict = Verdict.BROKEN
+        cell.verdict = CellVerdict.BROKEN
         cell.sides = {"fixed": sample.failing("fixed", example=["x" * 2000])}
-    text = markdown.text(run)
+    text = markdown.render_markdown(run)
     assert len(text.encode()) < 1_000_000
     assert re.search(r"… and \d+ more cells that are not proven\.", text)
 
 
 def test_a_lifecycle_names_its_contradictions() -> None:
-    text = markdown.text(sample.lifecycle())
+    text = markdown.render_markdown(sample.lifecycle())
     assert text.startswith("## ✗ Lives of the bugs: RED")
     assert '≠ <code>27460</code> on 0.5.13: running says "has the bug", the sources say' in text
     assert "0.5.9 to 0.5.11" in text
 
 
 def test_an_empty_run_is_red() -> None:
-    assert markdown.text(sample.empty()).startswith("## ✗ Guard proof: RED")
+    assert markdown.render_markdown(sample.empty()).startswith("## ✗ Guard proof: RED")

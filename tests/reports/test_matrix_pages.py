@@ -12,7 +12,7 @@ import pytest
 from evaluated import HOSTILE, LONG
 from rich.console import Console
 
-from harness.store.matrix.values import Attempt, MatrixRun, Outcome, RanCell
+from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
 from reports.matrix import markdown, terminal, view
 from reports.matrix import page as matrix_page
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 VISIBLE = "<script>document.title='owned'</script>"
 
 
-def ran(name: str, *outcomes: Outcome, kv: str = "auto", seconds: float = 2.0) -> RanCell:
+def ran(
+    name: str, *outcomes: AttemptOutcome, kv: str = "auto", seconds: float = 2.0
+) -> MatrixCellResult:
     tried = [
-        Attempt(
+        CellAttempt(
             *(number, outcome, f"ended {outcome}", "then", seconds, seconds, "node-1"),
             f"first line\nlog of {name}, attempt {number}",
             {"proven": 3},
@@ -33,10 +35,10 @@ def ran(name: str, *outcomes: Outcome, kv: str = "auto", seconds: float = 2.0) -
         for number, outcome in enumerate(outcomes, 1)
     ]
     values = {"kv": kv, "page": str(len(name) % 3)}
-    return RanCell(name, values, "prove", ["unfix", "prove"], "covering", None, tried)
+    return MatrixCellResult(name, values, "prove", ["unfix", "prove"], "covering", None, tried)
 
 
-def run_of(*cells: RanCell, **changes: Any) -> MatrixRun:
+def run_of(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
     made = MatrixRun(
         *("matrix-1", "nightly", "my matrix.yaml", "digest-1", len(cells), {}),
         *("2026-11-21T00:00:00+00:00", "finished", 75.0, ["unfix", "matrix", "run"]),
@@ -48,29 +50,29 @@ def run_of(*cells: RanCell, **changes: Any) -> MatrixRun:
 
 
 def fine() -> MatrixRun:
-    return run_of(*(ran(f"c{n}", Outcome.GREEN) for n in range(4)))
+    return run_of(*(ran(f"c{n}", AttemptOutcome.GREEN) for n in range(4)))
 
 
 def awful() -> MatrixRun:
     """One of each kind, in the words of somebody who means harm."""
-    hostile = ran(HOSTILE, Outcome.CRASH, kv=HOSTILE)
+    hostile = ran(HOSTILE, AttemptOutcome.CRASH, kv=HOSTILE)
     hostile.work, hostile.why, hostile.command = HOSTILE, HOSTILE, [HOSTILE]
     hostile.attempts = [
-        Attempt(
-            *(1, Outcome.CRASH, HOSTILE, HOSTILE, 1.0, 0.0, HOSTILE),
+        CellAttempt(
+            *(1, AttemptOutcome.CRASH, HOSTILE, HOSTILE, 1.0, 0.0, HOSTILE),
             *(HOSTILE + LONG, {HOSTILE: 1}, True),
         )
     ]
     cells = [
-        *(ran(f"green-{n}", Outcome.GREEN) for n in range(5)),
+        *(ran(f"green-{n}", AttemptOutcome.GREEN) for n in range(5)),
         ran("missing"),
-        ran("not-ready", Outcome.NOT_READY),
-        ran("lost", Outcome.LOST, Outcome.LOST),
-        ran("relocated", Outcome.LOST, Outcome.GREEN),
-        ran("flaky", Outcome.RED, Outcome.GREEN),
-        ran("error", Outcome.ERROR),
-        ran("red", Outcome.RED, kv="fp8", seconds=500.0),
-        ran("hang", Outcome.HANG, kv="fp8"),
+        ran("not-ready", AttemptOutcome.NOT_READY),
+        ran("lost", AttemptOutcome.LOST, AttemptOutcome.LOST),
+        ran("relocated", AttemptOutcome.LOST, AttemptOutcome.GREEN),
+        ran("flaky", AttemptOutcome.RED, AttemptOutcome.GREEN),
+        ran("error", AttemptOutcome.ERROR),
+        ran("red", AttemptOutcome.RED, kv="fp8", seconds=500.0),
+        ran("hang", AttemptOutcome.HANG, kv="fp8"),
         hostile,
     ]
     return run_of(*cells, name=HOSTILE, command=[HOSTILE], notes=[HOSTILE], file=HOSTILE)
@@ -78,7 +80,7 @@ def awful() -> MatrixRun:
 
 def opened(browser: Browser, made: MatrixRun, file: Path, **options: Any) -> tuple[Page, list[str]]:
     """The page, and all that it says or asks for while it opens."""
-    file.write_text(matrix_page.html(made))
+    file.write_text(matrix_page.render_page(made))
     return browsing.opened(browser, file, **options)
 
 
@@ -164,8 +166,8 @@ def test_a_green_run_is_a_green_page_without_failures(
 
 def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: Path) -> None:
     made = run_of(
-        *(ran(f"bad-{n:05}", Outcome.RED, kv="fp8") for n in range(500)),
-        *(ran(f"cell-{n:05}", Outcome.GREEN) for n in range(9500)),
+        *(ran(f"bad-{n:05}", AttemptOutcome.RED, kv="fp8") for n in range(500)),
+        *(ran(f"cell-{n:05}", AttemptOutcome.GREEN) for n in range(9500)),
     )
     page, said = opened(browser, made, tmp_path / "matrix.html")
     assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
@@ -192,18 +194,24 @@ def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: 
 
 def test_the_share_of_green_is_counted_for_each_value_and_the_telling_axis_is_first() -> None:
     cells = [
-        *(ran(f"a{n}", Outcome.GREEN) for n in range(6)),
-        *(ran(f"bb{n}", Outcome.GREEN if n else Outcome.RED, kv="fp8") for n in range(2)),
+        *(ran(f"a{n}", AttemptOutcome.GREEN) for n in range(6)),
+        *(
+            ran(f"bb{n}", AttemptOutcome.GREEN if n else AttemptOutcome.RED, kv="fp8")
+            for n in range(2)
+        ),
     ]
-    axes = view.make(run_of(*cells)).axes
+    axes = view.make_view(run_of(*cells)).axes
     assert [axis.name for axis in axes] == ["kv", "page"]
-    assert [(one.value, one.told) for one in axes[0].shares] == [("fp8", "1/2"), ("auto", "6/6")]
-    assert view.make(fine()).axes == []  # one value everywhere tells nothing
+    assert [(one.value, one.fraction_text) for one in axes[0].shares] == [
+        ("fp8", "1/2"),
+        ("auto", "6/6"),
+    ]
+    assert view.make_view(fine()).axes == []  # one value everywhere tells nothing
 
 
 def shown(made: MatrixRun, width: int = 160) -> str:
     console = Console(file=io.StringIO(), width=width)
-    terminal.show(made, console)
+    terminal.print_run(made, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -231,32 +239,34 @@ def test_a_green_run_is_one_table_and_one_line() -> None:
 
 def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
     run = fine()
-    labels = [label for label, _ in view.make(run).facts]
+    labels = [label for label, _ in view.make_view(run).facts]
     assert "GPU" not in labels
     run.machine = {"gpu": "NVIDIA H200, 580.1", "sglang": "0.5.16"}
-    facts = dict(view.make(run).facts)
+    facts = dict(view.make_view(run).facts)
     assert str(facts["GPU"]) == "NVIDIA H200, 580.1"
     assert str(facts["SGLang beside it"]) == "0.5.16"
 
 
 def test_flaky_alone_is_red_everywhere() -> None:
-    made = run_of(ran("a", Outcome.GREEN), ran("b", Outcome.CRASH, Outcome.GREEN))
+    made = run_of(
+        ran("a", AttemptOutcome.GREEN), ran("b", AttemptOutcome.CRASH, AttemptOutcome.GREEN)
+    )
     assert "1 green, 1 flaky, in 75 s: red" in shown(made)
-    assert markdown.text(made).startswith("## ✗ Matrix nightly: RED")
-    assert "<title>RED" in matrix_page.html(made)
+    assert markdown.render_markdown(made).startswith("## ✗ Matrix nightly: RED")
+    assert "<title>RED" in matrix_page.render_page(made)
 
 
 def test_markdown_holds_nothing_that_is_read_as_markup() -> None:
-    text = markdown.text(awful())
+    text = markdown.render_markdown(awful())
     assert "<script>" not in re.sub(r"```.*?```", "", text, flags=re.S)
     assert text.count("<details>") == 8
     assert "log of red, attempt 1" in text
     assert "| kv | <code>fp8</code> | 0/2 (0%) | 1 hang, 1 red |" in text
-    green = markdown.text(fine())
+    green = markdown.render_markdown(fine())
     assert green.startswith("## ✓ Matrix nightly: green")
 
 
 def test_many_failures_are_counted_and_not_all_spelled_out() -> None:
-    made = run_of(*(ran(f"bad-{n}", Outcome.RED) for n in range(100)))
+    made = run_of(*(ran(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
     assert "and 90 more; the page has all of them" in shown(made)
-    assert "… and 70 more." in markdown.text(made)
+    assert "… and 70 more." in markdown.render_markdown(made)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 import sample
 
-from harness.store.prove.values import Run
+from harness.store.prove.values import ProveRun
 from reports.prove import page
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ TOOTHLESS = "27460@0.5.9,cpu"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    runs: dict[str, list[Run]] = {
+    runs: dict[str, list[ProveRun]] = {
         "bad": [sample.every_verdict(), sample.lifecycle()],
         "one": [sample.every_verdict(sample.one_release())],
         "life": [sample.lifecycle(11)],
@@ -34,7 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "large": [sample.large()],
     }
     for name, some in runs.items():
-        (folder / f"{name}.html").write_text(page.html(some))
+        (folder / f"{name}.html").write_text(page.render_page(some))
     return {name: folder / f"{name}.html" for name in runs}
 
 

@@ -10,14 +10,14 @@ import pytest
 import sample
 from rich.console import Console
 
-from harness.store.prove.values import Run, Verdict
+from harness.store.prove.values import CellVerdict, ProveRun
 from reports.prove import terminal, view
-from reports.shared import picture
+from reports.shared import terminal_svg
 
 
-def shown(run: Run, width: int = 80) -> str:
+def shown(run: ProveRun, width: int = 80) -> str:
     out = io.StringIO()
-    terminal.show(run, Console(file=out, width=width, color_system=None))
+    terminal.print_run(run, Console(file=out, width=width, color_system=None))
     return out.getvalue()
 
 
@@ -35,7 +35,7 @@ def test_a_green_run_ends_in_a_line_that_says_so() -> None:
 def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
     run = sample.one_release()
     cell = next(cell for cell in run.cells if cell.toggle == "20606")
-    cell.verdict = Verdict.BROKEN
+    cell.verdict = CellVerdict.BROKEN
     cell.sides = {"fixed": sample.failing("fixed")}
     run.releases[0].unguarded = ["25015"]
     text = shown(run)
@@ -55,7 +55,7 @@ def test_one_release_keeps_its_columns_whole_however_long_a_title_is(width: int)
     run = sample.one_release()
     run.toggles[0].title = "a story that is far too long for a table " * 6
     text = shown(run, width)
-    for row in view.make(run).rows:
+    for row in view.make_view(run).rows:
         assert line(text, f"{row.toggle.id} ").split()[1:3] == [
             str(len(row.boxes[0].cells)),
             "proven",
@@ -91,7 +91,7 @@ def test_more_releases_than_fit_go_below_each_other() -> None:
 def test_names_in_brackets_and_markup_are_shown_as_they_are() -> None:
     run = sample.every_verdict()
     cell = next(cell for cell in run.cells if "[flashinfer]" in cell.guard)
-    cell.verdict = Verdict.TOOTHLESS
+    cell.verdict = CellVerdict.TOOTHLESS
     text = shown(run, 300)
     assert "test_an_eager_row[flashinfer]" in text
     assert "[bold red]markup[/] [27460]" in text
@@ -122,7 +122,9 @@ def test_an_empty_run_is_red() -> None:
 
 def test_a_picture_is_svg_that_fetches_nothing(tmp_path: Path) -> None:
     file = tmp_path / "some.where" / "a.b.svg"
-    picture.svg([sample.every_verdict(sample.one_release()), sample.lifecycle()], file)
+    terminal_svg.write_runs_svg(
+        [sample.every_verdict(sample.one_release()), sample.lifecycle()], file
+    )
     text = file.read_text()
     root = ElementTree.fromstring(text)
     assert root.tag.endswith("svg")

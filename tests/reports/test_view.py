@@ -6,25 +6,25 @@ import msgspec
 import pytest
 import sample
 
-from harness.store.prove.values import Cell, Outcome, Run, Verdict
-from reports.prove import life, view
-from reports.shared import texts
+from harness.store.prove.values import CellResult, CellVerdict, ProveRun, SideOutcome
+from reports.prove import bug_lifetime, view
+from reports.shared import formatting
 
 
-def row(seen: view.View, toggle: str) -> view.Row:
+def row(seen: view.ProofView, toggle: str) -> view.ToggleRow:
     return next(row for row in seen.rows if row.toggle.id == toggle)
 
 
 def test_every_verdict_has_a_mark_and_agrees_with_it_about_what_is_good() -> None:
-    for verdict in Verdict:
-        assert texts.MARKS[verdict.value].good == verdict.good, verdict
+    for verdict in CellVerdict:
+        assert formatting.MARKS[verdict.value].good == verdict.is_good, verdict
 
 
 def test_signs_that_are_good_and_signs_that_are_not_are_never_the_same() -> None:
-    good = {mark.glyph for mark in texts.MARKS.values() if mark.good}
-    bad = {mark.glyph for mark in texts.MARKS.values() if not mark.good}
+    good = {mark.glyph for mark in formatting.MARKS.values() if mark.good}
+    bad = {mark.glyph for mark in formatting.MARKS.values() if not mark.good}
     assert not good & bad
-    shorts = [mark.short for mark in texts.MARKS.values()]
+    shorts = [mark.short for mark in formatting.MARKS.values()]
     assert len(shorts) == len(set(shorts))
 
 
@@ -32,22 +32,24 @@ def test_a_box_shows_the_worst_of_its_guards() -> None:
     run = sample.run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     assert len(cells) == 2
-    cells[1].verdict = Verdict.TOOTHLESS
-    box = row(view.make(run), "27460").boxes[3]
+    cells[1].verdict = CellVerdict.TOOTHLESS
+    box = row(view.make_view(run), "27460").boxes[3]
     assert box.mark == "toothless"
     assert box.counts == {"proven": 1, "toothless": 1}
     cells[0].verdict = None
-    assert row(view.make(run), "27460").boxes[3].mark == "toothless"
-    cells[1].verdict = Verdict.PROVEN
-    assert row(view.make(run), "27460").boxes[3].mark == "missing"
+    assert row(view.make_view(run), "27460").boxes[3].mark == "toothless"
+    cells[1].verdict = CellVerdict.PROVEN
+    assert row(view.make_view(run), "27460").boxes[3].mark == "missing"
 
 
 def test_one_guard_that_cannot_apply_does_not_hide_one_that_proves() -> None:
     run = sample.run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
-    cells[0].verdict = Verdict.NA
-    cells[0].sides = {name: sample.side(name, Outcome.NA, reach=0) for name in ("fixed", "buggy")}
-    box = row(view.make(run), "27460").boxes[3]
+    cells[0].verdict = CellVerdict.NA
+    cells[0].sides = {
+        name: sample.side(name, SideOutcome.NA, reach=0) for name in ("fixed", "buggy")
+    }
+    box = row(view.make_view(run), "27460").boxes[3]
     assert box.mark == "proven"
     assert (box.least_reach("fixed"), box.least_reach("buggy")) == (16, 12)
 
@@ -56,7 +58,7 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     run = sample.run()
     run.cells = [cell for cell in run.cells if cell.toggle not in ("26972", "25418-combine-int64")]
     run.releases[0].unguarded = ["26972"]
-    seen = view.make(run)
+    seen = view.make_view(run)
     assert [box.mark for box in row(seen, "26972").boxes] == ["unguarded"] + ["not run"] * 5
     marks = [box.mark for box in row(seen, "25418-combine-int64").boxes]
     assert marks == ["absent"] * 4 + ["not run"] * 2
@@ -67,7 +69,7 @@ def test_what_no_suite_reaches_yet_is_said_and_keeps_no_run_from_green() -> None
     run.cells = [cell for cell in run.cells if cell.toggle != "26972"]
     before = run.problems
     run.releases[0].known_unguarded = ["26972"]
-    seen = view.make(run)
+    seen = view.make_view(run)
     assert row(seen, "26972").boxes[0].mark == "no suite yet"
     assert seen.known_unguarded == ["26972"]
     assert run.problems == before
@@ -76,123 +78,128 @@ def test_what_no_suite_reaches_yet_is_said_and_keeps_no_run_from_green() -> None
 def test_releases_are_columns_from_the_oldest_and_devices_apart() -> None:
     run = sample.run(11)
     run.releases.reverse()
-    assert [column.label for column in view.make(run).columns] == sample.ALL_RELEASES
-    both = view.make([sample.run(2), sample.run(2, device="cuda")])
+    assert [column.label for column in view.make_view(run).columns] == sample.ALL_RELEASES
+    both = view.make_view([sample.run(2), sample.run(2, device="cuda")])
     labels = ["0.5.9 cpu", "0.5.9 cuda", "0.5.10 cpu", "0.5.10 cuda"]
     assert [column.label for column in both.columns] == labels
 
 
 def test_of_two_runs_the_later_cell_stands_in_whatever_order_they_are_given() -> None:
     first = sample.run()
-    first.cells[0].verdict = Verdict.BROKEN
+    first.cells[0].verdict = CellVerdict.BROKEN
     again = msgspec.structs.replace(
         first,
         id="again",
         started="2026-11-22T00:00:00+00:00",
-        cells=[msgspec.structs.replace(first.cells[0], verdict=Verdict.PROVEN)],
+        cells=[msgspec.structs.replace(first.cells[0], verdict=CellVerdict.PROVEN)],
     )
-    assert not view.make(first).green
+    assert not view.make_view(first).green
     for runs in ([first, again], [again, first]):
-        seen = view.make(runs)
+        seen = view.make_view(runs)
         assert seen.green
         assert len(seen.run.cells) == len(first.cells)
         assert [run.id for run in seen.runs] == [first.id, "again"]
 
 
 def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
-    seen = view.make([sample.run(), sample.lifecycle()])
+    seen = view.make_view([sample.run(), sample.lifecycle()])
     assert seen.kind == "prove"
     assert seen.green
     assert {box.mark for row in seen.rows for box in row.boxes} == {"proven", "absent"}
-    assert row(seen, "27460").boxes[4].as_is[0].verdict is Verdict.DIFFERS
-    assert row(seen, "27460").life.contradictions
+    assert row(seen, "27460").boxes[4].as_is_cells[0].verdict is CellVerdict.DIFFERS
+    assert row(seen, "27460").lifetime.contradictions
 
 
 @pytest.mark.parametrize("kind", ["prove", "lifecycle"])
 def test_a_bug_lived_from_the_first_to_the_last_release_where_running_found_it(kind: str) -> None:
     run = sample.run() if kind == "prove" else sample.lifecycle()
-    seen = view.make(run)
-    lived = row(seen, "25418-sparse-prefill-switch").life
-    assert (lived.first, lived.last) == ("0.5.11", "0.5.12")
-    assert [on.source for on in lived.on] == ["absent"] * 2 + ["buggy"] * 2 + ["fixed"] * 2
-    assert [on.found for on in lived.on] == ["", ""] + ["buggy"] * 2 + ["fixed"] * 2
+    seen = view.make_view(run)
+    lived = row(seen, "25418-sparse-prefill-switch").lifetime
+    assert (lived.first_buggy, lived.last_buggy) == ("0.5.11", "0.5.12")
+    assert [on.source_state for on in lived.releases] == ["absent"] * 2 + ["buggy"] * 2 + [
+        "fixed"
+    ] * 2
+    assert [on.observed_state for on in lived.releases] == ["", ""] + ["buggy"] * 2 + ["fixed"] * 2
     assert not lived.contradictions
-    assert row(seen, "kv-indices-size-check").life.span == ""
+    assert row(seen, "kv-indices-size-check").lifetime.span == ""
 
 
 def test_a_release_that_runs_otherwise_than_its_sources_say_is_a_contradiction() -> None:
-    lived = row(view.make(sample.lifecycle()), "27460").life
+    lived = row(view.make_view(sample.lifecycle()), "27460").lifetime
     assert [on.release for on in lived.contradictions] == ["0.5.13"]
-    told = life.in_words(lived.contradictions[0])
+    told = bug_lifetime.describe_contradiction(lived.contradictions[0])
     assert told == 'running says "has the bug", the sources say fixed'
-    assert lived.last == "0.5.13"
+    assert lived.last_buggy == "0.5.13"
 
 
-def as_it_is(state: str, outcome: Outcome, reach: int = 3) -> Cell:
+def as_it_is(state: str, outcome: SideOutcome, reach: int = 3) -> CellResult:
     """A cell without verdict, whose side that equals the state ended like this."""
-    return Cell(
+    return CellResult(
         "g", "t", "1", "cpu", state, sides={state: sample.side(state, outcome, reach=reach)}
     )
 
 
 def test_what_running_says_of_a_toggled_cell_is_the_side_that_was_not_toggled() -> None:
-    assert life.found(as_it_is("fixed", Outcome.PASSED)) == "fixed"
-    assert life.found(as_it_is("buggy", Outcome.FAILED)) == "buggy"
-    assert life.found(as_it_is("fixed", Outcome.FAILED)) == "buggy"
-    assert life.found(as_it_is("buggy", Outcome.SEGFAULT)) == "buggy"
-    assert life.found(as_it_is("buggy", Outcome.HANG)) == ""
-    assert life.found(as_it_is("buggy", Outcome.PASSED, reach=0)) == ""
-    other = Cell(
-        "g", "t", "1", "cpu", "buggy", sides={"fixed": sample.side("fixed", Outcome.PASSED)}
+    assert bug_lifetime.derive_observed_state(as_it_is("fixed", SideOutcome.PASSED)) == "fixed"
+    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.FAILED)) == "buggy"
+    assert bug_lifetime.derive_observed_state(as_it_is("fixed", SideOutcome.FAILED)) == "buggy"
+    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.SEGFAULT)) == "buggy"
+    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.HANG)) == ""
+    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.PASSED, reach=0)) == ""
+    other = CellResult(
+        "g", "t", "1", "cpu", "buggy", sides={"fixed": sample.side("fixed", SideOutcome.PASSED)}
     )
-    assert life.found(other) == ""
+    assert bug_lifetime.derive_observed_state(other) == ""
 
 
 def test_what_ran_as_the_release_is_outweighs_what_was_toggled() -> None:
     run = sample.run()
     cell = next(c for c in run.cells if (c.toggle, c.release) == ("20606", "0.5.13"))
-    cell.verdict = Verdict.BROKEN
+    cell.verdict = CellVerdict.BROKEN
     cell.sides = {"fixed": sample.failing("fixed")}
-    alone = row(view.make(run), "20606").life
+    alone = row(view.make_view(run), "20606").lifetime
     assert [on.release for on in alone.contradictions] == ["0.5.13"]
-    assert not row(view.make([run, sample.lifecycle()]), "20606").life.contradictions
+    assert not row(view.make_view([run, sample.lifecycle()]), "20606").lifetime.contradictions
 
 
 @pytest.mark.parametrize(
     ("state", "name", "outcome", "right"),
     [
-        ("fixed", "fixed", Outcome.PASSED, True),
-        ("fixed", "fixed", Outcome.FAILED, False),
-        ("buggy", "fixed", Outcome.PASSED, True),
-        ("fixed", "buggy", Outcome.FAILED, True),
-        ("fixed", "buggy", Outcome.SEGFAULT, True),
-        ("fixed", "buggy", Outcome.HANG, False),
-        ("fixed", "buggy", Outcome.PASSED, False),
-        ("buggy", "as is", Outcome.FAILED, True),
-        ("buggy", "as is", Outcome.PASSED, False),
-        ("fixed", "as is", Outcome.PASSED, True),
+        ("fixed", "fixed", SideOutcome.PASSED, True),
+        ("fixed", "fixed", SideOutcome.FAILED, False),
+        ("buggy", "fixed", SideOutcome.PASSED, True),
+        ("fixed", "buggy", SideOutcome.FAILED, True),
+        ("fixed", "buggy", SideOutcome.SEGFAULT, True),
+        ("fixed", "buggy", SideOutcome.HANG, False),
+        ("fixed", "buggy", SideOutcome.PASSED, False),
+        ("buggy", "as is", SideOutcome.FAILED, True),
+        ("buggy", "as is", SideOutcome.PASSED, False),
+        ("fixed", "as is", SideOutcome.PASSED, True),
     ],
 )
 def test_a_side_is_right_if_it_ended_as_it_should(
-    state: str, name: str, outcome: Outcome, right: bool
+    state: str, name: str, outcome: SideOutcome, right: bool
 ) -> None:
-    assert view.right(Cell("g", "t", "1", "cpu", state), sample.side(name, outcome)) is right
+    assert (
+        view.is_side_expected(CellResult("g", "t", "1", "cpu", state), sample.side(name, outcome))
+        is right
+    )
 
 
 def test_a_toothless_guard_is_no_news_about_the_release() -> None:
     run = sample.run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.9")]
-    cells[0].verdict = Verdict.TOOTHLESS
-    cells[0].sides["buggy"] = sample.side("buggy", Outcome.PASSED)
-    lived = row(view.make(run), "27460").life
-    assert lived.on[0].found == "buggy"
+    cells[0].verdict = CellVerdict.TOOTHLESS
+    cells[0].sides["buggy"] = sample.side("buggy", SideOutcome.PASSED)
+    lived = row(view.make_view(run), "27460").lifetime
+    assert lived.releases[0].observed_state == "buggy"
     assert not lived.contradictions
 
 
 def test_what_prints_as_nothing_is_shown_and_colours_are_gone() -> None:
-    assert texts.visible("a\x1b[1;31mred\x1b[0m\x00\x07b") == "ared\\x00\\x07b"
-    assert texts.visible("\u202eevil\ud800") == "\\u202eevil\\ud800"
-    assert texts.visible("one\r\ntwo\n\tthree") == "one\ntwo\n\tthree"
+    assert formatting.make_visible("a\x1b[1;31mred\x1b[0m\x00\x07b") == "ared\\x00\\x07b"
+    assert formatting.make_visible("\u202eevil\ud800") == "\\u202eevil\\ud800"
+    assert formatting.make_visible("one\r\ntwo\n\tthree") == "one\ntwo\n\tthree"
 
 
 @pytest.mark.parametrize(
@@ -208,11 +215,11 @@ def test_what_prints_as_nothing_is_shown_and_colours_are_gone() -> None:
     ],
 )
 def test_times_read_at_a_glance(seconds: float, told: str) -> None:
-    assert texts.duration(seconds) == told
+    assert formatting.format_duration(seconds) == told
 
 
 def test_an_empty_run_is_red_and_has_nothing_to_show() -> None:
-    for seen in (view.make(sample.empty()), view.make([])):
+    for seen in (view.make_view(sample.empty()), view.make_view([])):
         assert not seen.green
         assert seen.rows == ()
-    assert view.make(Run(id="x", kind="lifecycle", started="")).kind == "lifecycle"
+    assert view.make_view(ProveRun(id="x", kind="lifecycle", started="")).kind == "lifecycle"

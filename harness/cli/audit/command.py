@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.audit import running
+def run_command(arguments: argparse.Namespace) -> int:
+    from harness.cli.audit import execution
 
-    return running.run(arguments)
+    return execution.run_audit(arguments)

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 
 from harness.cli import options
-from harness.cli.parsing import Parser
-from harness.errors import UnfixError, WrongCall
+from harness.cli.command_parser import CommandParser
+from harness.core.errors import CommandLineError, UnfixError
 
-ABOUT = {
+KIND_HELP = {
     "toggles": "the fixes whose absence has this symptom, or with --enable those that mend it",
     "releases": "the releases between which the outcome changes, and the toggles that explain it",
     "commits": "the same in a checkout of SGLang: git bisect, with toggles held at each commit",
@@ -22,11 +22,11 @@ EPILOG = (
 )
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     kinds = parser.add_subparsers(dest="over", metavar="toggles|releases|commits", required=True)
-    for kind, about in ABOUT.items():
+    for kind, about in KIND_HELP.items():
         sub = kinds.add_parser(kind, help=about, description=about, epilog=EPILOG)
-        sub.behind = "COMMAND"
+        sub.passthrough_owner = "COMMAND"
         names = " [TOGGLE …]" if kind == "toggles" else ""
         sub.usage = f"unfix bisect {kind}{names} [OPTIONS] -- COMMAND …"
         if kind == "toggles":
@@ -40,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
             sub.add_argument(
                 "--enable", action="store_true", help="the command fails: which fixes mend it"
             )
-            _add_flaky(sub)
+            _add_flaky_options(sub)
         else:
             sub.add_argument("--good", required=False, metavar="A", help="where it passes")
             sub.add_argument("--bad", required=False, metavar="B", help="where it fails")
@@ -53,7 +53,7 @@ def add_arguments(parser: Parser) -> None:
             sub.add_argument("--all", action="store_true", help="all sets, not one of the smallest")
             sub.add_argument("--dry-run", action="store_true", help="the plan, and nothing is run")
             sub.add_argument("-j", "--jobs", type=int, metavar="N", help="runs at a time")
-            _add_guard(sub)
+            _add_guard_options(sub)
         if kind == "releases":
             sub.add_argument(
                 "--among", metavar="IDS", help="only these releases (a,b,…), and the two ends"
@@ -61,11 +61,11 @@ def add_arguments(parser: Parser) -> None:
             sub.add_argument(
                 "--toggle", action="append", default=[], metavar="T", help="only these may explain"
             )
-        _add_judging(sub)
-        _add_shared(sub)
+        _add_judging_options(sub)
+        _add_shared_options(sub)
 
 
-def _add_flaky(parser: argparse.ArgumentParser) -> None:
+def _add_flaky_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="N", help="flaky: run a set up to N times"
     )
@@ -74,7 +74,7 @@ def _add_flaky(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_guard(parser: argparse.ArgumentParser) -> None:
+def _add_guard_options(parser: argparse.ArgumentParser) -> None:
     options.add_device(parser)
     parser.add_argument(
         "--profile", choices=("smoke", "default", "nightly"), default="default", help="of a guard"
@@ -82,7 +82,7 @@ def _add_guard(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a run of a guard")
 
 
-def _add_judging(parser: argparse.ArgumentParser) -> None:
+def _add_judging_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, metavar="S", help="seconds a run may take")
     parser.add_argument(
         "--symptom", default="", metavar="REGEX", help="a failure counts only if its output has it"
@@ -98,7 +98,7 @@ def _add_judging(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_shared(parser: argparse.ArgumentParser) -> None:
+def _add_shared_options(parser: argparse.ArgumentParser) -> None:
     for side, words in (("fixed", "with these fixes in"), ("buggy", "with these fixes out")):
         parser.add_argument(
             f"--hold-{side}",
@@ -116,34 +116,34 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.bisect import running
+def run_command(arguments: argparse.Namespace) -> int:
+    from harness.cli.bisect import execution
 
     if arguments.over == "toggles" and not arguments.words:
         # A node is a guard, wherever it stands, and no toggle.
         arguments.words = [name for name in arguments.names if "::" in name]
         arguments.names = [name for name in arguments.names if "::" not in name]
-    _check(arguments)
-    return running.run(arguments)
+    _check_arguments(arguments)
+    return execution.run_bisect(arguments)
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.resume is not None and arguments.replay is not None:
         raise UnfixError("--resume runs what is missing, --replay runs nothing: say one of them")
     again = arguments.resume is not None or arguments.replay is not None
     if not arguments.words and not again:
-        raise WrongCall(
+        raise CommandLineError(
             f"it needs a command, behind `--`: unfix bisect {arguments.over} … -- COMMAND",
             arguments.usage,
         )
     if arguments.words and again:
         raise UnfixError("a search that goes on, or is replayed, has its command already")
     if arguments.over != "toggles" and not again and not (arguments.good and arguments.bad):
-        raise WrongCall(
+        raise CommandLineError(
             "it needs --good, where the command passes, and --bad, where it fails", arguments.usage
         )
     if arguments.over == "commits" and not again and not arguments.repo:
-        raise WrongCall("it needs --repo, a checkout of SGLang", arguments.usage)
+        raise CommandLineError("it needs --repo, a checkout of SGLang", arguments.usage)
     positive = [arguments.limit, getattr(arguments, "jobs", None), getattr(arguments, "memory", 1)]
     if any(value is not None and not 0 < value < math.inf for value in positive):
         raise UnfixError("-j, --limit and --memory are positive numbers")

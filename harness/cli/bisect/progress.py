@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from harness.bisect.hunt import Teller
-from harness.cli.watching import Watching
-from harness.store.bisect.values import Part, Trial
+from harness.cli.progress_display import ProgressDisplay
+from harness.runs.bisect.search_driver import SearchListener
+from harness.store.bisect.values import BisectTrial, ToggleSearch
 
 
-class Progress(Watching, Teller):
+class BisectProgress(ProgressDisplay, SearchListener):
     def __init__(self) -> None:
         super().__init__()
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, ToggleSearch] = {}
 
-    def began(self, part: Part) -> None:
+    def report_part(self, part: ToggleSearch) -> None:
         self.parts[part.name] = part
         verb = "taken out" if part.direction == "revert" else "put in"
-        self.say(f"SGLang {part.where}: {len(part.toggles)} toggles can be {verb}")
+        self.print_line(f"SGLang {part.where}: {len(part.toggles)} toggles can be {verb}")
 
-    def ran(self, trial: Trial, number: int) -> None:
+    def report_trial(self, trial: BisectTrial, number: int) -> None:
         part = self.parts.get(trial.part)
         where = "" if part else f" on {trial.where}"
         names = trial.toggles
         count = f"{len(names)} of {len(part.toggles)}" if part else f"{len(names)} toggles"
         what = "nothing toggled" if not names else names[0] if len(names) == 1 else count
         proof = ", proof" if trial.why == "proof" else ""
-        self.say(f"run {number}{where}, {what}{proof}: {trial.answer.value} ({trial.how})")
+        self.print_line(f"run {number}{where}, {what}{proof}: {trial.answer.value} ({trial.how})")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.cli import options, pages
-from harness.cli.parsing import Parser
+from harness.cli import options, run_output
+from harness.cli.command_parser import CommandParser
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.behind = "SGLang"
+def add_arguments(parser: CommandParser) -> None:
+    parser.passthrough_owner = "SGLang"
     parser.usage = (
         "unfix eval [MATRIX] [--release R] [--revert IDS] [--against WHAT] [OPTIONS] "
         "[-- SGLANG ARGUMENTS]"
@@ -71,11 +71,11 @@ def add_arguments(parser: Parser) -> None:
         help="serve nothing: compare the answers that a --record file of this matrix holds",
     )
     options.add_toggle_folders(parser)
-    pages.add_arguments(parser)
+    run_output.add_arguments(parser)
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.eval import running
+def run_command(arguments: argparse.Namespace) -> int:
+    from harness.cli.eval import execution
 
-    return running.run(arguments)
+    return execution.run_evaluation(arguments)

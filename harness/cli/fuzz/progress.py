@@ -8,43 +8,46 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from harness.cli import kinds
-from harness.cli.watching import Watching
-from harness.fuzz.lanes import Asked
-from harness.fuzz.run import Teller
-from harness.fuzz.values import Fuzzed, Kept
+from harness.cli import run_kinds
+from harness.cli.progress_display import ProgressDisplay
+from harness.runs.fuzz.messages import FuzzResult, RunFailure
+from harness.runs.fuzz.release_search import FuzzRequest
+from harness.runs.fuzz.runner import FuzzListener
 
 
-class Progress(Watching, Teller):
+class FuzzProgress(ProgressDisplay, FuzzListener):
     """A table where somebody looks on, lines in a log."""
 
-    def __init__(self, asked: Asked, keep: Callable[[], None] = lambda: None) -> None:
-        self.asked = asked
-        self.shown = kinds.report("fuzz", "terminal")
-        self.keep = keep
+    def __init__(self, request: FuzzRequest, save_run: Callable[[], None] = lambda: None) -> None:
+        self.request = request
+        self.terminal_report = run_kinds.import_report("fuzz", "terminal")
+        self.save_run = save_run
         super().__init__()
         self.live = Live(console=self.console, transient=True, auto_refresh=False)
-        self.watched = self.console.is_terminal
-        self.moving = self.live if self.watched else None
+        self.is_watched = self.console.is_terminal
+        self.live_display = self.live if self.is_watched else None
 
-    def started(self, release: str) -> None:
-        self.say(f"SGLang {release}: importing")
+    def report_release_started(self, release: str) -> None:
+        self.print_line(f"SGLang {release}: importing")
 
-    def met(self, release: str, tests: int, left_out: int, seconds: float) -> None:
-        out = f", {left_out} left out" if left_out else ""
-        self.say(f"SGLang {release}: ready in {seconds:.0f} s; {tests} tests{out}")
+    def report_collected(self, release: str, tests: int, excluded: int, seconds: float) -> None:
+        out = f", {excluded} left out" if excluded else ""
+        self.print_line(f"SGLang {release}: ready in {seconds:.0f} s; {tests} tests{out}")
 
-    def moved(self, run: Fuzzed) -> None:
-        if self.watched:
-            self.live.update(Group(self.shown.table(run), Text(self.shown.line(run))), refresh=True)
+    def report_progress(self, run: FuzzResult) -> None:
+        if self.is_watched:
+            self.live.update(
+                Group(self.terminal_report.table(run), Text(self.terminal_report.line(run))),
+                refresh=True,
+            )
         else:
-            self.log(self.shown.line(run))
+            self.log_occasionally(self.terminal_report.line(run))
 
-    def failed(self, kept: Kept) -> None:
-        self.keep()
-        self.say(f"failed: {kept.repro.test} on SGLang {kept.repro.release}")
-        self.say(f"    {kept.repro.headline}")
-        self.say(f"    {kept.replay}")
+    def report_failure(self, failure: RunFailure) -> None:
+        self.save_run()
+        self.print_line(f"failed: {failure.record.test} on SGLang {failure.record.release}")
+        self.print_line(f"    {failure.record.headline}")
+        self.print_line(f"    {failure.replay}")
 
-    def problem(self, release: str, text: str) -> None:
-        self.say(f"SGLang {release}: {text}")
+    def report_problem(self, release: str, text: str) -> None:
+        self.print_line(f"SGLang {release}: {text}")

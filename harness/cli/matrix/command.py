@@ -6,29 +6,29 @@ import argparse
 from pathlib import Path
 
 from harness.cli import options
-from harness.cli.matrix import running
+from harness.cli.matrix import execution
 
-ABOUT = {
+ACTION_HELP = {
     "plan": "the cells of a matrix file: how many, what they cover, why each is there",
     "shards": "the cells split over machines, by what they are expected to take",
     "run": "run the cells, here or on many machines",
 }
-FILE = "a matrix file, or the name of one in suites/matrices (cpu, h200, …)"
+FILE_HELP = "a matrix file, or the name of one in suites/matrices (cpu, h200, …)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar=" | ".join(ABOUT), required=True)
+    actions = parser.add_subparsers(dest="action", metavar=" | ".join(ACTION_HELP), required=True)
     subs = {
         name: actions.add_parser(name, help=about, description=about)
-        for name, about in ABOUT.items()
+        for name, about in ACTION_HELP.items()
     }
     plan = subs["plan"]
-    plan.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    plan.add_argument("file", type=Path, metavar="FILE", help=FILE_HELP)
     plan.add_argument("--wide", action="store_true", help="every cell, with its command")
     options.add_json(plan)
     shards = subs["shards"]
     shards.add_argument("of", type=int, metavar="N", help="how many machines")
-    shards.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    shards.add_argument("file", type=Path, metavar="FILE", help=FILE_HELP)
     shards.add_argument(
         "--costs",
         type=Path,
@@ -40,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--github", action="store_true", help="one line of JSON, for a dynamic GitHub matrix"
     )
     options.add_json(shards)
-    running.add_arguments(subs["run"])
+    execution.add_arguments(subs["run"])
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_command(arguments: argparse.Namespace) -> int:
     if arguments.action == "run":
-        return running.run(arguments)
-    from harness.cli.matrix import planning
+        return execution.run_matrix(arguments)
+    from harness.cli.matrix import plan_command
 
     if arguments.action == "plan":
-        return planning.plan(arguments)
-    return planning.shards(arguments)
+        return plan_command.run_plan(arguments)
+    return plan_command.run_shards(arguments)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.cli.watching import WithBars
-from harness.matrix.values import Cell
-from harness.store.matrix.values import Attempt, Outcome
+from harness.cli.progress_display import ProgressBars
+from harness.runs.matrix.cell_plan import MatrixCell
+from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
 
-class Progress(WithBars):
-    def __init__(self, total: int, done: int, cells: Iterable[Cell]) -> None:
+class MatrixProgress(ProgressBars):
+    def __init__(self, cell_count: int, done_count: int, cells: Iterable[MatrixCell]) -> None:
         super().__init__()
-        self.task = self.bar.add_task("cells", total=total, completed=done)
+        self.task = self.bar.add_task("cells", total=cell_count, completed=done_count)
         self.values = {cell.identity: cell.values for cell in cells}
 
-    def ended(self, ended: Iterable[tuple[str, Attempt]]) -> None:
-        for cell, attempt in ended:
+    def report_attempts(self, attempts: Iterable[tuple[str, CellAttempt]]) -> None:
+        for cell, attempt in attempts:
             if attempt.last:
                 self.bar.advance(self.task)
-            if attempt.outcome is not Outcome.GREEN:
-                self._failed(cell, attempt)
+            if attempt.outcome is not AttemptOutcome.GREEN:
+                self._report_failure(cell, attempt)
 
-    def _failed(self, cell: str, attempt: Attempt) -> None:
+    def _report_failure(self, cell: str, attempt: CellAttempt) -> None:
         values = ", ".join(f"{axis} {value}" for axis, value in self.values[cell].items())
         again = "" if attempt.last else "; it is run again"
         text = f"{attempt.outcome.value}: {cell} ({values}): {attempt.how}{again}"
-        self.say(text)
+        self.print_line(text)

@@ -74,10 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.mutate import running
+def run_command(arguments: argparse.Namespace) -> int:
+    from harness.cli.mutate import execution
 
     # What is asked, wherever it stands: faults are made in modules, guards lie in files.
-    arguments.targets, guards = options.paths_among(arguments.targets, arguments.usage)
+    arguments.targets, guards = options.split_names_and_paths(arguments.targets, arguments.usage)
     arguments.suite += guards
-    return running.run(arguments)
+    return execution.run_mutate(arguments)

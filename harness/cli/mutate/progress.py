@@ -2,47 +2,51 @@
 
 from __future__ import annotations
 
-from harness.cli.watching import WithBars
-from harness.mutate.messages import Collected
-from harness.mutate.reach import Reached
-from harness.mutate.run import Teller
-from harness.store.mutate.values import Fate, Fated, Mutation
+from harness.cli.progress_display import ProgressBars
+from harness.runs.mutate.line_coverage import GuardCoverage
+from harness.runs.mutate.messages import MutationWorkerReady
+from harness.runs.mutate.runner import MutationListener
+from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
 
-class Progress(WithBars, Teller):
+class MutateProgress(ProgressBars, MutationListener):
     """A bar where somebody looks on, lines in a log."""
 
-    def __init__(self, mutation: Mutation) -> None:
+    def __init__(self, mutation: MutationRun) -> None:
         self.mutation = mutation
         super().__init__()
         self.task = self.bar.add_task(f"SGLang {mutation.release}: importing", total=None)
 
-    def started(self, release: str) -> None:
+    def report_start(self, release: str) -> None:
         if self.bar.disable:
-            self.say(f"SGLang {release}: importing; {self.mutation.planned} faults")
+            self.print_line(f"SGLang {release}: importing; {self.mutation.planned} faults")
 
-    def met(self, said: Collected, known: int) -> None:
-        guards, unknown = len(said.guards), len(said.guards) - known
+    def report_ready(self, ready: MutationWorkerReady, recorded_guards: int) -> None:
+        guards, unknown = len(ready.guards), len(ready.guards) - recorded_guards
         left = f"; the lines of {unknown} are recorded first" if unknown else ""
-        self.say(f"SGLang {said.release}: ready in {said.seconds:.0f} s; {guards} guards{left}")
+        self.print_line(
+            f"SGLang {ready.release}: ready in {ready.seconds:.0f} s; {guards} guards{left}"
+        )
 
-    def reached(self, reached: Reached, done: int, of: int) -> None:
-        self.bar.update(self.task, description="which lines guards run", completed=done, total=of)
-        self._in_a_log(f"{done} of {of} guards recorded")
+    def report_coverage(self, coverage: GuardCoverage, done_count: int, guard_count: int) -> None:
+        self.bar.update(
+            self.task, description="which lines guards run", completed=done_count, total=guard_count
+        )
+        self._log_without_terminal(f"{done_count} of {guard_count} guards recorded")
 
-    def fated(self, mutation: Mutation, fated: Fated) -> None:
+    def report_result(self, mutation: MutationRun, result: FaultResult) -> None:
         done, planned = len(mutation.fates), mutation.planned
         self.bar.update(self.task, description="faults", completed=done, total=planned)
-        if fated.fate is Fate.SURVIVED or fated.longer or fated.untrue:
-            fault, longer = fated.fault, " after a longer look" if fated.longer else ""
+        if result.fate is FaultOutcome.SURVIVED or result.longer or result.is_disproved_equivalent:
+            fault, longer = result.fault, " after a longer look" if result.longer else ""
             where = f"{fault.target}:{fault.line}"
-            self.say(f"{fated.fate.value}{longer}: {fault.id} {where} {fault.words}")
+            self.print_line(f"{result.fate.value}{longer}: {fault.id} {where} {fault.words}")
         counts = ", ".join(f"{count} {name}" for name, count in mutation.counts.items())
-        self._in_a_log(f"{done} of {planned} faults: {counts}")
+        self._log_without_terminal(f"{done} of {planned} faults: {counts}")
 
-    def problem(self, text: str) -> None:
-        self.say(text)
+    def report_problem(self, text: str) -> None:
+        self.print_line(text)
 
-    def _in_a_log(self, text: str) -> None:
+    def _log_without_terminal(self, text: str) -> None:
         if self.bar.disable:
-            self.log(text)
+            self.log_occasionally(text)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from harness.cli.parsing import Parser
-from harness.cli.prove import running
+from harness.cli.command_parser import CommandParser
+from harness.cli.prove import execution
 
 
-def add_arguments(parser: Parser) -> None:
-    running.add_arguments(parser)
+def add_arguments(parser: CommandParser) -> None:
+    execution.add_arguments(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_command(arguments: argparse.Namespace) -> int:
     if arguments.resume is None and arguments.failed is None:
         arguments.release = arguments.release or ["all"]
-    return running.run(arguments, "lifecycle")
+    return execution.run_proof(arguments, "lifecycle")

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from rich.progress import TaskID
 
-from harness.cli.watching import WithBars
-from harness.prove.plan import Asked
-from harness.prove.run import Teller
-from harness.store.prove.values import Cell, OnRelease, Side
+from harness.cli.progress_display import ProgressBars
+from harness.runs.prove.plan import ProveRequest
+from harness.runs.prove.runner import ProveListener
+from harness.store.prove.values import CellResult, ReleaseFacts, SideResult
 
 
-class Progress(WithBars, Teller):
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+class ProveProgress(ProgressBars, ProveListener):
+    def __init__(self, request: ProveRequest) -> None:
+        self.request = request
         super().__init__()
-        self.lines: dict[str, TaskID] = {}
-        for target in asked.targets:
+        self.task_ids: dict[str, TaskID] = {}
+        for target in request.targets:
             words = f"SGLang {target.name}: importing"
-            self.lines[target.name] = self.bar.add_task(words, total=None)
+            self.task_ids[target.name] = self.bar.add_task(words, total=None)
 
-    def started(self, release: str) -> None:
+    def report_release_start(self, release: str) -> None:
         if self.bar.disable:
-            self.say(f"SGLang {release}: importing")
+            self.print_line(f"SGLang {release}: importing")
 
-    def met(self, on: OnRelease, cells: int, sides: int) -> None:
-        words = f"SGLang {on.release} on {on.device}"
+    def report_release_collected(self, facts: ReleaseFacts, cells: int, sides: int) -> None:
+        words = f"SGLang {facts.release} on {facts.device}"
         if self.bar.disable:
-            ready = f"ready in {on.seconds_to_start:.0f} s"
-            self.say(f"{words}: {ready}; {cells} cells, {sides} tests to run")
-        self.bar.update(self.lines[on.release], description=words, total=sides, completed=0)
+            ready = f"ready in {facts.seconds_to_start:.0f} s"
+            self.print_line(f"{words}: {ready}; {cells} cells, {sides} tests to run")
+        self.bar.update(self.task_ids[facts.release], description=words, total=sides, completed=0)
 
-    def ended(self, cell: Cell, side: Side) -> None:
-        self.bar.advance(self.lines[cell.release])
+    def report_side(self, cell: CellResult, result: SideResult) -> None:
+        self.bar.advance(self.task_ids[cell.release])
 
-    def judged(self, cell: Cell) -> None:
-        if cell.verdict is not None and not cell.verdict.good:
-            self.say(f"{cell.verdict.value}: {cell.toggle} on {cell.release}, {cell.guard}")
-            self.say(f"    {cell.why}")
+    def report_verdict(self, cell: CellResult) -> None:
+        if cell.verdict is not None and not cell.verdict.is_good:
+            self.print_line(f"{cell.verdict.value}: {cell.toggle} on {cell.release}, {cell.guard}")
+            self.print_line(f"    {cell.why}")
 
-    def problem(self, release: str, text: str) -> None:
-        self.say(f"SGLang {release}: {text}")
+    def report_problem(self, release: str, text: str) -> None:
+        self.print_line(f"SGLang {release}: {text}")

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import kinds, options, pages
+from harness.cli import options, run_kinds, run_output
 from harness.cli.report import history, index
-from harness.errors import UnfixError
+from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
     from harness.store.database import Store
@@ -37,60 +37,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index", type=Path, metavar="DIR", help="one page that leads to all pages of a folder"
     )
     history.add_arguments(parser)
-    pages.add_arguments(parser)
+    run_output.add_arguments(parser)
     options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from harness.cli.matrix import stored
+def run_command(arguments: argparse.Namespace) -> int:
+    from harness.cli.matrix import stored_runs
     from harness.store.database import Store
 
-    history.check(arguments)
+    history.check_arguments(arguments)
     if arguments.index is not None:
-        return index.run(arguments.index)
+        return index.write_index(arguments.index)
     # The first of all nights has no store of earlier ones to be merged into.
     first = arguments.since is not None and bool(arguments.merge)
-    store = Store(arguments.store, make=first or arguments.store is None)
+    store = Store(arguments.store, create=first or arguments.store is None)
     if arguments.since is not None:
-        return history.run(arguments, store)
-    if not arguments.list and (joined := stored.asked_for(store, arguments)):
-        return pages.finish(kinds.MATRIX, joined, arguments)
+        return history.report_history(arguments, store)
+    if not arguments.list and (joined := stored_runs.find_requested_run(store, arguments)):
+        return run_output.write_and_print_run(run_kinds.MATRIX, joined, arguments)
     names = [*arguments.runs, *(name for other in arguments.merge for name in store.merge(other))]
     if arguments.list:
-        return _list(store, arguments.json)
+        return _print_runs(store, arguments.json)
     for name in names:
-        if found := kinds.named(store, name):
+        if found := run_kinds.find_run(store, name):
             if len(names) > 1:
                 raise UnfixError(f"{found[0].noun} is shown by itself: name it alone")
-            return pages.finish(*found, arguments)
-    return _proofs(store, names or [store.prove.latest().id], arguments)
+            return run_output.write_and_print_run(*found, arguments)
+    return _report_proofs(store, names or [store.prove.find_latest().id], arguments)
 
 
-def _proofs(store: Store, names: list[str], arguments: argparse.Namespace) -> int:
+def _report_proofs(store: Store, names: list[str], arguments: argparse.Namespace) -> int:
     """Proofs and lifecycles, what is alike joined: two tables, and one page."""
-    from harness.store.prove.together import say_what_is_missing, together
+    from harness.store.prove.joined_runs import add_missing_shard_problems, join_runs
 
     runs = [store.prove.get(name) for name in dict.fromkeys(names)]
     whole = []
     for kind in dict.fromkeys(run.kind for run in runs):
         alike = [run for run in runs if run.kind == kind]
-        whole.append(together(alike))
-        say_what_is_missing(alike, whole[-1])
-    return pages.finish(kinds.PROVE, whole, arguments)
+        whole.append(join_runs(alike))
+        add_missing_shard_problems(alike, whole[-1])
+    return run_output.write_and_print_run(run_kinds.PROVE, whole, arguments)
 
 
-def _list(store: Store, as_json: bool) -> int:
-    found = kinds.every(store)
+def _print_runs(store: Store, as_json: bool) -> int:
+    found = run_kinds.list_runs(store)
     if as_json:
-        options.print_json([kind.row(run) for kind, run in found])
+        options.print_json([kind.to_list_row(run) for kind, run in found])
         return 0
     from rich.table import Table
     from rich.text import Text
 
     table = Table("run", "what", "started", "status", "", "", box=None, pad_edge=False)
     for kind, run in found:
-        row = kind.row(run)
+        row = kind.to_list_row(run)
         told = [row[name] for name in ("id", "kind", "started", "status")]
-        table.add_row(*map(Text, (*told, kind.verdict(run), row["summary"])))
-    options.console().print(table)
+        table.add_row(*map(Text, (*told, kind.describe_verdict(run), row["summary"])))
+    options.make_console().print(table)
     return 0

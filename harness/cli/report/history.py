@@ -7,12 +7,12 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import kinds, options, pages
-from harness.errors import NotReady, UnfixError
+from harness.cli import options, run_kinds, run_output
+from harness.core.errors import NotReadyError, UnfixError
 
 if TYPE_CHECKING:
-    from harness.history.costs import Prices
-    from harness.history.values import History, Line
+    from harness.runs.history.resource_prices import ResourcePrices
+    from harness.runs.history.values import NightHistory, Timeline
     from harness.store.database import Store
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check_arguments(arguments: argparse.Namespace) -> None:
     """What goes together."""
     if arguments.since is None:
         for name in ("price", "issues", "bisect"):
@@ -51,136 +51,146 @@ def check(arguments: argparse.Namespace) -> None:
         raise UnfixError("--bisect searches for what --issues writes of: say where they go")
 
 
-def run(arguments: argparse.Namespace, store: Store) -> int:
-    from harness.history import costs, lines, window
+def report_history(arguments: argparse.Namespace, store: Store) -> int:
+    from harness.runs.history import resource_prices, time_window, timelines
 
     now = datetime.datetime.now(datetime.UTC)
-    since = window.since(arguments.since, now)
-    prices = costs.prices(arguments.price)
-    budget = options.budget(arguments.bisect, "--bisect") if arguments.bisect else 0.0
+    since = time_window.parse_since(arguments.since, now)
+    prices = resource_prices.parse_prices(arguments.price)
+    budget = options.parse_budget(arguments.bisect, "--bisect") if arguments.bisect else 0.0
     for other in arguments.merge:
         store.merge(other)
-    history = lines.history(store, since, now)
+    history = timelines.read_history(store, since, now)
     if not history.nights:
         notes = "".join(f"; {note}" for note in history.notes)
-        raise NotReady(f"{store.file} holds no run since {since:%Y-%m-%d %H:%M} UTC{notes}")
-    _write(history, prices, arguments)  # before the searches, which may be stopped
-    issues = _issues(history, store, arguments.issues, budget) if arguments.issues else []
+        raise NotReadyError(f"{store.file} holds no run since {since:%Y-%m-%d %H:%M} UTC{notes}")
+    _write_outputs(history, prices, arguments)  # before the searches, which may be stopped
+    issues = _write_issues(history, store, arguments.issues, budget) if arguments.issues else []
     if arguments.json:
-        options.print_json(to_json(history, prices) | {"issues": [str(file) for file in issues]})
+        options.print_json(
+            history_to_json(history, prices) | {"issues": [str(file) for file in issues]}
+        )
     else:
-        kinds.find_reports()
+        run_kinds.add_reports_to_path()
         from reports.history import terminal
 
-        terminal.show(history, prices, options.console())
+        terminal.print_run(history, prices, options.make_console())
     return 0 if history.green else 1
 
 
-def _write(history: History, prices: Prices, arguments: argparse.Namespace) -> None:
-    kinds.find_reports()
+def _write_outputs(
+    history: NightHistory, prices: ResourcePrices, arguments: argparse.Namespace
+) -> None:
+    run_kinds.add_reports_to_path()
     from reports.history import markdown, page
 
-    pages.write(
+    run_output.write_outputs(
         arguments,
-        pages.default_page("history"),
-        lambda: page.html(history, prices),
-        lambda: markdown.text(history, prices),
-        to_json(history, prices),
+        run_output.get_default_page("history"),
+        lambda: page.render_page(history, prices),
+        lambda: markdown.render_markdown(history, prices),
+        history_to_json(history, prices),
     )
 
 
-def _issues(history: History, store: Store, folder: Path, budget: float) -> list[Path]:
+def _write_issues(history: NightHistory, store: Store, folder: Path, budget: float) -> list[Path]:
     """A file for each failure that is new tonight; what was known yesterday has one."""
-    from harness.cli.report.searching import Searches
-    from harness.history.costs import Prices
-    from harness.history.evidence import Evidences
-    from harness.history.searching import fitting
+    from harness.cli.report.failure_search import FailureSearches
+    from harness.runs.history.failure_evidence import EvidenceReader
+    from harness.runs.history.resource_prices import ResourcePrices
+    from harness.runs.history.search_suggestion import suggest_search
 
-    kinds.find_reports()
+    run_kinds.add_reports_to_path()
     from reports.history import issue
     from reports.history.view import HistoryView
 
-    fresh = [line for line in history.lines if line.state.fresh]
+    fresh = [line for line in history.timelines if line.state.is_new_failure]
     # A search over a guard forks its runs; one over a fuzzing failure imports SGLang for each.
-    fresh.sort(key=lambda line: line.thing.kind == "fuzz")
+    fresh.sort(key=lambda line: line.item.kind == "fuzz")
     if not fresh:
-        options.say("nothing new failed: no issue is written")
+        options.report_status("nothing new failed: no issue is written")
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    evidences, searches = Evidences(store), Searches(store, budget)
-    view = HistoryView(history, Prices())
+    evidences, searches = EvidenceReader(store), FailureSearches(store, budget)
+    view = HistoryView(history, ResourcePrices())
     written = []
     for line in fresh:
-        evidence = evidences.of(line)
+        evidence = evidences.read_evidence(line)
         for name, text in evidence.files.items():
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
-            evidence.replay = evidence.replay.replace(name, str(folder / name))
-        search = searches.told(fitting(line, evidence, history))
-        file = folder / issue.name(line)
-        text = issue.text(line, evidence, search, view)
-        file.write_text(pages.without_places(text), encoding="utf-8", errors="backslashreplace")
+            evidence.replay_command = evidence.replay_command.replace(name, str(folder / name))
+        search = searches.describe_search(suggest_search(line, evidence, history))
+        file = folder / issue.make_file_name(line)
+        text = issue.render_issue(line, evidence, search, view)
+        file.write_text(
+            run_output.hide_local_paths(text), encoding="utf-8", errors="backslashreplace"
+        )
         written.append(file)
-    options.say(f"issues: {len(written)} in {folder}")
+    options.report_status(f"issues: {len(written)} in {folder}")
     return written
 
 
-def to_json(history: History, prices: Prices) -> dict[str, Any]:
+def history_to_json(history: NightHistory, prices: ResourcePrices) -> dict[str, Any]:
     """The nights, and whatever was not simply ok in each of them."""
     import msgspec
 
-    from harness.history.values import State
+    from harness.runs.history.values import TimelineState
 
     told = [
         line
-        for line in history.lines
-        if line.state not in (State.OK, State.IDLE)
+        for line in history.timelines
+        if line.state not in (TimelineState.OK, TimelineState.IDLE)
         or line.first_failed is not None
-        or line.slower is not None
+        or line.slowdown is not None
     ]
     return {
         "since": history.since.isoformat(),
         "green": history.green,
         "counts": {str(state): count for state, count in history.counts.items()},
         "nights": msgspec.to_builtins(history.nights),
-        "things": [_line(line, history, prices) for line in told],
+        "things": [_line_to_json(line, history, prices) for line in told],
         "notes": history.notes,
     }
 
 
-def _line(line: Line, history: History, prices: Prices) -> dict[str, Any]:
+def _line_to_json(line: Timeline, history: NightHistory, prices: ResourcePrices) -> dict[str, Any]:
     import msgspec
 
     def day(place: int | None) -> str | None:
         return None if place is None else history.nights[place].day.isoformat()
 
-    used = sum(point.device_spent for point in line.points)
-    what = (line.thing.device or "gpu") if used else "cpu"
-    seconds = used or sum(point.spent for point in line.points)
+    used = sum(point.device_seconds for point in line.points)
+    what = (line.item.device or "gpu") if used else "cpu"
+    seconds = used or sum(point.seconds for point in line.points)
     return {
-        "kind": line.thing.kind,
-        "key": line.thing.key,
-        "title": line.thing.title,
-        "about": dict(line.thing.about),
-        "release": line.thing.release,
-        "device": line.thing.device,
+        "kind": line.item.kind,
+        "key": line.item.key,
+        "title": line.item.title,
+        "about": dict(line.item.details),
+        "release": line.item.release,
+        "device": line.item.device,
         "state": str(line.state),
-        "since": day(line.since),
+        "since": day(line.since_night),
         "first_failed": day(line.first_failed),
         "last_failed": day(line.last_failed),
-        "last_ok": day(line.good.night) if line.good else None,
-        "flaky": {"differ": line.score.differ, "of": line.score.of, "score": line.score.share},
-        "median_seconds": line.median,
-        "times_slower": line.slower,
-        "used": {"what": what, "seconds": seconds, "cost": prices.of(what, seconds)},
+        "last_ok": day(line.last_ok.night_index) if line.last_ok else None,
+        "flaky": {
+            "differ": line.score.differing,
+            "of": line.score.compared,
+            "score": line.score.share,
+        },
+        "median_seconds": line.median_seconds,
+        "times_slower": line.slowdown,
+        "used": {"what": what, "seconds": seconds, "cost": prices.compute_cost(what, seconds)},
         "nights": [
             {
-                "night": day(point.night),
+                "night": day(point.night_index),
                 "outcome": str(point.outcome),
-                "words": point.last.words,
-                "run": point.last.run,
-                "seconds": point.spent,
-                "device_seconds": point.device_spent,
-                "versions": msgspec.to_builtins(point.last.versions),
+                "words": point.main_observation.message,
+                "run": point.main_observation.run_id,
+                "seconds": point.seconds,
+                "device_seconds": point.device_seconds,
+                "versions": msgspec.to_builtins(point.main_observation.versions),
             }
             for point in line.points
         ],

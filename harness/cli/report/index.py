@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cli import kinds, options
-from harness.errors import UnfixError
+from harness.cli import options, run_kinds
+from harness.core.errors import UnfixError
 
 
-def run(folder: Path) -> int:
+def write_index(folder: Path) -> int:
     if not folder.is_dir():
         raise UnfixError(f"there is no folder {folder}")
-    kinds.find_reports()
+    run_kinds.add_reports_to_path()
     from reports import index
 
-    file = index.write(folder)
-    options.say(f"the page: {file}")
+    file = index.write_index(folder)
+    options.report_status(f"the page: {file}")
     return 0

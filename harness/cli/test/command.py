@@ -12,93 +12,102 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness import paths
 from harness.cli import options
-from harness.cli.owning import owning
-from harness.cli.test import parts, running
-from harness.cli.test.counting import OUTCOMES
-from harness.cli.test.parts import Part
-from harness.cli.test.running import Ended
-from harness.errors import UnfixError, WrongCall
-from harness.releases import having, managed
+from harness.cli.process_cleanup import end_processes_on_exit
+from harness.cli.test import execution, partition
+from harness.cli.test.execution import PytestPartResult
+from harness.cli.test.outcome_counts import OUTCOMES
+from harness.cli.test.partition import PytestPart
+from harness.core import paths
+from harness.core.errors import CommandLineError, UnfixError
+from harness.releases import managed_releases, provisioning
 
 # With an environment: the oldest, the one that serves in the tests, and the newest.
-INSTALLED = ("0.5.9", "0.5.18", "0.5.23")
-EVERY = "--every-release"
-PLURAL = {"error": "errors"}
-SINGULAR = {"warnings": "warning"}
+INSTALLED_RELEASES = ("0.5.9", "0.5.18", "0.5.23")
+EVERY_RELEASE_OPTION = "--every-release"
+PLURAL_OUTCOMES = {"error": "errors"}
+SINGULAR_OUTCOMES = {"warnings": "warning"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"unfix test [{EVERY}] [PYTEST ARGUMENTS …]"
+    parser.usage = f"unfix test [{EVERY_RELEASE_OPTION}] [PYTEST ARGUMENTS …]"
     parser.epilog = (
-        f"{EVERY}: over the environments of all eleven releases, not of {', '.join(INSTALLED)} "
+        f"{EVERY_RELEASE_OPTION}: over the environments of all eleven releases, not of {', '.join(INSTALLED_RELEASES)} "
         "alone. A path or node among the arguments runs in unfix's own environment alone."
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    root = paths.project()
+def run_command(arguments: argparse.Namespace) -> int:
+    root = paths.project_folder()
     if not (root / "tests").is_dir():
         raise UnfixError("the tests are in a checkout of the project, not in the wheel")
-    chosen = managed.all_releases()
-    if EVERY not in arguments.words:
-        chosen = [managed.get(name) for name in INSTALLED]
-    words = [word for word in arguments.words if word != EVERY]
+    chosen = managed_releases.list_releases()
+    if EVERY_RELEASE_OPTION not in arguments.words:
+        chosen = [managed_releases.get_release(name) for name in INSTALLED_RELEASES]
+    words = [word for word in arguments.words if word != EVERY_RELEASE_OPTION]
     for word in words:
         path = word.partition("::")[0]
         if path.startswith("tests") and not (root / path).exists():
-            raise WrongCall(f"there is no {path} under {root}", arguments.usage)
-    having.read(managed.all_releases(), options.say)
-    having.ready(chosen, options.say)
+            raise CommandLineError(f"there is no {path} under {root}", arguments.usage)
+    provisioning.ensure_sources(managed_releases.list_releases(), options.report_status)
+    provisioning.ensure_installed(chosen, options.report_status)
     if any((root / word.partition("::")[0]).exists() for word in words):
-        here = Part("", sys.executable, ())
+        here = PytestPart("", sys.executable, ())
         done = subprocess.run(
-            running.command(here, words), cwd=root, env=running.environment(here, root)
+            execution.build_pytest_command(here, words),
+            cwd=root,
+            env=execution.make_environment(here, root),
         )
         return 1 if done.returncode else 0
-    return all_parts(chosen, words, root)
+    return run_all_parts(chosen, words, root)
 
 
-def all_parts(releases: list[managed.Release], words: list[str], root: Path) -> int:
+def run_all_parts(releases: list[managed_releases.Release], words: list[str], root: Path) -> int:
     began = time.monotonic()
-    together, alone = parts.side_by_side(root / "tests", releases), parts.alone(root / "tests")
+    together, alone = (
+        partition.list_concurrent_parts(root / "tests", releases),
+        partition.make_serial_part(root / "tests"),
+    )
     number = {part: at for at, part in enumerate([*together, alone], 1)}
 
-    def begins(part: Part) -> None:
-        options.say(f"part {number[part]} of {len(number)}: {part.name}")
+    def begins(part: PytestPart) -> None:
+        options.report_status(f"part {number[part]} of {len(number)}: {part.name}")
 
     ended = []
-    with owning(orphans=False):
+    with end_processes_on_exit(include_orphans=False):
         # Tests wait as well: for a limit to be over, for what was started to end.
         many = len(os.sched_getaffinity(0)) + 2
         for group, width in ((together, many), ([alone], 1)):
-            for one in running.run(group, words, root, width, begins):
-                if one.refused:
-                    raise UnfixError(f"pytest does not take these words: {one.refused}")
+            for one in execution.run_parts(group, words, root, width, begins):
+                if one.usage_error:
+                    raise UnfixError(f"pytest does not take these words: {one.usage_error}")
                 ended.append(one)
-                show(one, one.is_green(bool(words)), f"part {number[one.part]} of {len(number)}")
-    print_missing(ended)
+                print_result(
+                    one, one.is_green(bool(words)), f"part {number[one.part]} of {len(number)}"
+                )
+    print_skipped(ended)
     red = [one for one in ended if not one.is_green(bool(words))]
     for one in red:
-        again = shlex.join(running.command(one.part, words))
-        print(f"RED {one.part.name} (exit code {one.code}), again: {again}")
+        again = shlex.join(execution.build_pytest_command(one.part, words))
+        print(f"RED {one.part.name} (exit code {one.exit_code}), again: {again}")
     counts = sum((one.counts for one in ended), Counter[str]())
-    print(f"=== {sentence(counts, time.monotonic() - began)} ===")
-    return 1 if red or not any(one.tests for one in ended) else 0
+    print(f"=== {format_counts(counts, time.monotonic() - began)} ===")
+    return 1 if red or not any(one.test_count for one in ended) else 0
 
 
-def show(ended: Ended, is_green: bool, which: str) -> None:
+def print_result(result: PytestPartResult, is_green: bool, position: str) -> None:
     """A line of what is green; all that was said by what is not."""
     if not is_green:
-        print(f"{ended.output.rstrip()}\n", flush=True)
-    options.say(f"{which}: {ended.part.name}: {sentence(ended.counts, ended.seconds)}")
+        print(f"{result.output.rstrip()}\n", flush=True)
+    options.report_status(
+        f"{position}: {result.part.name}: {format_counts(result.counts, result.seconds)}"
+    )
 
 
-def print_missing(ended: Iterable[Ended]) -> None:
+def print_skipped(results: Iterable[PytestPartResult]) -> None:
     """What this machine cannot run, and what each test said that was not run: by name."""
     for_want_of = defaultdict(list)
-    for one in ended:
+    for one in results:
         for node, reason in one.skipped:
             for_want_of[reason.removeprefix("Skipped: ")].append(f"{node} ({one.part.name})")
     for reason, nodes in for_want_of.items():
@@ -107,10 +116,10 @@ def print_missing(ended: Iterable[Ended]) -> None:
             print(f"  {node}")
 
 
-def sentence(counts: Counter[str], seconds: float) -> str:
+def format_counts(counts: Counter[str], seconds: float) -> str:
     """As pytest's own last line says it."""
     said = ", ".join(
-        f"{count} {(SINGULAR if count == 1 else PLURAL).get(outcome, outcome)}"
+        f"{count} {(SINGULAR_OUTCOMES if count == 1 else PLURAL_OUTCOMES).get(outcome, outcome)}"
         for outcome in OUTCOMES
         if (count := counts[outcome])
     )

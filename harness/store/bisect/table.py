@@ -6,40 +6,41 @@ from typing import ClassVar
 
 import msgspec
 
-from harness.store.bisect.values import Search, Trial
-from harness.store.file import as_text
-from harness.store.table import Table
-from harness.store.writers import me
+from harness.store.bisect.values import BisectSearch, BisectTrial
+from harness.store.run_table import RunTable
+from harness.store.sqlite_file import encode_json
+from harness.store.writer_process import identify_this_process
 
 
-class Searches(Table[Search, Search]):
+class BisectTable(RunTable[BisectSearch, BisectSearch]):
     """What `unfix bisect` leaves behind."""
 
     noun = "search"
     tables: ClassVar = {"searches": "id", "trials": "search"}
-    kind = Search
+    listed_type = BisectSearch
 
-    def begin(self, search: Search) -> None:
+    def begin(self, search: BisectSearch) -> None:
         """A new search, or an old one that goes on; one that somebody else runs is refused."""
-        with self.store.writing():
-            self._not_running(search.id)
-            self._keep(search, "running")
+        with self.store.write_transaction():
+            self._refuse_if_running(search.id)
+            self._save_search(search, "running")
             # What it ran before is written again as it is met.
 
-    def trial(self, search: str, number: int, trial: Trial) -> None:
-        with self.store.writing():
-            self.store.put("trials", search, number, as_text(trial))
+    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None:
+        with self.store.write_transaction():
+            self.store.replace_row("trials", search, number, encode_json(trial))
 
-    def end(self, search: Search) -> None:
-        with self.store.writing():
-            self._keep(search, search.status)
+    def end(self, search: BisectSearch) -> None:
+        with self.store.write_transaction():
+            self._save_search(search, search.status)
 
-    def _keep(self, search: Search, status: str) -> None:
+    def _save_search(self, search: BisectSearch, status: str) -> None:
         bare = msgspec.structs.replace(search, trials=[])
-        self.store.put(
-            *("searches", search.id, search.kind, search.started, status, me()), as_text(bare)
+        self.store.replace_row(
+            *("searches", search.id, search.kind, search.started, status, identify_this_process()),
+            encode_json(bare),
         )
 
-    def whole(self, run: Search) -> Search:
+    def load_whole(self, run: BisectSearch) -> BisectSearch:
         query = "SELECT data FROM trials WHERE search = ? ORDER BY number"
-        return msgspec.structs.replace(run, trials=self._decoded(Trial, query, [run.id]))
+        return msgspec.structs.replace(run, trials=self._decode_rows(BisectTrial, query, [run.id]))

@@ -10,7 +10,7 @@ import msgspec
 from harness.store.prove.values import ToggleFacts
 
 
-class Answer(StrEnum):
+class BisectAnswer(StrEnum):
     """What one run of the command says."""
 
     PASSES = "passes"
@@ -18,13 +18,13 @@ class Answer(StrEnum):
     CANNOT_TELL = "cannot tell"
 
 
-class Trial(msgspec.Struct):
+class BisectTrial(msgspec.Struct):
     """One run of the command, on one release or commit, under some toggles."""
 
     where: str  # the release, or the commit
     toggles: list[str]  # put in or taken out beside those that are held
     why: str  # base, search, proof, again
-    answer: Answer
+    answer: BisectAnswer
     how: str  # in a few words: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
     seconds: float = 0.0
     value: float | None = None  # what --metric found
@@ -34,7 +34,7 @@ class Trial(msgspec.Struct):
     part: str = ""  # of which part of a search over releases
 
 
-class Part(msgspec.Struct):
+class ToggleSearch(msgspec.Struct):
     """A search over toggles: all of `bisect toggles`, or how a step between releases is told."""
 
     name: str
@@ -59,7 +59,7 @@ class Part(msgspec.Struct):
         return "found" if self.sets else "none"
 
 
-class Step(msgspec.Struct):
+class BisectStep(msgspec.Struct):
     """Where in a history the outcome changes."""
 
     places: list[str]  # releases, or commits, the oldest first
@@ -73,7 +73,7 @@ class Step(msgspec.Struct):
     about: str = ""  # of a commit: who, when, what
 
 
-class Search(msgspec.Struct):
+class BisectSearch(msgspec.Struct):
     """One call of `unfix bisect`, with all it found."""
 
     id: str
@@ -89,9 +89,9 @@ class Search(msgspec.Struct):
     steady: bool = False  # whether the same run twice is known to come out alike
     toggles: list[ToggleFacts] = []
     held: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
-    trials: list[Trial] = []
-    parts: list[Part] = []
-    step: Step | None = None
+    trials: list[BisectTrial] = []
+    parts: list[ToggleSearch] = []
+    step: BisectStep | None = None
     verdict: str = ""  # found, none, cannot tell
     summary: str = ""  # the verdict in a sentence
 

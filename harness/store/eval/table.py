@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from harness.store.eval.values import Evaluation
-from harness.store.table import Table, as_it_is
-from harness.store.writers import me
+from harness.store.run_table import RunTable, resolve_status
+from harness.store.writer_process import identify_this_process
 
 
-class Listed(msgspec.Struct):
+class ListedEvaluation(msgspec.Struct):
     """What a list says of an evaluation; its answers may be many megabytes."""
 
     id: str = msgspec.field(name="identity")
@@ -36,37 +36,37 @@ class Listed(msgspec.Struct):
         return f"{self.name}: {', '.join(said)}"
 
 
-class Evaluations(Table[Listed, Evaluation]):
+class EvalTable(RunTable[ListedEvaluation, Evaluation]):
     """What `unfix eval` leaves behind."""
 
     noun = "evaluation"
     tables: ClassVar = {"evaluations": "identity"}
-    kind = Listed
+    listed_type = ListedEvaluation
 
     def save(self, evaluation: Evaluation) -> None:
         """All there is of it so far: one that is killed can be read up to its last save."""
-        listed, data = _written(listing(evaluation)), _written(evaluation)
+        listed, data = _encode_json(summarize_evaluation(evaluation)), _encode_json(evaluation)
         name = evaluation.name.encode(errors="backslashreplace").decode()
-        with self.store.writing():
-            self.store.put(
+        with self.store.write_transaction():
+            self.store.replace_row(
                 *("evaluations", evaluation.id, evaluation.started, evaluation.status),
-                *(name, me(), listed, data),
+                *(name, identify_this_process(), listed, data),
             )
 
-    def all(self) -> list[Listed]:
-        with self.store.explained():
+    def list_runs(self) -> list[ListedEvaluation]:
+        with self.store.explain_errors():
             rows = self.store.db.execute(
                 "SELECT state, process, listed FROM evaluations ORDER BY started, identity"
             ).fetchall()
             found = []
             for state, process, text in rows:
-                listed = msgspec.convert(json.loads(text), Listed)
-                listed.status = as_it_is(state, process)
+                listed = msgspec.convert(json.loads(text), ListedEvaluation)
+                listed.status = resolve_status(state, process)
                 found.append(listed)
         return found
 
-    def whole(self, run: Listed) -> Evaluation:
-        with self.store.explained():
+    def load_whole(self, run: ListedEvaluation) -> Evaluation:
+        with self.store.explain_errors():
             (data,) = self.store.db.execute(
                 "SELECT data FROM evaluations WHERE identity = ?", (run.id,)
             ).fetchone()
@@ -75,8 +75,8 @@ class Evaluations(Table[Listed, Evaluation]):
         return evaluation
 
 
-def listing(evaluation: Evaluation) -> Listed:
-    return Listed(
+def summarize_evaluation(evaluation: Evaluation) -> ListedEvaluation:
+    return ListedEvaluation(
         id=evaluation.id,
         name=evaluation.name,
         command=evaluation.command,
@@ -91,7 +91,7 @@ def listing(evaluation: Evaluation) -> Listed:
     )
 
 
-def _written(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     """Python's JSON, not msgspec's: a fault may give logprobs that are no numbers, which are null
     to the latter and cannot be read again, and text that is no UTF-8, which it refuses."""
     return json.dumps(msgspec.to_builtins(value))

@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 
-class Judged(enum.StrEnum):
+class ComparisonVerdict(enum.StrEnum):
     """What a comparison says; the first four are good enough to go on."""
 
     SAME = "same"
@@ -23,16 +23,27 @@ class Judged(enum.StrEnum):
     NA = "n/a"
 
     @property
-    def fine(self) -> bool:
-        return self in (Judged.SAME, Judged.IMPROVED, Judged.EQUAL, Judged.NEAR_TIE)
+    def is_acceptable(self) -> bool:
+        return self in (
+            ComparisonVerdict.SAME,
+            ComparisonVerdict.IMPROVED,
+            ComparisonVerdict.EQUAL,
+            ComparisonVerdict.NEAR_TIE,
+        )
 
     @property
-    def seen(self) -> bool:
+    def shows_fault(self) -> bool:
         """Whether this shows a fault."""
-        return self in (Judged.REGRESSED, Judged.DIFFERS, Judged.DRIFTS, Judged.FAILED, Judged.HANG)
+        return self in (
+            ComparisonVerdict.REGRESSED,
+            ComparisonVerdict.DIFFERS,
+            ComparisonVerdict.DRIFTS,
+            ComparisonVerdict.FAILED,
+            ComparisonVerdict.HANG,
+        )
 
 
-class Answer(msgspec.Struct):
+class ItemAnswer(msgspec.Struct):
     """One item, as one server answered it."""
 
     task: str
@@ -47,7 +58,7 @@ class Answer(msgspec.Struct):
     margins: list[float | None] = []  # over the runner-up, where the server said
 
 
-class Served(msgspec.Struct):
+class ServedConfiguration(msgspec.Struct):
     """One configuration: a server, what it was asked, and how it went."""
 
     name: str
@@ -63,8 +74,8 @@ class Served(msgspec.Struct):
     seconds: float = 0.0  # for all items
     failure: str = ""  # why it did not get ready, or died
     absent: str = ""  # why it cannot be run here: a row with its reason
-    answers: list[Answer] = []
-    again: list[Answer] = []  # the same items once more: what the server differs from itself
+    answers: list[ItemAnswer] = []
+    again: list[ItemAnswer] = []  # the same items once more: what the server differs from itself
     reach: dict[str, int] = {}  # how often toggled code ran
     accepted: float | None = None  # mean tokens a step, of speculative decoding
 
@@ -79,7 +90,7 @@ class Served(msgspec.Struct):
             said.append(f"{self.name} answered nothing, and nobody said why")
         return said
 
-    def of(self, task: str) -> list[Answer]:
+    def select_answers(self, task: str) -> list[ItemAnswer]:
         """The answers of one task; of all of them for ''."""
         return [answer for answer in self.answers if task in ("", answer.task)]
 
@@ -88,7 +99,7 @@ class Served(msgspec.Struct):
         return list(dict.fromkeys(answer.task for answer in self.answers))
 
 
-class Difference(msgspec.Struct):
+class AnswerDifference(msgspec.Struct):
     """An item on which two servers differ, to be looked at side by side."""
 
     task: str
@@ -98,14 +109,14 @@ class Difference(msgspec.Struct):
     divergence: float | None = None
 
 
-class Compared(msgspec.Struct):
+class ComparisonResult(msgspec.Struct):
     """Two configurations over the same items of one task ('' for all of them)."""
 
     base: str
     candidate: str
     kind: str  # 'accuracy' or 'tokens'
     task: str
-    verdict: Judged
+    verdict: ComparisonVerdict
     words: str  # the verdict as a sentence
     items: int = 0
     lost: int = 0
@@ -119,10 +130,10 @@ class Compared(msgspec.Struct):
     noise: float | None = None  # the largest difference of the base from itself
     divergence: float | None = None  # the largest difference from the base
     mean_divergence: float | None = None
-    differences: list[Difference] = []
+    differences: list[AnswerDifference] = []
 
 
-class Fault(msgspec.Struct):
+class PlantedFault(msgspec.Struct):
     """A toggle that was put in on purpose, and who saw it."""
 
     toggle: str
@@ -151,51 +162,55 @@ class Evaluation(msgspec.Struct):
     alpha: float
     cells: int  # comparisons that share the false alarms
     smallest_drop: float | None  # found with 95 % power with so many items
-    served: list[Served] = []
-    compared: list[Compared] = []
-    faults: list[Fault] = []
+    served: list[ServedConfiguration] = []
+    compared: list[ComparisonResult] = []
+    faults: list[PlantedFault] = []
     machine: dict[str, str] = {}
 
-    def one(self, name: str) -> Served:
+    def find_configuration(self, name: str) -> ServedConfiguration:
         return next(served for served in self.served if served.name == name)
 
     @property
-    def meant(self) -> set[str]:
+    def planted_names(self) -> set[str]:
         """The names of what was served with a fault put in on purpose."""
         return {fault.served for fault in self.faults}
 
     @property
-    def bad(self) -> list[Compared]:
+    def failed_comparisons(self) -> list[ComparisonResult]:
         """Comparisons that say no, those with a fault put in on purpose aside."""
         return [
             one
             for one in self.compared
-            if not one.verdict.fine
-            and one.verdict is not Judged.NA
-            and one.candidate not in self.meant
+            if not one.verdict.is_acceptable
+            and one.verdict is not ComparisonVerdict.NA
+            and one.candidate not in self.planted_names
         ]
 
     @property
-    def missed(self) -> list[Fault]:
+    def missed_faults(self) -> list[PlantedFault]:
         return [fault for fault in self.faults if fault.expected and not fault.caught]
 
     @property
     def problems(self) -> list[str]:
         """Why it is not green, in words: all is well only when something was compared and nothing
         is open."""
-        said = [] if self.status == "done" else [_STATES.get(self.status, f"it is {self.status}")]
+        said = (
+            []
+            if self.status == "done"
+            else [_STATUS_PROBLEMS.get(self.status, f"it is {self.status}")]
+        )
         if not any(served.answers for served in self.served):
             said.append("nothing was answered")
-        elif all(one.verdict is Judged.NA for one in self.compared):
+        elif all(one.verdict is ComparisonVerdict.NA for one in self.compared):
             said.append("nothing was compared")
         for served in self.served:
-            if served.name not in self.meant:
+            if served.name not in self.planted_names:
                 said += served.problems
-        for one in self.bad:
+        for one in self.failed_comparisons:
             where = f" ({one.task})" if one.task else ""
             words = one.words.removeprefix(f"{one.verdict}: ")
             said.append(f"{one.candidate} against {one.base}{where}: {one.verdict}: {words}")
-        for fault in self.missed:
+        for fault in self.missed_faults:
             why = f": {fault.absent}" if fault.absent else ""
             said.append(f"{fault.toggle} in {fault.configuration} was not noticed{why}")
         return said
@@ -205,4 +220,4 @@ class Evaluation(msgspec.Struct):
         return not self.problems
 
 
-_STATES = {"running": "it is not done", "stopped": "it was stopped before it was done"}
+_STATUS_PROBLEMS = {"running": "it is not done", "stopped": "it was stopped before it was done"}

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from harness.store.file import as_text
 from harness.store.fuzz.values import FuzzRun
-from harness.store.table import Table
-from harness.store.writers import me
+from harness.store.run_table import RunTable
+from harness.store.sqlite_file import encode_json
+from harness.store.writer_process import identify_this_process
 
 
-class Fuzzings(Table[FuzzRun, FuzzRun]):
+class FuzzTable(RunTable[FuzzRun, FuzzRun]):
     """What `unfix fuzz` leaves behind, its examples and files apart."""
 
     noun = "fuzzing run"
     tables: ClassVar = {"fuzzings": "id"}
-    kind = FuzzRun
+    listed_type = FuzzRun
 
     def save(self, run: FuzzRun) -> None:
-        with self.store.writing():
-            self.store.put("fuzzings", run.id, run.started, run.status, me(), as_text(run))
+        with self.store.write_transaction():
+            self.store.replace_row(
+                "fuzzings",
+                run.id,
+                run.started,
+                run.status,
+                identify_this_process(),
+                encode_json(run),
+            )
 
-    def whole(self, run: FuzzRun) -> FuzzRun:
+    def load_whole(self, run: FuzzRun) -> FuzzRun:
         return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Searched(msgspec.Struct):
+class FuzzedTest(msgspec.Struct):
     """A test, on one release, for as long as its share of the budget was."""
 
     test: str
@@ -15,7 +15,7 @@ class Searched(msgspec.Struct):
     left_out: str = ""
 
 
-class Failure(msgspec.Struct):
+class FuzzFailure(msgspec.Struct):
     """A failure under its name, which is the same every night."""
 
     name: str
@@ -35,8 +35,8 @@ class FuzzRun(msgspec.Struct):
     command: list[str] = []
     commit: str = ""  # unfix's own
     under: list[tuple[str, str]] = []  # toggles, and in which direction each is
-    tests: list[Searched] = []
-    failures: list[Failure] = []
+    tests: list[FuzzedTest] = []
+    failures: list[FuzzFailure] = []
     problems: list[str] = []
 
     @property

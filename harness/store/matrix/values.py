@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt at a cell ended; of a cell, what its attempts come to."""
 
     GREEN = "green"  # exit 0
@@ -22,21 +22,26 @@ class Outcome(StrEnum):
     LOST = "lost"  # whoever ran it died, the command itself said nothing
 
     @property
-    def failed(self) -> bool:
+    def is_failure(self) -> bool:
         """Whether the command itself went wrong."""
-        return self in (Outcome.RED, Outcome.ERROR, Outcome.CRASH, Outcome.HANG)
+        return self in (
+            AttemptOutcome.RED,
+            AttemptOutcome.ERROR,
+            AttemptOutcome.CRASH,
+            AttemptOutcome.HANG,
+        )
 
     @property
-    def tells(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Whether it says anything of the configuration: what does not is run again by a resume."""
-        return self not in (Outcome.NOT_READY, Outcome.LOST)
+        return self not in (AttemptOutcome.NOT_READY, AttemptOutcome.LOST)
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class CellAttempt(msgspec.Struct, frozen=True):
     """One time that a cell's command was run."""
 
     number: int  # from 1, those that were lost included
-    outcome: Outcome
+    outcome: AttemptOutcome
     how: str  # in a few words: 'exit code 1', 'SIGSEGV', 'ran past its limit of 10 s'
     started: str  # ISO 8601, UTC
     seconds: float = 0.0
@@ -47,7 +52,7 @@ class Attempt(msgspec.Struct, frozen=True):
     last: bool = False  # no further attempt follows in this run
 
 
-class RanCell(msgspec.Struct):
+class MatrixCellResult(msgspec.Struct):
     """A cell as the store keeps it."""
 
     identity: str
@@ -56,25 +61,25 @@ class RanCell(msgspec.Struct):
     command: list[str]
     why: str
     expected: float | None = None
-    attempts: list[Attempt] = []
+    attempts: list[CellAttempt] = []
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> AttemptOutcome | None:
         """None: not done yet."""
         if not self.attempts or not self.attempts[-1].last:
             return None
         last = self.attempts[-1].outcome
-        if last is Outcome.GREEN and any(one.outcome.failed for one in self.attempts):
-            return Outcome.FLAKY
+        if last is AttemptOutcome.GREEN and any(one.outcome.is_failure for one in self.attempts):
+            return AttemptOutcome.FLAKY
         return last
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether there is nothing left to find out by running it."""
-        return self.outcome is not None and self.outcome.tells
+        return self.outcome is not None and self.outcome.is_conclusive
 
     @property
-    def word(self) -> str:
+    def outcome_word(self) -> str:
         return self.outcome.value if self.outcome else MISSING
 
     @property
@@ -86,8 +91,8 @@ class RanCell(msgspec.Struct):
         return sum(one.device_seconds for one in self.attempts)
 
     @property
-    def lost(self) -> int:
-        return sum(one.outcome is Outcome.LOST for one in self.attempts)
+    def lost_attempt_count(self) -> int:
+        return sum(one.outcome is AttemptOutcome.LOST for one in self.attempts)
 
 
 MISSING = "missing"
@@ -113,12 +118,12 @@ class MatrixRun(msgspec.Struct):
     of: int = 1
     only: list[str] = []  # the cells that were asked for by name; such a run is no shard
     notes: list[str] = []  # what a reader has to know: resources that no node has
-    cells: list[RanCell] = []
+    cells: list[MatrixCellResult] = []
 
     @property
     def counts(self) -> dict[str, int]:
         """Cells by outcome; 'missing' for those without one."""
-        return dict(Counter(cell.word for cell in self.cells))
+        return dict(Counter(cell.outcome_word for cell in self.cells))
 
     @property
     def shard(self) -> str:
@@ -139,9 +144,9 @@ class MatrixRun(msgspec.Struct):
         """Everything that keeps it from being green."""
         counts = self.counts
         found = [
-            f"{counted(counts[outcome], 'cell')} {_ENDED[outcome]}"
-            for outcome in WORST
-            if outcome in _ENDED and outcome in counts
+            f"{format_count(counts[outcome], 'cell')} {_OUTCOME_PHRASES[outcome]}"
+            for outcome in WORST_FIRST
+            if outcome in _OUTCOME_PHRASES and outcome in counts
         ]
         if self.status != "finished":
             found.append(
@@ -160,34 +165,41 @@ class MatrixRun(msgspec.Struct):
         """1 if any cell says no; 3 if all that is wrong is that some had no place to run."""
         if self.green:
             return 0
-        bad = set(self.counts) - {Outcome.GREEN}
-        return 3 if bad == {Outcome.NOT_READY} and self.status == "finished" else 1
+        bad = set(self.counts) - {AttemptOutcome.GREEN}
+        return 3 if bad == {AttemptOutcome.NOT_READY} and self.status == "finished" else 1
 
 
-_ENDED = {
-    Outcome.RED: "said no",
-    Outcome.ERROR: "ended in an error",
-    Outcome.CRASH: "crashed",
-    Outcome.HANG: "ran past the limit",
-    Outcome.FLAKY: "failed and then passed: flaky, and not green",
-    Outcome.LOST: "lost each machine that ran it",
-    Outcome.NOT_READY: "had no place ready to run",
+_OUTCOME_PHRASES = {
+    AttemptOutcome.RED: "said no",
+    AttemptOutcome.ERROR: "ended in an error",
+    AttemptOutcome.CRASH: "crashed",
+    AttemptOutcome.HANG: "ran past the limit",
+    AttemptOutcome.FLAKY: "failed and then passed: flaky, and not green",
+    AttemptOutcome.LOST: "lost each machine that ran it",
+    AttemptOutcome.NOT_READY: "had no place ready to run",
     MISSING: "without an outcome",
 }
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def failures(cells: Iterable[RanCell]) -> list[RanCell]:
+def sort_failures(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult]:
     """Those that are not green, the worst kind first; cells of one kind stay in their order."""
-    places = {word: place for place, word in enumerate(WORST)}
-    bad = [cell for cell in cells if cell.word != Outcome.GREEN]
-    return sorted(bad, key=lambda cell: places[cell.word])
+    places = {word: place for place, word in enumerate(WORST_FIRST)}
+    bad = [cell for cell in cells if cell.outcome_word != AttemptOutcome.GREEN]
+    return sorted(bad, key=lambda cell: places[cell.outcome_word])
 
 
-WORST = (
-    *(Outcome.CRASH, Outcome.HANG, Outcome.RED, Outcome.ERROR, Outcome.FLAKY, Outcome.LOST),
-    *(Outcome.NOT_READY, MISSING, Outcome.GREEN),
+WORST_FIRST = (
+    *(
+        AttemptOutcome.CRASH,
+        AttemptOutcome.HANG,
+        AttemptOutcome.RED,
+        AttemptOutcome.ERROR,
+        AttemptOutcome.FLAKY,
+        AttemptOutcome.LOST,
+    ),
+    *(AttemptOutcome.NOT_READY, MISSING, AttemptOutcome.GREEN),
 )

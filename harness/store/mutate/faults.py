@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 
-class Fault(msgspec.Struct, frozen=True):
+class MutationFault(msgspec.Struct, frozen=True):
     """`text[start:end]`, which is `before`, becomes `after`, in one module of one release."""
 
     id: str  # ten hexadecimal digits; the same in another release, wherever the code stands there
@@ -29,13 +29,13 @@ class Fault(msgspec.Struct, frozen=True):
     def target(self) -> str:
         return f"{self.module}:{self.qualname}"
 
-    def applied(self, text: str) -> str:
+    def apply_to(self, text: str) -> str:
         """The module's text with the fault in."""
         assert text[self.start : self.end] == self.before, "another text than it was made for"
         return text[: self.start] + self.after + text[self.end :]
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class DroppedFault(msgspec.Struct, frozen=True):
     """A change that is no fault, and why: it does not compile, or it is the same code."""
 
     operator: str
@@ -47,14 +47,14 @@ class Dropped(msgspec.Struct, frozen=True):
     why: str
 
 
-class Made(msgspec.Struct, frozen=True):
+class GeneratedFaults(msgspec.Struct, frozen=True):
     """All that the operators made of some targets, in the order of the source."""
 
-    faults: tuple[Fault, ...]
-    dropped: tuple[Dropped, ...]
+    faults: tuple[MutationFault, ...]
+    dropped: tuple[DroppedFault, ...]
 
 
-def identity(operator: str, module: str, qualname: str, statement: str, change: str) -> str:
+def compute_fault_id(operator: str, module: str, qualname: str, statement: str, change: str) -> str:
     """An id that outlives moved lines and other white space.
 
     `statement` and `change` are said in normal form (`ast.unparse`); `change` carries which of

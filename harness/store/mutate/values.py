@@ -9,24 +9,24 @@ from typing import Any
 
 import msgspec
 
-from harness.store.mutate.faults import Dropped, Fault
+from harness.store.mutate.faults import DroppedFault, MutationFault
 
 
-class Fate(StrEnum):
+class FaultOutcome(StrEnum):
     """What a fault came to."""
 
     KILLED = "killed"
     SURVIVED = "survived"  # its code ran, and nothing noticed
     UNREACHED = "unreached"  # no guard runs its code
-    EQUAL = "equal"  # said to be no fault, and nothing noticed
+    EQUIVALENT = "equal"  # said to be no fault, and nothing noticed
     NOT_LIVE = "not live"  # only an import can put it in
 
 
-class How(StrEnum):
+class KillCause(StrEnum):
     """What a fault was killed by."""
 
     ASSERTION = "assertion"
-    MEMORY = "memory report"
+    MEMORY_REPORT = "memory report"
     CRASH = "crash"
     CUDA_ERROR = "CUDA error"
     EXCEPTION = "exception"
@@ -35,13 +35,13 @@ class How(StrEnum):
     EXIT = "exit"
 
 
-class Fated(msgspec.Struct):
+class FaultResult(msgspec.Struct):
     """A fault, and all that is known of it."""
 
-    fault: Fault
-    fate: Fate
+    fault: MutationFault
+    fate: FaultOutcome
     family: str = ""  # of the toggles that its target belongs to
-    how: How | None = None  # it was killed
+    how: KillCause | None = None  # it was killed
     by: str = ""  # the guard that killed it
     headline: str = ""  # what that guard said, in one line
     example: list[str] = []
@@ -54,12 +54,12 @@ class Fated(msgspec.Struct):
     diff: str = ""
 
     @property
-    def untrue(self) -> bool:
+    def is_disproved_equivalent(self) -> bool:
         """It is said to be equal, and a guard tells it from the original."""
-        return self.fate is Fate.KILLED and bool(self.why)
+        return self.fate is FaultOutcome.KILLED and bool(self.why)
 
 
-class Code(msgspec.Struct):
+class TargetCode(msgspec.Struct):
     """The text of a target, as its release has it."""
 
     module: str
@@ -82,7 +82,7 @@ class GuardFacts(msgspec.Struct):
     headline: str = ""
 
 
-class Mutation(msgspec.Struct):
+class MutationRun(msgspec.Struct):
     """One call of `unfix mutate`, with all it found."""
 
     id: str
@@ -98,26 +98,26 @@ class Mutation(msgspec.Struct):
     made: int = 0  # before a sample was taken
     planned: int = 0  # of those, how many this run is about
     ids: list[str] = []  # of those
-    dropped: list[Dropped] = []
-    codes: list[Code] = []
+    dropped: list[DroppedFault] = []
+    codes: list[TargetCode] = []
     guards: list[GuardFacts] = []
     left_out: list[str] = []  # guards that are not asked, and why
     elsewhere: str = ""  # what of a wide diff no guard runs
-    noted: list[str] = msgspec.field(
+    recorded_problems: list[str] = msgspec.field(
         default_factory=list, name="problems"
     )  # what keeps the run from being green whatever its score
     seconds_to_start: float = 0.0
     seconds_to_reach: float = 0.0
-    fates: list[Fated] = []
+    fates: list[FaultResult] = []
 
     @property
     def counts(self) -> dict[str, int]:
         found = Counter(fated.fate.value for fated in self.fates)
-        return {fate.value: found[fate.value] for fate in Fate if found[fate.value]}
+        return {fate.value: found[fate.value] for fate in FaultOutcome if found[fate.value]}
 
     @property
     def score(self) -> float | None:
-        return score(self.fates)
+        return compute_score(self.fates)
 
     @property
     def summary(self) -> str:
@@ -128,9 +128,9 @@ class Mutation(msgspec.Struct):
     @property
     def problems(self) -> list[str]:
         """Everything that keeps the run from being green."""
-        found = list(self.noted)
+        found = list(self.recorded_problems)
         for fated in self.fates:
-            if fated.untrue:
+            if fated.is_disproved_equivalent:
                 found.append(f"{fated.fault.id} is said to be equal, and {fated.by} kills it")
         if not self.made:
             found.append("no fault was made")
@@ -152,8 +152,8 @@ class Mutation(msgspec.Struct):
         return not self.problems
 
 
-def score(fates: Iterable[Fated]) -> float | None:
+def compute_score(results: Iterable[FaultResult]) -> float | None:
     """Percent killed of those that were reached; None if none was."""
-    found = Counter(fated.fate for fated in fates)
-    reached = found[Fate.KILLED] + found[Fate.SURVIVED]
-    return 100.0 * found[Fate.KILLED] / reached if reached else None
+    found = Counter(fated.fate for fated in results)
+    reached = found[FaultOutcome.KILLED] + found[FaultOutcome.SURVIVED]
+    return 100.0 * found[FaultOutcome.KILLED] / reached if reached else None

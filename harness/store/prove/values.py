@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class Verdict(StrEnum):
+class CellVerdict(StrEnum):
     """What one cell came to."""
 
     PROVEN = "proven"
@@ -30,11 +30,16 @@ class Verdict(StrEnum):
     DIFFERS = "differs"
 
     @property
-    def good(self) -> bool:
-        return self in (Verdict.PROVEN, Verdict.NA, Verdict.HAS_BUG, Verdict.HAS_FIX)
+    def is_good(self) -> bool:
+        return self in (
+            CellVerdict.PROVEN,
+            CellVerdict.NA,
+            CellVerdict.HAS_BUG,
+            CellVerdict.HAS_FIX,
+        )
 
 
-class Outcome(StrEnum):
+class SideOutcome(StrEnum):
     """How one side of a cell ended, before anybody judges it."""
 
     PASSED = "passed"
@@ -53,7 +58,7 @@ class Outcome(StrEnum):
     LOST = "lost"  # it took the process that looked after it down as well
 
 
-class Way(StrEnum):
+class RepeatMode(StrEnum):
     """What of a guard is run again, on both sides alike, to tell its bug from chance."""
 
     WHOLE = "whole"  # all of it: it draws nothing
@@ -62,21 +67,21 @@ class Way(StrEnum):
     SEARCH = "search"  # all of it, looked for as long as with the fix out: its process died of it
 
 
-class Again(msgspec.Struct, omit_defaults=True):
+class SideRepetition(msgspec.Struct, omit_defaults=True):
     """A further time that a side was run."""
 
-    outcome: Outcome
+    outcome: SideOutcome
     headline: str = ""
     seconds: float = 0.0
     run: str = ""  # the earlier run that it is taken from; empty: this one
     first: str = ""  # what ended a first attempt, if this is the second
 
 
-class Side(msgspec.Struct):
+class SideResult(msgspec.Struct):
     """One side of a cell: 'fixed', 'buggy', or 'as is' where nothing is toggled."""
 
     side: str
-    outcome: Outcome
+    outcome: SideOutcome
     seconds: float = 0.0  # the test's own
     overhead: float = 0.0  # what running it apart cost beyond that
     reach: int = 0
@@ -88,17 +93,17 @@ class Side(msgspec.Struct):
     replay: str = ""  # the command that runs it again
     left: int = 0  # processes it left behind, since ended
     first: str = ""  # what ended a first attempt, if this is the second
-    way: Way = Way.WHOLE  # what of it is run again
+    way: RepeatMode = RepeatMode.WHOLE  # what of it is run again
     blob: str = ""  # the example that is, in Hypothesis's words
-    again: list[Again] = []
+    again: list[SideRepetition] = []
 
     @property
-    def looked(self) -> float:
+    def total_seconds(self) -> float:
         """Seconds of all its runs."""
         return self.seconds + sum(again.seconds for again in self.again)
 
 
-class Cell(msgspec.Struct):
+class CellResult(msgspec.Struct):
     """A guard, a toggle, a release, a device."""
 
     guard: str  # the test's node id without the cell's part
@@ -106,9 +111,9 @@ class Cell(msgspec.Struct):
     release: str
     device: str
     state: str  # of the toggle on the release, from its sources
-    verdict: Verdict | None = None  # None: not done yet
+    verdict: CellVerdict | None = None  # None: not done yet
     why: str = ""
-    sides: dict[str, Side] = {}
+    sides: dict[str, SideResult] = {}
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -130,7 +135,7 @@ class ToggleFacts(msgspec.Struct):
     why: str = ""
 
 
-class OnRelease(msgspec.Struct):
+class ReleaseFacts(msgspec.Struct):
     """A release as a run met it."""
 
     release: str
@@ -148,7 +153,7 @@ class OnRelease(msgspec.Struct):
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 
-class Run(msgspec.Struct):
+class ProveRun(msgspec.Struct):
     """One call of `prove` or `lifecycle`, with all it found."""
 
     id: str
@@ -158,9 +163,9 @@ class Run(msgspec.Struct):
     seconds: float = 0.0
     command: list[str] = []
     settings: dict[str, Any] = {}
-    releases: list[OnRelease] = []
+    releases: list[ReleaseFacts] = []
     toggles: list[ToggleFacts] = []
-    cells: list[Cell] = []
+    cells: list[CellResult] = []
 
     @property
     def counts(self) -> dict[str, int]:
@@ -184,7 +189,7 @@ class Run(msgspec.Struct):
             for on in self.releases
             for toggle in on.unguarded or ()
         ]
-        bad = [cell for cell in self.cells if cell.verdict and not cell.verdict.good]
+        bad = [cell for cell in self.cells if cell.verdict and not cell.verdict.is_good]
         found += [f"{c.release}: {c.toggle} {c.verdict.value}: {c.guard}" for c in bad if c.verdict]
         missing = self.counts.get("missing", 0)
         if missing:
@@ -192,7 +197,7 @@ class Run(msgspec.Struct):
         if self.status != "finished":
             going = "is still going on" if self.status == "running" else "was stopped"
             found.append(f"the run {going}: there may be more cells than these")
-        if not any(cell.verdict is not Verdict.NA for cell in self.cells):
+        if not any(cell.verdict is not CellVerdict.NA for cell in self.cells):
             found.append("no guard applied: nothing is proven")
         return found
 

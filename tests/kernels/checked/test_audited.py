@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.audit import confirming, limits, worker
-from harness.audit.changed import Kernels
-from harness.audit.findings import Key, Kind
-from harness.audit.loading import World
+from harness.runs.audit import analysis_worker, overflow_runs, size_limits
+from harness.runs.audit.findings import FindingKey, FindingKind
+from harness.runs.audit.lazy_release import LazyRelease
+from harness.runs.audit.release_kernels import ReleaseKernels
 from tests.audit.conftest import KERNELS, SIZES
 
 MODULE = "sglang.srt.kernels"
@@ -33,8 +33,8 @@ def at_least(x):
 def helped(x_ptr):
     tl.store(x_ptr, at_least(1))
 """
-FIRST = (Kind.WRAPS, "two_lines", "tl.store(x_ptr + row * stride, 1)")
-SECOND = (Kind.WRAPS, "two_lines", "tl.store(x_ptr + row * 512, 2)")
+FIRST = (FindingKind.OVERFLOWS, "two_lines", "tl.store(x_ptr + row * stride, 1)")
+SECOND = (FindingKind.OVERFLOWS, "two_lines", "tl.store(x_ptr + row * 512, 2)")
 
 
 def release(folder: Path, text: str) -> Path:
@@ -50,28 +50,32 @@ def test_a_kernel_has_one_key_whichever_was_asked_for_first(tmp_path: Path) -> N
     place = release(tmp_path, HELPED)
     keys = set()
     for first in ("helped", "at_least"):
-        world = World(place)
-        world.kernel(MODULE, first).cache_key  # noqa: B018
-        keys.add(world.kernel(MODULE, "helped").cache_key)
+        world = LazyRelease(place)
+        world.load_kernel(MODULE, first).cache_key  # noqa: B018
+        keys.add(world.load_kernel(MODULE, "helped").cache_key)
     assert len(keys) == 1
     place.joinpath("sglang", "srt", "kernels.py").write_text(HELPED.replace("(7)", "(8)"))
-    assert World(place).kernel(MODULE, "helped").cache_key not in keys
+    assert LazyRelease(place).load_kernel(MODULE, "helped").cache_key not in keys
 
 
 def test_before_a_line_is_run_if_it_was_run_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was too slow to run is there by arithmetic, as it is in the release itself."""
-    kernels = Kernels(release(tmp_path, KERNELS), "sources")
-    [kernel] = kernels.named("two_lines")
-    run: list[Key] = []
+    kernels = ReleaseKernels(release(tmp_path, KERNELS), "sources")
+    [kernel] = kernels.find_by_name("two_lines")
+    run: list[FindingKey] = []
 
-    def seen(loaded: Any, case: Any, found: Iterable[confirming.Found]) -> set[Key]:
+    def seen(
+        loaded: Any, case: Any, found: Iterable[overflow_runs.FindingWithLoads]
+    ) -> set[FindingKey]:
         run.extend(one.key for one, _ in found)
         return set()
 
-    monkeypatch.setattr(confirming, "seen", seen)
-    had = worker._seen_of(kernels.world, kernel, limits.read(), {FIRST: False, SECOND: True})
+    monkeypatch.setattr(overflow_runs, "seen", seen)
+    had = analysis_worker._find_observed_keys(
+        kernels.release, kernel, size_limits.read_limits(), {FIRST: False, SECOND: True}
+    )
     assert had == {FIRST}
     assert set(run) == {SECOND}
 
@@ -85,7 +89,7 @@ class Played:
 
     def outcome(self, at: dict[str, int]) -> str:
         self.loads.append(at["tokens"])
-        return confirming.WRAPS if at["tokens"] >= self._least else confirming.PASSES
+        return overflow_runs.OVERFLOWS if at["tokens"] >= self._least else overflow_runs.PASSES
 
 
 @pytest.mark.parametrize(
@@ -98,5 +102,5 @@ def test_before_any_launch_that_wraps_says_enough(
     monkeypatch.setattr(signal, "setitimer", lambda *given: None)
     played: Any = Played(least)
     found: Any = SimpleNamespace(quantity="tokens", threshold=50, largest=100)
-    assert confirming._any(played, found, {"tokens": 50, "heads": 4}) == said
+    assert overflow_runs._find_any_load(played, found, {"tokens": 50, "heads": 4}) == said
     assert played.loads == loads

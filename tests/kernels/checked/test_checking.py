@@ -38,11 +38,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from harness import checking
 from harness.checking import (
-    CannotFollow,
-    FenceCrossed,
+    AccessRuleViolation,
+    IntegerOverflow,
     KernelAssertion,
     OutOfBounds,
-    Wrapped,
+    UncheckableKernel,
 )
 
 # Bounds
@@ -96,8 +96,8 @@ def test_a_pointer_from_a_table_must_point_to_a_tensor_the_session_knows() -> No
     with check() as held:
         with pytest.raises(OutOfBounds, match="in no tensor that this launch was given"):
             through_table[(1,)](table, numbers(1))
-        held.forgive()
-        held.knows(there, "the pool")
+        held.discard_errors()
+        held.register_tensor(there, "the pool")
         target = numbers(1)
         through_table[(1,)](table, target)
         assert target.tolist() == [1]
@@ -106,13 +106,13 @@ def test_a_pointer_from_a_table_must_point_to_a_tensor_the_session_knows() -> No
 def test_a_freed_tensor_is_named() -> None:
     with check() as held:
         there = numbers(1 << 20)
-        held.knows(there, "the pool")
+        held.register_tensor(there, "the pool")
         table = torch.tensor([there.data_ptr()])
         del there
         gc.collect()
         with pytest.raises(OutOfBounds, match="memory of the pool, which was freed"):
             through_table[(1,)](table, numbers(1))
-        held.forgive()
+        held.discard_errors()
 
 
 def test_descriptors_are_followed() -> None:
@@ -150,7 +150,7 @@ def test_what_the_code_under_test_swallows_is_raised_at_the_end() -> None:
 
 
 def test_a_mask_of_numbers_is_refused() -> None:
-    with pytest.raises(CannotFollow, match=r"masked_by_number: .* Triton refuses"), check():
+    with pytest.raises(UncheckableKernel, match=r"masked_by_number: .* Triton refuses"), check():
         masked_by_number[(1,)](numbers(8), numbers(8), N=8)
 
 
@@ -160,37 +160,39 @@ def test_a_mask_of_numbers_is_refused() -> None:
 def test_a_neighbours_row_is_fenced_off() -> None:
     rows = torch.zeros((3, 8), dtype=torch.int32)
     with check() as held:
-        held.fence(rows, write=lambda x, y, z: x)
+        held.allow(rows, write=lambda x, y, z: x)
         copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
-        with pytest.raises(FenceCrossed, match=r"copy wrote target\[1, 0\], outside of what pr"):
+        with pytest.raises(
+            AccessRuleViolation, match=r"copy wrote target\[1, 0\], outside of what pr"
+        ):
             copy[(2,)](numbers(24), rows, 24, 0, BLOCK=16)
-        held.forgive()
+        held.discard_errors()
 
 
 def test_a_fence_by_argument_sees_the_launch_and_ends_with_it() -> None:
     with check() as held:
-        held.fence_argument(
+        held.allow_argument(
             "copy", "source", read=lambda launch, x, y, z: slice(0, launch.arguments["count"] - 1)
         )
-        with pytest.raises(FenceCrossed, match=r"copy read source\[7\]"):
+        with pytest.raises(AccessRuleViolation, match=r"copy read source\[7\]"):
             copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
-        held.forgive()
+        held.discard_errors()
         outer[(1,)](numbers(8), numbers(1), 7)
 
 
 def test_a_fence_speaks_of_its_own_tensor_alone() -> None:
     both = torch.zeros((2, 8), dtype=torch.int32)
     with check() as held:
-        held.fence(both[0], write=lambda x, y, z: None)
+        held.allow(both[0], write=lambda x, y, z: None)
         copy[(1,)](numbers(8), both[1], 8, 0, BLOCK=8)
-        held.fence_argument("copy", "source", read=lambda launch, x, y, z: ...)
-        held.fence_argument("copy", "target", write=lambda launch, x, y, z: ...)
+        held.allow_argument("copy", "source", read=lambda launch, x, y, z: ...)
+        held.allow_argument("copy", "target", write=lambda launch, x, y, z: ...)
         copy[(1,)](both[0], both[1], 8, 0, BLOCK=8)
 
 
 def test_a_fence_on_no_argument_is_an_error() -> None:
     with check() as held:
-        held.fence_argument("copy", "sauce", read=lambda launch, x, y, z: None)
+        held.allow_argument("copy", "sauce", read=lambda launch, x, y, z: None)
         with pytest.raises(ValueError, match="copy has no argument sauce: source, target"):
             copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
 
@@ -215,16 +217,16 @@ def test_a_fence_on_no_argument_is_an_error() -> None:
     ],
 )
 def test_a_wrap_is_reported_where_it_happens(launch: Any, operands: str) -> None:
-    with pytest.raises(Wrapped) as caught, check():
-        launch(checking.virtual((2**33,), torch.int32))
+    with pytest.raises(IntegerOverflow) as caught, check():
+        launch(checking.virtual_zeros((2**33,), torch.int32))
     assert operands in str(caught.value)
     assert "kernels_to_check.py:" in str(caught.value)
 
 
 def test_a_second_wrap_is_not_hidden_by_the_first() -> None:
     rows = torch.tensor([3, 1], dtype=torch.int32)
-    with pytest.raises(Wrapped, match=r"1073741824 \+ 1073741824"), check():
-        wraps_twice[(1,)](checking.virtual((2**32,), torch.int32), rows, 2**30, N=2)
+    with pytest.raises(IntegerOverflow, match=r"1073741824 \+ 1073741824"), check():
+        wraps_twice[(1,)](checking.virtual_zeros((2**32,), torch.int32), rows, 2**30, N=2)
 
 
 def test_the_low_bits_of_a_packed_number_are_right() -> None:
@@ -239,7 +241,7 @@ def test_a_wrap_matters_only_where_it_reaches_an_address() -> None:
     with check():
         value_wraps[(1,)](target, 3, 2**30)
         masked_product[(1,)](target, 3, 2**30)
-        wide = checking.virtual((2**32,), torch.int8)
+        wide = checking.virtual_zeros((2**32,), torch.int8)
         wide_product[(1,)](wide, 3, 2**30)
         assert wide[3 * 2**30] == 1
     assert target[0] == -(2**30)
@@ -250,12 +252,12 @@ def test_a_wrap_matters_only_where_it_reaches_an_address() -> None:
 
 def test_named_programs_of_a_huge_grid_over_a_huge_tensor() -> None:
     rows = 2**31
-    target = checking.virtual((rows, 4), torch.int8)
+    target = checking.virtual_zeros((rows, 4), torch.int8)
     with check() as held:
-        held.only("by_row", [(0,), (rows - 1,)])
+        held.run_only("by_row", [(0,), (rows - 1,)])
         by_row[(rows,)](target, 4)
         assert [launch.grid for launch in held.launches] == [(rows, 1, 1)]
-        held.only("by_row", [(rows,)])
+        held.run_only("by_row", [(rows,)])
         with pytest.raises(ValueError, match="has no program"):
             by_row[(rows,)](target, 4)
     assert [int(target[row, 0]) for row in (0, 1, rows - 2, rows - 1)] == [1, 0, 0, 1]
@@ -267,7 +269,7 @@ def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
             return int(file.read().split()[1]) * 4096
 
     before = resident()
-    huge = checking.virtual((1 << 37,), torch.int8)
+    huge = checking.virtual_zeros((1 << 37,), torch.int8)
     huge[1 << 36] = 1
     assert resident() - before < 1 << 24
 
@@ -277,11 +279,11 @@ def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
 
 def test_what_the_checker_cannot_follow_is_refused_by_name() -> None:
     with (
-        pytest.raises(CannotFollow, match=r"assembled: the checker cannot.*inline assembly"),
+        pytest.raises(UncheckableKernel, match=r"assembled: the checker cannot.*inline assembly"),
         check(),
     ):
         assembled[(1,)](numbers(1))
-    assert not issubclass(CannotFollow, AssertionError)
+    assert not issubclass(UncheckableKernel, AssertionError)
 
 
 def test_a_kernels_own_assertion_is_a_violation() -> None:

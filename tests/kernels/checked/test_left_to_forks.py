@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from harness import device
+from harness.core import device
 
 
 def test_a_release_that_asks_for_the_accelerator_leaves_forks_their_gpu() -> None:
@@ -20,8 +20,8 @@ def _both() -> list[str]:
         raise RuntimeError("the driver was asked")
 
     torch._C._get_accelerator = ask_the_driver
-    device._described = lambda _: [{"name": "a GPU"}]
-    device.leave_to_forks()
+    device._describe_gpus = lambda _: [{"name": "a GPU"}]
+    device.defer_cuda_to_forks()
     return [_accelerator(), *_in_a_fork(lambda: [_accelerator()])]
 
 

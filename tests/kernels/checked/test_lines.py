@@ -11,8 +11,8 @@ import torch
 from kernels_to_check import stored_and_counted
 
 from harness import checking
-from harness.checking.lines import _statements as statements
-from harness.checking.lines import tell_all
+from harness.kernels.check.line_tracing import _find_executed_lines as statements
+from harness.kernels.check.line_tracing import trace_kernel
 
 
 def check() -> Any:
@@ -41,10 +41,10 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
         assert seen == lines
     # A GPU does not say by which way a launch came: it may have been any.
     seen.clear()
-    tell_all(stored_and_counted)
+    trace_kernel(stored_and_counted)
     assert not seen
     sys.settrace(called)
-    tell_all(stored_and_counted)
+    trace_kernel(stored_and_counted)
     sys.settrace(None)
     assert seen == {2, 3, 5}
 

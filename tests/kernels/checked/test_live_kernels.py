@@ -14,10 +14,11 @@ import torch
 from sglang import kernels
 from triton.runtime.jit import JITFunction, KernelInterface
 
-from harness import checking, paths, toggles
-from harness.kernels import frontend
-from harness.patching import attestation, live, variants
-from harness.patching import kernels as patching
+from harness import checking, toggles
+from harness.core import paths
+from harness.kernels.triton import frontend
+from harness.patching import attestation, live_engine, module_variants
+from harness.patching import jit_kernels as patching
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 
@@ -55,11 +56,11 @@ def test_a_kernel_that_is_made_late_is_found(monkeypatch: pytest.MonkeyPatch) ->
         module = ModuleType(f"made_{name}")
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert list(patching.loaded_kernels())
+    assert list(patching.iterate_loaded_kernels())
     made = JITFunction(kernels.add_kernel.fn)
     for name in ("new", "late", "held"):
         sys.modules[f"made_{name}"].kernel = made  # type: ignore[attr-defined]
-        assert made in list(patching.loaded_kernels())
+        assert made in list(patching.iterate_loaded_kernels())
         sys.modules[f"made_{name}"].kernel = None  # type: ignore[attr-defined]
 
 
@@ -102,7 +103,7 @@ def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_pa
     toy = FOLDER[0].parent
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(paths.PACKAGE / "patching" / "site"), str(toy)]),
+        "PYTHONPATH": os.pathsep.join([str(paths.HARNESS_FOLDER / "patching" / "site"), str(toy)]),
         "SGLANG_DEBUG_REVERT_PR": "toy-helper,toy-kernel,toy-tuned",
         "UNFIX_TOGGLES": str(FOLDER[0]),
         "UNFIX_ATTESTATIONS": str(tmp_path / "attestations"),
@@ -112,7 +113,7 @@ def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_pa
         [sys.executable, "-c", AT_IMPORT], env=environment, capture_output=True, text=True
     )
     assert done.stdout.split() == ["60", "103", "60"], done.stderr
-    [left] = attestation.read(tmp_path / "attestations")
+    [left] = attestation.read_attestations(tmp_path / "attestations")
     reached = {slot.toggle: (count, left.kinds[slot]) for slot, count in left.counts.items()}
     assert reached == {
         "toy-helper": (2, "launches"),
@@ -127,7 +128,7 @@ def test_what_was_compiled_is_kept(
 ) -> None:
     call()
     read: list[str] = []
-    keyed = frontend.key_of
+    keyed = frontend.compute_cache_key
     monkeypatch.setattr(
         frontend,
         "key_of",
@@ -160,13 +161,13 @@ def test_what_was_read_before_is_not_read_as_a_toggle_is_put_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So that forks of one process need not each read the module."""
-    monkeypatch.setattr(toggles, "engine", live.Engine())
+    monkeypatch.setattr(toggles, "engine", live_engine.ToggleEngine())
     source = toggles.engine.sources.read("sglang.kernels")
     assert source is not None
-    for one in (variants.definitions_of, variants.compiled_as_it_is):
+    for one in (module_variants.parse_definitions, module_variants.compile_unpatched):
         one.cache_clear()
-    variants.read_before(source.text, source.path)
-    kept = variants.definitions_of, variants.compiled_as_it_is
+    module_variants.preload_module_text(source.text, source.path)
+    kept = module_variants.parse_definitions, module_variants.compile_unpatched
     before = [one.cache_info() for one in kept]
     with toggles.reverted("toy-kernel", folders=FOLDER):
         pass

@@ -8,8 +8,9 @@ import kernels_to_check as known
 import pytest
 import torch
 
-from harness import checking, native
-from harness.native import programs
+from harness import checking
+from harness.kernels import cpu
+from harness.kernels.cpu import program_cache
 
 
 def launch() -> None:
@@ -28,32 +29,32 @@ def launch() -> None:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What is loaded, by a process that has nothing yet."""
     loaded: list[bytes] = []
-    function = programs._function
+    function = program_cache._load_launch_function
 
     def noted(code: bytes) -> Any:
         loaded.append(code)
         return function(code)
 
-    monkeypatch.setattr(programs, "_loaded", {})
-    monkeypatch.setattr(programs, "_function", noted)
+    monkeypatch.setattr(program_cache, "_loaded", {})
+    monkeypatch.setattr(program_cache, "_function", noted)
     return loaded
 
 
 def test_what_a_fork_needed_is_loaded_before_it_is_asked_for(loads: list[bytes]) -> None:
     launch()
-    needed = native.needed()
+    needed = cpu.list_loaded_programs()
     assert len(loads) == len(needed) == 1
-    programs._loaded.clear()
-    native.load(needed)
+    program_cache._loaded_programs.clear()
+    cpu.preload_programs(needed)
     assert len(loads) == 2
     launch()
-    native.load(needed)
+    cpu.preload_programs(needed)
     assert len(loads) == 2
 
 
 def test_what_is_not_on_disk_stays_out(loads: list[bytes]) -> None:
-    native.load({"no such program": False, "nor such": True})
-    assert not native.needed()
+    cpu.preload_programs({"no such program": False, "nor such": True})
+    assert not cpu.list_loaded_programs()
     assert not loads
 
 
@@ -61,8 +62,8 @@ def test_a_process_that_forks_has_room_for_so_many(
     loads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch()
-    needed = native.needed()
-    programs._loaded.clear()
-    monkeypatch.setattr(programs, "_MOST_LOADED", 0)
-    native.load(needed)
-    assert not native.needed()
+    needed = cpu.list_loaded_programs()
+    program_cache._loaded_programs.clear()
+    monkeypatch.setattr(program_cache, "_MOST_LOADED", 0)
+    cpu.preload_programs(needed)
+    assert not cpu.list_loaded_programs()

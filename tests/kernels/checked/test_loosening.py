@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from triton.language.semantic import TritonSemantic
 
 from harness import checking
-from harness.checking import launching
-from harness.kernels import frontend, loosening
+from harness.kernels.check import cpu_launcher
+from harness.kernels.triton import frontend, specialization
 
 
 @triton.jit
@@ -62,7 +62,7 @@ def asked(first: int, second: int) -> Any:
     try:
         with checking.checked():
             asking[(1,)](target, first, second, BLOCK=8)
-    except (checking.Violation, launching.CannotFollow) as error:
+    except (checking.Violation, cpu_launcher.UncheckableKernel) as error:
         return str(error)
     return target.tolist()
 
@@ -71,7 +71,7 @@ def reached(kernel: Any, row: int, stride: int, more: int) -> str:
     try:
         with checking.checked():
             kernel[(1,)](torch.zeros(64, dtype=torch.int32), row, stride, more)
-    except (checking.Violation, launching.CannotFollow) as error:
+    except (checking.Violation, cpu_launcher.UncheckableKernel) as error:
         return str(error)
     return ""
 
@@ -80,7 +80,7 @@ def each_for_itself(call: Any, *args: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         for kernel in (asking, far, there_and_back):
             patch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
-        patch.setattr(loosening, "loosened", lambda kernel, binder, bound: bound)
+        patch.setattr(specialization, "loosened", lambda kernel, binder, bound: bound)
         return call(*args)
 
 
@@ -88,13 +88,13 @@ def each_for_itself(call: Any, *args: Any) -> Any:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The programs that are made or looked for on disk."""
     keys: list[str] = []
-    program_of = launching.native.program_of
+    program_of = cpu_launcher.native.load_program
 
     def noted(key: str, *more: Any) -> Any:
         keys.append(key)
         return program_of(key, *more)
 
-    monkeypatch.setattr(launching.native, "program_of", noted)
+    monkeypatch.setattr(cpu_launcher.native, "program_of", noted)
     return keys
 
 
@@ -138,15 +138,15 @@ def test_a_report_is_that_of_a_program_for_these_constants(
 
 def test_what_a_kernel_asks_is_known() -> None:
     target = torch.zeros(8, dtype=torch.int32)
-    bound = frontend.binder_of(far).bind((target, 3, 30, 7), {})
-    shared = loosening.loosened(far, frontend.binder_of(far), bound)
-    assert [(one.name, one.kind, one.value) for one in shared.numbers] == [
+    bound = frontend.get_binder(far).bind((target, 3, 30, 7), {})
+    shared = specialization.specialize_call(far, frontend.get_binder(far), bound)
+    assert [(one.name, one.type, one.value) for one in shared.symbolic_arguments] == [
         ("v[2]", "i32", 30),
         ("v[3]", "i32", 7),
     ]
-    assert all("v[2]" in text or "v[3]" in text for text in shared.way.asked)
-    assert shared.way.serves({2: 31, 3: 2})
-    assert not shared.way.serves({2: 31, 3: 2**31})
+    assert all("v[2]" in text or "v[3]" in text for text in shared.specialization.asked)
+    assert shared.specialization.serves({2: 31, 3: 2})
+    assert not shared.specialization.serves({2: 31, 3: 2**31})
 
 
 def test_what_is_swapped_in_triton_comes_back_though_threads_meet() -> None:
@@ -155,12 +155,12 @@ def test_what_is_swapped_in_triton_comes_back_though_threads_meet() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def second() -> None:
-        with frontend.loosely():
+        with frontend.accept_symbolic_ints():
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=second)
-    with frontend.loosely():
+    with frontend.accept_symbolic_ints():
         thread.start()
         met = inside.wait(0.2)
     leave.set()

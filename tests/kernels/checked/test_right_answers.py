@@ -6,13 +6,13 @@ import importlib.util
 import json
 from typing import Any
 
-from harness import paths
+from harness.core import paths
 
-RECORDED = paths.project() / "bench" / "recorded" / "arithmetic-h200.json"
+RECORDED = paths.project_folder() / "bench" / "recorded" / "arithmetic-h200.json"
 
 
 def load() -> Any:
-    place = paths.project() / "bench" / "arithmetic.py"
+    place = paths.project_folder() / "bench" / "arithmetic.py"
     spec = importlib.util.spec_from_file_location("arithmetic_bench", place)
     assert spec is not None
     assert spec.loader is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.checking import room
+from harness.kernels.check import gpu_admission
 
 GIB = 1 << 30
 
@@ -40,10 +40,10 @@ class Device:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(room, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(room, "_TURN", 0.3)
+    monkeypatch.setattr(gpu_admission, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(gpu_admission, "_TURN", 0.3)
     yield tmp_path
-    room.leave()
+    gpu_admission.release_admission()
 
 
 @pytest.mark.parametrize(
@@ -58,33 +58,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_waits_until_there_is_room(
     size: int, free: list[int], cached: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_turn", -1)  # it is in
+    monkeypatch.setattr(gpu_admission, "_turn", -1)  # it is in
     device = Device(free, cached)
-    room.wait(size, device, patience=30)
+    gpu_admission.wait_for_memory(size, device, patience=30)
     assert device.asked == asked
 
 
 def test_it_does_not_wait_for_ever() -> None:
     device = Device([0])
-    room.wait(8 * GIB, device, patience=0.2)
+    gpu_admission.wait_for_memory(8 * GIB, device, patience=0.2)
     assert device.asked >= 1
 
 
 def test_who_comes_in_wants_room_for_what_else_it_will_take() -> None:
     device = Device([9 * GIB, 9 * GIB, 9 * GIB, 50 * GIB])
-    room.wait(8 * GIB, device, patience=30)
+    gpu_admission.wait_for_memory(8 * GIB, device, patience=30)
     assert device.free == [50 * GIB]
     device = Device([9 * GIB])
-    room.wait(8 * GIB, device, patience=30)
+    gpu_admission.wait_for_memory(8 * GIB, device, patience=30)
     assert device.asked == 1
 
 
 def holding(said: Any, folder: Path) -> None:
-    room._folder = lambda: folder
-    room.wait(GIB, Device([60 * GIB]))
-    said.send(room._turn)
+    gpu_admission._lock_folder = lambda: folder
+    gpu_admission.wait_for_memory(GIB, Device([60 * GIB]))
+    said.send(gpu_admission._admission_lock)
     said.recv()
-    room.leave()
+    gpu_admission.release_admission()
     said.send("left")
     said.recv()
 
@@ -92,29 +92,29 @@ def holding(said: Any, folder: Path) -> None:
 def test_a_few_are_in_at_once_and_the_next_when_one_has_left_or_died(folder: Path) -> None:
     context = multiprocessing.get_context("fork")
     others = []
-    for _ in range(room._AT_ONCE):
+    for _ in range(gpu_admission._MAX_ADMITTED):
         ours, theirs = context.Pipe()
         process = context.Process(target=holding, args=(theirs, folder), daemon=True)
         process.start()
         assert ours.recv() >= 0
         others.append((process, ours))
     device = Device([60 * GIB])
-    room.wait(GIB, device)
-    assert room._turn == -1  # it waited too long, and asks no more
+    gpu_admission.wait_for_memory(GIB, device)
+    assert gpu_admission._admission_lock == -1  # it waited too long, and asks no more
     begun = time.monotonic()
-    room.wait(GIB, device)
-    assert time.monotonic() - begun < room._TURN
-    room.leave()
+    gpu_admission.wait_for_memory(GIB, device)
+    assert time.monotonic() - begun < gpu_admission._ADMISSION_SECONDS
+    gpu_admission.release_admission()
     others[0][1].send("leave")
     assert others[0][1].recv() == "left"
-    room.wait(GIB, device)
-    assert room._turn not in (None, -1)
-    room.leave()
-    held = [room._let_in(folder, time.monotonic())]
-    assert room._let_in(folder, time.monotonic()) == -1
+    gpu_admission.wait_for_memory(GIB, device)
+    assert gpu_admission._admission_lock not in (None, -1)
+    gpu_admission.release_admission()
+    held = [gpu_admission._acquire_admission(folder, time.monotonic())]
+    assert gpu_admission._acquire_admission(folder, time.monotonic()) == -1
     others[1][0].kill()
     others[1][0].join()
-    held.append(room._let_in(folder, time.monotonic()))
+    held.append(gpu_admission._acquire_admission(folder, time.monotonic()))
     assert min(held) >= 0
     for lock in held:
         os.close(lock)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness.audit import confirming, limits, rooms, worker
-from harness.audit.case import Case
-from harness.audit.changed import Kernels
-from harness.audit.collecting import Kernel
-from harness.audit.findings import WIDER, Argument, Finding
-from harness.audit.loading import World
-from harness.audit.trials import drawn
-from harness.kernels import frontend
+from harness.kernels.triton import frontend
+from harness.runs.audit import analysis_worker, overflow_runs, probe_memory, size_limits
+from harness.runs.audit.findings import NEEDS_INT64, AuditFinding, LaunchArgument
+from harness.runs.audit.kernel_case import KernelCase
+from harness.runs.audit.kernel_discovery import SourceKernel
+from harness.runs.audit.lazy_release import LazyRelease
+from harness.runs.audit.release_kernels import ReleaseKernels
+from harness.runs.audit.trial_launches import iterate_draws
 from tests.audit.conftest import KERNELS, LIMITS, SIZES
 
 MODULE = "sglang.srt.kernels"
@@ -28,18 +28,22 @@ def release(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(KERNELS)
     (package / "sizes.py").write_text(SIZES)
-    confirming.make_ready()
+    overflow_runs.load_process_state()
     return tmp_path
 
 
-def read(folder: Path, name: str) -> tuple[Any, Case]:
-    world = World(folder)
-    module = world.module(MODULE)
+def read(folder: Path, name: str) -> tuple[Any, KernelCase]:
+    world = LazyRelease(folder)
+    module = world.find_module(MODULE)
     assert module is not None
-    functions = (one for one in module.code.body if isinstance(one, ast.FunctionDef))
+    functions = (one for one in module.tree.body if isinstance(one, ast.FunctionDef))
     node = next(one for one in functions if one.name == name)
-    found = worker.Read()
-    next(worker.cases(world, Kernel(MODULE, node), limits.read(LIMITS), found))
+    found = analysis_worker.KernelReading()
+    next(
+        analysis_worker.iterate_cases(
+            world, SourceKernel(MODULE, node), size_limits.read_limits(LIMITS), found
+        )
+    )
     loaded, case = found.cases[0]
     return loaded, case
 
@@ -49,23 +53,23 @@ def test_a_number_that_is_1_does_not_have_a_kernel_read_again(
 ) -> None:
     """Triton would compile it into the kernel, for each such launch anew."""
     loaded, case = read(release, "row_in_32_bits")
-    line = next(one.source for one in case.graph.operations() if one.name == "tt.store")
+    line = next(one.source for one in case.graph.walk() if one.name == "tt.store")
     lines = {(line.file, line.line)}
-    first = next(iter(drawn(case)))
-    launching = confirming.Launching(loaded, case, first, lines)
+    first = next(iter(iterate_draws(case)))
+    launching = overflow_runs.OverflowLauncher(loaded, case, first, lines)
 
     def refused(kernel: Any, bound: Any) -> str:
         raise AssertionError("it is read again")
 
     monkeypatch.setattr(frontend, "generic_text", refused)
-    assert launching.outcome(dict.fromkeys(case.used, 1)) == confirming.PASSES
-    assert launching.outcome(case.largest()) == confirming.WRAPS
+    assert launching.run(dict.fromkeys(case.used_quantities, 1)) == overflow_runs.PASSES
+    assert launching.run(case.make_largest_loads()) == overflow_runs.OVERFLOWS
 
 
 def test_a_tensor_holds_its_numbers_as_far_as_a_launch_comes() -> None:
     def held(elements: int, *numbers: int) -> list[int]:
-        argument = Argument("far", "*i64", elements=elements, holds=(numbers[0], numbers[1]))
-        tensor = rooms.repeated(argument)
+        argument = LaunchArgument("far", "*i64", elements=elements, holds=(numbers[0], numbers[1]))
+        tensor = probe_memory.make_patterned_tensor(argument)
         places = (0, 1, elements - 2, elements - 1)
         return [int(tensor[one]) for one in places]
 
@@ -75,10 +79,14 @@ def test_a_tensor_holds_its_numbers_as_far_as_a_launch_comes() -> None:
     assert held(10_000_000, 7, 9) == [7, 9, 7, 9]
 
 
-def confirmed_in(folder: Path, name: str) -> list[Finding]:
-    kernels = Kernels(folder, "sources")
-    [kernel] = kernels.named(name)
-    return list(worker.read_in(kernels.world, kernel, limits.read(LIMITS)).findings.values())
+def confirmed_in(folder: Path, name: str) -> list[AuditFinding]:
+    kernels = ReleaseKernels(folder, "sources")
+    [kernel] = kernels.find_by_name(name)
+    return list(
+        analysis_worker.analyze_kernel(
+            kernels.release, kernel, size_limits.read_limits(LIMITS)
+        ).findings.values()
+    )
 
 
 def test_what_was_found_stands_though_others_take_too_long(
@@ -88,7 +96,7 @@ def test_what_was_found_stands_though_others_take_too_long(
         while True:
             pass
 
-    monkeypatch.setattr(confirming.Launching, "elsewhere", for_ever)
+    monkeypatch.setattr(overflow_runs.OverflowLauncher, "elsewhere", for_ever)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert found.is_confirmed
     assert [trial.grid[0] for trial in found.trials] == [found.threshold - 1, found.threshold]
@@ -104,7 +112,7 @@ def test_a_program_that_wraps_or_not_as_it_likes_ends_the_search(
         calls.value += 1
         return (1, 0, 0) if calls.value < 200 else ()
 
-    monkeypatch.setattr(confirming.Launching, "elsewhere", always)
+    monkeypatch.setattr(overflow_runs.OverflowLauncher, "elsewhere", always)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)
 
@@ -113,11 +121,11 @@ def test_a_number_that_triton_gives_64_bits_is_no_finding_of_a_kernel_that_is_no
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The least load by arithmetic is one that another compiled kernel runs."""
-    monkeypatch.setattr(confirming, "_least", lambda launching, finding, at: "cannot follow it")
+    monkeypatch.setattr(overflow_runs, "_least", lambda launching, finding, at: "cannot follow it")
     [narrow] = confirmed_in(release, "row_in_32_bits")
-    assert (narrow.confirmed, narrow.is_seen) == ("not run: cannot follow it", True)
+    assert (narrow.confirmed, narrow.is_observed) == ("not run: cannot follow it", True)
     [wide] = confirmed_in(release, "behind_what_is_counted")
-    assert (wide.confirmed, wide.is_seen) == (WIDER, False)
+    assert (wide.confirmed, wide.is_observed) == (NEEDS_INT64, False)
 
 
 def test_programs_that_wrap_now_and_then_end_the_search(
@@ -126,14 +134,14 @@ def test_programs_that_wrap_now_and_then_end_the_search(
     """One below each load that is found there is another that wraps, and so on down to nothing."""
     looked = multiprocessing.Value("i", 0)
 
-    def least(launching: Any, finding: Finding, at: Any) -> int:
+    def least(launching: Any, finding: AuditFinding, at: Any) -> int:
         looked.value += 1
         return finding.threshold
 
     def another(launching: Any, at: Any) -> tuple[int, ...]:
         return (1, 0, 0) if looked.value < 5000 else ()
 
-    monkeypatch.setattr(confirming, "_least", least)
-    monkeypatch.setattr(confirming.Launching, "elsewhere", another)
+    monkeypatch.setattr(overflow_runs, "_least", least)
+    monkeypatch.setattr(overflow_runs.OverflowLauncher, "elsewhere", another)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert (found.confirmed, looked.value < 100) == ("not run: one below: wraps", True)

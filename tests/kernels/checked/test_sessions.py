@@ -18,9 +18,9 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from harness import paths
 from harness.checking import Check, OutOfBounds
-from harness.checking.launching import Session
+from harness.core import paths
+from harness.kernels.check.cpu_launcher import CpuLauncher
 
 
 def test_what_a_refused_launch_was_given_goes_with_it() -> None:
@@ -45,7 +45,7 @@ def test_whoever_still_has_a_session_has_no_tensor_by_it() -> None:
     """An error has: a frame that was cleared keeps its function, with what that closed over."""
     with check() as held:
         source, target = numbers(24), numbers(24)
-        held.fence(target, write=lambda x, y, z: slice(8 * x, 8 * x + 8))
+        held.allow(target, write=lambda x, y, z: slice(8 * x, 8 * x + 8))
         copy[(3,)](source, target, 24, 0, BLOCK=8)
     living = [weakref.ref(source), weakref.ref(target)]
     del source, target
@@ -81,7 +81,7 @@ def test_a_suite_can_ask_which_kernels_ran() -> None:
 
 def test_triton_must_not_be_interpreting() -> None:
     script = "from harness import checking\nwith checking.checked('cpu'): pass"
-    environment = {**os.environ, "PYTHONPATH": str(paths.PACKAGE.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(paths.HARNESS_FOLDER.parent)}
     words = [sys.executable, "-c", script]
     for interpreting, code in (("0", 0), ("1", 1)):
         environment["TRITON_INTERPRET"] = interpreting
@@ -93,10 +93,10 @@ def test_triton_must_not_be_interpreting() -> None:
 def test_a_launch_of_no_program_is_remembered_and_makes_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Session, "_program", lambda *_: pytest.fail("a program is made"))
+    monkeypatch.setattr(CpuLauncher, "_program", lambda *_: pytest.fail("a program is made"))
     target = torch.zeros(4, dtype=torch.int8)
     with check() as held:
-        held.only("by_row", [])
+        held.run_only("by_row", [])
         by_row[(4,)](target, 1)
         assert [launch.grid for launch in held.launches] == [(4, 1, 1)]
     assert not target.any()

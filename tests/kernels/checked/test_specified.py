@@ -142,7 +142,7 @@ def test_instructions_that_narrow(how: tuple[str, torch.dtype], seed: int) -> No
 )
 def test_other_assembly_is_refused_by_name(text: str) -> None:
     x = torch.ones(N)
-    with pytest.raises(checking.CannotFollow, match="inline assembly"):
+    with pytest.raises(checking.UncheckableKernel, match="inline assembly"):
         launched(two, (1,), x, x, x, ASM=text, N=N)
 
 
@@ -161,7 +161,7 @@ def test_what_has_no_bin_has_no_answer(stray: int) -> None:
     x, on = torch.zeros(N, dtype=torch.int32), torch.ones(N, dtype=torch.bool)
     out = torch.empty(16, dtype=torch.int32)
     x[3] = stray
-    with pytest.raises(checking.CannotFollow, match="has no bin"):
+    with pytest.raises(checking.UncheckableKernel, match="has no bin"):
         launched(binned, (1,), x, on, out, MASKED=False, N=N, BINS=16)
     on[3] = False
     launched(binned, (1,), x, on, out, MASKED=True, N=N, BINS=16)

@@ -16,9 +16,9 @@ from kernels_to_check import (
 )
 
 from harness.checking import (
-    CannotFollow,
-    Race,
-    Unwritten,
+    DataRace,
+    UncheckableKernel,
+    UninitializedMemory,
 )
 
 # What nobody wrote
@@ -28,11 +28,13 @@ def test_what_was_not_written_is_found() -> None:
     with check() as held:
         target = torch.empty(24, dtype=torch.int32, device="cuda")
         copy[(2,)](numbers(24), target, 24, 0, BLOCK=8)
-        held.written(target, slice(0, 16))
-        with pytest.raises(Unwritten, match=r"8 of 24 elements were never written: index \[16\]"):
-            held.written(target)
+        held.assert_written(target, slice(0, 16))
+        with pytest.raises(
+            UninitializedMemory, match=r"8 of 24 elements were never written: index \[16\]"
+        ):
+            held.assert_written(target)
         target[16:] = 0
-        held.written(target)
+        held.assert_written(target)
 
 
 def test_reading_what_nobody_wrote_is_reported() -> None:
@@ -41,21 +43,21 @@ def test_reading_what_nobody_wrote_is_reported() -> None:
         source[:16] = 1
         copy[(2,)](source, numbers(24), 24, 0, BLOCK=8)
         with pytest.raises(
-            Unwritten, match=r"copy read source where nobody has written \(index 16"
+            UninitializedMemory, match=r"copy read source where nobody has written \(index 16"
         ):
             copy[(3,)](source, numbers(24), 24, 0, BLOCK=8)
-        held.forgive()
+        held.discard_errors()
 
 
 def test_a_buffer_can_be_declared_empty_again() -> None:
     with check() as held:
         target = numbers(8)
         with pytest.raises(ValueError, match="not made empty in this session"):
-            held.written(target)
-        held.poison(target)
+            held.assert_written(target)
+        held.mark_uninitialized(target)
         assert target.min() < -1
-        with pytest.raises(Unwritten):
-            held.written(target)
+        with pytest.raises(UninitializedMemory):
+            held.assert_written(target)
 
 
 # Races
@@ -66,27 +68,27 @@ def test_two_programs_must_not_disagree() -> None:
     with check():
         same_place[(3,)](numbers(1), 7, STEP=0)
         same_place[(1,)](numbers(1), 8, STEP=0)
-    with pytest.raises(Race, match=told), check():
+    with pytest.raises(DataRace, match=told), check():
         same_place[(3,)](numbers(1), 7, STEP=1)
 
 
 def test_a_store_beside_an_atomic_is_a_race() -> None:
     for first in (0, 1):
-        with pytest.raises(Race, match="store and update atomically target, index 0"), check():
+        with pytest.raises(DataRace, match="store and update atomically target, index 0"), check():
             stored_and_counted[(2,)](numbers(1), first)
 
 
 def test_two_lanes_of_one_store_must_not_disagree() -> None:
     with check():
         lanes[(1,)](numbers(8), 1, N=8)
-    with pytest.raises(Race, match="two lanes of program"), check():
+    with pytest.raises(DataRace, match="two lanes of program"), check():
         lanes[(1,)](numbers(8), 2, N=8)
 
 
 def test_one_program_must_not_read_what_another_writes() -> None:
     told = r"programs \(0, 0, 0\) and \(1, 0, 0\): the first {} shared, index 0"
     for step, words in ((1, "writes and the second reads"), (-1, "reads and the second writes")):
-        with pytest.raises(Race, match=told.format(words)), check():
+        with pytest.raises(DataRace, match=told.format(words)), check():
             read_beside[(2,)](numbers(2), numbers(2), step)
     with check():
         read_beside[(2,)](numbers(2), numbers(2), 0)
@@ -94,7 +96,7 @@ def test_one_program_must_not_read_what_another_writes() -> None:
 
 
 def test_a_program_that_waits_for_a_later_one_is_refused() -> None:
-    with pytest.raises(CannotFollow, match="waits for another one"), check():
+    with pytest.raises(UncheckableKernel, match="waits for another one"), check():
         waiting[(2,)](torch.zeros(1, dtype=torch.int32))
 
 

@@ -14,22 +14,30 @@ import pytest
 import torch
 
 from harness import kernels
-from harness.checking import Violation, on_gpu, regions
-from harness.checking import launching as here
-from harness.checking.launches import Launches
-from harness.checking.memory import Memory
-from harness.compiled import CHECKS, Asked, arena, launching, rewriting, triton_side
-from harness.compiled.accesses import OUTSIDE
-from harness.compiled.building import NE
-from harness.compiled.known import KNOWN
-from harness.compiled.part import Part
-from harness.compiled.pointers import beside, flattened
-from harness.compiled.reporting import SITES, Block
-from harness.compiled.shadows import Shadows
-from harness.compiled.telling import Teller
-from harness.kernels import flow
-from harness.kernels.graph import Kind
-from harness.native import programs
+from harness.checking import Violation
+from harness.kernels.check import cpu_launcher as here
+from harness.kernels.check import gpu_reports, region_tables
+from harness.kernels.check.launch_log import LaunchLog
+from harness.kernels.check.tracked_memory import MemoryTracker
+from harness.kernels.cpu import program_cache
+from harness.kernels.gpu import (
+    DEFAULT_CHECKS,
+    InstrumentationRequest,
+    checked_launches,
+    compiler_hooks,
+    instrumentation,
+    report_buffer,
+)
+from harness.kernels.gpu.access_checks import OUT_OF_BOUNDS
+from harness.kernels.gpu.graph_builder import NE
+from harness.kernels.gpu.pointer_arguments import find_overlapping_pointers, flatten_arguments
+from harness.kernels.gpu.report_assembly import MAX_SITES, KernelTable
+from harness.kernels.gpu.report_emission import ReportEmitter
+from harness.kernels.gpu.shadow_memory import RaceShadowMemory
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
+from harness.kernels.gpu.subgrid import Subgrid
+from harness.kernels.ir import flow
+from harness.kernels.ir.graph import ValueType
 
 
 def programs_made(folder: str, key: str, make: Any) -> Any:
@@ -44,17 +52,17 @@ def put_down(teller: Any, told: Any) -> None:
     shape = told.word.kind.shape
     word = code.extended(told.word, "i64", signed=False)
     none = code.constant(0, word.kind)
-    number = code.binary("andi", word, code.constant(~OUTSIDE, word.kind))
+    number = code.binary("andi", word, code.constant(~OUT_OF_BOUNDS, word.kind))
     wraps, outside = code.compare(NE, number, none), code.compare(NE, word, none)
     outside = code.chosen(wraps, code.constant(0, outside.kind), outside)
-    program = code.emit("tt.get_program_id", (), Kind("i32"), axis="0 : i32")
+    program = code.emit("tt.get_program_id", (), ValueType("i32"), axis="0 : i32")
     program = code.splat(code.extended(program, "i64", signed=True), shape)
     for on, row in ((wraps, 2 * told.site), (outside, 2 * told.site + 1)):
         values = word, *told.values[1:]
         for place, value in (*enumerate(values), (4, program)):
-            offset = code.constant(_ROW * (1 + row) + 8 * place, Kind("i64"))
+            offset = code.constant(_ROW * (1 + row) + 8 * place, ValueType("i64"))
             at = code.binary("addi", teller._report, offset)
-            pointer = code.splat(code.emit("tt.int_to_ptr", (at,), Kind("ptr<i64>")), shape)
+            pointer = code.splat(code.emit("tt.int_to_ptr", (at,), ValueType("ptr<i64>")), shape)
             code.emit(
                 "tt.atomic_rmw",
                 (pointer, value, on),
@@ -68,19 +76,21 @@ def put_down(teller: Any, told: Any) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def without_a_gpu() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Teller, "put_down", put_down)
-        patch.setattr(programs, "kept", programs_made)
-        patch.setattr(regions.Shadow, "of", lambda *given: 0)  # the executor's own
+        patch.setattr(ReportEmitter, "put_down", put_down)
+        patch.setattr(program_cache, "kept", programs_made)
+        patch.setattr(region_tables.ShadowMemory, "of", lambda *given: 0)  # the executor's own
         yield
 
 
 @functools.cache
-def shadows() -> Shadows:
-    return Shadows("cpu")
+def shadows() -> RaceShadowMemory:
+    return RaceShadowMemory("cpu")
 
 
 def launched(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **named: Any) -> None:
-    with here.Session(Memory(), Launches(), exact=False, trusting=True) as session:
+    with here.CpuLauncher(
+        MemoryTracker(), LaunchLog(), exact=False, trust_loaded_pointers=True
+    ) as session:
         session.launch(kernel, args, grid, named)
 
 
@@ -90,30 +100,32 @@ def put_down_by(
     named: Any,
     grid: tuple[int, ...] = (1,),
     lists: int | None = None,
-    checks: tuple[str, ...] = CHECKS,
+    checks: tuple[str, ...] = DEFAULT_CHECKS,
     line: int | None = None,
-    part: Part | None = None,
-) -> tuple[rewriting.Rewritten, list[list[int]]]:
+    part: Subgrid | None = None,
+) -> tuple[instrumentation.InstrumentedGraph, list[list[int]]]:
     """What a launch puts down: of each site its last wrap, and its last access outside."""
-    pointers, _ = flattened(kernel, args, named)
+    pointers, _ = flatten_arguments(kernel, args, named)
     checks = checks if lists is None else (*checks, "fences")
-    asked = Asked(len(pointers), checks, beside(pointers))
+    asked = InstrumentationRequest(len(pointers), checks, find_overlapping_pointers(pointers))
     twin = _twin(kernel, asked)
-    memory = torch.from_numpy(KNOWN.table())
-    records = torch.zeros((1 + 2 * SITES, _ROW // 8), dtype=torch.int64)
-    records[0, Block.MEMORY // 8] = memory.data_ptr()
-    races = shadows().launch_starts(launched, captured=False) if "races" in checks else ()
+    memory = torch.from_numpy(STORAGE_REGISTRY.to_table())
+    records = torch.zeros((1 + 2 * MAX_SITES, _ROW // 8), dtype=torch.int64)
+    records[0, KernelTable.STORAGE_TABLE // 8] = memory.data_ptr()
+    races = shadows().begin_launch(launched, captured=False) if "races" in checks else ()
     one = () if line is None else (line,)
-    place = () if part is None else part.numbers
+    place = () if part is None else part.launch_values
     head = (records.data_ptr(), 1, *(() if lists is None else (lists,)), *races, *one, *place)
-    whole = (*head, *(pointer.reach for pointer in pointers), *args)
-    graph = kernels.read(twin, whole, named)
-    checked = rewriting.rewritten(graph, asked, 128)
+    whole = (*head, *(pointer.reachable_bytes for pointer in pointers), *args)
+    graph = kernels.read_graph(twin, whole, named)
+    checked = instrumentation.instrument_graph(graph, asked, 128)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(here.kernels, "graph_of", lambda *bound: checked.graph)
         patch.setattr(here.loosening, "loosened", lambda kernel, binder, bound: bound)
-        patch.setattr(flow, "addressing", lambda graph: flow.Addressing({}, frozenset()))
-        with here.Session(Memory(), Launches(), exact=False, trusting=True) as session:
+        patch.setattr(flow, "addressing", lambda graph: flow.AddressIntegers({}, frozenset()))
+        with here.CpuLauncher(
+            MemoryTracker(), LaunchLog(), exact=False, trust_loaded_pointers=True
+        ) as session:
             session.launch(twin, whole, grid, named)
     return checked, records[1:].tolist()
 
@@ -122,30 +134,36 @@ def violations(
     kernel: Any,
     *args: Any,
     grid: tuple[int, ...] = (1,),
-    checks: tuple[str, ...] = CHECKS,
+    checks: tuple[str, ...] = DEFAULT_CHECKS,
     line: int | None = None,
     **named: Any,
 ) -> list[Violation]:
     """What a launch puts down, as it is told."""
     put_down = put_down_by(kernel, args, named, grid, checks=checks, line=line)
-    return told_of(*put_down, Memory(), kernel, args, named)
+    return told_of(*put_down, MemoryTracker(), kernel, args, named)
 
 
 def told_of(
-    checked: rewriting.Rewritten,
+    checked: instrumentation.InstrumentedGraph,
     records: list[list[int]],
-    memory: Memory,
+    memory: MemoryTracker,
     kernel: Any,
     args: Any,
     named: Any,
 ) -> list[Violation]:
-    pointers, scalars = flattened(kernel, args, named)
-    launched = launching.Launched(kernel.fn.__name__, pointers, scalars, False, "")
-    launched.compiled = SimpleNamespace(metadata=SimpleNamespace())
-    setattr(launched.compiled.metadata, triton_side.KEY, triton_side.told_of(checked))
+    pointers, scalars = flatten_arguments(kernel, args, named)
+    launched = checked_launches.LaunchRecord(kernel.fn.__name__, pointers, scalars, False, "")
+    launched.compiled_kernel = SimpleNamespace(metadata=SimpleNamespace())
+    setattr(
+        launched.compiled_kernel.metadata,
+        compiler_hooks.METADATA_KEY,
+        compiler_hooks.to_metadata(checked),
+    )
     found = [
-        on_gpu.violation(
-            arena.Told(1, address, word, row // 2, (program, 0, 0), (left, right)), launched, memory
+        gpu_reports.violation_from_record(
+            report_buffer.DeviceReport(1, address, word, row // 2, (program, 0, 0), (left, right)),
+            launched,
+            memory,
         )
         for row, (word, address, left, right, program) in enumerate(records)
         if word
@@ -156,7 +174,7 @@ def told_of(
 _twins: dict[Any, Any] = {}
 
 
-def _twin(kernel: Any, asked: Asked) -> Any:
+def _twin(kernel: Any, asked: InstrumentationRequest) -> Any:
     if (kernel, asked) not in _twins:
-        _twins[kernel, asked] = triton_side.twin(kernel, asked)
+        _twins[kernel, asked] = compiler_hooks.build_checked_kernel(kernel, asked)
     return _twins[kernel, asked]

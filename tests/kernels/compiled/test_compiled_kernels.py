@@ -14,7 +14,7 @@ from sglang import kernels
 from triton.runtime.jit import JITFunction
 
 from harness import toggles
-from harness.patching.kernels import innermost
+from harness.patching.jit_kernels import unwrap_kernel
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 KERNELS = {
@@ -25,13 +25,13 @@ KERNELS = {
 
 
 def cache_with(kernel: Any, compiled: object) -> None:
-    innermost(kernel).device_caches[0] = ({"key": compiled}, {}, None, None, None)
+    unwrap_kernel(kernel).device_caches[0] = ({"key": compiled}, {}, None, None, None)
 
 
 def snapshot(kernel: Any) -> dict[str, Any]:
-    found = {k: id(v) for k, v in vars(innermost(kernel)).items()}
+    found = {k: id(v) for k, v in vars(unwrap_kernel(kernel)).items()}
     found["run"] = id(JITFunction.__dict__["run"])
-    found["compiled"] = innermost(kernel).device_caches[0][0].copy()
+    found["compiled"] = unwrap_kernel(kernel).device_caches[0][0].copy()
     found["wrapper"] = {k: id(v) for k, v in vars(kernel).items()}
     return found
 
@@ -39,12 +39,12 @@ def snapshot(kernel: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_compiled_kernel_is_set_aside_and_comes_back(name: str) -> None:
     kernel = KERNELS[name]
-    inner = innermost(kernel)
+    inner = unwrap_kernel(kernel)
     key = inner.cache_key
     cache_with(kernel, "compiled before")
     before = snapshot(kernel)
     with toggles.reverted(name, folders=FOLDER):
-        assert innermost(kernel) is inner
+        assert unwrap_kernel(kernel) is inner
         assert dict(inner.device_caches) == {}
         assert inner.cache_key != key
         # What is compiled meanwhile stays with the toggle.

@@ -19,15 +19,15 @@ import triton
 import triton.language as tl
 from running_here import violations, without_a_gpu  # noqa: F401
 
-from harness import processes
-from harness.audit import device, loading
-from harness.audit.confirming import PASSES, WRAPS, make_ready, outcome
-from harness.audit.findings import Argument, Finding
-from harness.audit.run import Audit, audit
-from harness.audit.trials import TYPES
-from harness.checking import Wrapped, virtual
-from harness.compiled import CHECKS, LINE, launching
-from harness.kernels import launched
+from harness.checking import IntegerOverflow, virtual_zeros
+from harness.core import processes
+from harness.kernels.gpu import DEFAULT_CHECKS, LINE_CHECK, checked_launches
+from harness.kernels.triton import recorded_launches
+from harness.runs.audit import gpu_worker, lazy_release
+from harness.runs.audit.findings import AuditFinding, LaunchArgument
+from harness.runs.audit.overflow_runs import OVERFLOWS, PASSES, load_process_state, run_program
+from harness.runs.audit.release_audit import ReleaseAudit, audit_release
+from harness.runs.audit.trial_launches import TORCH_TYPES
 from tests.audit.conftest import KERNELS, LIMITS, SIZES
 
 
@@ -53,18 +53,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def small(place: Path) -> Audit:
-    make_ready()
-    return audit(place, "small", LIMITS, (), 1, lambda said: None)
+def small(place: Path) -> ReleaseAudit:
+    load_process_state()
+    return audit_release(place, "small", LIMITS, (), 1, lambda said: None)
 
 
-def found_in(audit: Audit, kernel: str) -> list[Finding]:
+def found_in(audit: ReleaseAudit, kernel: str) -> list[AuditFinding]:
     return [each for one in audit.kernels if one.kernel == kernel for each in one.findings]
 
 
-def of_its_size(one: Argument) -> torch.Tensor:
-    kind = TYPES[one.kind[1:]]
-    made = virtual((one.elements,), kind)
+def of_its_size(one: LaunchArgument) -> torch.Tensor:
+    kind = TORCH_TYPES[one.kind[1:]]
+    made = virtual_zeros((one.elements,), kind)
     if one.holds:
         few = min(one.elements, 1 << 16)
         made[:few] = torch.tensor(one.holds, dtype=kind).repeat(few)[:few]
@@ -76,18 +76,18 @@ def of_its_size(one: Argument) -> torch.Tensor:
     [("row_in_32_bits", 1), ("carried", 1), ("where_another_is_empty", 1), ("two_lines", 2)],
 )
 def test_one_below_passes_and_at_it_wraps(
-    small: Audit, place: Path, kernel: str, findings: int
+    small: ReleaseAudit, place: Path, kernel: str, findings: int
 ) -> None:
-    loaded = loading.World(place).kernel("sglang.srt.kernels", kernel)
+    loaded = lazy_release.LazyRelease(place).load_kernel("sglang.srt.kernels", kernel)
     found = found_in(small, kernel)
     assert len(found) == findings
     for one in found:
         below, at = one.trials
-        assert outcome(loaded, below, {one.at}, tensor=of_its_size) == PASSES
-        assert outcome(loaded, at, {one.at}, tensor=of_its_size) == WRAPS
+        assert run_program(loaded, below, {one.line_key}, tensor_factory=of_its_size) == PASSES
+        assert run_program(loaded, at, {one.line_key}, tensor_factory=of_its_size) == OVERFLOWS
 
 
-def test_a_tensor_is_as_large_as_one_below_comes_to(small: Audit) -> None:
+def test_a_tensor_is_as_large_as_one_below_comes_to(small: ReleaseAudit) -> None:
     [one] = found_in(small, "row_in_32_bits")
     rows, width = 2**31 // 4096, 4096
     sizes = {each.name: each.elements for each in one.trials[0].arguments}
@@ -103,11 +103,11 @@ def test_wraps_of_one_line_alone_count(
     first = two_lines.starting_line_number + 2
     for number, line in enumerate((first, first + 1, first + 7)):
         found = violations(
-            two_lines, torch.zeros(4, dtype=torch.int32), row, 4096, checks=(*CHECKS, LINE),
+            two_lines, torch.zeros(4, dtype=torch.int32), row, 4096, checks=(*DEFAULT_CHECKS, LINE_CHECK),
             line=line,
         )  # fmt: skip
-        told = [one for one in found if isinstance(one, Wrapped)]
-        assert [one.place.line for one in told if one.place] == [line] * (number in wrong)
+        told = [one for one in found if isinstance(one, IntegerOverflow)]
+        assert [one.location.line for one in told if one.location] == [line] * (number in wrong)
 
 
 @pytest.mark.parametrize(("start", "wraps"), [((1 << 31) - 32, True), (64, False)])
@@ -117,8 +117,12 @@ def test_a_row_wraps_at_the_line_of_its_sum_and_nothing_else_is_told(
     """What is outside would take the records that the wrap is to be put down in."""
     asked = a_row.starting_line_number + 2
     target = torch.zeros(16, dtype=torch.int32)
-    found = violations(a_row, target, start, BLOCK=64, checks=(*CHECKS, LINE), line=asked)
-    places = [one.place.line for one in found if isinstance(one, Wrapped) and one.place]
+    found = violations(
+        a_row, target, start, BLOCK=64, checks=(*DEFAULT_CHECKS, LINE_CHECK), line=asked
+    )
+    places = [
+        one.location.line for one in found if isinstance(one, IntegerOverflow) and one.location
+    ]
     assert places == [asked] * wraps
     assert len(found) == len(places)
 
@@ -126,7 +130,7 @@ def test_a_row_wraps_at_the_line_of_its_sum_and_nothing_else_is_told(
 # Forks
 
 
-Said = Callable[[int, device.Begins, bool], str]  # of a finding's number
+Said = Callable[[int, gpu_worker.StepListener, bool], str]  # of a finding's number
 
 
 class Card:
@@ -136,7 +140,7 @@ class Card:
         self._said_of, self._lost = said_of, lost
         self.is_lost = False
 
-    def said_of(self, number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(self, number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         self.is_lost = number in self._lost
         return self._said_of(number, begins, whole)
 
@@ -147,9 +151,9 @@ def crew_of(
     told = io.StringIO()
     card: Any = Card(said_of, lost)
     findings: Any = {number: number for number in range(2 * groups)}
-    crew = device._Crew(card, findings, jobs, told)
+    crew = gpu_worker._GpuForkPool(card, findings, jobs, told)
     work = [[2 * one, 2 * one + 1] for one in range(groups)]
-    crew.work(work, time.monotonic() + seconds)
+    crew.run(work, time.monotonic() + seconds)
     answers = [json.loads(line) for line in told.getvalue().splitlines()]
     assert len(answers) == len(findings)
     with pytest.raises(ChildProcessError):  # no fork is left
@@ -169,7 +173,7 @@ def too_slow() -> None:
 
 
 def test_a_finding_that_ends_its_fork_costs_no_other_anything() -> None:
-    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         if number == 2:
             os._exit(1)
         return "said"
@@ -182,7 +186,7 @@ def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
     tries = [multiprocessing.Value("i", 0) for _ in range(6)]
     order = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         begins("a launch")
         tries[number].value += 1
         if number == 5 or (number == 0 and tries[number].value == 1):
@@ -199,7 +203,7 @@ def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
 def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
     tries = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         begins("its compilation")
         tries.value += 1
         too_slow()
@@ -214,7 +218,7 @@ def test_a_launch_that_is_too_slow_is_made_in_part() -> None:
     """Though its compilation was too slow as well; the others of its kernel stay whole."""
     tries = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         if number == 0:
             tries.value += 1
             if tries.value < 3:
@@ -226,7 +230,7 @@ def test_a_launch_that_is_too_slow_is_made_in_part() -> None:
 
 
 def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
-    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         if number:
             return "said"
         began = subprocess.Popen(["sleep", "60"])
@@ -236,16 +240,16 @@ def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
     assert crew_of(said_of, 1, 60) == {0: "it ends the process", 1: "said"}
     began = int((tmp_path / "began").read_text())
     for _ in range(100):
-        if not processes.resident(began):
+        if not processes.read_resident_bytes(began):
             return
         time.sleep(0.05)
     raise AssertionError("it goes on")
 
 
 def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_SECONDS", {"a launch": (0.1, 0.6)})
+    monkeypatch.setattr(gpu_worker, "_SECONDS", {"a launch": (0.1, 0.6)})
 
-    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         begins("a launch")
         time.sleep(0.3 if number == 0 else 60 * (number == 1))
         return "said"
@@ -267,7 +271,7 @@ def test_what_has_not_begun_in_time_is_not_run() -> None:
 def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
     tries = [multiprocessing.Value("i", 0) for _ in range(2)]
 
-    def said_of(number: int, begins: device.Begins, whole: bool) -> str:
+    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         begins("a launch")
         if tries[number].value:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -282,11 +286,11 @@ def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
 
 def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "launches"
-    monkeypatch.setenv(launched.WRITES, str(file))
-    launcher = launching.Launcher()
+    monkeypatch.setenv(recorded_launches.RECORD_VARIABLE, str(file))
+    launcher = checked_launches.CheckedLauncher()
     monkeypatch.setattr(launcher, "refuses", lambda kernel: "nothing runs here")
     monkeypatch.setattr(launcher, "_before", lambda *given, **how: None)
     for row in (3, 5):
         launcher.run(two_lines, (torch.zeros(4), row, 1), (1,), False, {})
-    [[one]] = launched.read(file).values()
-    assert one.kinds == {"target": "*fp32", "row": "i32", "stride": "i32"}
+    [[one]] = recorded_launches.read_launch_modes(file).values()
+    assert one.types == {"target": "*fp32", "row": "i32", "stride": "i32"}

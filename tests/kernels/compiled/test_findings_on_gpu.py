@@ -9,23 +9,33 @@ from typing import Any
 import pytest
 import torch
 
-from harness.audit import device
-from harness.audit.findings import AROUND, CONFIRMED, Argument, Finding, Trial
-from harness.native.lanes import Site
+from harness.kernels.cpu.lane_values import OperationSite
+from harness.runs.audit import gpu_worker
+from harness.runs.audit.findings import (
+    CONFIRMED,
+    CONFIRMED_IN_PART,
+    AuditFinding,
+    LaunchArgument,
+    TrialLaunch,
+)
 
 LINE = 7
 ROOM = 1 << 20
 
 
-def launch(rows: int, elements: int = 9, programs: int = 4, at: int = 0) -> Trial:
-    pages = Argument("pages", "*i32", elements=3, holds=(0, rows))
-    given = (Argument("x", "*bf16", elements=elements), pages, Argument("rows", "i32", rows))
-    return Trial((programs, 1, 1), (at, 0, 0), given)
+def launch(rows: int, elements: int = 9, programs: int = 4, at: int = 0) -> TrialLaunch:
+    pages = LaunchArgument("pages", "*i32", elements=3, holds=(0, rows))
+    given = (
+        LaunchArgument("x", "*bf16", elements=elements),
+        pages,
+        LaunchArgument("rows", "i32", rows),
+    )
+    return TrialLaunch((programs, 1, 1), (at, 0, 0), given)
 
 
-def finding(*trials: Trial) -> Finding:
-    whole: Any = dict.fromkeys(Finding.__slots__, "")
-    return Finding(**whole | {"file": "/there/kernels.py", "line": LINE, "trials": trials})
+def finding(*trials: TrialLaunch) -> AuditFinding:
+    whole: Any = dict.fromkeys(AuditFinding.__slots__, "")
+    return AuditFinding(**whole | {"file": "/there/kernels.py", "line": LINE, "trials": trials})
 
 
 class Played:
@@ -64,28 +74,30 @@ class Played:
 
 def said(
     kernel: Played,
-    asked: Finding,
+    asked: AuditFinding,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     whole: bool = True,
-) -> tuple[str, device._Card]:
-    monkeypatch.setattr(device, "_WHERE", "cpu")
+) -> tuple[str, gpu_worker._GpuLauncher]:
+    monkeypatch.setattr(gpu_worker, "_WHERE", "cpu")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(device.signal, "setitimer", lambda *given: None)
+    monkeypatch.setattr(gpu_worker.signal, "setitimer", lambda *given: None)
     told = SimpleNamespace(told=lambda: kernel.told, forget=lambda: kernel.told.clear())
-    monkeypatch.setattr(device, "REPORTS", told)
+    monkeypatch.setattr(gpu_worker, "REPORTS", told)
     file, line = kernel.place
     source: Any = SimpleNamespace(file=file, line=line)
     monkeypatch.setattr(
-        device.triton_side, "sites", lambda made, which: [Site("*", "i32", source, None)]
+        gpu_worker.triton_side,
+        "sites",
+        lambda made, which: [OperationSite("*", "i32", source, None)],
     )
     turn = tmp_path / "turn"
     turn.touch()
-    card = device._Card(tmp_path, 1, turn)
+    card = gpu_worker._GpuLauncher(tmp_path, 1, turn)
     vars(card).update(_launcher=kernel, _memory=ROOM, _kernels={("", ""): kernel})
-    return card.said_of(asked, lambda step: None, whole), card
+    return card.confirm_finding(asked, lambda step: None, whole), card
 
 
 HERE = ("/elsewhere/kernels.py", LINE)
@@ -142,7 +154,7 @@ def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
     kernel = Played({6}, HERE, alone=one)
     both = (launch(rows, programs=programs, at=7) for rows in (5, 6))
     found, _ = said(kernel, finding(*both), monkeypatch, tmp_path, whole)
-    assert found == (AROUND if runs else "at it passes, as far as programs ran")
+    assert found == (CONFIRMED_IN_PART if runs else "at it passes, as far as programs ran")
     assert {grid for grid, _ in kernel.launches[2:]} == {(1, 1, 1)}
     assert kernel.part.sides == (programs, 1, 1)
 
@@ -166,7 +178,7 @@ def test_a_launch_that_loses_the_device_shows_it_as_well(
     kernel = Played({6}, HERE)
     kernel.error = "Triton Error [CUDA]: an illegal memory access was encountered"
     found, card = said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
-    assert (found, card.is_lost) == (CONFIRMED, True)
+    assert (found, card.is_device_lost) == (CONFIRMED, True)
     kernel.error = "out of memory"
     with pytest.raises(RuntimeError):
         said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)

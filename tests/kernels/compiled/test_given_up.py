@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness.audit import limits, loading, worker
-from harness.audit.collecting import collected
-from harness.audit.findings import Audited, Verdict
+from harness.runs.audit import analysis_worker, lazy_release, size_limits
+from harness.runs.audit.findings import KernelAudit, KernelVerdict
+from harness.runs.audit.kernel_discovery import collect_kernels
 
 KERNEL = """
 import triton
@@ -24,50 +24,62 @@ def endless(x_ptr, stride):
 """
 
 
-def answered(world: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> Audited:
+def answered(world: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> KernelAudit:
     read, write = os.pipe()
-    monkeypatch.setattr(worker, "_answers", write)
-    worker._lane(world, [kernel], worker._queue(1), limits.read(limits.OWN), None)
+    monkeypatch.setattr(analysis_worker, "_answers", write)
+    analysis_worker._run_lane(
+        world,
+        [kernel],
+        analysis_worker._make_queue(1),
+        size_limits.read_limits(size_limits.DEFAULT_LIMITS),
+        None,
+    )
     os.close(write)
     with open(read, "rb") as answers:
         [line] = answers
     found = pickle.loads(bytes.fromhex(line.decode()))
-    assert isinstance(found, Audited)
+    assert isinstance(found, KernelAudit)
     return found
 
 
 def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*given: Any) -> Audited:
+    def endless(*given: Any) -> KernelAudit:
         while True:
             pass
 
     (tmp_path / "sglang").mkdir()
     (tmp_path / "sglang" / "kernels.py").write_text(KERNEL)
-    world = loading.World(tmp_path)
-    [kernel] = collected(world)
-    monkeypatch.setattr(worker, "_SECONDS", 0.25)
+    world = lazy_release.LazyRelease(tmp_path)
+    [kernel] = collect_kernels(world)
+    monkeypatch.setattr(analysis_worker, "_SECONDS", 0.25)
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "_audited", endless)
+        patch.setattr(analysis_worker, "_audited", endless)
         first = answered(world, kernel, monkeypatch)
     assert first.reasons == ("it takes more than 0.25 s",)
     assert answered(world, kernel, monkeypatch) == first
-    monkeypatch.setattr(worker, "_SECONDS", 20)  # with another limit it is another question
-    assert answered(world, kernel, monkeypatch).verdict is Verdict.SAFE
+    monkeypatch.setattr(
+        analysis_worker, "_SECONDS", 20
+    )  # with another limit it is another question
+    assert answered(world, kernel, monkeypatch).verdict is KernelVerdict.SAFE
 
 
 def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def blamed(*given: Any) -> Audited:
+    def blamed(*given: Any) -> KernelAudit:
         raise AssertionError("a kernel that nobody has begun")
 
     (tmp_path / "sglang").mkdir()
     (tmp_path / "sglang" / "kernels.py").write_text(KERNEL)
-    world = loading.World(tmp_path)
-    kernels = collected(world)
-    monkeypatch.setattr(worker.processes, "die_with", lambda parent: os._exit(1))
-    monkeypatch.setattr(worker, "_untold", blamed)
-    queue = worker._queue(len(kernels))
-    worker._lane(world, kernels, queue, limits.read(limits.OWN), None)
-    assert len(os.read(queue, 99)) == worker._WIDE * len(kernels)  # it is there for another lane
+    world = lazy_release.LazyRelease(tmp_path)
+    kernels = collect_kernels(world)
+    monkeypatch.setattr(analysis_worker.processes, "die_with", lambda parent: os._exit(1))
+    monkeypatch.setattr(analysis_worker, "_untold", blamed)
+    queue = analysis_worker._make_queue(len(kernels))
+    analysis_worker._run_lane(
+        world, kernels, queue, size_limits.read_limits(size_limits.DEFAULT_LIMITS), None
+    )
+    assert len(os.read(queue, 99)) == analysis_worker._NUMBER_BYTES * len(
+        kernels
+    )  # it is there for another lane
     os.close(queue)

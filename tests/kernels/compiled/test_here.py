@@ -17,13 +17,14 @@ import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.checking import FenceCrossed, OutOfBounds, Violation, Wrapped, on_gpu
-from harness.checking.fenced import Lists
-from harness.checking.launches import Launch
-from harness.checking.memory import Fence, Memory
-from harness.compiled import CHECKS, arena, fences, launching
-from harness.compiled.known import KNOWN
-from harness.compiled.pointers import flattened
+from harness.checking import AccessRuleViolation, IntegerOverflow, OutOfBounds, Violation
+from harness.kernels.check import gpu_reports
+from harness.kernels.check.device_rules import DeviceRuleLists
+from harness.kernels.check.launch_log import KernelLaunch
+from harness.kernels.check.tracked_memory import AccessRule, MemoryTracker
+from harness.kernels.gpu import DEFAULT_CHECKS, access_rules, checked_launches, report_buffer
+from harness.kernels.gpu.pointer_arguments import flatten_arguments
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
@@ -77,7 +78,9 @@ def kept_by_a_mask(target, flags, row, stride):
 def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
     """Whether an access was outside, and whether an integer had wrapped."""
     found = violations(kernel, *args, **named)
-    return tuple(any(isinstance(one, kind) for one in found) for kind in (OutOfBounds, Wrapped))  # type: ignore[return-value]
+    return tuple(
+        any(isinstance(one, kind) for one in found) for kind in (OutOfBounds, IntegerOverflow)
+    )  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("kernel", tiles.KERNELS)
@@ -187,7 +190,11 @@ def test_what_wrapped_is_told_with_its_numbers(
         stride %= 31
     bits = 64 if wraps(row, 32) or wraps(stride, 32) else 32
     true = combined(row, stride)
-    found = [one for one in violations(kernel, numbers(4), row, stride) if isinstance(one, Wrapped)]
+    found = [
+        one
+        for one in violations(kernel, numbers(4), row, stride)
+        if isinstance(one, IntegerOverflow)
+    ]
     assert bool(found) == wraps(true, bits)
     if found:
         became = (true + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
@@ -218,44 +225,48 @@ def test_what_wrapped_is_told_with_its_numbers(
 def test_what_wrapped_elsewhere_is_told_with_its_numbers(
     kernel: Any, args: Any, named: Any, words: str | None
 ) -> None:
-    found = [one for one in violations(kernel, *args, **named) if isinstance(one, Wrapped)]
+    found = [one for one in violations(kernel, *args, **named) if isinstance(one, IntegerOverflow)]
     assert [one.details[0].startswith(words or "") for one in found] == [True] * bool(words)
 
 
 def test_a_suites_fence_is_told_with_the_index_that_it_kept_off() -> None:
-    memory, rows = Memory(), torch.zeros((4, 8), dtype=torch.int32)
-    fence = Fence(rows, write=lambda program: 2 * program[0] + program[1], read=None)
-    memory.storage_of(rows).fences.append(fence)
+    memory, rows = MemoryTracker(), torch.zeros((4, 8), dtype=torch.int32)
+    fence = AccessRule(rows, write=lambda program: 2 * program[0] + program[1], read=None)
+    memory.track_storage(rows).access_rules.append(fence)
 
     def told(shift: int, side: int) -> list[Violation]:
         args, named = (numbers(32), rows, 32, shift), {"BLOCK": 8}
-        lists = Lists(Launch("moved", (side, side, 1), {}), memory, "cpu")
-        pointers, _ = flattened(known.moved, args, named)
+        lists = DeviceRuleLists(KernelLaunch("moved", (side, side, 1), {}), memory, "cpu")
+        pointers, _ = flatten_arguments(known.moved, args, named)
         put_down = put_down_by(known.moved, args, named, (side, side), lists(pointers))
         return told_of(*put_down, memory, known.moved, args, named)
 
     assert told(shift=0, side=2) == []
     [crossed] = told(shift=2, side=1)
-    assert isinstance(crossed, FenceCrossed)
+    assert isinstance(crossed, AccessRuleViolation)
     assert crossed.headline == (
         "moved wrote target[1, 1], outside of what program (0, 0, 0) may write"
     )
 
 
 def test_what_lies_outside_of_a_storage_is_told_by_its_bounds_and_no_fence() -> None:
-    memory, rows = Memory(), torch.zeros((4, 8), dtype=torch.int32)
-    memory.storage_of(rows).fences.append(Fence(rows, write=lambda _: None, read=None))
+    memory, rows = MemoryTracker(), torch.zeros((4, 8), dtype=torch.int32)
+    memory.track_storage(rows).access_rules.append(
+        AccessRule(rows, write=lambda _: None, read=None)
+    )
     args, named = (numbers(32), rows, 32, 0), {"BLOCK": 8}
-    made = compiled(known.moved, *args, checks=(*CHECKS, "fences"), **named)
-    pointers, scalars = flattened(known.moved, args, named)
-    launched = launching.Launched("moved", pointers, scalars, False, "", made)
+    made = compiled(known.moved, *args, checks=(*DEFAULT_CHECKS, "fences"), **named)
+    pointers, scalars = flatten_arguments(known.moved, args, named)
+    launched = checked_launches.LaunchRecord("moved", pointers, scalars, False, "", made)
 
     def told(index: int) -> Violation | None:
         address = rows.data_ptr() + 4 * index
-        record = arena.Told(1, address, fences.WRITE, 3, (0, 0, 0), (0, 0))
-        return on_gpu.violation(record, launched, memory)
+        record = report_buffer.DeviceReport(
+            1, address, access_rules.WRITE_VIOLATION, 3, (0, 0, 0), (0, 0)
+        )
+        return gpu_reports.violation_from_record(record, launched, memory)
 
-    assert isinstance(told(9), FenceCrossed)
+    assert isinstance(told(9), AccessRuleViolation)
     assert [told(index) for index in (-1, 32, 100)] == [None] * 3
 
 
@@ -299,7 +310,7 @@ def test_a_pointer_of_several_arguments_is_held_against_the_one_it_is(
 def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> None:
     pools = [torch.arange(16, dtype=torch.int32) + 100 * pool for pool in range(3)]
     for pool in pools:
-        KNOWN.meet(pool, "a pool")
+        STORAGE_REGISTRY.register(pool, "a pool")
     table = torch.tensor([pool.data_ptr() for pool in pools])
     target = numbers(8)
     assert not violations(known.copied_from_table, table, target, 16, 1)
@@ -312,7 +323,7 @@ def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> Non
 
 def test_a_row_that_ends_outside_of_where_it_begins_is_told_with_its_first_lane_outside() -> None:
     short = numbers(12)
-    KNOWN.meet(short, "a short pool")
+    STORAGE_REGISTRY.register(short, "a short pool")
     table = torch.tensor([numbers(1).data_ptr(), short.data_ptr()])
     [outside] = violations(known.copied_from_table, table, numbers(8), 16, 1)
     assert "read 4 bytes past the end of a short pool (its index 12," in outside.headline
@@ -323,7 +334,7 @@ def test_a_row_that_ends_outside_of_where_it_begins_is_told_with_its_first_lane_
 
 def test_an_address_in_no_storage_that_is_known_may_lead_anywhere() -> None:
     unknown = numbers(64)
-    KNOWN.meet(numbers(8), "a tensor that is gone")
+    STORAGE_REGISTRY.register(numbers(8), "a tensor that is gone")
     table = torch.tensor([unknown[:16].data_ptr()])
     _, records = put_down_by(known.copied_from_table, (table, numbers(8), 24, 0), {})
     assert not any(map(any, records))
@@ -336,22 +347,26 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=
 @given(
     allowed=st.lists(INTERVALS, min_size=4, max_size=4),
     shift=st.integers(-3, 12),
-    verb=st.sampled_from([fences.READ, fences.WRITE]),
+    verb=st.sampled_from([access_rules.READ_VIOLATION, access_rules.WRITE_VIOLATION]),
 )
 def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
     allowed: list[list[tuple[int, int]]], shift: int, verb: int
 ) -> None:
     source, target = torch.arange(1, 41, dtype=torch.int32), numbers(40)
-    moved = target if verb == fences.WRITE else source
+    moved = target if verb == access_rules.WRITE_VIOLATION else source
     spans = [
         sorted({at for first, many in one for at in range(first, min(first + many, 40))})
         for one in allowed
     ]
     start = moved.data_ptr()
     own = [[(start + 4 * at, start + 4 * at + 4) for at in one] for one in spans]
-    lists = [(own, None), (None, None)] if verb == fences.READ else [(None, None), (None, own)]
-    table = torch.from_numpy(fences.table(lists, 0))
-    table.copy_(torch.from_numpy(fences.table(lists, table.data_ptr())))
+    lists = (
+        [(own, None), (None, None)]
+        if verb == access_rules.READ_VIOLATION
+        else [(None, None), (None, own)]
+    )
+    table = torch.from_numpy(access_rules.build_rule_table(lists, 0))
+    table.copy_(torch.from_numpy(access_rules.build_rule_table(lists, table.data_ptr())))
     _, records = put_down_by(
         known.moved, (source, target, 30, shift), {"BLOCK": 8}, (2, 2), table.data_ptr()
     )
@@ -362,6 +377,10 @@ def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
             crossed |= not set(row) <= set(spans[program])
             for at in set(row) & set(spans[program]):
                 expected[at] = at + 1
-    words = {row[0] for row in records if row[0] & (fences.READ | fences.WRITE)}
+    words = {
+        row[0]
+        for row in records
+        if row[0] & (access_rules.READ_VIOLATION | access_rules.WRITE_VIOLATION)
+    }
     assert words == ({verb} if crossed else set())
     assert target.tolist() == expected

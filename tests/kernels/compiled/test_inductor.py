@@ -17,9 +17,9 @@ from running_here import violations, without_a_gpu  # noqa: F401
 from torch._inductor.runtime import triton_heuristics as heuristics
 from torch._inductor.runtime.hints import DeviceProperties
 
-from harness.checking.violations import KernelAssertion, OutOfBounds
-from harness.compiled import inductor
-from harness.compiled.launching import Launcher
+from harness.kernels.check.violations import KernelAssertion, OutOfBounds
+from harness.kernels.gpu import inductor
+from harness.kernels.gpu.checked_launches import CheckedLauncher
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning"
@@ -79,7 +79,7 @@ def given(places: list[int], ks0: int = WIDTH) -> tuple[Any, ...]:
 
 def test_a_launch_of_inductors_is_one_of_tritons() -> None:
     tuner, args = tuned(), given([0] * 9)
-    launch = inductor.as_launch(tuner, args, {})
+    launch = inductor.to_triton_launch(tuner, args, {})
     assert launch.grid == (2, 1, 1)
     own = {"in_ptr0": args[0], "out_ptr0": args[1], "ks0": WIDTH, "xnumel": 9}
     assert {name: launch.options[name] for name in own} == own
@@ -87,12 +87,14 @@ def test_a_launch_of_inductors_is_one_of_tritons() -> None:
     assert {name: launch.options[name] for name in chosen} == chosen
     kinds = {one.name: one.annotation_type for one in launch.kernel.params}
     assert (kinds["ks0"], kinds["xnumel"], kinds["in_ptr0"]) == ("i64", "i32", "")
-    assert inductor.as_launch(tuner, args, {}).kernel is launch.kernel  # and is compiled once
+    assert (
+        inductor.to_triton_launch(tuner, args, {}).kernel is launch.kernel
+    )  # and is compiled once
 
 
 def told(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
     """What a launch of it tells, run on this machine."""
-    launch = inductor.as_launch(tuner, args, {})
+    launch = inductor.to_triton_launch(tuner, args, {})
     own = {name: one for name, one in launch.options.items() if name in launch.kernel.arg_names}
     return violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
 
@@ -106,8 +108,8 @@ def test_what_it_accesses_outside_is_told_with_its_line() -> None:
     [found] = run([0, 1, 2, 3, 4])
     assert isinstance(found, OutOfBounds)
     assert "wrote 4 bytes past the end of out_ptr0" in found.headline
-    assert found.place is not None
-    assert found.place.text == "tl.store(out_ptr0 + (tmp0 + ks0 * xindex), 1.0, xmask)"
+    assert found.location is not None
+    assert found.location.text == "tl.store(out_ptr0 + (tmp0 + ks0 * xindex), 1.0, xmask)"
 
 
 def test_its_own_assertion_is_told_and_so_is_what_it_was_to_guard() -> None:
@@ -164,7 +166,7 @@ def test_a_row_that_is_not_there_is_told_twice(row: int, tmp_path: Path) -> None
     called: list[str] = []
 
     def launched(tuner: Any, args: tuple[Any, ...]) -> None:
-        called.append(inductor.whence())
+        called.append(inductor.find_compiled_function())
         found.extend(told(tuner, args))
 
     pool, values = torch.zeros(8, 40), torch.ones(2, 40)
@@ -183,17 +185,17 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A launcher whose own half is not there: it takes down what reaches it."""
     reached: list[Any] = []
     monkeypatch.setattr(
-        Launcher,
+        CheckedLauncher,
         "_run",
         lambda self, kernel, args, grid, options, plain, whole, whence: reached.append(
             (grid, whole)
         ),
     )
-    made: Any = Launcher()
+    made: Any = CheckedLauncher()
     made.take_inductors()
     made.reached = reached
     yield made
-    inductor.running(made._inductors)
+    inductor.replace_inductor_run(made._inductors)
 
 
 def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any) -> None:
@@ -234,14 +236,14 @@ def test_what_cannot_be_launched_otherwise_runs_as_it_is_and_is_listed(launcher:
 
 def test_a_launcher_that_stops_leaves_inductor_as_it_was() -> None:
     before = heuristics.CachingAutotuner.run
-    made = Launcher()
-    made.take_inductors()
+    made = CheckedLauncher()
+    made.start_inductor()
     assert heuristics.CachingAutotuner.run is not before
-    made.take_inductors()  # once is enough
-    inductor.running(made._inductors)
+    made.start_inductor()  # once is enough
+    inductor.replace_inductor_run(made._original_inductor_run)
     assert heuristics.CachingAutotuner.run is before
 
 
 def test_where_inductor_is_not_loaded_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, inductor.MODULE)
-    assert inductor.running(lambda: None) is None
+    monkeypatch.delitem(sys.modules, inductor.INDUCTOR_MODULE)
+    assert inductor.replace_inductor_run(lambda: None) is None

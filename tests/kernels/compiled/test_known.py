@@ -10,51 +10,51 @@ from dataclasses import replace
 import torch
 from test_rewriting import numbers
 
-from harness import paths
-from harness.compiled.known import Known
+from harness.core import paths
+from harness.kernels.gpu.storage_registry import StorageRegistry
 
 
 def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
-    memory = Known()
+    memory = StorageRegistry()
     whole = torch.zeros(64, dtype=torch.int32)
-    memory.meet(whole)
-    [row] = [row for row in memory.table().tolist() if row[0] == whole.data_ptr()]
+    memory.register(whole)
+    [row] = [row for row in memory.to_table().tolist() if row[0] == whole.data_ptr()]
     assert row[1] - row[0] == 256
-    assert memory.starting_at(row[0]) is not None
+    assert memory.find_starting_at(row[0]) is not None
     del whole
-    assert memory.starting_at(row[0]) is None
+    assert memory.find_starting_at(row[0]) is None
     parts = torch.zeros(8, dtype=torch.int32)
     memory._storages[parts.data_ptr() - 8] = replace(
         *memory._storages.values(), start=parts.data_ptr() - 8
     )
     memory._starts = [parts.data_ptr() - 8]
-    memory.meet(parts)
-    assert [list(row) for row in memory.table().tolist()[1:3]] == [
+    memory.register(parts)
+    assert [list(row) for row in memory.to_table().tolist()[1:3]] == [
         [parts.data_ptr(), parts.data_ptr() + 32],
         [(1 << 63) - 1] * 2,
     ]
 
 
 def test_of_more_storages_than_a_table_holds_the_living_ones_stay() -> None:
-    memory = Known()
+    memory = StorageRegistry()
     gone = [numbers(1) for _ in range(4000)]
     for one in gone:
-        memory.meet(one)
+        memory.register(one)
     del gone, one
     kept = [numbers(1 << 16) for _ in range(200)]  # elsewhere, as it is large
     for one in kept:
-        memory.meet(one)
-    starts = memory.table()[:, 0].tolist()
+        memory.register(one)
+    starts = memory.to_table()[:, 0].tolist()
     assert starts == sorted(starts)
     assert {one.data_ptr() for one in kept} <= set(starts)
 
 
 WATCHED = """
 import torch
-from harness.watch import boot
+from harness.kernels.watch import boot
 boot.install()
 import triton.runtime.jit
-from harness.compiled import known
+from harness.kernels.gpu import known
 pool = torch.zeros(8)
 heard = []
 known.KNOWN.meet = lambda tensor: heard.append(tensor.shape)
@@ -67,7 +67,7 @@ print(torch.Tensor.data_ptr.by_unfix, heard)
 def test_a_watched_process_hears_what_addresses_are_asked_for() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED],
-        env={**os.environ, "UNFIX_CHECK": "bounds", "PYTHONPATH": str(paths.project())},
+        env={**os.environ, "UNFIX_CHECK": "bounds", "PYTHONPATH": str(paths.project_folder())},
         capture_output=True,
         text=True,
         timeout=120,

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from running_here import put_down_by, without_a_gpu  # noqa: F401
 
-from harness.compiled import CHECKS, PART
-from harness.compiled.part import Part
+from harness.kernels.gpu import DEFAULT_CHECKS, SUBGRID_CHECK
+from harness.kernels.gpu.subgrid import Subgrid
 
 
 @triton.jit
@@ -32,7 +32,12 @@ def places(target, turns):
 def ran(sides: tuple[int, ...], first: tuple[int, ...], grid: tuple[int, ...]) -> Any:
     target = torch.zeros(math.prod(sides), dtype=torch.int32)
     _, records = put_down_by(
-        places, (target, 2), {}, grid, checks=(*CHECKS, PART), part=Part(first, sides)
+        places,
+        (target, 2),
+        {},
+        grid,
+        checks=(*DEFAULT_CHECKS, SUBGRID_CHECK),
+        part=Subgrid(first, sides),
     )
     assert not any(word for word, *_ in records)
     return target.view(sides)
@@ -56,7 +61,14 @@ def test_a_part_does_what_it_does_in_the_whole_grid(data: Any, sides: tuple[int,
 def test_a_program_past_what_a_launcher_counts_is_told_its_number(first: tuple[int, ...]) -> None:
     target = torch.zeros(1, dtype=torch.int64)
     sides = (1 << 30, 4, 1)
-    put_down_by(numbered, (target,), {}, (1, 1, 1), checks=(*CHECKS, PART), part=Part(first, sides))
+    put_down_by(
+        numbered,
+        (target,),
+        {},
+        (1, 1, 1),
+        checks=(*DEFAULT_CHECKS, SUBGRID_CHECK),
+        part=Subgrid(first, sides),
+    )
     assert target.item() == first[0] * 4 + first[1] + (1 << 32)
 
 

@@ -17,9 +17,15 @@ import triton.language as tl
 from triton.compiler.compiler import ASTSource, GPUTarget
 
 from harness import kernels
-from harness.compiled import CHECKS, Asked, launching, triton_side
-from harness.compiled.pointers import beside, flattened
-from harness.kernels import frontend, parsing, printing
+from harness.kernels.gpu import (
+    DEFAULT_CHECKS,
+    InstrumentationRequest,
+    checked_launches,
+    compiler_hooks,
+)
+from harness.kernels.gpu.pointer_arguments import find_overlapping_pointers, flatten_arguments
+from harness.kernels.ir import mlir_printer
+from harness.kernels.triton import frontend, mlir_parser
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
@@ -121,31 +127,41 @@ def numbers(count: int) -> torch.Tensor:
 
 
 def compiled(
-    kernel: Any, *args: Any, checks: tuple[str, ...] = CHECKS, loosens: bool = False, **named: Any
+    kernel: Any,
+    *args: Any,
+    checks: tuple[str, ...] = DEFAULT_CHECKS,
+    loosens: bool = False,
+    **named: Any,
 ) -> Any:
     """A kernel as a launch with these arguments would have it compiled for a Hopper GPU."""
-    triton_side.prepare()
-    pointers, _ = flattened(kernel, args, named)
-    call = launching.Call(args, (1,), named)
+    compiler_hooks.install_compiler_hooks()
+    pointers, _ = flatten_arguments(kernel, args, named)
+    call = checked_launches.KernelCall(args, (1,), named)
     if loosens:
-        call = launching.loosely(kernel, call)
-    asked = Asked(len(pointers), checks, beside(pointers), call.way)
-    twin = triton_side.twin(kernel, asked) if checks else kernel
-    more = (*(0 for _ in asked.heads), *(one.reach for one in pointers)) if checks else ()
-    bound = frontend.binder_of(twin).bind((*more, *call.numbers, *call.args), call.options)
-    signature = dict(zip(bound.values, bound.kinds, strict=True))
+        call = checked_launches.specialize_call(kernel, call)
+    asked = InstrumentationRequest(
+        len(pointers), checks, find_overlapping_pointers(pointers), call.specialization
+    )
+    twin = compiler_hooks.build_checked_kernel(kernel, asked) if checks else kernel
+    more = (
+        (*(0 for _ in asked.leading_parameters), *(one.reachable_bytes for one in pointers))
+        if checks
+        else ()
+    )
+    bound = frontend.get_binder(twin).bind((*more, *call.symbolic_values, *call.args), call.options)
+    signature = dict(zip(bound.values, bound.types, strict=True))
     aligned = {
         (place,): [["tt.divisibility", 16]]
-        for place, (value, kind) in enumerate(zip(bound.values.values(), bound.kinds, strict=True))
+        for place, (value, kind) in enumerate(zip(bound.values.values(), bound.types, strict=True))
         if isinstance(value, torch.Tensor) or (kind in ("i32", "i64") and value % 16 == 0)
     }
-    source = ASTSource(twin, signature, dict(frontend._constant_paths(bound)), aligned)
-    with triton_side.compiling(asked if checks else None):
+    source = ASTSource(twin, signature, dict(frontend._iterate_constants(bound)), aligned)
+    with compiler_hooks.compile_with_checks(asked if checks else None):
         return triton.compile(source, target=HOPPER)
 
 
 def sites(made: Any) -> list[tuple[str, int | None]]:
-    return [(site.what, site.argument) for site in triton_side.sites(made, "sites")]
+    return [(site.label, site.argument) for site in compiler_hooks.load_sites(made, "sites")]
 
 
 @pytest.mark.parametrize(
@@ -159,18 +175,20 @@ def sites(made: Any) -> list[tuple[str, int | None]]:
     ],
 )
 def test_a_graph_is_printed_so_that_it_reads_the_same(kernel: Any, args: Any, named: Any) -> None:
-    graph = kernels.read(kernel, args, named)
-    again = parsing.parsed(printing.printed(graph))
-    assert printing.printed(again) == printing.printed(parsing.parsed(printing.printed(again)))
-    assert [one.name for one in again.operations()] == [one.name for one in graph.operations()]
-    assert [one.source for one in again.operations()] == [one.source for one in graph.operations()]
+    graph = kernels.read_graph(kernel, args, named)
+    again = mlir_parser.parse_mlir(mlir_printer.format_mlir(graph))
+    assert mlir_printer.format_mlir(again) == mlir_printer.format_mlir(
+        mlir_parser.parse_mlir(mlir_printer.format_mlir(again))
+    )
+    assert [one.name for one in again.walk()] == [one.name for one in graph.walk()]
+    assert [one.source for one in again.walk()] == [one.source for one in graph.walk()]
 
 
 def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
     made = compiled(known.copy, numbers(24), numbers(24), 24, 0, BLOCK=8)
     assert sites(made) == [("read", 0), ("write", 1)]
     assert made.asm["ptx"].count("atom.global.add") == 2
-    lines = [site.source.line for site in triton_side.sites(made, "sites")]
+    lines = [site.source.line for site in compiler_hooks.load_sites(made, "sites")]
     code = Path(known.__file__).read_text().splitlines()
     assert ["tl.load" in code[line - 1] for line in lines] == [True, False]
 
@@ -189,25 +207,36 @@ def test_a_pointer_of_no_one_argument_is_checked_all_the_same(
     made = compiled(kernel, *args)
     assert [argument for _, argument in sites(made)] == expected
     assert made.metadata.unfix["unchecked"] == {}
-    fenced = compiled(kernel, *args, checks=(*CHECKS, "fences"))
+    fenced = compiled(kernel, *args, checks=(*DEFAULT_CHECKS, "fences"))
     assert "no one argument" in fenced.metadata.unfix["refused"]
 
 
 def test_what_fences_refuse_is_refused_with_fences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher, kernel, tally = launching.Launcher(), known.through_table, launching.Tally()
+    launcher, kernel, tally = (
+        checked_launches.CheckedLauncher(),
+        known.through_table,
+        checked_launches.KernelTally(),
+    )
     monkeypatch.setattr(kernel, "device_caches", {})
-    launcher._refuse(kernel, tally, "no fences here", fenced=True)
-    assert (launcher.refuses(kernel), launcher.refuses(kernel, fenced=True)) == (
+    launcher._record_refusal(kernel, tally, "no fences here", with_access_rules=True)
+    assert (
+        launcher.find_refusal(kernel),
+        launcher.find_refusal(kernel, with_access_rules=True),
+    ) == (
         "",
         "no fences here",
     )
-    launcher._refuse(kernel, tally, "nothing here")
-    assert launcher.refuses(kernel) == launcher.refuses(kernel, fenced=True) == "nothing here"
+    launcher._record_refusal(kernel, tally, "nothing here")
+    assert (
+        launcher.find_refusal(kernel)
+        == launcher.find_refusal(kernel, with_access_rules=True)
+        == "nothing here"
+    )
 
 
 def test_a_fence_is_asked_of_each_lane_beside_the_row() -> None:
     made = compiled(
-        known.moved, numbers(64), numbers(64), 64, 0, checks=(*CHECKS, "fences"), BLOCK=32
+        known.moved, numbers(64), numbers(64), 64, 0, checks=(*DEFAULT_CHECKS, "fences"), BLOCK=32
     )
     assert sites(made) == [("read", 0), ("read", 0), ("write", 1), ("write", 1)]
     assert "refused" not in made.metadata.unfix
@@ -221,7 +250,7 @@ def test_a_pointer_that_leads_anywhere_is_left_and_said() -> None:
 def test_the_integers_that_lead_to_an_address_are_watched_and_no_others() -> None:
     def watched(kernel: Any, *args: Any, **named: Any) -> list[str]:
         made = compiled(kernel, *args, **named, checks=("wraps",))
-        return [site.what for site in triton_side.sites(made, "wraps")]
+        return [site.label for site in compiler_hooks.load_sites(made, "wraps")]
 
     assert watched(known.at_product, numbers(4), 3, 5) == ["*"]
     assert watched(known.wide_product, numbers(4), 3, 5) == []
@@ -239,7 +268,7 @@ def test_the_integers_that_lead_to_an_address_are_watched_and_no_others() -> Non
 )
 def test_loops_hand_on_what_wrapped(kernel: Any, args: Any, wraps: int) -> None:
     made = compiled(kernel, *args, **({"BLOCK": 64} if kernel is not while_it_lasts else {}))
-    assert len(triton_side.sites(made, "wraps")) == wraps
+    assert len(compiler_hooks.load_sites(made, "wraps")) == wraps
     assert made.asm["ptx"].count("atom.global.add") >= 2
 
 
@@ -256,7 +285,7 @@ def test_triton_compiles_what_follows_a_number(
 ) -> None:
     made = compiled(kernel, *args, **named)
     assert "refused" not in made.metadata.unfix
-    assert [site.what for site in triton_side.sites(made, "wraps")] == wraps
+    assert [site.label for site in compiler_hooks.load_sites(made, "wraps")] == wraps
     assert made.asm["ptx"].count("+48], left") >= 1
 
 
@@ -291,8 +320,8 @@ def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
     rows = torch.zeros((4, 8), dtype=torch.float16)
 
     def reach(tensor: torch.Tensor, whole: bool) -> int:
-        [given], _ = flattened(known.counted, (tensor,), {}, whole)
-        return given.reach
+        [given], _ = flatten_arguments(known.counted, (tensor,), {}, whole)
+        return given.reachable_bytes
 
     assert [reach(rows[1], whole) for whole in (False, True)] == [16, 48]
     assert [reach(rows[:, 2], whole) for whole in (False, True)] == [50, 60]
@@ -316,9 +345,16 @@ def test_numbers_in_the_place_of_constants_are_parameters() -> None:
 
 
 def test_the_twin_is_the_kernel_with_more_parameters() -> None:
-    twin = triton_side.twin(known.copy, Asked(2, CHECKS))
+    twin = compiler_hooks.build_checked_kernel(
+        known.copy, InstrumentationRequest(2, DEFAULT_CHECKS)
+    )
     own = [parameter.name for parameter in known.copy.params]
     assert [parameter.name for parameter in twin.params][-len(own) :] == own
     assert len(twin.params) == len(own) + 4
     assert twin.cache_key != known.copy.cache_key
-    assert twin.cache_key != triton_side.twin(known.copy, Asked(2, ("bounds",))).cache_key
+    assert (
+        twin.cache_key
+        != compiler_hooks.build_checked_kernel(
+            known.copy, InstrumentationRequest(2, ("bounds",))
+        ).cache_key
+    )

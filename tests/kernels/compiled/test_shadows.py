@@ -13,9 +13,9 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.checking import Race, Unwritten
-from harness.compiled import ALL, shadows
-from harness.compiled.born import BORN, POISON
+from harness.checking import DataRace, UninitializedMemory
+from harness.kernels.gpu import ALL_CHECKS, shadow_memory
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
@@ -23,8 +23,8 @@ from running_here import launched, put_down_by, violations, without_a_gpu  # noq
 
 
 def told(kernel: Any, *args: Any, grid: tuple[int, ...] = (2,), **named: Any) -> list[str]:
-    found = violations(kernel, *args, grid=grid, checks=ALL, **named)
-    assert all(isinstance(one, (Race, Unwritten)) for one in found)
+    found = violations(kernel, *args, grid=grid, checks=ALL_CHECKS, **named)
+    assert all(isinstance(one, (DataRace, UninitializedMemory)) for one in found)
     return [one.headline for one in found]
 
 
@@ -126,8 +126,8 @@ def after_a_flag(flag, target):
 
 def test_what_programs_tell_each_other_by_atomics_is_an_order() -> None:
     for kernel in (under_a_lock, after_a_flag):
-        checked, _ = put_down_by(kernel, (numbers(1), numbers(1)), {}, (2,), checks=ALL)
-        assert "races, as its programs may tell each other something" in checked.unchecked
+        checked, _ = put_down_by(kernel, (numbers(1), numbers(1)), {}, (2,), checks=ALL_CHECKS)
+        assert "races, as its programs may tell each other something" in checked.unchecked_accesses
         assert told(kernel, numbers(1), numbers(1)) == []
 
 
@@ -195,13 +195,13 @@ def test_nothing_is_told_of_what_no_two_programs_share(orders: Any) -> None:
 
 
 def test_numbers_of_launches_come_back_to_cleared_tables() -> None:
-    room = shadows.Shadows("cpu")
+    room = shadow_memory.RaceShadowMemory("cpu")
     room._tables[:] = 1
-    room._numbers[0] = -1 + (1 << 40)
-    for _ in range(shadows.LAUNCHES // 2):
-        room.launch_starts(launched, captured=False)
+    room._launch_numbers[0] = -1 + (1 << 40)
+    for _ in range(shadow_memory.LAUNCH_NUMBER_COUNT // 2):
+        room.begin_launch(launched, captured=False)
     assert not room._tables.any()
-    numbers = {room.launch_starts(launched, captured=True) for _ in range(3)}
+    numbers = {room.begin_launch(launched, captured=True) for _ in range(3)}
     assert len(numbers) == 3
 
 
@@ -211,7 +211,7 @@ def test_numbers_of_launches_come_back_to_cleared_tables() -> None:
 def empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
     made = torch.empty(count, dtype=kind)
     made.view(torch.uint8).fill_(POISON)
-    BORN.meet(made)
+    EMPTY_STORAGES.register(made)
     return made
 
 
@@ -253,7 +253,7 @@ def test_a_number_that_looks_like_the_pattern_is_none() -> None:
 def test_at_a_tensors_end_an_element_stands_alone() -> None:
     whole = numbers(8)
     whole[4:5].view(torch.uint8).fill_(POISON)
-    BORN.meet(whole)
+    EMPTY_STORAGES.register(whole)
     [headline] = told(known.copy, whole[:5], numbers(8), 5, 0, grid=(1,), BLOCK=8)
     assert "(index 4)" in headline
 
@@ -280,6 +280,6 @@ def test_an_update_reads_what_it_updates() -> None:
 def test_memory_that_is_gone_says_nothing_of_what_lies_there_next() -> None:
     source = empty(1 << 20)
     start = source.data_ptr()
-    assert BORN.has(start)
+    assert EMPTY_STORAGES.contains(start)
     del source
-    assert not BORN.has(start)
+    assert not EMPTY_STORAGES.contains(start)

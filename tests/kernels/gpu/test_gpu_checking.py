@@ -17,9 +17,16 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 
-from harness import checking, paths
-from harness.checking import FenceCrossed, OutOfBounds, Unwritten, Violation, Wrapped
-from harness.compiled import triton_side
+from harness import checking
+from harness.checking import (
+    AccessRuleViolation,
+    IntegerOverflow,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
+from harness.core import paths
+from harness.kernels.gpu import compiler_hooks
 
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
@@ -73,13 +80,13 @@ def test_a_write_outside_is_told_and_taken_out(shift: int, told: str) -> None:
 
 def test_one_compilation_serves_all_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    before = triton_side.checked
+    before = compiler_hooks.instrument_module
 
     def counted(*args: Any) -> Any:
         compiled.append(args[-1])
         return before(*args)
 
-    monkeypatch.setattr(triton_side, "checked", counted)
+    monkeypatch.setattr(compiler_hooks, "checked", counted)
     monkeypatch.setenv("TRITON_CACHE_DIR", tempfile.mkdtemp())
     for stride, width in [(9, 5), (5, 5), (11, 2), (64, 8), (1000, 7)]:
         source, target = numbers(4 * stride), numbers(4 * width)
@@ -113,7 +120,7 @@ def test_a_tile_is_refused_where_a_lane_of_it_is(kernel: Any, tile: tiles.Tile) 
     memory = torch.zeros(around + size + around, dtype=torch.int32, device="cuda")
     target = memory[around:-around]
     outside = any(not 0 <= at < size for at in tile.reached)
-    is_so = {Wrapped: tile.wraps(kernel), OutOfBounds: outside}
+    is_so = {IntegerOverflow: tile.wraps(kernel), OutOfBounds: outside}
     wrong = tuple(kind for kind in is_so if is_so[kind])  # of several, any program's first
     with pytest.raises(wrong) if wrong else contextlib.nullcontext(), check():
         kernel[(1,)](target, *tile.arguments, ROWS=tiles.ROWS, WIDTH=tiles.WIDTH)
@@ -151,7 +158,9 @@ def test_a_wrap_is_told_where_it_reaches_an_address(
             kernel[(1,)](numbers(4), row, stride)
         return
     with (
-        pytest.raises(Wrapped, match=r"an integer wraps on its way into an address") as caught,
+        pytest.raises(
+            IntegerOverflow, match=r"an integer wraps on its way into an address"
+        ) as caught,
         check(),
     ):
         kernel[(1,)](numbers(4), row, stride)
@@ -162,7 +171,7 @@ def test_a_wrap_is_told_where_it_reaches_an_address(
 
 
 def test_what_wraps_in_64_bits_is_told_with_its_numbers() -> None:
-    with pytest.raises(Wrapped) as caught, check():
+    with pytest.raises(IntegerOverflow) as caught, check():
         known.at_product[(1,)](numbers(4), 3 << 40, 3 << 40)
     assert "3298534883328 * 3298534883328 became 0: more than int64 holds" in str(caught.value)
 
@@ -177,7 +186,7 @@ def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> Non
         assert target.tolist() == list(range(1120, 1128))
         with pytest.raises(OutOfBounds, match=r"past the end of .* whose address it loaded \(its"):
             known.copied_from_table[(1,)](table, target, 136, 1)
-        held.forgive()
+        held.discard_errors()
 
 
 def test_a_pool_that_is_made_again_is_known_by_its_new_ends() -> None:
@@ -239,17 +248,17 @@ def test_each_replay_of_a_graph_is_checked() -> None:
             graph.replay()
             with pytest.raises(OutOfBounds, match="copy wrote 4 bytes past the end of target"):
                 held.settled()
-        held.forgive()
+        held.discard_errors()
 
 
 def test_a_neighbours_row_must_not_change() -> None:
     rows = torch.zeros((4, 8), dtype=torch.int32, device="cuda")
     with check() as held:
-        held.fence(rows, write=lambda x, y, z: x)
+        held.allow(rows, write=lambda x, y, z: x)
         copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
-        with pytest.raises(FenceCrossed) as caught:
+        with pytest.raises(AccessRuleViolation) as caught:
             copy[(3,)](numbers(24) + 1, rows, 24, 2, BLOCK=8)
-        held.forgive()
+        held.discard_errors()
     told = str(caught.value)
     assert re.search(r"copy wrote target\[(\d), 0\], outside of what program \((\d), 0, 0\)", told)
     assert "tl.store(target + at + shift" in told
@@ -258,15 +267,17 @@ def test_a_neighbours_row_must_not_change() -> None:
 
 def test_a_fence_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
     with check() as held:
-        held.fence_argument(
+        held.allow_argument(
             "copy",
             "source",
             read=lambda launch, x, y, z: slice(8 * x, launch.arguments["count"] - 1),
         )
         for count in (24, 20):
-            with pytest.raises(FenceCrossed, match=rf"copy read source\[{count - 1}\], outside"):
+            with pytest.raises(
+                AccessRuleViolation, match=rf"copy read source\[{count - 1}\], outside"
+            ):
                 copy[(3,)](numbers(24), numbers(32), count, 0, BLOCK=8)
-        held.forgive()
+        held.discard_errors()
 
 
 def test_fences_that_cannot_be_asked_leave_other_launches_their_checks() -> None:
@@ -274,7 +285,7 @@ def test_fences_that_cannot_be_asked_leave_other_launches_their_checks() -> None
     with check() as held:
         pool, fenced, plain = numbers(2), numbers(4), numbers(4)
         table = torch.tensor([pool.data_ptr()], device="cuda")
-        held.fence(fenced, write=lambda x, y, z: 0)
+        held.allow(fenced, write=lambda x, y, z: 0)
         known.through_table[(1,)](table, fenced)  # finds it out
         known.through_table[(1,)](table, fenced)
         assert held.unchecked == {"through_table"}
@@ -282,16 +293,16 @@ def test_fences_that_cannot_be_asked_leave_other_launches_their_checks() -> None
         short = torch.tensor([pool[1:].data_ptr()], device="cuda")
         with pytest.raises(OutOfBounds, match="through_table read"):
             known.through_table[(1,)](short, plain)
-        held.forgive()
+        held.discard_errors()
 
 
 def test_what_was_not_written_is_found() -> None:
     with check() as held:
         target = torch.empty(24, dtype=torch.int32, device="cuda")
         copy[(2,)](numbers(24), target, 24, 0, BLOCK=8)
-        held.written(target, slice(0, 16))
-        with pytest.raises(Unwritten, match="8 of 24 elements"):
-            held.written(target)
+        held.assert_written(target, slice(0, 16))
+        with pytest.raises(UninitializedMemory, match="8 of 24 elements"):
+            held.assert_written(target)
 
 
 LOST = """
@@ -303,7 +314,7 @@ try:
     with checking.checked("cuda"):  # of an address from a table nobody knows whose it is
         table = torch.tensor([2**45], device="cuda")
         known.through_table[(1,)](table, torch.zeros(4, dtype=torch.int32, device="cuda"))
-except checking.LostDevice as error:
+except checking.DeviceLost as error:
     print("lost:", error)
 """
 
@@ -317,7 +328,7 @@ def test_a_device_that_is_lost_is_said_with_the_launch() -> None:
                 [
                     str(Path(__file__).parent),
                     *map(str, FOLDERS),
-                    str(paths.project()),
+                    str(paths.project_folder()),
                     os.environ.get("PYTHONPATH", ""),
                 ]
             ),

@@ -10,7 +10,7 @@ import torch
 from sglang import kernels
 
 from harness import toggles
-from harness.patching.kernels import innermost
+from harness.patching.jit_kernels import unwrap_kernel
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 pytestmark = pytest.mark.needs_cuda
@@ -34,7 +34,7 @@ CASES = {
 
 def compiled(kernel: Any) -> list[int]:
     """The identities of the kernels that were compiled and are at hand."""
-    caches = innermost(kernel).device_caches
+    caches = unwrap_kernel(kernel).device_caches
     return sorted(id(found) for per_device in caches.values() for found in per_device[0].values())
 
 

@@ -14,8 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from harness import checking, paths
-from harness.checking import Race, Unwritten
+from harness import checking
+from harness.checking import DataRace, UninitializedMemory
+from harness.core import paths
 
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
@@ -73,7 +74,7 @@ def numbers(count: int) -> torch.Tensor:
     ],
 )
 def test_a_race_is_told_with_both_programs(launch: Any, words: str) -> None:
-    with pytest.raises(Race, match=words) as caught, check():
+    with pytest.raises(DataRace, match=words) as caught, check():
         launch()
     told = str(caught.value)
     assert "programs (" in told
@@ -86,7 +87,7 @@ def _overlapping() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_many_readers_and_one_writer_are_a_race() -> None:
-    with pytest.raises(Race, match="shared, index 0"), check():
+    with pytest.raises(DataRace, match="shared, index 0"), check():
         read_by_all[(200,)](numbers(1), numbers(200))
 
 
@@ -119,9 +120,11 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
             held.settled()
         places[5] = places[count - 1]
         graph.replay()
-        with pytest.raises(Race, match=r"scattered: programs .* write different values to target"):
+        with pytest.raises(
+            DataRace, match=r"scattered: programs .* write different values to target"
+        ):
             held.settled()
-        held.forgive()
+        held.discard_errors()
 
 
 def test_a_race_among_a_million_programs_is_found() -> None:
@@ -131,9 +134,9 @@ def test_a_race_among_a_million_programs_is_found() -> None:
     with check() as held:
         scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
         places[100] = places[80]
-        with pytest.raises(Race, match="index 80"):
+        with pytest.raises(DataRace, match="index 80"):
             scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
-        held.forgive()
+        held.discard_errors()
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.float16, torch.bfloat16, torch.float32])
@@ -145,14 +148,14 @@ def test_reading_what_nobody_wrote_is_told(kind: torch.dtype) -> None:
         source[:16] = 1
         known.copy[(2,)](source, target, 24, 0, BLOCK=8)
         known.copy[(3,)](source, target, 16, 0, BLOCK=8)
-        with pytest.raises(Unwritten, match=told):
+        with pytest.raises(UninitializedMemory, match=told):
             known.copy[(3,)](source, target, 24, 0, BLOCK=8)
         source[16:] = torch.ones(8, device="cuda")
         known.copy[(3,)](source, target, 24, 0, BLOCK=8)
-        held.poison(source)
-        with pytest.raises(Unwritten):
+        held.mark_uninitialized(source)
+        with pytest.raises(UninitializedMemory):
             known.copy[(3,)](source, target, 24, 0, BLOCK=8)
-        held.forgive()
+        held.discard_errors()
 
 
 def test_a_graph_reads_what_was_written_before_its_replay() -> None:
@@ -166,18 +169,18 @@ def test_a_graph_reads_what_was_written_before_its_replay() -> None:
             known.copy[(8,)](source, inner, 64, 0, BLOCK=8)
             known.copy[(8,)](inner, target, 64, 0, BLOCK=8)
         graph.replay()
-        with pytest.raises(Unwritten, match="read source where nobody has written"):
+        with pytest.raises(UninitializedMemory, match="read source where nobody has written"):
             held.settled()
         source.fill_(3)
         graph.replay()
         held.settled()
         assert target.tolist() == [3.0] * 64
-        held.forgive()
+        held.discard_errors()
 
 
 PLANTED = """
 import torch
-from harness.watch import boot
+from harness.kernels.watch import boot
 boot.install()
 import triton, test_gpu_shadows as here
 known, numbers = here.known, here.numbers
@@ -206,7 +209,7 @@ def test_a_whole_process_tells_them(wrong: bool, tmp_path: Path) -> None:
 
 INDUCTORS = """
 import torch
-from harness.watch import boot
+from harness.kernels.watch import boot
 boot.install()
 
 @torch.compile
@@ -253,7 +256,7 @@ def reports(folder: Path) -> list[Any]:
 
 def process(code: str, checks: str, folder: Path) -> Any:
     """One under check, which went to its end."""
-    folders = [Path(__file__).parent, *FOLDERS, paths.project()]
+    folders = [Path(__file__).parent, *FOLDERS, paths.project_folder()]
     more = {
         "PYTHONPATH": os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")]),
         "UNFIX_CHECK": checks,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import processes
-from harness.serving import hanging
+from harness.core import processes
+from harness.workers.servers import rank_stacks
 
 FILES = {
     "sglang/srt/managers/scheduler.py": """
@@ -73,27 +73,27 @@ def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         time.sleep(0.5)  # into what never ends
         yield process.pid, log
     finally:
-        for pid in [*processes.below(process.pid), process.pid]:
+        for pid in [*processes.iterate_descendants(process.pid), process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
 
 
 def test_the_rank_that_never_comes_is_told_from_those_that_wait(hung: tuple[int, Path]) -> None:
-    waits, late = hanging.ranks(*hung)
-    assert (waits.name, waits.waits, waits.inside) == ("TP0", True, "all_reduce")
-    assert waits.where.startswith("sglang/srt/managers/scheduler.py:")
-    assert waits.where.endswith(", run_batch")
-    assert (late.name, late.waits, late.inside) == ("TP1", False, "")
-    assert late.where == "sglang/srt/layers/late.py:6, looks_for_what_is_not_there"
-    assert str(waits) == f"rank TP0 waits in all_reduce, called at {waits.where}"
-    assert str(late) == f"rank TP1 is at {late.where}"
+    waits, late = rank_stacks.dump_rank_stacks(*hung)
+    assert (waits.name, waits.waits_for_ranks, waits.callee) == ("TP0", True, "all_reduce")
+    assert waits.location.startswith("sglang/srt/managers/scheduler.py:")
+    assert waits.location.endswith(", run_batch")
+    assert (late.name, late.waits_for_ranks, late.callee) == ("TP1", False, "")
+    assert late.location == "sglang/srt/layers/late.py:6, looks_for_what_is_not_there"
+    assert str(waits) == f"rank TP0 waits in all_reduce, called at {waits.location}"
+    assert str(late) == f"rank TP1 is at {late.location}"
 
 
 def test_whoever_looks_after_the_server_can_still_end_it(hung: tuple[int, Path]) -> None:
     keeper, log = hung
-    hanging.ranks(keeper, log)
-    processes_of_it = list(processes.below(keeper))
+    rank_stacks.dump_rank_stacks(keeper, log)
+    processes_of_it = list(processes.iterate_descendants(keeper))
     assert Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[0] != "T"
     for pid in processes_of_it:
         with contextlib.suppress(ProcessLookupError):
@@ -111,7 +111,7 @@ def test_over_nccl_a_rank_stands_still_where_it_needs_an_answer_of_its_card() ->
         '  File "/site/sglang/srt/managers/output.py", line 5 in process_batch_result',
         '  File "/site/sglang/srt/managers/scheduler.py", line 9 in event_loop_overlap',
     ]
-    rank = hanging._of("TP0", said)
-    assert (rank.card, rank.waits) == (True, False)
+    rank = rank_stacks._parse_rank_stack("TP0", said)
+    assert (rank.waits_for_gpu, rank.waits_for_ranks) == (True, False)
     where = "sglang/srt/managers/output.py:5, process_batch_result"
     assert str(rank) == f"rank TP0 waits for its card in synchronize, called at {where}"

@@ -1,0 +1,250 @@
+"""`unfix matrix plan` and `unfix matrix shards`: a plan, and its shares, as they are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harness.cli import options
+from harness.runs.matrix import plan_builder
+from harness.runs.matrix import shard_split as sharing
+from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard, SeedConfiguration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.table import Table
+
+MAX_LISTED_CELLS = 60  # cells, unless all are asked for
+SEED_STATE_STYLES = {"whole": "green", "part": "yellow", "out": "red"}
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    found = plan_builder.plan_matrix(arguments.file, _read_cell_seconds(None))
+    if arguments.json:
+        options.print_json(msgspec.to_builtins(found))
+    else:
+        _print_plan(found, arguments.wide)
+    return 0
+
+
+def run_shards(arguments: argparse.Namespace) -> int:
+    known = _read_cell_seconds(arguments.costs) if arguments.costs else {}
+    found = plan_builder.plan_matrix(arguments.file)
+    shares = sharing.split_plan(found, known, arguments.of)
+    if arguments.github:
+        print(json.dumps(make_github_matrix(shares, known)))
+    elif arguments.json:
+        data = {"plan": found.digest, "imbalance": sharing.compute_imbalance(shares)}
+        options.print_json(data | {"shards": msgspec.to_builtins(shares)})
+    else:
+        _print_shards(found, shares, known)
+    return 0
+
+
+def make_github_matrix(
+    shares: list[PlanShard], measured_seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """What `strategy: matrix: ${{ fromJSON(…) }}` takes; without measured cells no seconds."""
+    return {
+        "include": [
+            {
+                "shard": shard.number,
+                "of": shard.of,
+                "share": f"{shard.number}/{shard.of}",
+                "plan": shard.plan,
+                "cells": len(shard.cells),
+                "seconds": round(shard.seconds) if measured_seconds else None,
+            }
+            for shard in shares
+        ]
+    }
+
+
+def _read_cell_seconds(file: Path | None) -> dict[str, float]:
+    """What cells took in stored runs: of a store that is named, or of our own if there is one."""
+    from harness.store.database import Store
+    from harness.store.sqlite_file import find_default_store
+
+    if file is None and not find_default_store().is_file():
+        return {}
+    return Store(file, create=False).matrix.load_median_seconds()
+
+
+def _print_plan(plan: MatrixPlan, wide: bool) -> None:
+    console = options.make_console()
+    tables = [
+        _make_coverage_table(plan),
+        _make_constraint_table(plan),
+        _make_seed_table(plan),
+        _make_cell_table(plan, wide),
+    ]
+    for table in tables:
+        if table.row_count:
+            console.print(table)
+            console.print()
+    left = len(plan.cells) - MAX_LISTED_CELLS
+    if left > 0 and not wide:
+        console.print(
+            f"and {format_count(left, 'further cell')}: --wide shows them, with the commands"
+        )
+    console.print(format_summary(plan), soft_wrap=True)
+
+
+def format_summary(plan: MatrixPlan) -> str:
+    tuples = sum(group.tuples for group in plan.coverage)
+    covered = sum(group.covered for group in plan.coverage)
+    cells = format_count(len(plan.cells), "cell")
+    configurations = len({tuple(sorted(cell.values.items())) for cell in plan.cells})
+    fixed = len(
+        {
+            tuple(sorted(c.values.items()))
+            for c in plan.cells
+            if c.why != plan_builder.COVERING_REASON
+        }
+    )
+    return (
+        f"{plan.name}: {cells} in {format_count(configurations, 'configuration')}, {fixed} of them fixed; "
+        f"{covered} of {tuples} tuples covered; one after the other {_format_total_time(plan)}; "
+        f"planned in {plan.seconds:.1f} s; plan {plan.digest}"
+    )
+
+
+def _format_total_time(plan: MatrixPlan) -> str:
+    if plan.estimated is None:
+        return "unknown, as none of them ran yet"
+    told = sum(cell.seconds is not None for cell in plan.cells)
+    rest = "" if told == len(plan.cells) else f", {len(plan.cells) - told} cells by the mean"
+    return f"{format_duration(plan.estimated)} by stored runs{rest}"
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+
+
+def format_count(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _make_table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _to_plain_text(text: object, style: str = "") -> Any:
+    from rich.text import Text
+
+    return Text(str(text), style=style)
+
+
+def _make_coverage_table(plan: MatrixPlan) -> Table:
+    table = _make_table("covered", "axes at a time", "tuples", "of", "cannot be")
+    for group in plan.coverage:
+        style = "green" if group.covered == group.tuples else "red"
+        axes = "all axes" if group.axes == list(plan.axes) else ", ".join(group.axes)
+        numbers = (group.covered, group.tuples, group.forbidden)
+        table.add_row(
+            _to_plain_text(axes),
+            str(group.strength),
+            *(_to_plain_text(one, style) for one in numbers),
+        )
+    return table
+
+
+def _make_constraint_table(plan: MatrixPlan) -> Table:
+    table = _make_table("constraint", "forbids", "because")
+    for one in plan.dropped:
+        forbids = format_count(one.tuples, "tuple")
+        if one.fixed:
+            forbids += f", {'; '.join(one.fixed)}"
+        table.add_row(
+            _to_plain_text(one.constraint), _to_plain_text(forbids), _to_plain_text(one.because)
+        )
+    return table
+
+
+def _make_seed_table(plan: MatrixPlan) -> Table:
+    table = _make_table("seed", "in", "as", "lacking")
+    for seed in plan.seeds:
+        table.add_row(
+            _to_plain_text(f"{seed.pr} {seed.title}"),
+            _to_plain_text(seed.state, SEED_STATE_STYLES[seed.state]),
+            _to_plain_text(_format_values(seed)),
+            _to_plain_text("; ".join(seed.lacking)),
+        )
+    return table
+
+
+def _format_values(assignment: MatrixCell | SeedConfiguration) -> str:
+    return ", ".join(f"{axis} {value}" for axis, value in assignment.values.items())
+
+
+def _make_cell_table(plan: MatrixPlan, wide: bool) -> Table:
+    """A column for each axis; one that has a single value says nothing."""
+    axes = [axis for axis, values in plan.axes.items() if wide or len(values) > 1]
+    several = wide or len({cell.work for cell in plan.cells}) > 1
+    table = _make_table("cell", *(["runs"] if several else []), *axes, "why")
+    for column in ("needs", "seconds", "limit", "command") if wide else ():
+        table.add_column(column, overflow="fold")
+    for cell in plan.cells if wide else plan.cells[:MAX_LISTED_CELLS]:
+        row = [cell.identity, *([cell.work] if several else [])]
+        row += [cell.values.get(axis, "·") for axis in axes]
+        row.append(cell.why)
+        if wide:
+            row += [
+                _format_needs(cell),
+                _format_expected_seconds(cell),
+                f"{cell.limit:g}",
+                _format_command(cell),
+            ]
+        table.add_row(*(_to_plain_text(word) for word in row))
+    return table
+
+
+def _format_needs(cell: MatrixCell) -> str:
+    needs = cell.needs
+    said = [f"{needs.cpus:g} CPU"]
+    said += [f"{needs.gpus:g} {needs.gpu or 'GPU'}"] if needs.gpus else []
+    said += [f"{amount:g} {name}" for name, amount in needs.custom.items()]
+    return ", ".join(said)
+
+
+def _format_expected_seconds(cell: MatrixCell) -> str:
+    return "unknown" if cell.seconds is None else f"{cell.seconds:.1f}"
+
+
+def _format_command(cell: MatrixCell) -> str:
+    import shlex
+
+    variables = [f"{name}={shlex.quote(value)}" for name, value in cell.environment.items()]
+    return " ".join([*variables, shlex.join(cell.command)])
+
+
+def _print_shards(
+    plan: MatrixPlan, shares: list[PlanShard], measured_seconds: dict[str, float]
+) -> None:
+    console = options.make_console()
+    table = _make_table("shard", "cells", "expected")
+    for shard in shares:
+        expected = format_duration(shard.seconds) if measured_seconds else "unknown"
+        table.add_row(f"{shard.number}/{shard.of}", str(len(shard.cells)), expected)
+    console.print(table)
+    console.print()
+    told = sum(cell.identity in measured_seconds for cell in plan.cells)
+    console.print(
+        f"{plan.name}: {format_count(len(plan.cells), 'cell')} over {format_count(len(shares), 'shard')}, "
+        f"{told} of them measured; the slowest takes {sharing.compute_imbalance(shares):.2f} times "
+        f"the mean; plan {plan.digest}",
+        soft_wrap=True,
+    )

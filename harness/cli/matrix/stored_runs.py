@@ -1,0 +1,74 @@
+"""Which stored matrix run `unfix report` was asked for: one, or the shards of one, joined."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.core.errors import UnfixError
+
+if TYPE_CHECKING:
+    from harness.store.database import Store
+    from harness.store.matrix.values import MatrixRun
+
+
+def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun | None:
+    """The matrix run that `report` was asked for, shards joined; None: it was not for one."""
+    from harness.runs.matrix.shard_merge import ShardPart, merge_shards
+
+    if arguments.proofs:
+        return None
+    named = [run for run in map(store.matrix.find, arguments.runs) if run]
+    if named and len(named) < len(arguments.runs):
+        raise UnfixError("a matrix run is shown by itself, or with the other shards of its plan")
+    if not arguments.runs and not arguments.merge:
+        return _find_newest_run(store)
+    parts = [ShardPart(run, str(store.file)) for run in named] + _collect_shards(
+        store, arguments.merge
+    )
+    if not parts:
+        return None
+    whole = merge_shards(parts)
+    for other in arguments.merge:
+        store.merge(other)
+    return whole
+
+
+def _find_newest_run(store: Store) -> MatrixRun | None:
+    """The newest matrix run, if nothing was proven since it ended: its cells prove, too."""
+    runs = store.matrix.list_runs()
+    if not runs:
+        return None
+    proofs = store.prove.list_runs()
+    newest = store.matrix.load_whole(runs[-1])
+    if proofs and proofs[-1].started > runs[-1].started and not _is_proof(newest):
+        return None
+    return newest
+
+
+def _is_proof(run: MatrixRun) -> bool:
+    return any(cell.command[:2] == ["unfix", "prove"] for cell in run.cells)
+
+
+def _collect_shards(store: Store, other_stores: list[Path]) -> list[Any]:
+    """What the other stores hold of a matrix; nothing if none of them holds any."""
+    from harness.runs.matrix.shard_merge import ShardPart, select_newest_shards
+    from harness.store.database import Store
+
+    held = []
+    for other in other_stores:
+        if other.resolve() == store.file.resolve():
+            raise UnfixError(f"{other} is this store itself")
+        there = Store(other, create=False)
+        held.append((str(other), there, there.matrix.list_runs()))
+    parts = []
+    if any(runs for _, _, runs in held):
+        for source, there, runs in held:
+            parts += [
+                ShardPart(there.matrix.load_whole(run), source)
+                for run in select_newest_shards(runs, source)
+            ]
+    for _, there, _ in held:
+        there.close()
+    return parts

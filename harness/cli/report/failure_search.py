@@ -1,0 +1,110 @@
+"""The search of each new failure: one that is stored already, or one that is made now."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from harness.cli import options, run_kinds
+from harness.core import paths, signals
+from harness.runs.history.search_suggestion import SuggestedSearch
+from harness.store.bisect.values import BisectSearch
+from harness.store.database import Store
+
+UNFIX_COMMAND = (sys.executable, "-m", "harness")
+STDERR_FD = 2
+POLL_SECONDS = 0.2  # seconds between two looks at the clock
+MIN_SEARCH_SECONDS = 5.0  # seconds that are worth beginning with
+END_TIMEOUT = 30.0  # seconds a search has to keep what it found, and to end what it began
+
+
+class FailureSearches:
+    """Looks a search up, or makes it as long as the budget lasts."""
+
+    def __init__(self, store: Store, budget: float) -> None:
+        self.store = store
+        self.deadline = time.monotonic() + budget
+        self.budget = budget
+
+    def describe_search(self, fit: SuggestedSearch) -> str:
+        """What is known of the fix, as Markdown."""
+        if fit.no_search_reason:
+            return f"No search fits: {fit.no_search_reason}."
+        found = self._find_stored_search(fit)
+        if found is None and self.budget:
+            if self.deadline - time.monotonic() < MIN_SEARCH_SECONDS:
+                return f"The budget of this night was used up. To search:\n\n{_format_command(fit)}"
+            self._run_search(fit)
+            found = self._find_stored_search(fit)
+        if found is None:
+            return f"Nobody has searched for it yet. To search:\n\n{_format_command(fit)}"
+        return _format_search(found, fit)
+
+    def _find_stored_search(self, fit: SuggestedSearch) -> BisectSearch | None:
+        """The newest that is about it; one that came to its end before one that did not."""
+        found = [search for search in self.store.bisect.list_runs() if fit.is_answered_by(search)]
+        done = [search for search in found if search.status == "finished"]
+        ordered = [*(search for search in found if search not in done), *done]
+        return ordered[-1] if ordered else None
+
+    def _run_search(self, fit: SuggestedSearch) -> None:
+        """`unfix bisect` as anybody calls it; what it found is in its store."""
+        options.report_status(f"searching: {fit.command_line}")
+        # Nothing is raised while the child starts, or nobody would know of it.
+        with signals.record_stop_signals() as told:
+            child = subprocess.Popen(
+                [*UNFIX_COMMAND, *fit.command],
+                cwd=paths.project_folder(),
+                env={**os.environ, "PYTHONPATH": str(paths.HARNESS_FOLDER.parent)},
+                stdin=subprocess.DEVNULL,
+                stdout=STDERR_FD,  # our stdout is for the report
+                start_new_session=True,
+            )
+            while child.poll() is None and not told and time.monotonic() < self.deadline:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(POLL_SECONDS)
+            if child.poll() is None:
+                why = "stopped" if told else "the budget is over"
+                options.report_status(f"{why}: the search is ended, and what it found is kept")
+            _end_search(child)
+        self._merge_search_store()
+        if told:
+            raise KeyboardInterrupt
+
+    def _merge_search_store(self) -> None:
+        kept = Store()
+        if kept.file.resolve() != self.store.file.resolve():
+            self.store.bisect.merge(kept.bisect)
+        kept.close()
+
+
+def _end_search(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _format_command(fit: SuggestedSearch) -> str:
+    return f"```\n{fit.command_line}\n```"
+
+
+def _format_search(search: BisectSearch, fit: SuggestedSearch) -> str:
+    run_kinds.add_reports_to_path()
+    from reports.shared.markdown import escape_text, render_code
+
+    if search.status == "finished":
+        told = search.summary or search.verdict
+        return f"{escape_text(told)} (search {render_code(search.id)})\n\n{_format_command(fit)}"
+    how = f"was {search.status}: {search.summary}" if search.summary else f"was {search.status}"
+    going_on = f"./unfix bisect {search.kind} --resume {search.id}"
+    return (
+        f"The search {render_code(search.id)} {escape_text(how)}. To go on:\n\n```\n{going_on}\n```"
+    )

@@ -1,0 +1,105 @@
+"""Parts run side by side, so many at a time; what each came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cli.test.outcome_counts import OUTCOMES
+from harness.cli.test.partition import PytestPart
+
+TEST_OUTCOMES = tuple(outcome for outcome in OUTCOMES if outcome != "warnings")
+USAGE_ERROR_CODE, NO_TESTS_CODE = 4, 5  # pytest's exit codes
+
+
+@dataclass(frozen=True)
+class PytestPartResult:
+    """What a part came to."""
+
+    part: PytestPart
+    exit_code: int
+    seconds: float
+    counts: Counter[str]
+    skipped: tuple[tuple[str, str], ...]
+    output: str
+
+    @property
+    def test_count(self) -> int:
+        return sum(self.counts[outcome] for outcome in TEST_OUTCOMES)
+
+    @property
+    def usage_error(self) -> str:
+        """Why pytest did not begin: of words that it cannot read no other part reads more."""
+        said = self.output.partition(": error: ")[2] if self.exit_code == USAGE_ERROR_CODE else ""
+        return said.partition("\n")[0]
+
+    def is_green(self, tests_were_chosen: bool) -> bool:
+        """With tests chosen by the caller, a part may have none of them."""
+        if self.test_count == 0:
+            return tests_were_chosen and self.exit_code == NO_TESTS_CODE
+        return self.exit_code == 0
+
+
+def make_environment(part: PytestPart, root: Path) -> dict[str, str]:
+    # A release that each process compiles anew takes twice as long to import.
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**ours, "PYTHONPATH": str(root)}
+
+
+def build_pytest_command(part: PytestPart, words: Sequence[str]) -> list[str]:
+    return [part.python, "-m", "pytest", *part.arguments, *words]
+
+
+def run_parts(
+    parts: Sequence[PytestPart],
+    words: Sequence[str],
+    root: Path,
+    width: int,
+    on_start: Callable[[PytestPart], None],
+) -> Iterator[PytestPartResult]:
+    """Each part as it ends."""
+    pool = ThreadPoolExecutor(width)
+    try:
+        going = [pool.submit(_run_part, part, words, root, on_start) for part in parts]
+        for done in as_completed(going):
+            yield done.result()
+    finally:
+        # After a Ctrl-C the processes that run are ended by whoever owns them; none begins.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_part(
+    part: PytestPart, words: Sequence[str], root: Path, on_start: Callable[[PytestPart], None]
+) -> PytestPartResult:
+    on_start(part)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="unfix-test-") as folder:
+        file = Path(folder) / "counts.json"
+        counting = ["-p", "harness.cli.test.outcome_counts", "--counts", str(file)]
+        done = subprocess.run(
+            [*build_pytest_command(part, words), *counting],
+            cwd=root,
+            env=make_environment(part, root),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        said = json.loads(file.read_text()) if file.exists() else {"counts": {}, "skipped": []}
+    return PytestPartResult(
+        part,
+        done.returncode,
+        time.monotonic() - began,
+        Counter(said["counts"]),
+        tuple((node, reason) for node, reason in said["skipped"]),
+        done.stdout,
+    )

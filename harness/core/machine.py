@@ -1,0 +1,89 @@
+"""What a recorded result has to say of the machine it was made on."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from harness import __version__
+from harness.core import paths
+from harness.core.errors import NotReadyError
+
+RECORDED_PACKAGES = (
+    "sglang",
+    "torch",
+    "triton",
+    "transformers",
+    "flashinfer-python",
+    "sglang-kernel",
+)
+VERSIONS_SCRIPT = f"""
+import importlib.metadata, json, platform
+found = {{"python": platform.python_version()}}
+for name in {RECORDED_PACKAGES!r}:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def describe_gpus() -> str:
+    """The GPUs by name and driver; '' where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.stdout.strip().replace("\n", "; ")
+
+
+def require_device(device: str) -> None:
+    """Say at once that what is asked for cannot be run here."""
+    if device == "cuda" and not describe_gpus():
+        raise NotReadyError("this machine has no CUDA device: --device cpu")
+
+
+def describe_commit() -> str:
+    """Which unfix this is: its commit, with a word if files differ from that; else its version."""
+    root = paths.project_folder()
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return __version__
+    git = ["git", "-C", str(root)]
+    told = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    if told.returncode != 0:
+        return __version__
+    asked = [*git, "status", "--porcelain", "--untracked-files=no"]
+    changed = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    return told.stdout.strip() + (", changed" if changed else "")
+
+
+def describe_machine(python: str = sys.executable) -> dict[str, str]:
+    """The facts as words, each by itself, for a record."""
+    found = collect_machine_facts(python)
+    versions = dict(found.pop("versions"))
+    return {name: str(value) for name, value in (found | versions).items()} | {
+        "unfix": describe_commit()
+    }
+
+
+def collect_machine_facts(
+    python: str = sys.executable, environment: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Date, hardware, and the versions that a Python interpreter has of what matters here."""
+    done = subprocess.run(
+        [python, "-c", VERSIONS_SCRIPT], capture_output=True, text=True, env=environment
+    )
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "gpu": describe_gpus(),
+        "versions": json.loads(done.stdout) if done.returncode == 0 else {},
+    }

@@ -1,0 +1,35 @@
+"""Where things lie: the project's data, the managed releases, and what runs leave behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+HARNESS_FOLDER = Path(__file__).resolve().parent.parent
+
+
+def project_folder() -> Path:
+    """The folder that holds toggles/, suites/ and fixtures/: the checkout, or inside the wheel."""
+    carried = HARNESS_FOLDER / "carried"
+    return carried if carried.is_dir() else HARNESS_FOLDER.parent
+
+
+def workspace_folder() -> Path:
+    """The folder under which .releases/ and .unfix/ are made: the checkout, or where one works."""
+    chosen = os.environ.get("UNFIX_HOME")
+    if chosen:
+        return Path(chosen).resolve()
+    return Path.cwd() if project_folder() != HARNESS_FOLDER.parent else HARNESS_FOLDER.parent
+
+
+def toggles_folder() -> Path:
+    return project_folder() / "toggles"
+
+
+def releases_folder() -> Path:
+    return workspace_folder() / ".releases"
+
+
+def state_folder() -> Path:
+    """What runs leave behind: plans, attestations, stores."""
+    return workspace_folder() / ".unfix"

@@ -1,0 +1,86 @@
+"""Finding a target in a module's source by its qualified name, without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from ast_grep_py import SgNode, SgRoot
+from packaging.version import Version
+
+DEFINITION_KINDS = ("function_definition", "class_definition")
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """The text of one module of one release; parsed once."""
+
+    module: str
+    path: str
+    text: str
+
+    @cached_property
+    def root(self) -> SgNode:
+        return SgRoot(self.text, "python").root()
+
+    def find_scopes(self, qualname: str) -> list[SgNode]:
+        """Every definition of that name; the two arms of an `if` may both hold one."""
+        if not qualname:
+            return [self.root]
+        found = [self.root]
+        for name in qualname.split("."):
+            found = [
+                inner
+                for outer in found
+                for inner in iterate_definitions(strip_decorators(outer), name)
+            ]
+        return found
+
+    def iterate_definition_names(self) -> Iterator[str]:
+        """Every qualified name defined here, for saying what stands near a missing one."""
+        yield from _iterate_qualified_names(self.root, "")
+
+
+def iterate_definitions(scope: SgNode, name: str | None = None) -> Iterator[SgNode]:
+    """The definitions right inside a scope: through `if` and `try`, not into other definitions."""
+    for child in scope.children():
+        kind = child.kind()
+        if kind == "decorated_definition":
+            # The decorators belong to the target: an edit may be about one of them.
+            inner = child.field("definition")
+            if inner is not None and (name is None or get_defined_name(inner) == name):
+                yield child
+        elif kind in DEFINITION_KINDS:
+            if name is None or get_defined_name(child) == name:
+                yield child
+        elif child.is_named() and not child.is_leaf() and kind != "expression_statement":
+            yield from iterate_definitions(child, name)
+
+
+def strip_decorators(definition: SgNode) -> SgNode:
+    return definition.field("definition") or definition
+
+
+def get_defined_name(definition: SgNode) -> str:
+    name = strip_decorators(definition).field("name")
+    return name.text() if name is not None else ""
+
+
+def _iterate_qualified_names(scope: SgNode, prefix: str) -> Iterator[str]:
+    for definition in iterate_definitions(scope):
+        qualified = prefix + get_defined_name(definition)
+        yield qualified
+        yield from _iterate_qualified_names(strip_decorators(definition), qualified + ".")
+
+
+class ReleaseSources(Protocol):
+    """A release's sources, wherever they lie."""
+
+    @property
+    def version(self) -> Version | None: ...
+
+    def read(self, module: str) -> ModuleSource | None: ...
+
+    def modules(self) -> Iterator[str]: ...

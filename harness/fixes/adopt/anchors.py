@@ -1,0 +1,132 @@
+"""Where a diff applies: the release in which its hunks are found, as they were or as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.core.errors import UnfixError
+from harness.fixes.adopt.fix_diff import DiffHunk, FileDiff, FixDiff
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.releases.source_trees import SourceTree
+
+CONTEXT_LINES = (99, 2, 1)  # lines around a change that must be the same: all, then fewer
+
+
+@dataclass(frozen=True)
+class LeftOutChange:
+    """What of a diff is no part of the toggle, and why."""
+
+    change: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FixAnchor:
+    """A release with both texts of each module that the diff changes."""
+
+    tree: SourceTree
+    state: ToggleState
+    texts: dict[str, tuple[str, str]]  # module: with the fix, without it
+    left_out: tuple[LeftOutChange, ...]
+
+
+def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAnchor:
+    """The release that takes most of the diff's hunks; of several the one nearest to the fix."""
+    code = [file for file in patch.files if not file.exclusion_reason]
+    left = tuple(
+        LeftOutChange(file.path, file.exclusion_reason)
+        for file in patch.files
+        if file.exclusion_reason
+    )
+    if not code:
+        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left[:5])
+        raise UnfixError(f"{name} changes nothing of SGLang's runtime: {reasons}")
+    best: tuple[int, FixAnchor] | None = None
+    # With the fix from the oldest on, without it from the newest: what is nearest comes first.
+    tries = [(tree, ToggleState.FIXED) for tree in trees] + [
+        (t, ToggleState.BUGGY) for t in reversed(trees)
+    ]
+    for context in CONTEXT_LINES:
+        for tree, state in tries:
+            many, texts, missed = _apply_files(code, tree, state, context)
+            if many and (best is None or many > best[0]):
+                best = many, FixAnchor(tree, state, texts, left + tuple(missed))
+        if best is not None and best[0] == sum(len(file.hunks) for file in code):
+            break
+    if best is None:
+        known = sum(tree.read(file.module) is not None for tree in trees for file in code)
+        files = ", ".join(file.path for file in code[:3])
+        raise UnfixError(
+            f"{name} applies to none of {len(trees)} releases, forwards or backwards: "
+            + (f"{files} read otherwise in all of them" if known else f"none has {files}")
+        )
+    return best[1]
+
+
+def _apply_files(
+    files: Sequence[FileDiff], tree: SourceTree, state: ToggleState, context: int
+) -> tuple[int, dict[str, tuple[str, str]], list[LeftOutChange]]:
+    many = 0
+    texts: dict[str, tuple[str, str]] = {}
+    missed: list[LeftOutChange] = []
+    for file in files:
+        source = tree.read(file.module)
+        here = source.text.split("\n") if source else []
+        other = list(here)
+        for hunk in reversed(file.hunks):
+            there, wanted, start = (
+                (hunk.new, hunk.old, hunk.new_start)
+                if state is ToggleState.FIXED
+                else (hunk.old, hunk.new, hunk.old_start)
+            )
+            first, last = _trim_context(hunk, context)
+            find = there[first : len(there) - last]
+            at = _find_lines(here, find, start - 1 + first)
+            if at is None:
+                said = (
+                    f"its lines are not in {tree.name}"
+                    if source
+                    else f"{tree.name} has no such module"
+                )
+                missed.append(LeftOutChange(f"{file.path}:{hunk.new_start}", said))
+                continue
+            other[at : at + len(find)] = wanted[first : len(wanted) - last]
+            many += 1
+        if other != here:
+            pair = ("\n".join(here), "\n".join(other))
+            texts[file.module] = pair if state is ToggleState.FIXED else (pair[1], pair[0])
+    return many, texts, missed
+
+
+def _trim_context(hunk: DiffHunk, context: int) -> tuple[int, int]:
+    """How many lines of context to leave away before and behind the change."""
+    same = next(
+        (n for n, (a, b) in enumerate(zip(hunk.old, hunk.new, strict=False)) if a != b),
+        min(len(hunk.old), len(hunk.new)),
+    )
+    behind = next(
+        (
+            n
+            for n, (a, b) in enumerate(zip(reversed(hunk.old), reversed(hunk.new), strict=False))
+            if a != b
+        ),
+        min(len(hunk.old), len(hunk.new)),
+    )
+    behind = min(behind, min(len(hunk.old), len(hunk.new)) - same)
+    return max(0, same - context), max(0, behind - context)
+
+
+def _find_lines(lines: Sequence[str], hunk_lines: Sequence[str], near_line: int) -> int | None:
+    """Where these lines stand, the nearest of several; nowhere if there are none to find."""
+    if not any(line.strip() for line in hunk_lines):
+        return None
+    wanted = [line.rstrip() for line in hunk_lines]
+    first = wanted[0]
+    found = [
+        at
+        for at in range(len(lines) - len(wanted) + 1)
+        if lines[at].rstrip() == first
+        and all(lines[at + n].rstrip() == line for n, line in enumerate(wanted))
+    ]
+    return min(found, key=lambda at: abs(at - near_line), default=None)

@@ -1,0 +1,101 @@
+"""Where a definition may have gone in another release: by its name, or by what stands in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ast_grep_py import SgNode
+
+from harness.core.source_scopes import (
+    ModuleSource,
+    get_defined_name,
+    iterate_definitions,
+    strip_decorators,
+)
+from harness.fixes.registry.schema import CodeTarget
+from harness.releases.source_trees import SourceTree
+
+SEARCHED_PACKAGES = ("sglang.srt", "sglang.kernels", "sglang.jit_kernel")
+MIN_WORDS = 3  # words that tell code from other code
+MIN_WORD_SHARE = 0.75  # of them, what must be there
+
+
+def is_defined(target: CodeTarget, tree: SourceTree) -> bool:
+    source = tree.read(target.module)
+    return source is not None and bool(source.find_scopes(target.qualname))
+
+
+def find_in_place(target: CodeTarget, tree: SourceTree) -> list[CodeTarget]:
+    return [target] if is_defined(target, tree) else []
+
+
+def find_by_name(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
+    """Definitions of that name, in that module first and in all others else."""
+    name = target.qualname.rpartition(".")[2]
+    if not name or name.startswith("__"):
+        return
+    own = list(_find_named(name, target.module, tree))
+    own = [place for place in own if place != target]
+    if own:
+        yield from own
+        return
+    for module in _list_searched_modules(tree):
+        if module != target.module:
+            yield from _find_named(name, module, tree)
+
+
+def _find_named(name: str, module: str, tree: SourceTree) -> Iterator[CodeTarget]:
+    source = tree.read(module)
+    # A plain search first: the name is in few modules, and the other takes ten times as long.
+    if source is None or name not in source.text:
+        return
+    if not re.search(rf"\b(def|class) {name}\b", source.text):
+        return
+    for qualname in source.iterate_definition_names():
+        if qualname.rpartition(".")[2] == name:
+            yield CodeTarget(module, qualname)
+
+
+def find_by_words(
+    target: CodeTarget, words: list[str], tree: SourceTree, module_name: str
+) -> Iterator[CodeTarget]:
+    """Functions that hold the words that stand around an edit, where its own is gone."""
+    if len(words) < MIN_WORDS:
+        return
+    for module in [module_name] if module_name else _list_searched_modules(tree):
+        source = tree.read(module)
+        if source is None or not _has_enough_words(words, source.text):
+            continue
+        yield from (place for place in _find_innermost(source, words) if place != target)
+
+
+def _find_innermost(source: ModuleSource, words: list[str]) -> list[CodeTarget]:
+    """The functions that hold these words, without those that only hold such a function."""
+    found: list[str] = []
+
+    def look(scope: SgNode, prefix: str) -> bool:
+        inside = False
+        for one in iterate_definitions(scope):
+            if _has_enough_words(words, one.text()):
+                name = prefix + get_defined_name(one)
+                deeper = look(strip_decorators(one), f"{name}.")
+                if not deeper and _is_function(one):
+                    found.append(name)
+                inside = True
+        return inside
+
+    look(source.root, "")
+    return [CodeTarget(source.module, name) for name in dict.fromkeys(found)]
+
+
+def _is_function(scope: SgNode) -> bool:
+    return strip_decorators(scope).kind() == "function_definition"
+
+
+def _has_enough_words(words: list[str], text: str) -> bool:
+    return sum(word in text for word in words) >= MIN_WORD_SHARE * len(words)
+
+
+def _list_searched_modules(tree: SourceTree) -> list[str]:
+    return [name for name in tree.modules() if name.startswith(SEARCHED_PACKAGES)]

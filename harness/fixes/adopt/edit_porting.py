@@ -1,0 +1,390 @@
+"""What a toggle's edits are on another release, where the code has moved on.
+
+First the forms as they are. Then the definition is looked for, where it was, under its name
+elsewhere, or by what the edit is about, and the edit is carried there by tokens. Only where exactly
+one place takes it, in exactly one direction, is there an answer.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from harness.core.errors import UnfixError
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.adopt import inlining, local_imports, token_merge
+from harness.fixes.adopt.code_tokens import CodeToken, PortError, render_tokens, tokenize_code
+from harness.fixes.adopt.definition_search import (
+    find_by_name,
+    find_by_words,
+    find_in_place,
+    is_defined,
+)
+from harness.fixes.adopt.module_diff import ModuleDiff, dump_syntax
+from harness.fixes.adopt.token_merge import DuplicateTargetError, MergedEdit
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.patterns import get_indent, get_span
+from harness.fixes.registry.schema import (
+    CodeTarget,
+    DeviceKind,
+    Symptom,
+    Toggle,
+    ToggleEdit,
+    ToggleVariant,
+)
+from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
+from harness.releases.source_trees import SourceTree
+
+FLIP_DIRECTIONS = {ToggleState.FIXED: Direction.REVERT, ToggleState.BUGGY: Direction.ENABLE}
+MIN_SIMILARITY_MOVED = 0.6  # of a definition's tokens, where it is the same one in another module
+MIN_SIMILARITY_RENAMED = 0.25  # of them, where it has another name or another class
+MIN_SIMILARITY_SAME_NAME = (
+    0.4  # of a definition's tokens, where it goes by its name in another module
+)
+
+
+ScopeTokens = tuple[list[CodeToken], str, int, int]
+
+
+@dataclass(frozen=True)
+class ResolvedEdits:
+    """The edits of a toggle on a release where they hold, with both texts of each module."""
+
+    tree: SourceTree
+    state: ToggleState
+    edits: tuple[ToggleEdit, ...]  # each with its target
+    texts: dict[str, tuple[str, str]]  # module: with the fix, without it
+    remarks: tuple[str, ...] = ()
+
+    def list_targets(self) -> list[CodeTarget]:
+        return list(dict.fromkeys(CodeTarget.parse(edit.target or "") for edit in self.edits))
+
+
+def make_trial_toggle(edits: Iterable[ToggleEdit], releases: str = "!=0") -> Toggle:
+    """Edits as a toggle of no name, to be tried."""
+    variant = ToggleVariant(releases=releases, edits=tuple(edits))
+    return Toggle(
+        id="trial",
+        title="trial",
+        family="trial",
+        symptom=Symptom.CRASH,
+        devices=(DeviceKind.CPU,),
+        variants=(variant,),
+    )
+
+
+def resolve_edits(
+    edits: Iterable[ToggleEdit], tree: SourceTree, remarks: tuple[str, ...] = ()
+) -> ResolvedEdits | None:
+    """What these edits are on a release, if they hold there and can be made."""
+    toggle = make_trial_toggle(edits)
+    finding = find_state(toggle, tree)
+    if finding not in FLIP_DIRECTIONS:
+        return None
+    try:
+        plan = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[finding])], tree, str(tree.version))
+    except UnfixError:
+        return None
+    texts = {}
+    for module in plan.modules:
+        source = tree.read(module.module)
+        assert source is not None
+        pair = (source.text, module.text)
+        texts[module.module] = pair if finding is ToggleState.FIXED else (pair[1], pair[0])
+    return ResolvedEdits(tree, finding, toggle.variants[0].edits, texts, remarks)
+
+
+def find_state(toggle: Toggle, tree: SourceTree) -> ToggleState:
+    """The state, without the nearest source of a stale one, which takes a while to find."""
+    from harness.fixes.matching.toggle_status import locate_edit
+
+    states = set()
+    for edit in toggle.variants[0].edits:
+        site = locate_edit(edit, toggle.variants[0].get_target(edit), tree)
+        if isinstance(site, str):
+            return ToggleState.STALE
+        states.add(site.state)
+    return states.pop() if len(states) == 1 else ToggleState.STALE
+
+
+def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
+    """The same edits on another release, or why there are none."""
+    plain = resolve_edits(origin.edits, tree)
+    lacking = find_missing_name(plain) if plain is not None else ""
+    if plain is not None and not lacking:
+        lost = plain.state is ToggleState.BUGGY and origin.state is ToggleState.FIXED
+        return (explain_fix_present(origin, tree) if lost else "") or plain
+    try:
+        moved = [_port_target(target, origin, tree) for target in origin.list_targets()]
+    except PortError as lost:
+        return lacking or str(lost)
+    states = {one.state for one in moved}
+    if len(states) > 1:
+        return "its places disagree: some are fixed there and some are not"
+    edits: list[ToggleEdit] = []
+    how: list[str] = []
+    texts: dict[str, tuple[str, str]] = {}
+    for one in moved:
+        module = one.target.module
+        source = tree.read(module)
+        assert source is not None
+        base = texts.get(module, (source.text, source.text))[1]
+        texts[module] = (source.text, _replace_scope(base, one))
+        how.append(one.remark)
+    for module, (text, other) in texts.items():
+        pair = (text, other) if moved[0].state is ToggleState.FIXED else (other, text)
+        told, untold = ModuleDiff(module, *pair).build_edits()
+        if untold:
+            return f"no pair of forms tells the edit from the rest of {module}"
+        edits += [one.edit for one in told]
+    result = resolve_edits(edits, tree, tuple(dict.fromkeys(how)))
+    if result is None or result.state is not moved[0].state:
+        return "the forms that were made for it do not hold"
+    return result
+
+
+def find_missing_name(resolved: ResolvedEdits) -> str:
+    """The name that a fix is made of and that its module does not have."""
+    if resolved.state is ToggleState.FIXED:
+        return ""
+    for target in resolved.list_targets():
+        fixed, buggy = (ModuleSource("", "", text) for text in resolved.texts[target.module])
+        made, theirs = (_tokenize_scope(one, target.qualname)[0] for one in (fixed, buggy))
+        for name in _find_unknown_names(made, theirs, buggy):
+            return f"{target}: it has no {name}"
+    return ""
+
+
+def add_missing_imports(
+    resolved: ResolvedEdits, texts: Mapping[str, tuple[str, str]]
+) -> ResolvedEdits | str:
+    """A fix that is not there yet, with the imports that it needs, as these texts have them."""
+    edits: list[ToggleEdit] = []
+    for module, (fixed, buggy) in resolved.texts.items():
+        for target in (one for one in resolved.list_targets() if one.module == module):
+            made, indent, start, end = _tokenize_scope(ModuleSource("", "", fixed), target.qualname)
+            source = ModuleSource("", "", buggy)
+            names = _find_unknown_names(made, _tokenize_scope(source, target.qualname)[0], source)
+            if names:
+                try:
+                    made = local_imports.insert_imports(
+                        made, names, texts[module][0], source, resolved.tree
+                    )
+                except PortError as lost:
+                    return f"{target}: {lost}"
+                fixed = fixed[:start] + render_tokens(made, indent) + fixed[end:]
+        edits += [one.edit for one in ModuleDiff(module, fixed, buggy).build_edits()[0]]
+    return resolve_edits(edits, resolved.tree) or "its imports cannot be told from the rest of it"
+
+
+def explain_fix_present(origin: ResolvedEdits, tree: SourceTree) -> str:
+    """Why a buggy form is no bug: what the fix puts in stands in a line of its own there."""
+    for target in origin.list_targets():
+        source = tree.read(target.module)
+        assert source is not None
+        fixed, buggy = (_tokenize_scope(ModuleSource("", "", text), target.qualname)[0]
+                        for text in origin.texts[target.module])  # fmt: skip
+        if token_merge.has_edit_already(buggy, fixed, _tokenize_scope(source, target.qualname)[0]):
+            return f"{target}: its buggy form is there, and so is what the fix puts in"
+    return ""
+
+
+@dataclass(frozen=True)
+class PortedTarget:
+    """A target found on another release, with the edit made to it."""
+
+    target: CodeTarget
+    state: ToggleState
+    start: int
+    end: int
+    text: str
+    remark: str
+    is_unchanged: bool  # it stands there token for token but for names: it has only moved
+
+
+def _replace_scope(text: str, ported: PortedTarget) -> str:
+    source = ModuleSource("", "", text)
+    (scope,) = source.find_scopes(ported.target.qualname)
+    start, end = get_span(scope)
+    return text[:start] + ported.text + text[end:]
+
+
+def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) -> PortedTarget:
+    """The one place of the release that takes the edit of this target."""
+    sides = [_tokenize_scope(ModuleSource("", "", text), target.qualname)
+             for text in origin.texts[target.module]]  # fmt: skip
+    sides[0] = (local_imports.drop_own_imports(sides[0][0], sides[1][0]), *sides[0][1:])
+    plain = (sides[0], sides[1])
+    written = _inline_target(target, origin, sides)
+    here = find_in_place(target, tree)
+    named = here or list(find_by_name(target, tree))
+    stages: list[tuple[Iterable[CodeTarget], tuple[ScopeTokens, ScopeTokens]]] = [(named, plain)]
+    if written is not None:
+        stages.append((named, written))
+    words = token_merge.find_words_around(plain[0][0], plain[1][0])
+    stages.append((find_by_words(target, words, tree, target.module if here else ""), plain))
+    reasons: list[str] = []
+    for places, texts in stages:
+        found: list[PortedTarget] = []
+        for place in places:
+            if place != target and is_defined(place, origin.tree):
+                continue  # it stood there already, so nothing moved to it
+            try:
+                found.append(_port_to_candidate(texts, target, place, tree, origin))
+            except DuplicateTargetError:
+                raise
+            except PortError as lost:
+                reasons.append(f"{place}: {lost}")
+        if len(found) > 1:
+            found = _drop_namesakes(found, target, origin.tree)
+            found = [one for one in found if one.is_unchanged] or found
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise PortError(
+                f"{len(found)} places take it: {', '.join(str(f.target) for f in found)}"
+            )
+    raise PortError(reasons[0] if reasons else f"nothing there is like {target}")
+
+
+def _drop_namesakes(
+    candidates: list[PortedTarget], target: CodeTarget, tree: SourceTree
+) -> list[PortedTarget]:
+    """Without the places that lie where only another definition of this name has its own."""
+    others = {part for twin in find_by_name(target, tree) for part in twin.module.split(".")}
+    theirs = others - set(target.module.split("."))
+    return [one for one in candidates if theirs.isdisjoint(one.target.module.split("."))]
+
+
+def _inline_target(
+    target: CodeTarget, origin: ResolvedEdits, sides: list[ScopeTokens]
+) -> tuple[ScopeTokens, ScopeTokens] | None:
+    """Both texts without the helpers that the edit is made of, where it has any."""
+    names = token_merge.find_names_in_edit(sides[0][0], sides[1][0])
+    both: list[ScopeTokens] = []
+    for text, (found, indent, start, end) in zip(origin.texts[target.module], sides, strict=True):
+        plain = inlining.inline_helpers(found, names, target.module, text, origin.tree)
+        for name in names:
+            plain = inlining.inline_local(plain, name)
+        both.append((plain, indent, start, end))
+    both[1] = (inlining.drop_int32_casts(both[0][0], both[1][0]), *both[1][1:])
+    if all(one[0] == side[0] for one, side in zip(both, sides, strict=True)):
+        return None
+    return both[0], both[1]
+
+
+def _tokenize_scope(source: ModuleSource, qualname: str) -> tuple[list[CodeToken], str, int, int]:
+    scopes = source.find_scopes(qualname)
+    if len(scopes) != 1:
+        raise PortError(f"{qualname or 'it'} is defined {len(scopes)} times")
+    start, end = get_span(scopes[0])
+    indent = get_indent(source.text, start)
+    return tokenize_code(source.text[start:end], indent), indent, start, end
+
+
+def _port_to_candidate(
+    texts: tuple[ScopeTokens, ScopeTokens],
+    target: CodeTarget,
+    candidate: CodeTarget,
+    tree: SourceTree,
+    origin: ResolvedEdits,
+) -> PortedTarget:
+    fixed, buggy = texts
+    strange = candidate != target
+    newer = bool(tree.version and origin.tree.version and tree.version > origin.tree.version)
+    source = tree.read(candidate.module)
+    if source is None:
+        raise PortError("there is no such module")
+    theirs, indent, start, end = _tokenize_scope(source, candidate.qualname)
+    results: list[tuple[ToggleState, MergedEdit]] = []
+    losses: list[str] = []
+    for side, before, after in (
+        (ToggleState.FIXED, fixed, buggy),
+        (ToggleState.BUGGY, buggy, fixed),
+    ):
+        try:
+            carried = token_merge.merge_edit(before[0], after[0], theirs)
+            names = _find_unknown_names(carried.tokens, theirs, source)
+            if names and side is ToggleState.FIXED:
+                raise PortError(f"it has no {names[0]}")
+            if names:
+                text = origin.texts[target.module][0]
+                made = local_imports.insert_imports(carried.tokens, names, text, source, tree)
+                carried = replace(carried, tokens=made, imported_names=tuple(names))
+            results.append((side, carried))
+        except DuplicateTargetError:
+            raise
+        except PortError as lost:
+            losses.append(str(lost))
+    if not results:
+        raise PortError(losses[0 if origin.state is ToggleState.FIXED else 1])
+    if len(results) > 1:  # the plainer one, if it is plain
+        exact = [one for one in results if not one[1].is_inexact]
+        if len(exact) != 1:
+            raise PortError("the edit fits both ways")
+        results = exact
+    side, carried = results[0]
+    if newer and side is ToggleState.BUGGY and carried.is_inexact:
+        raise PortError("what stood there reads otherwise since: it may be mended in another way")
+    moved = candidate.qualname == target.qualname and carried.similarity >= MIN_SIMILARITY_MOVED
+    if strange and carried.is_inexact and not moved:
+        raise PortError("it is not word for word what it was")
+    if strange and carried.similarity < (
+        MIN_SIMILARITY_SAME_NAME
+        if candidate.qualname == target.qualname
+        else MIN_SIMILARITY_RENAMED
+    ):
+        raise PortError("it is too little like what it was")
+    words = f"{candidate}: {carried.similarity:.0%} of the code around it is there"
+    if strange:
+        words = f"{target} is {words}"
+    if carried.renames:
+        words += ", ".join(["", *(f"{a} is {b}" for a, b in carried.renames.items())])
+    if carried.is_inexact:
+        words += ", what is taken out reads otherwise"
+    if carried.missing_count:
+        words += f", {carried.missing_count} of its places alike are not there"
+    if carried.imported_names:
+        words += f", it imports {', '.join(carried.imported_names)} itself"
+    text = render_tokens(carried.tokens, indent)
+    before = fixed if side is ToggleState.FIXED else buggy
+    whole = carried.similarity == 1 and len(before[0]) == len(theirs)
+    return PortedTarget(candidate, side, start, end, text, words, whole)
+
+
+def _find_unknown_names(
+    new_tokens: list[CodeToken], old_tokens: list[CodeToken], source: ModuleSource
+) -> list[str]:
+    """The names that an edit brings and that are not known there."""
+    new = Counter(t.text for t in new_tokens if t.is_name)
+    new.subtract(t.text for t in old_tokens if t.is_name)
+    return [
+        name
+        for name, many in new.items()
+        if many > 0
+        and not keyword.iskeyword(name)
+        and not hasattr(builtins, name)
+        and not re.search(rf"\b{re.escape(name)}\b", source.text)
+        and not _is_bound(name, new_tokens)
+    ]
+
+
+def _is_bound(name: str, new_tokens: list[CodeToken]) -> bool:
+    """Whether the edit itself makes the name, or takes it from something that has it."""
+    texts = [t.text for t in new_tokens]
+    return any(
+        text == name and (texts[n + 1 : n + 2] == ["="] or texts[n - 1 : n] == ["."])
+        for n, text in enumerate(texts)
+    )
+
+
+def has_same_effect(one: ResolvedEdits, other: ResolvedEdits) -> bool:
+    """Whether two toggles make the same of a release."""
+    return one.texts.keys() == other.texts.keys() and all(
+        [dump_syntax(a) for a in pair] == [dump_syntax(b) for b in other.texts[module]]
+        for module, pair in one.texts.items()
+    )

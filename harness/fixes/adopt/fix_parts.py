@@ -1,0 +1,283 @@
+"""From both texts of some modules to toggles: told, followed, named."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ast_grep_py import SgNode
+
+from harness.core.errors import UnfixError
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.adopt import release_timeline
+from harness.fixes.adopt.anchors import FixAnchor, LeftOutChange
+from harness.fixes.adopt.edit_porting import add_missing_imports, find_missing_name, resolve_edits
+from harness.fixes.adopt.fix_diff import RUNTIME_MODULE
+from harness.fixes.adopt.module_diff import EditSpan, ModuleDiff, NodeDifference, find_qualname
+from harness.fixes.adopt.release_timeline import EditTimeline
+from harness.fixes.adopt.rename_detection import undo_renames
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.registry.schema import CodeTarget, DeviceKind, Symptom, Toggle, ToggleEdit
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.releases.source_trees import SourceTree
+
+LAYOUT_ONLY = "comments or layout alone"
+
+
+@dataclass(frozen=True)
+class FixDescription:
+    """What a person says of a fix."""
+
+    id: str
+    title: str
+    symptom: Symptom
+    family: str = ""
+    upstream: tuple[int, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class AdoptedToggle:
+    """One toggle of a fix, with what it is on each release."""
+
+    toggle: Toggle
+    timeline: EditTimeline
+
+
+@dataclass(frozen=True)
+class FixPart:
+    """Edits that belong together."""
+
+    name: str
+    edits: tuple[ToggleEdit, ...]
+
+
+def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], list[LeftOutChange]]:
+    """The edits of a fix, apart where they are independent, and what is no part of any."""
+    told: list[EditSpan] = []
+    left: list[LeftOutChange] = []
+    for module, (fixed, changed) in anchor.texts.items():
+        buggy, renamed = undo_renames(fixed, changed)
+        left += [LeftOutChange(f"{module}:{one}", "a name alone") for one in renamed]
+        telling = ModuleDiff(module, fixed, buggy)
+        if not telling.differences:
+            left.append(LeftOutChange(module, LAYOUT_ONLY))
+        telling.differences, away = _drop_inert_differences(telling.differences, module)
+        left += away
+        found, untold = telling.build_edits()
+        told += found
+        left += [
+            LeftOutChange(_describe_difference(place, module), _explain_missing_edit(place))
+            for place in untold
+        ]
+    if not told:
+        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left)
+        raise UnfixError(f"nothing of it can be a toggle: {reasons}")
+    groups = [told] if as_one else _group_edits(told, anchor.texts)
+    named = [FixPart(_make_slug(group), tuple(one.edit for one in group)) for group in groups]
+    return named, left
+
+
+def _drop_inert_differences(
+    differences: Sequence[NodeDifference], module: str
+) -> tuple[list[NodeDifference], list[LeftOutChange]]:
+    """Without imports and new definitions, which do nothing by themselves, if more is there."""
+    kept, left = [], []
+    for place in differences:
+        new = place.fixed and not place.buggy
+        kinds = {node.kind() for node in (*place.fixed, *place.buggy)}
+        if kinds <= {"import_statement", "import_from_statement", "future_import_statement"} or all(
+            _is_in_import(node) for node in (*place.fixed, *place.buggy)
+        ):
+            left.append(
+                (
+                    place,
+                    LeftOutChange(
+                        _describe_difference(place, module),
+                        "an import: it stays, and does nothing",
+                    ),
+                )
+            )
+        elif new and kinds <= {"function_definition", "class_definition", "decorated_definition"}:
+            left.append(
+                (
+                    place,
+                    LeftOutChange(
+                        _describe_difference(place, module), "new code: it stays, uncalled"
+                    ),
+                )
+            )
+        elif all(_is_message_text(node) for node in (*place.fixed, *place.buggy)):
+            left.append(
+                (place, LeftOutChange(_describe_difference(place, module), "words for a reader"))
+            )
+        else:
+            kept.append(place)
+    if not kept:
+        new_code = [place for place, why in left if why.reason.startswith("new code")]
+        return new_code, [why for place, why in left if place not in new_code]
+    return kept, [why for _, why in left]
+
+
+def _is_in_import(node: SgNode) -> bool:
+    return any(outer.kind().startswith("import") for outer in _iterate_ancestors(node))
+
+
+def _is_message_text(node: SgNode) -> bool:
+    """A docstring, or a string that a log or an error says."""
+    if node.kind() == "expression_statement":
+        return node.text().lstrip("rbf").startswith(('"', "'"))
+    if node.kind() not in ("string", "concatenated_string", "string_content"):
+        return False
+    holder = next((n for n in _iterate_ancestors(node) if n.kind().endswith("statement")), node)
+    return bool(re.match(r"logger\.|raise |warnings\.|print\(|assert |[\"']", holder.text()))
+
+
+def _iterate_ancestors(node: SgNode) -> Iterator[SgNode]:
+    here: SgNode | None = node
+    while here is not None:
+        yield here
+        here = here.parent()
+
+
+def _describe_difference(difference: NodeDifference, module: str) -> str:
+    nodes = difference.fixed or difference.buggy
+    name = find_qualname(nodes[0])
+    first = " ".join(nodes[0].text().split("\n")[0].split())
+    return f"{module}:{name or '(module)'}: {first[:60]}"
+
+
+def _explain_missing_edit(difference: NodeDifference) -> str:
+    if not difference.buggy and not difference.fixed:
+        return LAYOUT_ONLY
+    return "no pair of forms of a few lines tells it from the rest of its scope"
+
+
+def _group_edits(
+    edit_spans: Sequence[EditSpan], texts: Mapping[str, tuple[str, str]]
+) -> list[list[EditSpan]]:
+    """Edits of one function, or that share a name which the fix brings or takes, are one."""
+    groups: list[tuple[set[str], list[EditSpan]]] = []
+    for one in edit_spans:
+        pair = texts[CodeTarget.parse(one.edit.target or "").module]
+        names = {f"@{one.edit.target}"} | _find_changed_names(one.edit, pair)
+        same = [group for group in groups if group[0] & names]
+        for group in same:
+            names |= group[0]
+        members = [member for group in same for member in group[1]] + [one]
+        groups = [group for group in groups if group not in same] + [(names, members)]
+    order = {id(one): number for number, one in enumerate(edit_spans)}
+    sorted_groups = [sorted(members, key=lambda t: order[id(t)]) for _, members in groups]
+    return sorted(sorted_groups, key=lambda members: order[id(members[0])])
+
+
+def _find_changed_names(edit: ToggleEdit, texts: tuple[str, str]) -> set[str]:
+    """The names that only one of a module's two texts has, as far as the edit has them."""
+    mine, its = (set(re.findall(r"[A-Za-z_]\w{3,}", side)) for side in (edit.fixed, edit.buggy))
+    fixed, buggy = (set(re.findall(r"[A-Za-z_]\w{3,}", text)) for text in texts)
+    return (mine - its - buggy) | (its - mine - fixed)
+
+
+def _make_slug(group: Sequence[EditSpan]) -> str:
+    target = CodeTarget.parse(group[0].edit.target or "")
+    word = target.qualname.rpartition(".")[2] or target.module.rpartition(".")[2]
+    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")
+
+
+def adopt_part(
+    part: FixPart,
+    anchor: FixAnchor,
+    story: FixDescription,
+    trees: Sequence[SourceTree],
+    registry: ToggleCatalogue,
+) -> AdoptedToggle:
+    """A part of a fix as a toggle, with what it is on every release."""
+    there = resolve_edits(part.edits, anchor.tree)
+    if there is None:
+        raise UnfixError(f"{part.name}: its forms do not hold on {anchor.tree.name} together")
+    if find_missing_name(there):
+        needed = add_missing_imports(there, anchor.texts)
+        if isinstance(needed, str):
+            raise UnfixError(f"{part.name}: {needed}")
+        there = needed
+    run = release_timeline.trace_edits(there, trees)
+    variants = release_timeline.build_variants(run)
+    if not variants:
+        raise UnfixError(
+            f"{part.name}: no release has it: it is to be looked for in a commit alone"
+        )
+    targets = list(dict.fromkeys(target for variant in variants for target in variant.targets))
+    toggle = Toggle(
+        id=story.id,
+        title=story.title,
+        family=story.family or registry.guess_family(targets),
+        symptom=story.symptom,
+        devices=(DeviceKind.CPU, DeviceKind.CUDA),
+        variants=variants,
+        upstream=story.upstream,
+        why=story.why,
+    )
+    return AdoptedToggle(toggle, run)
+
+
+@dataclass(frozen=True)
+class ReleaseChange:
+    """One difference between two releases, to be chosen."""
+
+    module: str
+    name: str  # the definition that holds it
+    difference: NodeDifference
+    newer_text: str
+    older_text: str
+
+
+def find_release_changes(
+    older: SourceTree, newer: SourceTree, words: Sequence[str]
+) -> list[ReleaseChange]:
+    """What changed between two releases in modules or definitions of that name."""
+    found = []
+    for module in newer.modules():
+        after = (
+            newer.read(module) if RUNTIME_MODULE.match(f"{module.replace('.', '/')}.py") else None
+        )
+        if after is None or not all(word in module or word in after.text for word in words):
+            continue
+        before = older.read(module) or _find_moved_module(module, older, newer)
+        if before is None or before.text == after.text:
+            continue
+        for place in ModuleDiff(module, after.text, before.text).differences:
+            name = find_qualname((place.fixed or place.buggy)[0])
+            if all(word in f"{module}:{name}" for word in words):
+                found.append(ReleaseChange(module, name, place, after.text, before.text))
+    return found
+
+
+def _find_moved_module(module: str, older: SourceTree, newer: SourceTree) -> ModuleSource | None:
+    """Where a module stood before it moved: the one of its own last name that is gone since."""
+    name = module.rpartition(".")[2]
+    gone = [m for m in older.modules() if m.rpartition(".")[2] == name and newer.read(m) is None]
+    return older.read(gone[0]) if len(gone) == 1 else None
+
+
+def make_anchor_from_changes(changes: Sequence[ReleaseChange], newer: SourceTree) -> FixAnchor:
+    """These differences as a fix: the newer release, and it with them taken back."""
+    texts: dict[str, tuple[str, str]] = {}
+    for change in sorted(changes, key=lambda one: -one.difference.locate_in_fixed()[0]):
+        text = texts.get(change.module, (change.newer_text, change.newer_text))[1]
+        texts[change.module] = (
+            change.newer_text,
+            change.difference.revert(text, change.older_text),
+        )
+    return FixAnchor(newer, ToggleState.FIXED, texts, ())
+
+
+def render_difference(difference: NodeDifference) -> str:
+    """A place as the lines that went and came."""
+    sides = [
+        "\n".join(n.text() for n in nodes).split("\n")
+        for nodes in (difference.buggy, difference.fixed)
+    ]
+    lines = difflib.unified_diff(sides[0], sides[1], lineterm="", n=1)
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))

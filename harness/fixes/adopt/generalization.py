@@ -1,0 +1,86 @@
+"""Two releases' forms of one edit as one: what reads otherwise there is a metavariable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ast_grep_py import SgNode, SgRoot
+
+from harness.core.errors import UnfixError
+from harness.fixes.adopt.module_diff import find_differences
+from harness.fixes.patterns import (
+    METAVARIABLE_CHARACTER,
+    find_metavariables,
+    get_span,
+    to_parsable_code,
+)
+from harness.fixes.registry.schema import ToggleEdit
+from harness.fixes.registry.toggle_reader import find_edit_problem
+
+
+def generalize_edits(
+    ours: Sequence[ToggleEdit], theirs: Sequence[ToggleEdit]
+) -> tuple[ToggleEdit, ...] | None:
+    """Edits that are both, if their forms differ in whole pieces that both sides share."""
+    if [one.target for one in ours] != [one.target for one in theirs]:
+        return None
+    found = [_generalize_edit(a, b) for a, b in zip(ours, theirs, strict=True)]
+    return None if None in found else tuple(edit for edit in found if edit is not None)
+
+
+def _generalize_edit(ours: ToggleEdit, theirs: ToggleEdit) -> ToggleEdit | None:
+    if (ours.fixed, ours.buggy) == (theirs.fixed, theirs.buggy):
+        return ours
+    names: dict[tuple[str, str], str] = {}
+    used = find_metavariables(ours.fixed)
+    forms, pairs = [], []
+    for mine, other in ((ours.fixed, theirs.fixed), (ours.buggy, theirs.buggy)):
+        holes = _find_holes(mine, other)
+        if holes is None:
+            return None
+        for node, there in holes:
+            names.setdefault((node.text(), there.text()), _make_metavariable(node, used))
+        pairs.append({(node.text(), there.text()) for node, there in holes})
+        code = to_parsable_code(mine)
+        for node, there in sorted(holes, key=lambda hole: -get_span(hole[0])[0]):
+            start, end = get_span(node)
+            code = f"{code[:start]}${names[node.text(), there.text()]}{code[end:]}"
+        forms.append(code.replace(METAVARIABLE_CHARACTER, "$"))
+    edit = ToggleEdit(fixed=forms[0], buggy=forms[1], target=ours.target)
+    try:
+        return edit if pairs[0] == pairs[1] and not find_edit_problem(edit) else None
+    except UnfixError:  # no pattern; whatever else happens is ours to hear of
+        return None
+
+
+def _find_holes(mine: str, other: str) -> list[tuple[SgNode, SgNode]] | None:
+    """The pieces in which two patterns differ, if each is a value on both sides."""
+    roots = [SgRoot(to_parsable_code(text), "python").root() for text in (mine, other)]
+    holes = []
+    for place in find_differences(*roots):
+        if len(place.fixed) != 1 or len(place.buggy) != 1:
+            return None
+        one, there = place.fixed[0], place.buggy[0]
+        if not all(_is_value(node) for node in (one, there)):
+            return None
+        holes.append((one, there))
+    return holes
+
+
+def _is_value(node: SgNode) -> bool:
+    """Whether a metavariable can stand for it: an expression of one place of a call or operator."""
+    return node.is_named() and node.kind() in (
+        "identifier", "attribute", "call", "subscript", "integer", "string", "binary_operator",
+        "comparison_operator", "parenthesized_expression", "true", "false", "none",
+    )  # fmt: skip
+
+
+def _make_metavariable(node: SgNode, used: set[str]) -> str:
+    words = re.findall(r"[A-Za-z]\w*", node.text())
+    stem = words[-1].upper() if words else "VALUE"
+    name, number = stem, 2
+    while name in used:
+        name, number = f"{stem}_{number}", number + 1
+    used.add(name)
+    return name

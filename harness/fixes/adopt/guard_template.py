@@ -1,0 +1,98 @@
+"""A guard begun for a toggle: its family's fixture, the call it needs, and what is left to say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.fixes.adopt.edit_porting import FLIP_DIRECTIONS
+from harness.fixes.matching.toggle_status import find_toggle_status
+from harness.fixes.registry.schema import CodeTarget, Toggle
+from harness.releases.source_trees import SourceTree
+
+ADAPTER_IMPORT = re.compile(r"^from fixtures import \w+(?: as adapter)?$", re.MULTILINE)
+LAUNCH_IMPORT = "from fixtures.launches import launched"
+
+
+def write_guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
+    """A file of a guard that fails until somebody says what must hold."""
+    folder = paths.project_folder() / "suites" / toggle.family
+    file = folder / f"test_{toggle.id.replace('-', '_')}.py"
+    named = [one for one in folder.glob("*.py") if f'"{toggle.id}"' in one.read_text("utf-8")]
+    if file.exists() or named:
+        raise UnfixError(f"{(named or [file])[0]} is a guard of {toggle.id} already")
+    text = render_guard(toggle, trees, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def render_guard(toggle: Toggle, trees: Sequence[SourceTree], folder: Path) -> str:
+    target, node, kernel = _find_changed_function(toggle, trees)
+    names = [one.arg for one in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
+    given = [f"{name}=...," for name in names if name not in ("self", "cls")]
+    if kernel:
+        fixture = LAUNCH_IMPORT
+        call = [f'launched(check, "{node.name}", (1,),', *(f"    {one}" for one in given), ")"]
+        said = f"# Its modules belong in HOMES of fixtures/launches.py: {target.module}"
+    else:
+        fixture = _find_fixture_import(folder)
+        takes = ", ".join(one.rstrip(",") for one in given)
+        call = [f"adapter.{node.name}(check, value)  # {target.qualname}({takes})"]
+        said = "# The fixture builds the real object small, and calls its own method."
+    body = textwrap.indent("\n".join([said, *call]), " " * 8)
+    return f'''"""{toggle.title}: what holds instead.
+
+THE INVARIANTS IN PLAIN WORDS
+- …
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+{fixture}
+from harness import checking
+
+
+@pytest.mark.guards("{toggle.id}")
+@given(value=st.integers(1, 8))
+def test_{toggle.id.replace("-", "_")}(value: int) -> None:
+    with checking.checked() as check:
+{body}
+    pytest.fail("nobody has said yet what must hold")
+'''
+
+
+def _find_fixture_import(folder: Path) -> str:
+    """What the family's other guards take their objects from."""
+    for other in sorted(folder.glob("test_*.py")):
+        found = ADAPTER_IMPORT.search(other.read_text("utf-8"))
+        if found:
+            return found[0]
+    return f"from fixtures import {folder.name} as adapter  # to be written"
+
+
+def _find_changed_function(
+    toggle: Toggle, trees: Sequence[SourceTree]
+) -> tuple[CodeTarget, ast.FunctionDef | ast.AsyncFunctionDef, bool]:
+    """The function that it changes in the newest of these releases, and whether it is a kernel."""
+    for tree in reversed(trees):
+        found = find_toggle_status(toggle, tree)
+        if found.state not in FLIP_DIRECTIONS or found.variant is None:
+            continue
+        target = found.variant.targets[0]
+        source = tree.read(target.module)
+        name = target.qualname.rpartition(".")[2]
+        for node in ast.walk(ast.parse(source.text if source else "")):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+                marks = " ".join(ast.unparse(one) for one in node.decorator_list)
+                return target, node, "triton" in marks
+    raise UnfixError(f"no installed release has a function that {toggle.id} changes")

@@ -1,0 +1,71 @@
+"""A toggle tried in a real release: whether it can be put in live, and if not, why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from harness.fixes.adopt.edit_porting import ResolvedEdits
+from harness.fixes.adopt.release_timeline import EditTimeline
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.releases import checkouts
+from harness.releases.managed_releases import Release
+
+IMPORT_TIMEOUT = 120.0  # seconds; importing SGLang takes ten
+CHECK_SCRIPT = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from harness import toggles
+from harness.core.errors import UnfixError
+for asked in sys.argv[1:]:
+    verb, name = asked.split(":")
+    try:
+        with getattr(toggles, verb)(name):
+            pass
+        print(f"{name}: live")
+    except UnfixError as error:
+        print(f"{name}: at import alone: {error}")
+"""
+
+
+def check_toggles_live(
+    timelines: Mapping[str, EditTimeline], releases: Sequence[Release]
+) -> dict[str, str]:
+    """What comes of each toggle on the newest installed release that has its code, in words."""
+    said = dict.fromkeys(timelines, "not tried: no release that has its code is installed")
+    waiting = dict(timelines)
+    for release in reversed([one for one in releases if one.is_installed]):
+        here = {
+            name: cell
+            for name, course in waiting.items()
+            for cell in course.resolved_edits
+            if str(cell.tree.version) == release.name
+        }
+        if here:
+            told = _run_check(release, here)
+            said |= {name: f"on SGLang {release.name}: {told[name]}" for name in here}
+            waiting = {name: one for name, one in waiting.items() if name not in here}
+    return said
+
+
+def _run_check(release: Release, cells: Mapping[str, ResolvedEdits]) -> dict[str, str]:
+    words = [
+        f"{'reverted' if cell.state is ToggleState.FIXED else 'enabled'}:{name}"
+        for name, cell in cells.items()
+    ]
+    environment = dict(os.environ)
+    checkouts.set_checkout_variables(environment)
+    command = [str(release.python), "-c", CHECK_SCRIPT, *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        late = f"its modules did not import within {IMPORT_TIMEOUT:.0f} seconds"
+        return dict.fromkeys(cells, late)
+    found = dict(
+        line.split(": ", 1) for line in done.stdout.splitlines() if line.split(": ")[0] in cells
+    )
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return {name: found.get(name, last) for name in cells}

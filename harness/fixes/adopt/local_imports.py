@@ -1,0 +1,141 @@
+"""Imports that a fix needs, inside of the function that it changes.
+
+A module's own import is left where it is: it does nothing by itself, and is run once, before a
+toggle can come. Where the fix never was, the function imports by itself what the fix needs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.adopt.code_tokens import (
+    DEDENT,
+    INDENT,
+    NEWLINE,
+    CodeToken,
+    PortError,
+    split_lines,
+    to_texts,
+    tokenize_code,
+)
+from harness.releases.source_trees import SourceTree
+
+
+def insert_imports(
+    function_tokens: Sequence[CodeToken],
+    names: Sequence[str],
+    text: str,
+    importer: ModuleSource,
+    tree: SourceTree,
+) -> list[CodeToken]:
+    """A function's tokens, with the imports of these names, as `text` has them, at its start."""
+    found = [_find_import(name, text, importer, tree) for name in names]
+    head = to_texts(function_tokens[: _find_body_start(function_tokens)])
+    if "jit" in head[: head.index("def")]:
+        raise PortError(f"it has no {names[0]}, and a kernel cannot import it")
+    at = _find_body_start(function_tokens)
+    put = [token for one in dict.fromkeys(found) for token in tokenize_code(one, "")]
+    return [*function_tokens[:at], *put, *function_tokens[at:]]
+
+
+def drop_own_imports(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> list[CodeToken]:
+    """The fixed tokens without imports of its own: each release is asked anew what it needs.
+
+    One that binds a name which the buggy tokens import, too, from elsewhere, is the fix itself.
+    """
+    kept = {to_texts(buggy[a:b]) for a, b in split_lines(buggy)}
+    known = {name for line in kept for name in _find_imported_names(line)}
+    result: list[CodeToken] = []
+    for a, b in split_lines(fixed):
+        line = fixed[a:b]
+        code = [token for token in line if token.text not in (INDENT, DEDENT)]
+        own = (
+            to_texts(line) not in kept
+            and known.isdisjoint(names := _find_imported_names(to_texts(code)))
+            and names
+        )
+        result += [token for token in line if token.text in (INDENT, DEDENT)] if own else line
+    return result
+
+
+def _find_imported_names(line: Sequence[str]) -> set[str]:
+    """The names that a line brings, if it is an import."""
+    code = [text for text in line if text not in (NEWLINE, INDENT, DEDENT)]
+    if not code or code[0] not in ("import", "from"):
+        return set()
+    try:
+        [node] = ast.parse(" ".join(code)).body
+    except SyntaxError:
+        return set()
+    assert isinstance(node, ast.Import | ast.ImportFrom)
+    return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+
+
+def _find_body_start(function_tokens: Sequence[CodeToken]) -> int:
+    """Where the first statement of a function begins, behind what it says of itself."""
+    texts = to_texts(function_tokens)
+    if "def" not in texts or INDENT not in texts or "class" in texts[: texts.index("def")]:
+        raise PortError("it is no function that could import what it needs")
+    at = texts.index(INDENT) + 1
+    said = texts[at].lstrip("rbfuRBFU")[:1] in ('"', "'") and texts[at + 1] == NEWLINE
+    return at + 2 if said else at
+
+
+def _find_import(name: str, text: str, importer: ModuleSource, tree: SourceTree) -> str:
+    """The import that brings a name, where the release has what it is taken from."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                own = alias.asname or alias.name.partition(".")[0]
+                if own == name and _has_name(tree, importer, alias.name, ""):
+                    return ast.unparse(ast.Import([alias]))
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                known = _has_name(tree, importer, node.module, alias.name)
+                if (alias.asname or alias.name) == name and known:
+                    return ast.unparse(ast.ImportFrom(node.module, [alias], 0))
+    raise PortError(f"it has no {name}")
+
+
+def _has_name(tree: SourceTree, importer: ModuleSource, module: str, name: str) -> bool:
+    """Whether a release has a module, and that a name; of others, what its own code imports."""
+    package = module.partition(".")[0]
+    if package != "sglang":
+        used = re.search(rf"^\s*(import|from) {re.escape(package)}\b", importer.text, re.MULTILINE)
+        return package in sys.stdlib_module_names or used is not None
+    source = tree.read(module)
+    if source is None:
+        return False
+    return (
+        not name
+        or name in _find_defined_names(source.text)
+        or tree.read(f"{module}.{name}") is not None
+    )
+
+
+@lru_cache(maxsize=256)
+def _find_defined_names(text: str) -> set[str]:
+    """The names that a module has once it is imported, as far as its text tells."""
+    found: set[str] = set()
+    waiting: list[ast.stmt] = list(ast.parse(text).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+            waiting += [one for part in getattr(node, "handlers", ()) for one in part.body]
+        else:
+            found |= {
+                one.id
+                for one in ast.walk(node)
+                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            }
+    return found

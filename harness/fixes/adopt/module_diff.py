@@ -1,0 +1,314 @@
+"""Two texts of a module as edits: the smallest pairs of forms that tell one from the other.
+
+The two are compared as trees, so that comments and layout are no difference. What differs is told
+by as little code as will do: the expression, what it stands in, its statement, its neighbours too.
+The first pair that the registry takes, each form once where it should stand, is the one.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ast_grep_py import SgNode
+
+from harness.core.errors import UnfixError
+from harness.core.source_scopes import DEFINITION_KINDS, ModuleSource, get_defined_name
+from harness.fixes.adopt.pattern_text import (
+    NodeRun,
+    abbreviate_pair,
+    render_pattern,
+    to_normalized_code,
+)
+from harness.fixes.matching.toggle_status import parse_form
+from harness.fixes.patterns import get_indent, get_span, iterate_tokens
+from harness.fixes.registry.schema import ToggleEdit
+from harness.fixes.registry.toggle_reader import find_edit_problem
+
+MAX_NEIGHBOURS = 3
+SHORT_EXPRESSION = 100  # characters of an expression that is shown whole, where it differs twice
+MAX_FORM_LINES = (
+    40  # lines of one form: nobody reads more, and any edit in them makes the toggle stale
+)
+BLOCK_KINDS = ("block", "module")
+NON_PATTERN_KINDS = ("argument_list", "parameters", "elif_clause", "else_clause", "except_clause",
+              "decorator", "keyword_argument", "dictionary", "pair", "import_list")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDifference:
+    """Where the two texts differ: neighbouring nodes of each, one of the two may have none."""
+
+    fixed: tuple[SgNode, ...]
+    buggy: tuple[SgNode, ...]
+    parents: tuple[SgNode, SgNode]
+    child_indices: tuple[int, int] = (0, 0)  # where each begins among its parent's children
+
+    def locate_in_fixed(self) -> tuple[int, int]:
+        """In the fixed text; of nothing there, where it would stand."""
+        if self.fixed:
+            return get_span(self.fixed[0])[0], get_span(self.fixed[-1])[1]
+        behind = list_children(self.parents[0])[self.child_indices[0] :]
+        at = get_span(behind[0])[0] if behind else get_span(self.parents[0])[1]
+        return at, at
+
+    def revert(self, fixed: str, buggy: str) -> str:
+        """The fixed text with this place as it is in the buggy one."""
+        start, end = self.locate_in_fixed()
+        if not self.buggy:
+            return f"{fixed[:start]}pass{fixed[end:]}"
+        old = render_pattern(buggy, self.buggy, as_is=True)
+        indent = get_indent(fixed, start) if self.fixed or start < len(fixed) else ""
+        old = "\n".join([old.split("\n")[0], *(indent + x if x.strip() else x
+                                                for x in old.split("\n")[1:])])  # fmt: skip
+        if self.fixed:
+            return fixed[:start] + old + fixed[end:]
+        behind = list_children(self.parents[0])[self.child_indices[0] :]
+        if behind:
+            return f"{fixed[:start]}{old}\n{indent}{fixed[end:]}"
+        inside = get_indent(fixed, get_span(self.parents[0])[0])
+        return f"{fixed[:start]}\n{inside}{old}{fixed[end:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class EditSpan:
+    """One edit, and the part of each text that it is about."""
+
+    edit: ToggleEdit
+    start: int
+    end: int
+
+
+def dump_syntax(text: str) -> str:
+    """A text but for its comments and layout."""
+    return ast.dump(ast.parse(text))
+
+
+def list_children(node: SgNode) -> list[SgNode]:
+    """What a node is made of, without comments and the comma that ends a list."""
+    found = [n for n in node.children() if n.kind() not in ("comment", "line_continuation")]
+    if len(found) > 2 and found[-2].kind() == "," and node.kind() != "tuple":
+        del found[-2]
+    return found
+
+
+def find_differences(fixed: SgNode, buggy: SgNode) -> Iterator[NodeDifference]:
+    """Where two trees differ, as deep in them as they are alike."""
+    if fixed.text() == buggy.text() or to_normalized_code(fixed) == to_normalized_code(buggy):
+        return
+    ours, theirs = list_children(fixed), list_children(buggy)
+    parents = (fixed.parent() or fixed, buggy.parent() or buggy)
+    if fixed.kind() != buggy.kind() or not ours or not theirs or _is_nested(fixed, buggy):
+        yield NodeDifference((fixed,), (buggy,), parents)
+        return
+    many = fixed.kind() in BLOCK_KINDS
+    compared = difflib.SequenceMatcher(
+        None,
+        [to_normalized_code(child) for child in ours],
+        [to_normalized_code(child) for child in theirs],
+        autojunk=False,
+    )
+    found: list[NodeDifference] = []
+    for kind, a, b, c, d in compared.get_opcodes():
+        if kind == "equal":
+            continue
+        if many:
+            found += _pair_statements(ours[a:b], theirs[c:d], (fixed, buggy), (a, c))
+        elif b - a == d - c and all(
+            one.is_named() and one.kind() == other.kind()
+            for one, other in zip(ours[a:b], theirs[c:d], strict=True)
+        ):
+            for one, other in zip(ours[a:b], theirs[c:d], strict=True):
+                found += find_differences(one, other)
+        elif b - a == d - c == 1 and ours[a].is_named() and theirs[c].is_named():
+            found.append(NodeDifference((ours[a],), (theirs[c],), (fixed, buggy)))
+        else:
+            yield NodeDifference((fixed,), (buggy,), parents)
+            return
+    if not many and len(found) > 1 and max(len(fixed.text()), len(buggy.text())) < SHORT_EXPRESSION:
+        found = [NodeDifference((fixed,), (buggy,), parents)]
+    yield from found
+
+
+def _is_nested(one: SgNode, other: SgNode) -> bool:
+    """Whether one value stands inside the other, as `f(x)` in `f(x).to(y)`."""
+    if one.kind() not in ("call", "attribute", "subscript", "binary_operator"):
+        return False
+    return any(
+        to_normalized_code(inner) == to_normalized_code(whole)
+        for outer, whole in ((one, other), (other, one))
+        for child in outer.children()
+        for inner in (child, *child.find_all(kind=whole.kind()))
+    )
+
+
+def _pair_statements(
+    ours: list[SgNode],
+    theirs: list[SgNode],
+    parents: tuple[SgNode, SgNode],
+    offsets: tuple[int, int],
+) -> Iterator[NodeDifference]:
+    """Statements that gave way to others: those of one name or most alike are one that changed."""
+    pairs: list[tuple[int, int]] = []
+    free = 0
+    for index, one in enumerate(ours):
+        best, which = max(
+            (
+                (_measure_similarity(one, theirs[other]), -other)
+                for other in range(free, len(theirs))
+            ),
+            default=(0.0, 0),
+        )
+        if best > 0.6:
+            pairs.append((index, -which))
+            free = 1 - which
+    a = c = 0
+    for b, d in [*pairs, (len(ours), len(theirs))]:
+        if b > a or d > c:
+            yield NodeDifference(
+                tuple(ours[a:b]), tuple(theirs[c:d]), parents, (offsets[0] + a, offsets[1] + c)
+            )
+        if b < len(ours) and d < len(theirs):
+            yield from find_differences(ours[b], theirs[d])
+        a, c = b + 1, d + 1
+
+
+def _measure_similarity(one: SgNode, other: SgNode) -> float:
+    if one.kind() != other.kind():
+        return 0.0
+    if one.kind() in (*DEFINITION_KINDS, "decorated_definition"):
+        return 1.0 if get_defined_name(one) == get_defined_name(other) else 0.0
+    mine, its = list(iterate_tokens(one)), list(iterate_tokens(other))
+    if min(len(mine), len(its)) * 4 < max(len(mine), len(its)):
+        return 0.0
+    return difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
+
+
+class ModuleDiff:
+    """A pair of texts on its way to edits."""
+
+    def __init__(self, module: str, fixed: str, buggy: str) -> None:
+        self.module = module
+        self.fixed = ModuleSource(module, module, fixed)
+        self.buggy = ModuleSource(module, module, buggy)
+        self.differences = list(find_differences(self.fixed.root, self.buggy.root))
+
+    def build_edits(self) -> tuple[list[EditSpan], list[NodeDifference]]:
+        """The edits, in the order of the text, and the places that no pair of forms tells."""
+        told: list[EditSpan] = []
+        untold: list[NodeDifference] = []
+        for place in self.differences:
+            start, end = place.locate_in_fixed()
+            if place.fixed and any(t.start <= start and end <= t.end for t in told):
+                continue
+            found = self._find_edit(place, told)
+            if found is None:
+                untold.append(place)
+            else:
+                told = [t for t in told if not (found.start <= t.start and t.end <= found.end)]
+                told.append(found)
+        return told, untold
+
+    def _find_edit(
+        self, difference: NodeDifference, edit_spans: Sequence[EditSpan]
+    ) -> EditSpan | None:
+        for fixed, buggy in iterate_candidates(difference):
+            start, end = get_span(fixed[0])[0], get_span(fixed[-1])[1]
+            crossing = [t for t in edit_spans if t.start < end and start < t.end]
+            if any(not (start <= t.start and t.end <= end) for t in crossing):
+                continue
+            name = find_qualname(fixed[0])
+            if name != find_qualname(buggy[0]):
+                continue
+            edit = self._build_edit(fixed, buggy, name)
+            if edit is not None:
+                return EditSpan(edit, start, end)
+        return None
+
+    def _build_edit(self, fixed: NodeRun, buggy: NodeRun, name: str) -> ToggleEdit | None:
+        target = f"{self.module}:{name}" if name else self.module
+        short = abbreviate_pair(fixed, buggy, self.fixed.text, self.buggy.text)
+        plain = render_pattern(self.fixed.text, fixed), render_pattern(self.buggy.text, buggy)
+        for ours, theirs in (short, plain):
+            if max(ours.count("\n"), theirs.count("\n")) >= MAX_FORM_LINES:
+                continue
+            edit = ToggleEdit(fixed=ours, buggy=theirs, target=target)
+            if self._is_distinguishing(edit, name, get_span(fixed[0])[0], get_span(buggy[0])[0]):
+                return edit
+        return None
+
+    def _is_distinguishing(self, edit: ToggleEdit, name: str, fixed: int, buggy: int) -> bool:
+        """Whether the registry takes it, and each form stands in its text once, the other not."""
+        try:
+            if find_edit_problem(edit):
+                return False
+            places = {
+                (text, side): [
+                    match.start
+                    for scope in source.find_scopes(name)
+                    for match in parse_form(side).find(scope, source.text)
+                ]
+                for text, source in (("fixed", self.fixed), ("buggy", self.buggy))
+                for side in (edit.fixed, edit.buggy)
+            }
+        except UnfixError:  # no pattern; whatever else happens is ours to hear of
+            return False
+        return (
+            places["fixed", edit.fixed] == [fixed]
+            and places["buggy", edit.buggy] == [buggy]
+            and not places["fixed", edit.buggy]
+            and not places["buggy", edit.fixed]
+        )
+
+
+def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, NodeRun]]:
+    """What a form may hold, from the difference outwards, on both sides at once."""
+    fixed, buggy, parents = difference.fixed, difference.buggy, difference.parents
+    at: tuple[int, int] | None = difference.child_indices if not (fixed and buggy) else None
+    while True:
+        if parents[0].kind() in BLOCK_KINDS and parents[1].kind() in BLOCK_KINDS:
+            if fixed and buggy:
+                yield fixed, buggy
+            yield from _iterate_with_neighbours(fixed, buggy, parents, at)
+        elif fixed[0].kind() not in NON_PATTERN_KINDS and buggy[0].kind() not in NON_PATTERN_KINDS:
+            yield fixed, buggy
+        if parents[0].kind() == "module" or parents[1].kind() == "module":
+            return
+        fixed, buggy, at = (parents[0],), (parents[1],), None
+        outer = (parents[0].parent(), parents[1].parent())
+        if outer[0] is None or outer[1] is None:
+            return
+        parents = (outer[0], outer[1])
+
+
+def _iterate_with_neighbours(
+    fixed: NodeRun, buggy: NodeRun, parents: tuple[SgNode, SgNode], offsets: tuple[int, int] | None
+) -> Iterator[tuple[NodeRun, NodeRun]]:
+    """With the statements before, behind, and both: one, two, three of them."""
+    ours, theirs = list_children(parents[0]), list_children(parents[1])
+    a, c = offsets or (_find_index(ours, fixed[0]), _find_index(theirs, buggy[0]))
+    b, d = a + len(fixed), c + len(buggy)
+    for many in range(1, MAX_NEIGHBOURS + 1):
+        before = min(many, a, c)
+        behind = min(many, len(ours) - b, len(theirs) - d)
+        for up, down in dict.fromkeys([(before, behind), (before, 0), (0, behind)]):
+            one, other = tuple(ours[a - up : b + down]), tuple(theirs[c - up : d + down])
+            if one and other:
+                yield one, other
+
+
+def _find_index(block: list[SgNode], node: SgNode) -> int:
+    return next(number for number, one in enumerate(block) if get_span(one) == get_span(node))
+
+
+def find_qualname(node: SgNode) -> str:
+    """The qualified name of the innermost definition that holds a node."""
+    names = []
+    here = node.parent()
+    while here is not None:
+        if here.kind() in DEFINITION_KINDS:
+            names.append(get_defined_name(here))
+        here = here.parent()
+    return ".".join(reversed(names))

@@ -1,0 +1,79 @@
+"""Names that a fix only calls otherwise: they are taken out of the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.adopt import token_merge
+from harness.fixes.adopt.code_tokens import (
+    CLOSE,
+    NEWLINE,
+    OPEN,
+    CodeToken,
+    PortError,
+    render_tokens,
+    tokenize_code,
+)
+from harness.fixes.patterns import get_indent, get_span
+
+
+def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
+    """The buggy text under the names of the fixed one, and which names these are."""
+    said: list[str] = []
+    for name in ModuleSource("", "", buggy).iterate_definition_names():
+        ours, theirs = (ModuleSource("", "", text) for text in (fixed, buggy))
+        scopes = ours.find_scopes(name), theirs.find_scopes(name)
+        if [len(found) for found in scopes] != [1, 1] or scopes[0][0].text() == scopes[1][0].text():
+            continue
+        start, end = get_span(scopes[1][0])
+        indent = get_indent(buggy, start)
+        try:
+            after = tokenize_code(scopes[0][0].text(), get_indent(fixed, get_span(scopes[0][0])[0]))
+            before = tokenize_code(buggy[start:end], indent)
+        except PortError:
+            continue
+        names = dict(_find_renames(before, after))
+        if names:
+            places = _find_plain_names(before)
+            own = [
+                replace(one, text=names.get(one.text, one.text)) if at in places else one
+                for at, one in enumerate(before)
+            ]
+            buggy = buggy[:start] + render_tokens(own, indent) + buggy[end:]
+            said += [f"{name}: {old} is {new}" for old, new in names.items()]
+    return buggy, said
+
+
+def _find_renames(
+    before: Sequence[CodeToken], after: Sequence[CodeToken]
+) -> Iterator[tuple[str, str]]:
+    """Names of the one that are other names in the other wherever they stand, where bound too."""
+    onto = token_merge.align_tokens(before, after).counterparts
+    mine, its = ({text[at].text for at in _find_plain_names(text)} for text in (before, after))
+    for old in sorted(mine - its):
+        places = [at for at in _find_plain_names(before) if before[at].text == old]
+        new = {after[to].text for at in places if (to := onto[at]) is not None}
+        bound = any(_is_binding(before, at) and onto[at] is not None for at in places)
+        if len(new) == 1 and bound and new <= its - mine:
+            yield old, new.pop()
+
+
+def _find_plain_names(code: Sequence[CodeToken]) -> set[int]:
+    """Where names stand that are no attribute of something."""
+    return {
+        at for at, one in enumerate(code) if one.is_name and (not at or code[at - 1].text != ".")
+    }
+
+
+def _is_binding(code: Sequence[CodeToken], index: int) -> bool:
+    """Whether a name is assigned there, or is a parameter."""
+    deep = 0
+    for here in range(index, -1, -1):
+        deep += (code[here].text in CLOSE) - (code[here].text in OPEN)
+        if deep < 0:
+            return here >= 2 and code[here - 2].text == "def"
+        if code[here].text == NEWLINE:
+            break
+    return code[index + 1 : index + 2] != [] and code[index + 1].text in ("=", ",", ":", "in")

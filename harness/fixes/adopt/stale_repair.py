@@ -1,0 +1,149 @@
+"""Stale cells mended: from the nearest release that is well, followed to the one that is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from packaging.version import Version
+
+from harness.fixes.adopt import release_timeline
+from harness.fixes.adopt.edit_porting import (
+    FLIP_DIRECTIONS,
+    ResolvedEdits,
+    explain_fix_present,
+    find_missing_name,
+    port_edits,
+    resolve_edits,
+)
+from harness.fixes.adopt.release_timeline import EditTimeline
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry import toggle_writer
+from harness.fixes.registry.schema import Toggle, ToggleEdit, ToggleVariant
+from harness.releases.source_trees import SourceTree
+
+OWN_VARIANT_REMARK = "a form of its own holds there, outside of its range"
+
+
+@dataclass(frozen=True)
+class ToggleRepair:
+    """A toggle with its stale cells, what is proposed for each, and the file that it would be."""
+
+    toggle: Toggle
+    proposals: dict[str, ResolvedEdits | str]  # by release: the forms, or why there are none
+    repaired_toggle: Toggle | None
+
+
+def repair_toggle(
+    toggle: Toggle, trees: Sequence[SourceTree], healthy_trees: Sequence[SourceTree] = ()
+) -> ToggleRepair | None:
+    """Proposals for the stale cells of a toggle; None where there are none.
+
+    `others` are releases that are not asked about, and well: from them the stale ones are told.
+    """
+    findings = {tree.name: find_toggle_status(toggle, tree) for tree in trees}
+    stale = [tree for tree in trees if findings[tree.name].state is ToggleState.STALE]
+    if not stale:
+        return None
+    findings |= {tree.name: find_toggle_status(toggle, tree) for tree in healthy_trees}
+    ordered = sorted([*trees, *healthy_trees], key=lambda tree: tree.version or Version("0"))
+    cells: dict[str, ResolvedEdits | str] = {}
+    for tree in ordered:
+        found = findings[tree.name]
+        if found.state in FLIP_DIRECTIONS and found.variant is not None:
+            cell = resolve_edits(to_targeted_edits(found.variant), tree)
+            cells[tree.name] = cell if cell is not None else "it cannot be made"
+    proposals: dict[str, ResolvedEdits | str] = {}
+    for tree in sorted(stale, key=lambda tree: _measure_distance(tree, ordered, cells)):
+        there = _find_nearest(tree, ordered, cells)
+        proposals[tree.name] = _find_own_variant(toggle, tree, there) or (
+            port_edits(there, tree) if there else "no release near it is well"
+        )
+        cells[tree.name] = proposals[tree.name]
+    made = [name for name, cell in proposals.items() if isinstance(cell, ResolvedEdits)]
+    return ToggleRepair(
+        toggle, proposals, _build_repaired(toggle, ordered, cells) if made else None
+    )
+
+
+def _find_own_variant(
+    toggle: Toggle, tree: SourceTree, nearest: ResolvedEdits | None
+) -> ResolvedEdits | None:
+    """The one of its own variants that holds there outside of its range, if it is one."""
+    held = [
+        resolve_edits(to_targeted_edits(v), tree, (OWN_VARIANT_REMARK,)) for v in toggle.variants
+    ]
+    found = [cell for cell in held if cell is not None]
+    if len(found) != 1 or find_missing_name(found[0]):
+        return None
+    lost = (
+        nearest is not None
+        and nearest.state is ToggleState.FIXED
+        and found[0].state is ToggleState.BUGGY
+    )
+    return None if nearest is not None and lost and explain_fix_present(nearest, tree) else found[0]
+
+
+def to_targeted_edits(variant: ToggleVariant) -> tuple[ToggleEdit, ...]:
+    return tuple(
+        ToggleEdit(fixed=edit.fixed, buggy=edit.buggy, target=str(variant.get_target(edit)))
+        for edit in variant.edits
+    )
+
+
+def _measure_distance(
+    tree: SourceTree, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
+) -> int:
+    here = ordered.index(tree)
+    well = [n for n, t in enumerate(ordered) if isinstance(cells.get(t.name), ResolvedEdits)]
+    return min((abs(n - here) for n in well), default=len(ordered))
+
+
+def _find_nearest(
+    tree: SourceTree, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
+) -> ResolvedEdits | None:
+    """The nearest release that is well, the older of two: code moves forward."""
+    here = ordered.index(tree)
+    well = [(abs(n - here), n, cells[t.name]) for n, t in enumerate(ordered) if t.name in cells]
+    found = sorted((d, n) for d, n, cell in well if isinstance(cell, ResolvedEdits))
+    cell = cells[ordered[found[0][1]].name] if found else None
+    return cell if isinstance(cell, ResolvedEdits) else None
+
+
+def _build_repaired(
+    toggle: Toggle, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
+) -> Toggle:
+    """The toggle with what is proposed, its own variants as they were but for their ranges."""
+    own = {to_targeted_edits(variant): variant for variant in toggle.variants}
+    run = EditTimeline(tuple((tree, cells.get(tree.name, "absent")) for tree in ordered))
+    made = [
+        msgspec.structs.replace(own.get(to_targeted_edits(one), one), releases=one.releases)
+        for one in release_timeline.build_variants(run, own)
+    ]
+    return msgspec.structs.replace(toggle, variants=tuple(made))
+
+
+def render_repaired_file(
+    text: str, toggle: Toggle, repaired_toggle: Toggle, start_lines: Sequence[int]
+) -> str:
+    """The text of the file with its new variants, all else in it as it was.
+
+    `starts` are the lines, from 1, on which its variants begin.
+    """
+    lines = text.rstrip("\n").split("\n")
+    ends = [*(start - 1 for start in start_lines[1:]), len(lines)]
+    blocks = {
+        to_targeted_edits(variant): lines[start - 1 : end]
+        for variant, start, end in zip(toggle.variants, start_lines, ends, strict=True)
+    }
+    result = lines[: start_lines[0] - 1]
+    for variant in repaired_toggle.variants:
+        block = blocks.get(to_targeted_edits(variant))
+        if block is None:
+            result += toggle_writer.format_variant(variant)
+        else:
+            said = re.compile(r"(releases:\s*).*")
+            result += [said.sub(rf'\g<1>"{variant.releases}"', block[0]), *block[1:]]
+    return "\n".join(result) + "\n"

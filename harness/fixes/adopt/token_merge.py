@@ -1,0 +1,386 @@
+"""An edit carried from one text of a definition to another that has moved on: by tokens.
+
+The two texts are aligned, first line by line, then token by token where lines differ. The edit is
+carried where what it takes out stands, and what stands around it does, under the names of there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from harness.fixes.adopt.code_tokens import NEWLINE, CodeToken, PortError, split_lines, to_texts
+
+CONTEXT_TOKENS = 6  # tokens on each side of an edit that are looked for
+MIN_CONTEXT = 6  # of the twelve must be there,
+MIN_CONTEXT_ONE_SIDED = 8  # and more where one side's next token is not
+MAX_DISTANCE = 12  # tokens that may have come between
+MAX_SLIDE = 12
+MIN_RATIO_BETWEEN_ENDS = 0.7  # of what an edit takes out, what must be there between its two ends
+MIN_RATIO_REMOVED = 0.5  # of what an edit takes out, what must be there
+MIN_RATIO_PAIRED_LINES = 0.5  # of two lines that are one, what must be the same
+MAX_LINE_PAIRS = 40_000  # lines times lines: what is compared in a moment
+OTHER_CODE_MESSAGE = "other code stands where the edit would put its own"
+
+
+class DuplicateTargetError(PortError):
+    """Whichever way it is told, one of the two would be left."""
+
+
+@dataclass
+class TokenAlignment:
+    """For each token of one text, the token of the other that it is, if any."""
+
+    counterparts: list[int | None]
+    renames: dict[str, str] = field(default_factory=dict)  # as the other calls what this one names
+
+
+def align_tokens(ours: Sequence[CodeToken], theirs: Sequence[CodeToken]) -> TokenAlignment:
+    found = TokenAlignment([None] * len(ours))
+    mine, its = split_lines(ours), split_lines(theirs)
+    compared = difflib.SequenceMatcher(
+        None,
+        [to_texts(ours[a:b]) for a, b in mine],
+        [to_texts(theirs[a:b]) for a, b in its],
+        autojunk=False,
+    )
+    for kind, a, b, c, d in compared.get_opcodes():
+        if kind == "equal":
+            for offset in range(mine[b - 1][1] - mine[a][0]):
+                found.counterparts[mine[a][0] + offset] = its[c][0] + offset
+        elif kind == "replace":
+            bags = ([Counter(to_texts(ours[m:n])) for m, n in mine[a:b]],
+                    [Counter(to_texts(theirs[m:n])) for m, n in its[c:d]])  # fmt: skip
+            for one, other in _pair_lines(*bags, 0, b - a, 0, d - c):
+                _align_lines(ours, theirs, (*mine[a + one], *its[c + other]), found)
+    return found
+
+
+def _pair_lines(
+    ours: list[Counter[str]], theirs: list[Counter[str]], a: int, b: int, c: int, d: int
+) -> Iterator[tuple[int, int]]:
+    """Lines that are one that changed: the two most alike, then those before and behind them."""
+    if (b - a) * (d - c) > MAX_LINE_PAIRS:
+        return
+    best, pair = MIN_RATIO_PAIRED_LINES, None
+    for one in range(a, b):
+        for other in range(c, d):
+            same = (ours[one] & theirs[other]).total()
+            alike = 2 * same / (ours[one].total() + theirs[other].total())
+            if alike * same**0.5 > best and alike > MIN_RATIO_PAIRED_LINES:
+                best, pair = alike * same**0.5, (one, other)
+    if pair is not None:
+        yield from _pair_lines(ours, theirs, a, pair[0], c, pair[1])
+        yield pair
+        yield from _pair_lines(ours, theirs, pair[0] + 1, b, pair[1] + 1, d)
+
+
+def _align_lines(
+    ours: Sequence[CodeToken],
+    theirs: Sequence[CodeToken],
+    spans: tuple[int, int, int, int],
+    alignment: TokenAlignment,
+) -> None:
+    first, last, start, end = spans
+    compared = difflib.SequenceMatcher(
+        None,
+        [token.text for token in ours[first:last]],
+        [token.text for token in theirs[start:end]],
+        autojunk=False,
+    )
+    for kind, a, b, c, d in compared.get_opcodes():
+        if kind == "equal" or (kind == "replace" and b - a == d - c):
+            for offset in range(b - a):
+                one, other = ours[first + a + offset], theirs[start + c + offset]
+                if kind == "equal":
+                    alignment.counterparts[first + a + offset] = start + c + offset
+                elif one.is_name and other.is_name:
+                    alignment.counterparts[first + a + offset] = start + c + offset
+                    alignment.renames.setdefault(one.text, other.text)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedEdit:
+    """A text with the edit made, and how sure it is."""
+
+    tokens: list[CodeToken]
+    similarity: float  # of the definition's tokens, how many are there
+    renames: dict[str, str]
+    is_inexact: bool  # whether what was taken out is not word for word what it was
+    missing_count: int = 0  # of several places alike, how many are not there
+    imported_names: tuple[str, ...] = ()  # names that it brings along
+
+
+TokenHunk = tuple[int, int, int, int]
+
+
+def merge_edit(
+    before: Sequence[CodeToken], after: Sequence[CodeToken], target: Sequence[CodeToken]
+) -> MergedEdit:
+    """The edit from `before` to `after`, made to `there`.
+
+    Of hunks that take out the same and put in the same, some may be missing: they are one fix in
+    several places.
+    """
+    onto = align_tokens(before, target)
+    cuts: list[tuple[int, int, list[CodeToken]]] = []
+    loose = False
+    renamed: dict[str, str] = {}
+    made: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
+    lost: dict[tuple[tuple[str, ...], tuple[str, ...]], list[PortError]] = {}
+    for hunk in reversed(find_hunks(align_tokens(before, after), before, after)):
+        what = min(
+            (to_texts(before[i1:i2]), to_texts(after[j1:j2]))
+            for i1, i2, j1, j2 in iterate_slides(hunk, before, after)
+        )
+        try:
+            (i1, i2, j1, j2), k1, k2 = _place_hunk(hunk, onto, before, after, target)
+        except PortError as error:
+            lost.setdefault(what, []).append(error)
+            continue
+        gone, found = list(to_texts(before[i1:i2])), list(to_texts(target[k1:k2]))
+        names = onto.renames
+        one_sided = not gone and (
+            onto.counterparts[i1 - 1] is None or i2 == len(before) or onto.counterparts[i2] is None
+        )
+        if one_sided or ([names.get(t, t) for t in gone] != found and gone != found):
+            loose = True
+        new = [replace(t, text=names.get(t.text, t.text)) if t.is_name else t for t in after[j1:j2]]
+        used = {t.text for t in (*before[i1:i2], *after[j1:j2])}
+        renamed |= {name: names[name] for name in used if name in names}
+        if not gone and _is_present(new, before, target, onto, i1, k1):
+            lost.setdefault(what, []).append(
+                PortError("what the edit puts in stands there already")
+            )
+            continue
+        if not new and _count_in_line(gone, before, i1) < _count_in_line(found, target, k1):
+            raise DuplicateTargetError(
+                "what the edit takes out stands there twice: one alone may do nothing"
+            )
+        cuts.append((k1, k2, new))
+        made.add(what)
+    for what, errors in lost.items():
+        if what not in made:
+            raise errors[0]
+    result = list(target)
+    cuts.sort(key=lambda cut: cut[:2])
+    if any(end > start for (_, end, _), (start, _, _) in pairwise(cuts)):
+        raise PortError("two parts of the edit meet in one place")
+    for k1, k2, new in reversed(cuts):
+        result[k1:k2] = new
+    if to_texts(result) == to_texts(target):
+        raise PortError("the edit changes nothing there")
+    same = sum(1 for at in onto.counterparts if at is not None)
+    fewer = sum(len(errors) for errors in lost.values())
+    return MergedEdit(result, same / max(1, len(before)), renamed, loose, fewer)
+
+
+def _count_in_line(run: Sequence[str], text: Sequence[CodeToken], index: int) -> int:
+    """How often a run of tokens stands in the statement's line that holds a place."""
+    line = next((to_texts(text[a:b]) for a, b in split_lines(text) if a <= index < b), ())
+    return sum(line[n : n + len(run)] == tuple(run) for n in range(len(line)))
+
+
+def has_edit_already(
+    before: Sequence[CodeToken], after: Sequence[CodeToken], target: Sequence[CodeToken]
+) -> bool:
+    """Whether new lines of `there` say all that the edit from `before` to `after` puts in."""
+    onto = align_tokens(before, target)
+    return any(
+        _is_present(after[j1:j2], before, target, onto, i1, len(target))
+        for i1, i2, j1, j2 in find_hunks(align_tokens(before, after), before, after)
+        if i1 == i2
+    )
+
+
+def _is_present(
+    new: Sequence[CodeToken],
+    before: Sequence[CodeToken],
+    target: Sequence[CodeToken],
+    alignment: TokenAlignment,
+    index: int,
+    target_index: int,
+) -> bool:
+    """Whether its line, or a line that is new there, says what the edit would put in."""
+    names = {token.text for token in new if token.is_name} - set(keyword.kwlist)
+    if not names:
+        return False
+    every = split_lines(target)
+    known = {n for n in alignment.counterparts if n is not None}
+    strange = [set(to_texts(target[a:b])) for a, b in every if known.isdisjoint(range(a, b))]
+    mine = next((to_texts(before[a:b]) for a, b in split_lines(before) if a <= index < b), ())
+    own = next((set(to_texts(target[a:b])) for a, b in every if a <= target_index < b), set())
+    fresh = names - set(mine)
+    return any(names <= line for line in strange) or bool(fresh and fresh <= own)
+
+
+def _place_hunk(
+    hunk: TokenHunk,
+    alignment: TokenAlignment,
+    before: Sequence[CodeToken],
+    after: Sequence[CodeToken],
+    target: Sequence[CodeToken],
+) -> tuple[TokenHunk, int, int]:
+    """A hunk where it has a place: taking `and x` out before `and` is taking out `x and`."""
+    first: PortError | None = None
+    for one in iterate_slides(hunk, before, after):
+        try:
+            inside = NEWLINE not in to_texts(after[one[2] : one[3]])
+            return one, *_locate_run(alignment, before, target, one[0], one[1], inside)
+        except PortError as error:
+            first = first or error
+    raise first or PortError("it has no place")
+
+
+def iterate_slides(
+    hunk: TokenHunk, before: Sequence[CodeToken], after: Sequence[CodeToken]
+) -> Iterator[TokenHunk]:
+    yield hunk
+    i1, i2, j1, j2 = hunk
+    if (i1 == i2) == (j1 == j2):
+        return
+    text, first, last = (before, i1, i2) if i2 > i1 else (after, j1, j2)
+    if text is after and NEWLINE in to_texts(after[j1:j2]):
+        return  # a statement is put between two that are both there
+    for step in range(1, MAX_SLIDE):
+        if first - step < 0 or text[first - step].text != text[last - step].text:
+            break
+        yield i1 - step, i2 - step, j1 - step, j2 - step
+    for step in range(MAX_SLIDE):
+        if last + step >= len(text) or text[first + step].text != text[last + step].text:
+            break
+        yield i1 + step + 1, i2 + step + 1, j1 + step + 1, j2 + step + 1
+
+
+def find_hunks(
+    alignment: TokenAlignment, before: Sequence[CodeToken], after: Sequence[CodeToken]
+) -> list[tuple[int, int, int, int]]:
+    """The runs of tokens that gave way to others."""
+    result = []
+    i = j = 0
+    anchors = [
+        (n, at)
+        for n, at in enumerate(alignment.counterparts)
+        if at is not None and before[n].text == after[at].text
+    ]
+    for a, b in [*anchors, (len(before), len(after))]:
+        if a > i or b > j:
+            result.append((i, a, j, b))
+        i, j = a + 1, b + 1
+    return result
+
+
+def _locate_run(
+    alignment: TokenAlignment,
+    before: Sequence[CodeToken],
+    target: Sequence[CodeToken],
+    i1: int,
+    i2: int,
+    within_line: bool,
+) -> tuple[int, int]:
+    """Where the tokens from i1 to i2 stand, told by themselves and by what stands around them."""
+    prior = alignment.counterparts[i1 - 1] if i1 else -1
+    following = alignment.counterparts[i2] if i2 < len(before) else len(target)
+    own = _locate_removed(alignment, before, target, i1, i2)
+    if own is not None:
+        start, end = own
+    elif prior is not None and following is not None and prior < following:
+        start, end = prior + 1, following
+        gone, found = to_texts(before[i1:i2]), to_texts(target[start:end])
+        if bool(gone) != bool(found):
+            raise PortError(
+                "what the edit takes out does not stand there" if gone else OTHER_CODE_MESSAGE
+            )
+        if gone and _measure_ratio(gone, found) < MIN_RATIO_REMOVED:
+            raise PortError("what the edit takes out does not stand there")
+    elif within_line and (known := _locate_by_landmark(before, target, i1, i2)) is not None:
+        return known
+    elif i1 == i2 and within_line and (prior is not None or following is not None):
+        start = end = prior + 1 if prior is not None else following or 0
+    else:
+        raise PortError("what stands around the edit is gone")
+    seen = [
+        at is not None and abs(at - at_least) < MAX_DISTANCE
+        for step, edge, base in ((-1, i1 - 1, start - 1), (1, i2, end))
+        for n in range(CONTEXT_TOKENS)
+        if 0 <= edge + step * n < len(before)
+        for at, at_least in ((alignment.counterparts[edge + step * n], base + step * n),)
+    ]
+    one_side = i1 == i2 and (prior is None or following is None)
+    if sum(seen) < min(MIN_CONTEXT_ONE_SIDED if one_side else MIN_CONTEXT, len(seen)):
+        raise PortError("too little of what stands around the edit is there")
+    return start, end
+
+
+def _locate_by_landmark(
+    before: Sequence[CodeToken], target: Sequence[CodeToken], i1: int, i2: int
+) -> tuple[int, int] | None:
+    """Where an edit in a line stands behind tokens that each of the texts has once."""
+    start = i1 - MIN_CONTEXT
+    mark = to_texts(before[start:i1])
+    if start < 0 or NEWLINE in mark or _find_run(mark, before) != [start]:
+        return None
+    found = _find_run(to_texts(before[start:i2]), target)
+    if len(found) != 1 or _find_run(mark, target) != found:
+        return None
+    return found[0] + MIN_CONTEXT, found[0] + MIN_CONTEXT + i2 - i1
+
+
+def _find_run(run: Sequence[str], text: Sequence[CodeToken]) -> list[int]:
+    whole = to_texts(text)
+    return [n for n in range(len(whole) - len(run) + 1) if whole[n : n + len(run)] == tuple(run)]
+
+
+def _locate_removed(
+    alignment: TokenAlignment,
+    before: Sequence[CodeToken],
+    target: Sequence[CodeToken],
+    i1: int,
+    i2: int,
+) -> tuple[int, int] | None:
+    """Where what is taken out stands by itself: all of it, or its two ends and most between."""
+    places = [alignment.counterparts[n] for n in range(i1, i2)]
+    if not places or places[0] is None or places[-1] is None or places[0] > places[-1]:
+        return None
+    start, end = places[0], places[-1] + 1
+    whole = places == list(range(start, start + len(places)))
+    return (
+        (start, end)
+        if whole
+        or _measure_ratio(to_texts(before[i1:i2]), to_texts(target[start:end]))
+        > MIN_RATIO_BETWEEN_ENDS
+        else None
+    )
+
+
+def _measure_ratio(one: Sequence[str], other: Sequence[str]) -> float:
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def find_words_around(before: Sequence[CodeToken], after: Sequence[CodeToken]) -> list[str]:
+    """The longer names in the lines of an edit, and in those next to them."""
+    every = split_lines(before)
+    near: set[int] = set()
+    for i1, i2, _, _ in find_hunks(align_tokens(before, after), before, after):
+        first = next(n for n, (a, b) in enumerate(every) if i1 < b or n == len(every) - 1)
+        last = next(n for n, (a, b) in enumerate(every) if i2 <= b or n == len(every) - 1)
+        near |= set(range(max(0, first - 2), min(len(every), last + 3)))
+    names = {
+        t.text for n in near for t in before[slice(*every[n])] if t.is_name and len(t.text) > 4
+    }
+    return sorted(names - set(keyword.kwlist))
+
+
+def find_names_in_edit(before: Sequence[CodeToken], after: Sequence[CodeToken]) -> set[str]:
+    """The names in the lines that an edit changes."""
+    found: set[str] = set()
+    edit = find_hunks(align_tokens(before, after), before, after)
+    for text, first, last in ((before, 0, 1), (after, 2, 3)):
+        for a, b in split_lines(text):
+            if any(hunk[first] < b and a < max(hunk[last], hunk[first] + 1) for hunk in edit):
+                found |= {t.text for t in text[a:b] if t.is_name}
+    return found - set(keyword.kwlist)

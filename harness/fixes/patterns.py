@@ -1,0 +1,267 @@
+"""A form of a fix as structural patterns (ast-grep), found in source and written back into it.
+
+A form is one expression, one statement, or a run of statements. ast-grep matches single syntax
+nodes, so a run is matched as neighbouring siblings that agree on their metavariables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import ast_grep_py
+from ast_grep_py import SgNode, SgRoot
+
+from harness.core.errors import UnfixError
+
+# Which ast-grep it is: its version is not said where it is imported.
+AST_GREP_STAMP = "{0.st_size} {0.st_mtime_ns}".format(os.stat(ast_grep_py.ast_grep_py.__file__))
+METAVARIABLE = re.compile(r"\$\$\$([A-Z_][A-Z0-9_]*)|\$([A-Z_][A-Z0-9_]*)")
+ANONYMOUS_METAVARIABLE = re.compile(r"\$\$\$(?![A-Z])|\$_|\$\$\$_")
+# What ast-grep itself puts in the place of '$', which no Python identifier may hold.
+METAVARIABLE_CHARACTER = "µ"
+# Stands in a binding for a line break inside a string, which no indentation may follow.
+LITERAL_BREAK = "\0"
+# A body behind its colon, where only a body of one line could be written back.
+BODY_AFTER_COLON = re.compile(r"^([ \t]*)(.*:)[ \t]*(\$\$\$[A-Z_][A-Z0-9_]*)[ \t]*$", re.MULTILINE)
+TRAILING_LIST = re.compile(r",\s*\$\$\$([A-Z_][A-Z0-9_]*)\s*,?(?=\s*[)\]}])")
+REDUNDANT_COMMA = re.compile(r"(?<=[(\[{,]),+|,+(?=[)\]}])")
+
+
+class PatternError(UnfixError):
+    """A pattern that is not one expression, one statement or a run of statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternMatch:
+    """Where a form stands in a text, and what its metavariables stand for."""
+
+    start: int
+    end: int
+    bindings: dict[str, str]
+
+
+def to_parsable_code(pattern: str) -> str:
+    """The pattern as Python that parses, its metavariables turned into plain names."""
+    return pattern.replace("$", METAVARIABLE_CHARACTER)
+
+
+def find_metavariables(pattern: str) -> set[str]:
+    return {many or one for many, one in METAVARIABLE.findall(pattern)}
+
+
+@dataclass(frozen=True)
+class CodePattern:
+    """One side of an edit, ready to be looked for and to be written."""
+
+    text: str
+
+    @cached_property
+    def statements(self) -> tuple[str, ...]:
+        code = to_parsable_code(self.text)
+        root = SgRoot(code, "python").root()
+        without_body = any(not block.text() for block in root.find_all(kind="block"))
+        if root.find(kind="ERROR") or without_body:
+            raise PatternError(f"this pattern is not Python: {self.text.strip()!r}")
+        nodes = [node for node in root.children() if node.kind() != "comment"]
+        if not nodes:
+            raise PatternError(f"this pattern holds no code: {self.text.strip()!r}")
+        parts = tuple(node.text().replace(METAVARIABLE_CHARACTER, "$") for node in nodes)
+        if len(parts) > 1 and any(METAVARIABLE.fullmatch(part) for part in parts):
+            raise PatternError("a statement of a run cannot be a bare metavariable")
+        return parts
+
+    def find(self, scope: SgNode, text: str) -> list[PatternMatch]:
+        """Every place in `scope` that has this form; `text` is the source that holds it."""
+        found: dict[tuple[int, int], PatternMatch] = {}
+        for nodes, bindings in self._find_statement_runs(scope, text):
+            start, end = get_span(nodes[0])[0], get_span(nodes[-1])[1]
+            found.setdefault((start, end), PatternMatch(start, end, bindings))
+        return list(found.values())
+
+    def _find_statement_runs(
+        self, scope: SgNode, text: str
+    ) -> Iterator[tuple[list[SgNode], dict[str, str]]]:
+        first, *others = self.statements
+        for node, bindings in iterate_matches(scope, first, text):
+            if not others:
+                yield [node], bindings
+                continue
+            current = find_whole_statement(node)
+            run = [current] if current else []
+            for pattern in others:
+                current = find_next_statement(current) if current else None
+                more = match_whole_node(current, pattern, text) if current else None
+                if current is None or more is None:
+                    break
+                if not all(is_same_code(bindings.get(name, v), v) for name, v in more.items()):
+                    break
+                bindings.update(more)
+                run.append(current)
+            else:
+                if run:
+                    yield run, bindings
+
+    def render(self, match: PatternMatch, text: str) -> str:
+        """This form with the bindings of a match, indented for the place where the match stands."""
+        indent = get_indent(text, match.start)
+        written: list[str] = []
+        form = BODY_AFTER_COLON.sub(r"\1\2\n\1    \3", textwrap.dedent(self.text).strip("\n"))
+        for number, line in enumerate(form.split("\n")):
+            inner = line[: len(line) - len(line.lstrip())]
+            filled = substitute_metavariables(line, match.bindings, indent + inner)
+            written.append(filled if number == 0 or not line.strip() else indent + filled)
+        return "\n".join(written).replace(LITERAL_BREAK, "\n")
+
+
+def iterate_matches(
+    scope: SgNode, pattern: str, text: str
+) -> Iterator[tuple[SgNode, dict[str, str]]]:
+    """Where one statement or expression stands, with what its metavariables stand for there.
+
+    ast-grep wants one item at least for a list that comes last, and lets a pattern leave out what
+    comes last in the code: an `else`, an assertion's message, the `async` of a function.
+    """
+    for shape in dict.fromkeys([pattern, TRAILING_LIST.sub("", pattern)]):
+        for node in scope.find_all(pattern=shape):
+            if expand_pattern_tokens(shape, node) == join_tokens(iterate_tokens(node)):
+                found = read_bindings(shape, node, text)
+                yield node, dict.fromkeys(find_metavariables(pattern), "") | found
+
+
+def read_bindings(pattern: str, node: SgNode, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, nodes in find_bound_nodes(pattern, node).items():
+        start, end = (get_span(nodes[0])[0], get_span(nodes[-1])[1]) if nodes else (0, 0)
+        code = text[start:end]
+        for outer in nodes:
+            for string in outer.find_all(kind="string"):
+                first, last = (place - start for place in get_span(string))
+                code = code[:first] + code[first:last].replace("\n", LITERAL_BREAK) + code[last:]
+        found[name] = remove_indent(code, get_indent(text, start))
+    return found
+
+
+def find_bound_nodes(pattern: str, node: SgNode) -> dict[str, list[SgNode]]:
+    """The nodes that each metavariable stands for, but for what closes a list of arguments."""
+    found = {}
+    for many, one in METAVARIABLE.findall(pattern):
+        nodes = node.get_multiple_matches(many) if many else [node[one]]
+        while many and nodes and nodes[-1].kind() in ("comment", ","):
+            if is_significant_ending(nodes[-1]):
+                break
+            nodes.pop()
+        found[many or one] = nodes
+    return found
+
+
+def is_significant_ending(node: SgNode) -> bool:
+    """Whether a comment or comma at the end stays: in a body, and in the tuple of `x[a,]`."""
+    parent = node.parent()
+    return parent is not None and parent.kind() in ("block", "module", "subscript")
+
+
+def expand_pattern_tokens(pattern: str, node: SgNode) -> str:
+    """The pattern token by token, each metavariable as the code that it stands for."""
+    code = {
+        name: join_tokens(t for n in nodes for t in iterate_tokens(n))
+        for name, nodes in find_bound_nodes(pattern, node).items()
+    }
+    return join_tokens(
+        code.get(leaf.lstrip(METAVARIABLE_CHARACTER), leaf)
+        if leaf.startswith(METAVARIABLE_CHARACTER)
+        else leaf
+        for leaf in parse_pattern_tokens(pattern)
+    )
+
+
+@lru_cache(maxsize=1024)
+def parse_pattern_tokens(pattern: str) -> tuple[str, ...]:
+    return tuple(iterate_tokens(SgRoot(to_parsable_code(pattern), "python").root()))
+
+
+def iterate_tokens(node: SgNode) -> Iterator[str]:
+    """The tokens of a node without its comments."""
+    kind = node.kind()
+    if kind in ("comment", "line_continuation"):
+        return
+    if node.is_leaf() or kind == "string_content":
+        yield node.text()
+        return
+    for child in node.children():
+        yield from iterate_tokens(child)
+
+
+def join_tokens(tokens: Iterable[str]) -> str:
+    return REDUNDANT_COMMA.sub("", "".join(tokens))
+
+
+def substitute_metavariables(line: str, bindings: dict[str, str], indent: str) -> str:
+    """One line of a pattern with its metavariables replaced by the code they stand for."""
+    for name in find_metavariables(line):
+        if not bindings.get(name, "") and f"$$${name}" in line:
+            line = re.sub(rf",\s*\$\$\${name}\b|\$\$\${name}\b\s*,?\s*", "", line)
+
+    def put(found: re.Match[str]) -> str:
+        first, *rest = bindings[found[1] or found[2]].split("\n")
+        return "\n".join([first, *(indent + part if part.strip() else part for part in rest)])
+
+    return METAVARIABLE.sub(put, line)
+
+
+def get_indent(text: str, position: int) -> str:
+    """The white space that begins the line of a position."""
+    line = text[text.rfind("\n", 0, position) + 1 :].split("\n", 1)[0]
+    return line[: len(line) - len(line.lstrip())]
+
+
+def remove_indent(code: str, indent: str) -> str:
+    """Code taken out of its place: the lines after its first, without that place's indent."""
+    return "\n".join(line.removeprefix(indent) for line in code.split("\n"))
+
+
+def is_same_code(one: str, other: str) -> bool:
+    """Whether two pieces of code are the same but for white space and comments."""
+    one, other = (code.replace(LITERAL_BREAK, "\n") for code in (one, other))
+    return one == other or parse_pattern_tokens(one) == parse_pattern_tokens(other)
+
+
+def remove_whitespace(code: str) -> str:
+    return re.sub(r"\s+", "", code)
+
+
+def get_span(node: SgNode) -> tuple[int, int]:
+    where = node.range()
+    return where.start.index, where.end.index
+
+
+def find_whole_statement(node: SgNode) -> SgNode | None:
+    """The statement that `node` is, if it is one; None for a part of a statement."""
+    here: SgNode | None = node
+    while here is not None:
+        parent = here.parent()
+        if parent is None or get_span(here) != get_span(node):
+            return None
+        if parent.kind() in ("block", "module"):
+            return here
+        here = parent
+    return None
+
+
+def find_next_statement(node: SgNode) -> SgNode | None:
+    following = node.next()
+    while following is not None and following.kind() == "comment":
+        following = following.next()
+    return following
+
+
+def match_whole_node(node: SgNode, pattern: str, text: str) -> dict[str, str] | None:
+    """The bindings of a match that covers the whole of `node`, if there is one."""
+    for found, names in iterate_matches(node, pattern, text):
+        if get_span(found) == get_span(node):
+            return names
+    return None

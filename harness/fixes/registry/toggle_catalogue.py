@@ -1,0 +1,125 @@
+"""All toggles of the folders that were named, found by id, PR number, family or glob."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+import packaging
+import yaml
+
+from harness.core import located_yaml, paths, source_scopes
+from harness.core.cache import DiskCache, compute_code_digest
+from harness.core.code_digest import compute_digest
+from harness.core.errors import UnfixError, UnknownToggleError
+from harness.fixes import patterns
+from harness.fixes.registry import schema
+from harness.fixes.registry import toggle_reader as reading
+from harness.fixes.registry.schema import CodeTarget, Toggle
+from harness.fixes.registry.toggle_reader import read_toggle
+
+READER_CODE_DIGEST = compute_code_digest(
+    *(reading, located_yaml, schema, patterns, source_scopes),
+    versions=(
+        yaml.__version__,
+        msgspec.__version__,
+        packaging.__version__,
+        patterns.AST_GREP_STAMP,
+    ),
+)
+
+
+class ToggleCatalogue:
+    """The toggles at hand, by id."""
+
+    def __init__(self, toggles: Iterable[Toggle]) -> None:
+        self._by_id = {toggle.id: toggle for toggle in toggles}
+
+    def __iter__(self) -> Iterator[Toggle]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def has_match(self, name: str) -> bool:
+        return bool(self._match_name(name))
+
+    def select(self, name: str) -> list[Toggle]:
+        """The toggles a word stands for: an id, a PR made of several parts, a family, a glob."""
+        chosen = self._match_name(name)
+        if not chosen:
+            raise UnknownToggleError(self._describe_unknown(name))
+        return chosen
+
+    def _match_name(self, name: str) -> list[Toggle]:
+        if name in self._by_id:
+            return [self._by_id[name]]
+        parts = [t for t in self if t.id.startswith(f"{name}-")] if name.isdigit() else []
+        return parts or [t for t in self if t.family == name or fnmatchcase(t.id, name)]
+
+    def select_all(self, names: Iterable[str]) -> list[Toggle]:
+        return list(dict.fromkeys(toggle for name in names for toggle in self.select(name)))
+
+    def select_or_all(self, names: Sequence[str]) -> list[Toggle]:
+        return self.select_all(names) if names else list(self)
+
+    def guess_family(self, targets: Sequence[CodeTarget]) -> str:
+        """The family of the toggles of that function, or of that module; else the module's name."""
+        known = [(t, toggle.family) for toggle in self for v in toggle.variants for t in v.targets]
+        for target in targets:
+            for other, family in known:
+                if target == other:
+                    return family
+        modules = {target.module for target in targets}
+        for other, family in known:
+            if other.module in modules:
+                return family
+        return re.sub(r"\W+", "_", targets[-1].module.rpartition(".")[2].strip("_").lower())
+
+    def _describe_unknown(self, name: str) -> str:
+        known = dict.fromkeys([*self._by_id, *(toggle.family for toggle in self)])
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        return (
+            f"no toggle is called '{name}'{hint}; one is named by its id, its PR, its family or a "
+            f"glob, and `unfix list` shows all {len(self)}"
+        )
+
+
+def load_catalogue(folders: Iterable[Path] = ()) -> ToggleCatalogue:
+    """The project's own toggles and those of the folders named on the command line.
+
+    A file that was read before is known by its bytes: parsing it takes milliseconds, and most of
+    the processes of a run want the whole registry.
+    """
+    known: DiskCache[Toggle] = DiskCache("registry", Toggle, READER_CODE_DIGEST)
+    toggles = []
+    for path in find_toggle_files(folders).values():
+        key = compute_digest(path.stem, path.read_bytes())
+        toggles.append(known.get(key) or known.put(key, read_toggle(path)))
+    known.save()
+    return ToggleCatalogue(toggles)
+
+
+def find_toggle_files(folders: Iterable[Path] = ()) -> dict[str, Path]:
+    """The file of each toggle, by its id."""
+    found: dict[str, Path] = {}
+    for folder in (paths.toggles_folder(), *folders):
+        if not folder.is_dir():
+            raise UnfixError(f"there is no folder of toggles at {folder}")
+        for stray in folder.glob("*.yml"):
+            raise UnfixError(f"{stray} would not be read: a toggle file ends in .yaml")
+        for path in sorted(folder.glob("*.yaml"), key=_make_natural_key):
+            if path.stem in found:
+                raise UnfixError(f"two files hold toggle '{path.stem}': {found[path.stem]}, {path}")
+            found[path.stem] = path
+    return found
+
+
+def _make_natural_key(path: Path) -> tuple[int, str]:
+    number = path.stem.partition("-")[0]
+    return (int(number) if number.isdigit() else 10**9, path.stem)

@@ -1,0 +1,215 @@
+"""Reading toggle files: safe YAML into the strict schema, each error with its file and line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+from yaml.reader import ReaderError
+
+from harness.core.errors import ToggleFileError
+from harness.core.located_yaml import LocatedYaml
+from harness.core.source_scopes import ModuleSource
+from harness.fixes.patterns import (
+    ANONYMOUS_METAVARIABLE,
+    CodePattern,
+    PatternError,
+    find_metavariables,
+    remove_whitespace,
+    to_parsable_code,
+)
+from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
+
+SafeYamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
+
+
+class ToggleDocument(LocatedYaml):
+    """A YAML document, its plain values, and the line on which each of them stands."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            self._loader = SafeYamlLoader(text)
+            self.values = self.load_values(self._loader)
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise ToggleFileError(self.path, line, f"not UTF-8: {error.reason}") from error
+        except ReaderError as error:
+            line = text.partition(chr(error.character))[0].count("\n") + 1
+            problem = f"not safe YAML: character #x{error.character:04x}: {error.reason}"
+            raise ToggleFileError(self.path, line, problem) from error
+        except yaml.YAMLError as error:
+            raise self.make_syntax_error(error, "safe YAML") from error
+
+    def make_error(self, line: int, problem: str) -> ToggleFileError:
+        return ToggleFileError(self.path, line, problem)
+
+    def is_valid_key(self, key: Any) -> bool:
+        return bool(key.tag == "tag:yaml.org,2002:str")
+
+    def check_scalar(self, node: Any) -> None:
+        """A date of no calendar."""
+        try:
+            self._loader.construct_object(node)
+        except ValueError as error:
+            line = node.start_mark.line + 1
+            raise self.make_error(line, f"'{node.value}': {error}") from error
+
+
+def read_toggle(path: Path) -> Toggle:
+    """One toggle file, checked in every way that needs no release."""
+    document = ToggleDocument(path)
+    if not isinstance(document.values, dict):
+        raise ToggleFileError(document.path, 1, "a toggle file is a mapping with an id")
+    try:
+        toggle = msgspec.convert(_convert_id_to_text(document.values), Toggle, strict=True)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        steps = list(_parse_error_path(where.rstrip("`")))
+        unknown = re.search(r"unknown field `([^`]*)`", problem)
+        line = document.find_line(*steps, *([unknown[1]] if unknown else []))
+        at = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+        problem = problem.replace("Object contains unknown field", "unknown key").replace(
+            "Object missing required field", "missing key"
+        )
+        problem = _explain_problem(at, problem)
+        raise ToggleFileError(document.path, line, f"{at}: {problem}" if at else problem) from error
+    if toggle.id != path.stem:
+        problem = f"the id '{toggle.id}' is not the file's name '{path.stem}'"
+        raise ToggleFileError(document.path, document.find_line("id"), problem)
+    for number, variant in enumerate(toggle.variants):
+        _check_variant(document, number, variant)
+    _check_variant_overlap(document, toggle)
+    return toggle
+
+
+def find_variant_lines(path: Path) -> list[int]:
+    """The lines, from 1, on which the variants of a toggle file begin."""
+    document = ToggleDocument(path)
+    return [document.find_line("variants", n) for n, _ in enumerate(document.values["variants"])]
+
+
+def _convert_id_to_text(values: dict[str, Any]) -> dict[str, Any]:
+    """A PR number may stand as a number: `id: 27460`."""
+    number = values.get("id")
+    return {**values, "id": str(number)} if type(number) is int else values
+
+
+def _parse_error_path(error_path: str) -> Iterator[str | int]:
+    for key, index in PATH_STEP.findall(error_path):
+        if key or index:
+            yield key or int(index)
+
+
+def _explain_problem(path: str, problem: str) -> str:
+    last = re.sub(r"\[\d+\]$", "", path).rpartition(".")[2]
+    if "enum value" in problem:
+        words = {"symptom": Symptom, "devices": DeviceKind}[last]
+        return f"{problem}; it is one of {', '.join(word.value for word in words)}"
+    if "Expected `array`" in problem:
+        return f"{problem}: each item begins with '- '"
+    if "matching regex" not in problem:
+        return problem
+    return {
+        "id": "an id is a PR number or a slug of small letters, digits and '-'",
+        "target": "a target is 'module' or 'module:qualified.name'",
+        "family": "a family is a folder name in snake_case",
+    }.get(last, "empty" if "\\S" in problem else problem)
+
+
+def _check_variant(document: ToggleDocument, number: int, variant: ToggleVariant) -> None:
+    here = ("variants", number)
+    try:
+        specifiers = SpecifierSet(variant.releases)
+        for specifier in specifiers:
+            Version(specifier.version.removesuffix(".*"))
+    except (InvalidSpecifier, InvalidVersion) as error:
+        line = document.find_line(*here, "releases")
+        raise ToggleFileError(
+            document.path, line, f"releases: {error}; write it like '>=0.5.9,<0.5.13'"
+        ) from error
+    if not specifiers:
+        line = document.find_line(*here, "releases")
+        raise ToggleFileError(document.path, line, "releases: names no release")
+    for index, edit in enumerate(variant.edits):
+        place = (*here, "edits", index)
+        if not (edit.target or variant.target):
+            problem = "an edit needs a target, its own or its variant's"
+            raise ToggleFileError(document.path, document.find_line(*place), problem)
+        try:
+            problem = find_edit_problem(edit)
+        except PatternError as error:
+            problem = str(error)
+        except RuntimeError as error:
+            problem = f"ast-grep refuses the pattern: {error}"
+        if problem:
+            raise ToggleFileError(document.path, document.find_line(*place), problem)
+
+
+def find_edit_problem(edit: ToggleEdit) -> str:
+    """What is wrong with an edit's two forms, looked at beside each other; '' if nothing."""
+    fixed, buggy = CodePattern(edit.fixed), CodePattern(edit.buggy)
+    for text in (edit.fixed, edit.buggy):
+        if ANONYMOUS_METAVARIABLE.search(text):
+            return "a metavariable needs a name: '$$$' and '$_' cannot be written back"
+    _ = fixed.statements, buggy.statements
+    if normalize_pattern(edit.fixed) == normalize_pattern(edit.buggy):
+        return "the fixed and the buggy form are the same"
+    if find_metavariables(edit.fixed) != find_metavariables(edit.buggy):
+        odd = sorted(find_metavariables(edit.fixed) ^ find_metavariables(edit.buggy))
+        return f"both forms must have the same metavariables; only one has {', '.join(odd)}"
+    for name, pattern, other_name, other in (
+        ("fixed", fixed, "buggy", edit.buggy),
+        ("buggy", buggy, "fixed", edit.fixed),
+    ):
+        code = to_parsable_code(other)
+        if pattern.find(ModuleSource("", "", code).root, code):
+            return f"the {name} form also matches the {other_name} form's code"
+    return ""
+
+
+def normalize_pattern(pattern: str) -> str:
+    """What a pattern says: white space counts in a string and as indentation, nowhere else."""
+    try:
+        return ast.dump(ast.parse(textwrap.dedent(to_parsable_code(pattern)).strip()))
+    except SyntaxError:
+        return remove_whitespace(pattern)
+
+
+def _check_variant_overlap(document: ToggleDocument, toggle: Toggle) -> None:
+    for later, variant in enumerate(toggle.variants):
+        for earlier, other in enumerate(toggle.variants[:later]):
+            both = next(
+                (
+                    v
+                    for v in list_boundary_versions(toggle)
+                    if _includes_version(variant, v) and _includes_version(other, v)
+                ),
+                None,
+            )
+            if both is not None:
+                problem = f"variants {earlier + 1} and {later + 1} overlap: both hold {both}"
+                line = document.find_line("variants", later, "releases")
+                raise ToggleFileError(document.path, line, problem)
+
+
+def _includes_version(variant: ToggleVariant, version: Version) -> bool:
+    return variant.specifier.contains(version)
+
+
+def list_boundary_versions(toggle: Toggle) -> list[Version]:
+    """Versions that between them tell any two of the toggle's ranges apart."""
+    named = {
+        re.sub(r"\.\*$", "", spec.version) for v in toggle.variants for spec in v.specifier
+    } | {"0", "9999"}
+    return sorted(Version(n) for name in named for n in (name, f"{Version(name).base_version}.0.1"))

@@ -1,0 +1,35 @@
+"""Kernels under check: every access of a launch held against the tensors the launch was given."""
+
+from harness.kernels.check.declarations import Check
+from harness.kernels.check.session import checked, preload_checker, run_kernels_on_cpu
+from harness.kernels.check.violations import (
+    AccessRuleViolation,
+    CudaError,
+    DataRace,
+    DeviceLost,
+    IntegerOverflow,
+    KernelAssertion,
+    OutOfBounds,
+    UncheckableKernel,
+    UninitializedMemory,
+    Violation,
+)
+from harness.kernels.check.virtual_memory import virtual_zeros
+
+__all__ = [
+    "AccessRuleViolation",
+    "Check",
+    "CudaError",
+    "DataRace",
+    "DeviceLost",
+    "IntegerOverflow",
+    "KernelAssertion",
+    "OutOfBounds",
+    "UncheckableKernel",
+    "UninitializedMemory",
+    "Violation",
+    "checked",
+    "preload_checker",
+    "run_kernels_on_cpu",
+    "virtual_zeros",
+]

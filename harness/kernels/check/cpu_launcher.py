@@ -1,0 +1,391 @@
+"""Launches under check on a CPU: Triton's own kernels, compiled with every check built in.
+
+A session takes the place of `JITFunction.run`. What Triton would compile for a GPU is read as its
+IR, compiled for this machine, and run program after program; what a program does wrong is in a
+report, and here it becomes words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+from harness import kernels
+from harness.kernels import cpu
+from harness.kernels.check import line_tracing
+from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_full_grid
+from harness.kernels.check.region_tables import RaceShadows, RegionTables
+from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
+from harness.kernels.check.violation_report import ViolationReport
+from harness.kernels.check.violations import UncheckableKernel, Violation
+from harness.kernels.cpu.abi import (
+    MAX_OVERFLOWS,
+    LaunchField,
+    OverflowField,
+    RegionField,
+    ReportField,
+    UndefinedResult,
+)
+from harness.kernels.triton import frontend, specialization
+from harness.patching import jit_kernels as patching
+
+_SMALLEST_SCRATCH = 1 << 16
+_UINT64_MASK = (1 << 64) - 1
+FileLine = tuple[str, int]  # a file's
+
+
+class _CpuDriver:
+    """What code under test asks Triton's driver, where there is none."""
+
+    def get_current_target(self) -> Any:
+        return frontend.TARGET
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+
+class _ProcessState:
+    """What all sessions of a process use again."""
+
+    def __init__(self) -> None:
+        self.shadows = RaceShadows()
+        self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowField)), dtype=np.int64)
+        self.context = (ctypes.c_uint64 * len(LaunchField))()
+        self.report = (ctypes.c_int64 * len(ReportField))()
+        self.next_program = 1  # the number of the next program
+        self._scratch = np.empty(_SMALLEST_SCRATCH, dtype=np.uint8)
+        self.ran_flags = np.zeros(256, dtype=np.uint8)  # which blocks of a kernel
+
+    def reserve_ran_flags(self, count: int) -> int:
+        if len(self.ran_flags) < count:
+            self.ran_flags = np.zeros(count, dtype=np.uint8)
+        return int(self.ran_flags.ctypes.data)
+
+    def reserve_scratch(self, size: int) -> int:
+        if len(self._scratch) < size:
+            self._scratch = np.empty(size, dtype=np.uint8)
+        address = int(self._scratch.ctypes.data)
+        return address + -address % 64
+
+
+_process_state: _ProcessState | None = None
+
+
+def load_process_state() -> _ProcessState:
+    global _process_state
+    cpu.get_jit()
+    if _process_state is None:
+        _process_state = _ProcessState()
+    return _process_state
+
+
+class CpuLauncher:
+    """Launches under check, from `__enter__` to `__exit__`."""
+
+    graph_variant = "whole"  # what of a kernel is run, in a word: `graph_of` makes it
+
+    def __init__(
+        self,
+        memory: MemoryTracker,
+        launches: LaunchLog,
+        exact: bool,
+        trust_loaded_pointers: bool = False,
+    ) -> None:
+        self._memory = memory
+        self._exact = exact  # products of float32, where a GPU would take tf32
+        self._trust_loaded_pointers = (
+            trust_loaded_pointers  # addresses that kernels load, whatever they are
+        )
+        self._launches = launches
+        self._current_launch: KernelLaunch | None = None
+        self.watched_lines: frozenset[FileLine] | None = None  # whose wraps count, and nothing else
+        self._originals: list[Any] = []
+
+    def __enter__(self) -> CpuLauncher:
+        if not isinstance(tl.sum, JITFunction):
+            raise UncheckableKernel("Triton is interpreting: start without TRITON_INTERPRET")
+        self._process_state = load_process_state()
+        session = self
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+            if not warmup:
+                session.launch(kernel, args, grid, options)
+
+        self._originals = [
+            patching.replace_run(JITFunction, run),
+            (Autotuner, Autotuner.__dict__["_bench"]),
+        ]
+        # One configuration is as right as another, and none is faster here.
+        Autotuner._bench = lambda tuner, *args, **options: 0.0
+        self._originals.append((driver, driver._active))
+        if not torch.cuda.is_available():
+            driver.set_active(_CpuDriver())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        (_, active), (_, bench), run = (
+            self._originals.pop(),
+            self._originals.pop(),
+            self._originals.pop(),
+        )
+        driver._active = active
+        Autotuner._bench = bench
+        patching.replace_run(JITFunction, run)
+
+    def launch(
+        self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]
+    ) -> None:
+        name = str(kernel.fn.__name__)
+        if self._current_launch is not None:
+            raise UncheckableKernel(f"{name}: a launch inside a launch")
+        names = kernel.signature.parameters
+        options = {key: value for key, value in options.items() if key in names}
+        for hook in kernel.pre_run_hooks:
+            hook(*args, **options)
+        binder = frontend.get_binder(kernel)
+        with torch._C.DisableTorchFunction():
+            bound = self.bind_call(binder, args, options)
+        sides = grid(dict(bound.values)) if callable(grid) else grid
+        launch = KernelLaunch(name, to_full_grid(sides), dict(bound.values))
+        self._current_launch = launch
+        try:
+            with torch._C.DisableTorchFunction():
+                self._launches.begin_launch(launch, self._memory)
+                self._run_launch(launch, kernel, binder, bound)
+        except (Violation, UncheckableKernel) as error:
+            self._launches.errors.append(error)
+            raise
+        finally:
+            self._current_launch = None
+            self._launches.end_launch(launch)
+
+    def _get_program(
+        self, name: str, kernel: Any, binder: Any, bound: Any
+    ) -> tuple[cpu.CompiledProgram, tuple[Any, ...]]:
+        """What runs a call, and the numbers of its constants that it is given for that."""
+        key = (bound.key, self._exact, self.graph_variant)
+        found: tuple[cpu.CompiledProgram, tuple[Any, ...]] | None = binder.programs.get(key)
+        if found is None:
+            try:
+                found = binder.programs[key] = self.make_program(kernel, binder, bound)
+            except Exception as error:
+                raise UncheckableKernel(
+                    f"{name}: the checker cannot follow it: {_describe_error(error)}"
+                ) from error
+        return found
+
+    def make_program(
+        self, kernel: Any, binder: Any, bound: Any
+    ) -> tuple[cpu.CompiledProgram, tuple[Any, ...]]:
+        shared = self.specialize_call(kernel, binder, bound)
+        key = (shared.key, self._exact, self.graph_variant)
+        known = binder.programs.get(key)
+        if known is None:
+            program = cpu.load_program(
+                f"{self.graph_variant} {frontend.compute_cache_key(kernel, shared)}",
+                lambda: self.build_graph(kernel, shared),
+                self._exact,
+            )
+            known = binder.programs[key] = program, ()
+        return known[0], shared.numbers
+
+    def bind_call(self, binder: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return binder.bind(args, options)
+
+    def specialize_call(self, kernel: Any, binder: Any, bound: Any) -> Any:
+        return specialization.specialize_call(kernel, binder, bound)
+
+    def build_graph(self, kernel: Any, bound: Any) -> kernels.KernelGraph:
+        return kernels.load_graph(kernel, bound)
+
+    def _run_launch(self, launch: KernelLaunch, kernel: Any, binder: Any, bound: Any) -> None:
+        chosen = self._launches.get_chosen_programs(launch)
+        if chosen is not None and not chosen:
+            return  # what runs no program needs none made
+        process = self._process_state
+        program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
+        lowered = program.lowered
+        values, spans = self._encode_arguments(launch, (*bound.arguments(), *numbers), lowered)
+        programs = range(launch.program_count) if chosen is None else chosen
+        process.shadows.begin_launch()
+        tables = RegionTables(
+            lowered,
+            spans,
+            None if self._trust_loaded_pointers else list(self._memory.iterate_living()),
+            programs,
+            process.shadows,
+            lambda number: _to_coordinates(number, launch.grid),
+        )
+        arguments = struct.pack(f"<{len(values)}Q", *values)
+        regions = struct.pack(f"<{len(tables.parameter_regions)}q", *tables.parameter_regions)
+        storages = struct.pack(f"<{len(tables.storage_regions)}q", *tables.storage_regions)
+        named = (
+            struct.pack(f"<{3 * len(chosen)}q", *(side for one in chosen for side in one))
+            if chosen
+            else b""
+        )
+        only = self.watched_lines or ()
+        counting = bytes((one.source.file, one.source.line) in only for one in lowered.sites)
+        context = process.context
+        context[:] = [
+            *launch.grid,
+            _address_of_bytes(named) if chosen else 0,
+            len(programs),
+            process.reserve_scratch(lowered.scratch_size + 64),
+            ctypes.addressof(process.report),
+            _address_of_bytes(arguments),
+            _address_of_bytes(regions),
+            _address_of_bytes(storages),
+            len(tables.storage_regions) // len(RegionField),
+            process.next_program,
+            0,
+            process.overflows.ctypes.data,
+            0,
+            0,
+            process.reserve_ran_flags(len(lowered.block_lines)),
+            _address_of_bytes(counting) if self.watched_lines is not None else 0,
+        ]
+        process.next_program += len(programs) + 1
+        if sys.gettrace() is not None:
+            process.ran_flags[:] = 0
+        wrong = program.launch(ctypes.addressof(context))
+        if sys.gettrace() is not None:
+            line_tracing.trace_lines(
+                line
+                for block, ran in zip(lowered.block_lines, process.ran_flags, strict=False)
+                for line in (block if ran else ())
+            )
+        if wrong:
+            raise self._make_report(
+                launch, lowered, spans, tables, programs, _address_of_bytes(regions)
+            ).build_violation()
+        if context[LaunchField.UNDEFINED_RESULT]:
+            what = UndefinedResult(int(context[LaunchField.UNDEFINED_RESULT])).description
+            raise UncheckableKernel(f"{launch.kernel}: {what}")
+
+    def _make_report(
+        self,
+        launch: KernelLaunch,
+        lowered: Any,
+        spans: Any,
+        tables: RegionTables,
+        programs: Any,
+        regions: int,
+    ) -> ViolationReport:
+        context = self._process_state.context
+        first = int(context[LaunchField.FIRST_PROGRAM])
+        numbers = tuple(self._process_state.report)
+        wraps = self._process_state.overflows
+
+        def program_of(number: int) -> ProgramId:
+            found = programs[number - first]
+            return _to_coordinates(found, launch.grid) if isinstance(found, int) else found
+
+        table, size = int(context[LaunchField.STORAGES]), len(RegionField) * 8
+        place = (numbers[ReportField.REGION] - table) // size
+        inside = numbers[ReportField.REGION] >= table and place < len(tables.known_storages)
+        return ViolationReport(
+            launch.kernel,
+            numbers,
+            lowered.sites,
+            tuple(spans),
+            tables.known_storages[place] if inside else None,
+            self._memory,
+            program_of,
+            lambda number: tuple(int(one) for one in wraps[number]),
+        )
+
+    # Arguments
+
+    def _encode_arguments(
+        self, launch: KernelLaunch, arguments: Iterable[Any], lowered: Any
+    ) -> tuple[list[int], list[TensorSpan | None]]:
+        """Each as the 64 bits that the kernel is given, and the memory behind a pointer."""
+        values: list[int] = []
+        spans: list[TensorSpan | None] = []
+        kinds = iter(lowered.kinds)
+        for argument in arguments:
+            if argument.kind.startswith("tensordesc"):
+                self._encode_descriptor(argument, kinds, values, spans)
+                continue
+            kind = next(kinds)
+            value = argument.value
+            span = None
+            if kind.is_pointer and not isinstance(value, int):
+                span = self._get_span(argument.name, value, kind)
+                value = span.start
+                if self.watched_lines is not None:  # what wraps elsewhere goes far
+                    span = replace(span, start=span.storage.start, end=span.storage.end)
+            values.append(_encode_value(value, kind.element))
+            spans.append(span)
+        if len(values) != len(lowered.kinds):
+            given = f"{len(values)} values for {len(lowered.kinds)} parameters"
+            raise UncheckableKernel(f"{launch.kernel}: the checker cannot follow it: {given}")
+        return values, spans
+
+    def _get_span(self, name: str, value: Any, value_type: Any) -> TensorSpan:
+        base = getattr(value, "base", value)  # of a reinterpreted tensor
+        if not isinstance(base, torch.Tensor):
+            raise UncheckableKernel(f"{name} is {type(value).__name__}, and not a tensor")
+        if base.device.type != "cpu":
+            raise UncheckableKernel(f"{name} is on {base.device}: kernels run on the CPU here")
+        size = 8 if value_type.pointee.startswith("ptr<") else cpu.size_of(value_type.pointee)
+        return self._memory.make_span(base, name, size)
+
+    def _encode_descriptor(
+        self, argument: Any, parameter_types: Any, values: list[int], spans: list[TensorSpan | None]
+    ) -> None:
+        """A descriptor made by the host, as all that Triton hands over in its place."""
+        base, *rest = frontend.expand_descriptor(argument.value)
+        span = self._get_span(argument.name, base, next(parameter_types))
+        values += [span.start, *(_encode_value(one, next(parameter_types).element) for one in rest)]
+        spans += [span, *[None] * len(rest)]
+
+
+def _address_of_bytes(packed: bytes) -> int:
+    """Where the bytes lie: they must outlive the call that is given this."""
+    return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
+
+
+def _to_coordinates(number: int, grid: ProgramId) -> ProgramId:
+    rest, z = divmod(number, grid[2])
+    x, y = divmod(rest, grid[1])
+    return x, y, z
+
+
+def _encode_value(value: Any, element: str) -> int:
+    if element[0] == "i" or element.startswith("ptr<"):
+        return int(value) & _UINT64_MASK
+    form = {"f16": "<e", "f32": "<f", "f64": "<d"}.get(element)
+    if element == "bf16":
+        return struct.unpack("<I", struct.pack("<f", float(value)))[0] >> 16  # type: ignore[no-any-return]
+    if form is None:
+        raise UncheckableKernel(f"an argument of type {element}")
+    return int.from_bytes(struct.pack(form, float(value)), "little")
+
+
+def _describe_error(error: Exception) -> str:
+    text = str(error).strip()
+    if isinstance(error, cpu.UnsupportedOnCpu):
+        return text
+    return f"Triton refuses it: {type(error).__name__}: {text}"

@@ -1,0 +1,94 @@
+"""What a suite's fences allow each program of a launch, as lists that a GPU's kernels look in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from harness.kernels.check.guard_zones import MAX_COPY_BYTES
+from harness.kernels.check.launch_log import KernelLaunch
+from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TrackedStorage
+from harness.kernels.check.violations import UncheckableKernel
+from harness.kernels.gpu import access_rules
+from harness.kernels.gpu.pointer_arguments import PointerArgument
+
+MAX_PROGRAMS = 1 << 20  # programs
+
+
+class DeviceRuleLists:
+    """A launch's lists on the device, for as long as this is held."""
+
+    def __init__(self, launch: KernelLaunch, memory: MemoryTracker, device: str = "cuda") -> None:
+        self._launch, self._device = launch, device
+        self._storages = [storage for storage in memory.iterate_living() if storage.access_rules]
+        self._table: Any = None
+        self._intervals_by_storage: dict[
+            tuple[int, str], list[access_rules.AddressIntervals] | None
+        ] = {}
+
+    def __call__(self, pointers: Sequence[PointerArgument]) -> int | None:
+        found = [self._find_ruled_storage(given) for given in pointers]
+        if not any(found):
+            return None
+        with _disable_current_modes():
+            lists = [
+                (None, None)
+                if one is None
+                else (self._get_intervals(one, "read"), self._get_intervals(one, "write"))
+                for one in found
+            ]
+            size = len(access_rules.build_rule_table(lists, 0))
+            self._table = torch.empty(size, dtype=torch.int64, device=self._device)
+            address = int(self._table.data_ptr())
+            self._table.copy_(torch.from_numpy(access_rules.build_rule_table(lists, address)))
+        return address
+
+    def _find_ruled_storage(self, pointer: PointerArgument) -> TrackedStorage | None:
+        here = (one for one in self._storages if one.start <= pointer.start < one.end)
+        return next(here, None)
+
+    def _get_intervals(
+        self, storage: TrackedStorage, access: str
+    ) -> list[access_rules.AddressIntervals] | None:
+        if (storage.start, access) not in self._intervals_by_storage:
+            self._intervals_by_storage[storage.start, access] = self._list_intervals(
+                storage, access
+            )
+        return self._intervals_by_storage[storage.start, access]
+
+    def _list_intervals(
+        self, storage: TrackedStorage, access: str
+    ) -> list[access_rules.AddressIntervals] | None:
+        """By program; None where no fence speaks of it."""
+        rules = [fence.write if access == "write" else fence.read for fence in storage.access_rules]
+        if not any(rules):
+            return None
+        if self._launch.program_count >= MAX_PROGRAMS:
+            raise UncheckableKernel(f"{self._launch}: too many programs to hold against a fence")
+        if storage.size > MAX_COPY_BYTES:
+            words = f"{storage.name} has {storage.size} bytes"
+            raise UncheckableKernel(f"{words}: too many to hold against a fence")
+        x, y, z = map(range, self._launch.grid)
+        programs = itertools.product(x, y, z)
+        return [self._compute_intervals(storage, access, program) for program in programs]
+
+    def _compute_intervals(
+        self, storage: TrackedStorage, access: str, program: ProgramId
+    ) -> access_rules.AddressIntervals:
+        masks = [
+            fence.compute_union_mask(storage, (rule(program),)).numpy()
+            for fence in storage.access_rules
+            if (rule := fence.write if access == "write" else fence.read) is not None
+        ]
+        both = np.bitwise_and.reduce(masks)
+        ends = np.flatnonzero(np.diff(both, prepend=0, append=0)) + storage.start
+        if len(ends) > 2 * access_rules.MAX_INTERVALS:
+            raise UncheckableKernel(
+                f"{self._launch}: a fence of more than {access_rules.MAX_INTERVALS} pieces"
+            )
+        return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))

@@ -1,0 +1,249 @@
+"""Kernels under check on a GPU: Triton's with checks compiled in, others between guard zones.
+
+Between zones fences are held by comparison, as the union over the grid; what nobody wrote is told
+by the poison's bits. `only` is for the CPU: here the whole grid runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import JITFunction
+
+from harness.kernels.check import gpu_reports, line_tracing, torch_modes
+from harness.kernels.check.declarations import Check
+from harness.kernels.check.device_rules import DeviceRuleLists
+from harness.kernels.check.guard_zones import GuardZoneCopies, replace_tensors
+from harness.kernels.check.launch_log import KernelLaunch, to_full_grid
+from harness.kernels.check.tracked_memory import Index
+from harness.kernels.check.violations import DeviceLost, UncheckableKernel, Violation
+from harness.kernels.gpu.checked_launches import PROCESS_REPORTS, CheckedLauncher
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
+from harness.patching import jit_kernels as patching
+
+_SGLANG_NAMESPACES = (
+    "sgl_kernel",
+    "sglang",
+)  # operators whose kernels are SGLang's and not PyTorch's
+
+
+class GpuCheck(Check):
+    device = "cuda"
+
+    def __init__(self, checks: tuple[str, ...]) -> None:
+        super().__init__()
+        self._checks = checks
+        self.arguments_without_zones: set[str] = set()  # arguments too large for a copy with zones
+        self.unchecked_kernels: set[str] = set()  # Triton's kernels that ran once as they are
+
+    def open(self, stack: contextlib.ExitStack) -> None:
+        stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
+        stack.enter_context(_OperatorMode(self))
+        stack.enter_context(self._intercept_triton_launches())
+
+    def mark_uninitialized(self, tensor: torch.Tensor) -> None:
+        torch_modes.fill_with_poison(tensor)
+        EMPTY_STORAGES.register(tensor)
+
+    def assert_written(self, tensor: torch.Tensor, index: Index = ...) -> None:
+        """By value: no answer has the poison's bits. Of one-byte types nothing can be said."""
+        size = tensor.element_size()
+        if not tensor.numel():
+            return
+        if size == 1:
+            raise UncheckableKernel(f"whether {tensor.dtype} was written: every byte is a value")
+        bits = tensor.contiguous().view(torch.uint8).view(*tensor.shape, size)
+        empty = (bits == POISON).all(-1).cpu()
+        chosen = torch.zeros(tensor.shape, dtype=torch.bool)
+        chosen[index] = True
+        self._raise_if_uninitialized(chosen & empty, chosen)
+
+    def register_tensor(self, tensor: torch.Tensor, name: str) -> None:
+        STORAGE_REGISTRY.register(tensor, name)
+
+    @contextlib.contextmanager
+    def _intercept_triton_launches(self) -> Any:
+        torch.cuda.synchronize()
+        if any(
+            True for _ in PROCESS_REPORTS.read_new_reports()
+        ):  # of a session that ended by another error
+            PROCESS_REPORTS.reset()
+        launcher = CheckedLauncher(self._checks, symbolic_constants=True)
+        launcher.start()
+        launcher.start_inductor()
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            def call(values: dict[str, Any]) -> Any:
+                return checked(kernel, grid=grid, warmup=warmup, **values, **extra)
+
+            names = inspect.signature(kernel.fn).parameters
+            extra = {name: value for name, value in options.items() if name not in names}
+            own = {name: value for name, value in options.items() if name in names}
+            bound = inspect.signature(kernel.fn).bind(*args, **own)
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+            if warmup or torch.cuda.is_current_stream_capturing():
+                return call(given)
+            sides = grid(given) if callable(grid) else grid
+            launch = KernelLaunch(kernel.fn.__name__, to_full_grid(sides), given)
+            line_tracing.trace_kernel(kernel)
+            return self._launch_with_checks(launch, call, launcher, kernel)
+
+        checked = patching.replace_run(JITFunction, run)
+        try:
+            yield
+            self.raise_reported()  # what graphs that were replayed put down
+        finally:
+            patching.replace_run(JITFunction, checked)
+            launcher.stop()
+
+    def _launch_with_checks(
+        self,
+        launch: KernelLaunch,
+        call: Callable[[dict[str, Any]], Any],
+        launcher: CheckedLauncher,
+        kernel: Any,
+    ) -> Any:
+        """A Triton kernel: its checks are compiled in, where they can be."""
+        fenced = self._has_access_rules(launch)
+        if launcher.find_refusal(kernel, fenced):
+            return self.launch_guarded(launch, call)
+        for name, value in launch.arguments.items():
+            if isinstance(value, torch.Tensor):
+                self._memory.track_storage(value, name)
+        self.launches.begin_launch(launch, self._memory)
+        launcher.build_rule_table = DeviceRuleLists(launch, self._memory)
+        try:
+            result = self._call_and_wait(launch, lambda: call(launch.arguments))
+            self.raise_reported()
+        except UncheckableKernel as error:
+            self.launches.errors.append(error)
+            raise
+        finally:
+            launcher.build_rule_table = None
+            self.launches.end_launch(launch)
+        if launcher.find_refusal(kernel, fenced):  # which it found out by compiling it
+            self.unchecked_kernels.add(launch.kernel)
+        return result
+
+    def _has_access_rules(self, launch: KernelLaunch) -> bool:
+        """Whether what its programs may touch was said, of an argument or of a tensor."""
+        if self.launches.make_access_rules(launch):
+            return True
+        known = (
+            self._memory.find_storage(value)
+            for value in launch.arguments.values()
+            if isinstance(value, torch.Tensor)
+        )
+        return any(storage is not None and storage.access_rules for storage in known)
+
+    def raise_reported(self) -> None:
+        """Wait for the device, and raise what kernels have put down."""
+        torch.cuda.synchronize()
+        before = len(self.launches.errors)
+        told = (
+            gpu_reports.violation_from_record(*one, self._memory)
+            for one in PROCESS_REPORTS.read_new_reports()
+        )
+        self.launches.errors += [one for one in told if one is not None]
+        if self.launches.errors[before:]:
+            PROCESS_REPORTS.reset()
+            raise self.launches.errors[before]
+
+    def launch_guarded(self, launch: KernelLaunch, call: Callable[[dict[str, Any]], Any]) -> Any:
+        """One launch on copies; its arguments hold the result afterwards, unless it misbehaved."""
+        try:
+            return self._launch_between_zones(launch, call)
+        except (Violation, UncheckableKernel) as error:
+            self.launches.errors.append(error)
+            raise
+
+    def _launch_between_zones(
+        self, launch: KernelLaunch, call: Callable[[dict[str, Any]], Any]
+    ) -> Any:
+        self.launches.append(launch)
+        fences = self.launches.make_access_rules(launch)
+        held = [
+            (storage, fence)
+            for fence in fences
+            if (storage := self._memory.track_storage(fence.tensor)) is not None
+        ]
+        zones = GuardZoneCopies()
+
+        def copy(tensor: torch.Tensor, name: str) -> torch.Tensor:
+            if tensor.device.type != "cuda":
+                return tensor
+            storage = self._memory.track_storage(tensor, name)
+            held.extend(
+                (storage, fence) for fence in storage.access_rules if (storage, fence) not in held
+            )
+            mine = any(storage is other for other, _ in held)
+            return zones.copy_tensor(tensor, name, keep_original=mine)
+
+        values = {
+            name: replace_tensors(value, lambda tensor, name=name: copy(tensor, name))  # type: ignore[misc]
+            for name, value in launch.arguments.items()
+        }
+        result = self._call_and_wait(launch, lambda: call(values))
+        self.raise_reported()
+        zones.check_zones(launch.kernel)
+        programs = itertools.product(*(range(side) for side in launch.grid))
+        every = list(programs) if held and launch.program_count < 1 << 20 else []
+        if held and not every:
+            raise UncheckableKernel(f"{launch}: too many programs to hold against a fence")
+        for storage, fence in held:
+            zones.check_access_rule(launch.kernel, fence, storage, every)  # type: ignore[arg-type]
+        zones.copy_back()
+        self.arguments_without_zones.update(zones.names_without_zones)
+        return result
+
+    @staticmethod
+    def _call_and_wait(launch: KernelLaunch, call: Callable[[], Any]) -> Any:
+        try:
+            result = call()
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            if "CUDA error" not in str(error):
+                raise
+            raise DeviceLost(
+                f"{launch}: {str(error).splitlines()[0]}; {describe_arguments(launch)}"
+            ) from error
+        return result
+
+
+def describe_arguments(launch: KernelLaunch) -> str:
+    """What the launch was given, in a line: no example can be shrunk once the device is lost."""
+    words = []
+    for name, value in launch.arguments.items():
+        if isinstance(value, torch.Tensor):
+            value = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        words.append(f"{name} {value}")
+    return ", ".join(words)
+
+
+class _OperatorMode(TorchDispatchMode):  # type: ignore[misc]
+    """SGLang's own compiled operators get zones as its Triton kernels do."""
+
+    def __init__(self, check: GpuCheck) -> None:
+        super().__init__()
+        self._check = check
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        aliased = any(returned.alias_info is not None for returned in func._schema.returns)
+        if func.namespace not in _SGLANG_NAMESPACES or aliased:
+            return func(*args, **kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        launch = KernelLaunch(
+            func.name(), (1, 1, 1), {**dict(zip(names, args, strict=False)), **kwargs}
+        )
+        return self._check.launch_guarded(launch, lambda values: func(**values))

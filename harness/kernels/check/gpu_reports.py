@@ -1,0 +1,217 @@
+"""What checked kernels of a GPU put down, in the words that a CPU's have."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
+from harness.kernels.check.violation_report import ViolationReport
+from harness.kernels.check.violations import OutOfBounds, Violation
+from harness.kernels.cpu.abi import ReportField, ViolationKind
+from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.gpu import (
+    assertions,
+    compiler_hooks,
+    race_checks,
+    report_buffer,
+    storage_registry,
+)
+from harness.kernels.gpu.access_rules import READ_VIOLATION, WRITE_VIOLATION
+from harness.kernels.gpu.checked_launches import LaunchRecord
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
+from harness.kernels.gpu.pointer_arguments import PointerArgument
+from harness.kernels.gpu.program_grid import unpack_grid_shape
+from harness.kernels.gpu.shadow_memory import FLAG_BITS, PROGRAM_BITS
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
+from harness.kernels.gpu.uninitialized_reads import UNINITIALIZED_READ
+from harness.kernels.ir.graph import bits_of
+
+_VIOLATION_KINDS = {
+    **race_checks.RACE_FAULTS,
+    UNINITIALIZED_READ: ViolationKind.UNINITIALIZED_READ,
+    assertions.ASSERTION_FAILED: ViolationKind.ASSERTION,
+}
+
+
+def violation_from_record(
+    record: report_buffer.DeviceReport, launched: LaunchRecord, memory: MemoryTracker | None = None
+) -> Violation | None:
+    """A record of this launch as an error; a wrap before what came of it. `memory` has its fences.
+
+    None where it was told of a table that was out of date: what lies there has been freed since.
+    """
+    numbers = [0] * len(ReportField)
+    numbers[ReportField.SITE], numbers[ReportField.ADDRESS] = record.site, record.address
+    numbers[ReportField.X], numbers[ReportField.Y], numbers[ReportField.Z] = record.program
+    sites = compiler_hooks.load_sites(launched.compiled_kernel, "sites")
+    spans = [_span_from_pointer(given, memory) for given in launched.pointers]
+    number = record.word & 0xFFFF
+    fault = next((fault for bit, fault in _VIOLATION_KINDS.items() if record.word & bit), None)
+    argument = sites[record.site].argument
+    if fault is ViolationKind.UNINITIALIZED_READ and not _was_uninitialized(
+        record, launched, argument
+    ):
+        return None
+    if argument is None and not number and fault is not ViolationKind.ASSERTION:
+        span = _find_span(record.address, spans) if fault else _find_pointed_span(record, spans)
+        if span is None:
+            return None
+        sites[record.site] = replace(sites[record.site], argument=len(spans))
+        spans.append(span)
+    numbers[ReportField.KIND] = fault or 0
+    grid = (0, 0, 0)
+    if fault not in (None, ViolationKind.UNINITIALIZED_READ, ViolationKind.ASSERTION):
+        entry, sides = record.operands
+        grid = unpack_grid_shape(sides)
+        numbers[ReportField.OTHER] = entry >> FLAG_BITS & ((1 << PROGRAM_BITS) - 1)
+    told = _GpuViolationReport(
+        launched.kernel,
+        tuple(numbers),
+        tuple(sites),
+        tuple(spans),
+        None,
+        memory or MemoryTracker(),
+        lambda number: _unravel_program(number, grid),
+        lambda number: (0, 0, 0, 0),
+        launched,
+    )
+    if fault is not None:
+        return told.build_violation()  # type: ignore[return-value]
+    if record.word & (READ_VIOLATION | WRITE_VIOLATION):
+        return told.build_rule_violation_inside(
+            "write" if record.word & WRITE_VIOLATION else "read"
+        )
+    if not number:
+        return told.to_first_outside().build_out_of_bounds()
+    site = compiler_hooks.load_sites(launched.compiled_kernel, "wraps")[number - 1]
+    return told.build_overflow_at(site, *_recompute_overflow(site, *record.operands))
+
+
+def _was_uninitialized(
+    record: report_buffer.DeviceReport, launched: LaunchRecord, argument: int | None
+) -> bool:
+    """Whether the memory was made empty, so that its pattern tells something."""
+    if argument is not None:
+        return launched.pointers[argument].made_empty
+    found = STORAGE_REGISTRY.find_containing(record.address)
+    return found is not None and EMPTY_STORAGES.contains(found.start)
+
+
+def _find_span(address: int, spans: list[TensorSpan]) -> TensorSpan | None:
+    for span in spans:
+        if span.start <= address < span.end:
+            return span
+    found = STORAGE_REGISTRY.find_containing(address)
+    return None if found is None else _span_from_storage(found)
+
+
+def _unravel_program(number: int, grid: ProgramId) -> ProgramId | None:
+    """The number's program, if no other one's number ends in the same bits."""
+    if prod(grid) > 1 << PROGRAM_BITS:
+        return None
+    x, y, z = map(int, np.unravel_index(number, grid))
+    return x, y, z
+
+
+def _find_pointed_span(
+    record: report_buffer.DeviceReport, spans: list[TensorSpan]
+) -> TensorSpan | None:
+    """What a pointer was in that came from no one argument: another one, or what is known."""
+    start, size = record.operands
+    for span in spans:
+        if (span.start, span.end - span.start + 1) == (start, size):
+            return span
+    found = STORAGE_REGISTRY.find_starting_at(start)
+    return None if found is None or found.size + 1 != size else _span_from_storage(found)
+
+
+def _span_from_storage(known_storage: storage_registry.DeviceStorage) -> TensorSpan:
+    storage: Any = None
+    return TensorSpan(
+        known_storage.name,
+        known_storage.start,
+        known_storage.end,
+        known_storage.itemsize,
+        known_storage.shape,
+        known_storage.dtype,
+        storage,
+    )
+
+
+def _recompute_overflow(site: OperationSite, left: int, right: int) -> tuple[int, int, int]:
+    """What was combined, and what it became: of each as many bits as there were."""
+    signed, element = site.element[0] != "u", site.element.removeprefix("u")
+    bits = bits_of(element)
+    if site.label in ("narrowed", "sum"):
+        left, right = _to_integer(left, 64, signed), 0
+        return left, right, _to_integer(left, bits, signed)
+    left, right = (
+        _to_integer(left, bits, signed),
+        _to_integer(right, bits, signed and site.label != "<<"),
+    )
+    return left, right, _to_integer(_OPERATORS[site.label](left, right), bits, signed)
+
+
+_OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "<<": lambda number, bits: number << min(bits, 64),
+}
+
+
+def _to_integer(number: int, bits: int, signed: bool) -> int:
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if signed and number >> (bits - 1) else number
+
+
+def _span_from_pointer(pointer: PointerArgument, memory: MemoryTracker | None) -> TensorSpan:
+    end = pointer.start + pointer.reachable_bytes
+    # Whose memory it is, nobody asks but for fences.
+    storage: Any = memory.find_living(pointer.start) if memory is not None else None
+    return TensorSpan(
+        pointer.name, pointer.start, end, pointer.itemsize, pointer.shape, pointer.dtype, storage
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _GpuViolationReport(ViolationReport):
+    launched: LaunchRecord
+
+    def build_rule_violation_inside(self, access: str) -> Violation | None:
+        """Nothing of what lies outside of the storage: its bounds tell that."""
+        storage = self._get_storage()
+        return (
+            self.build_rule_violation(access)
+            if storage.start <= self.address < storage.end
+            else None
+        )
+
+    def to_first_outside(self) -> _GpuViolationReport:
+        """Of a row, which is told with its first lane."""
+        target = self.span
+        if not isinstance(target, TensorSpan) or not target.start <= self.address < target.end:
+            return self
+        numbers = list(self.numbers)
+        numbers[ReportField.ADDRESS] += (target.end - self.address) // self.size * self.size
+        return replace(self, numbers=tuple(numbers))
+
+    def build_out_of_bounds(self) -> Violation:
+        headline = f"{self.location.kernel} {self.past_verb} {self._describe_position()}"
+        return OutOfBounds(headline, self.location, self._list_details())
+
+    def _list_details(self) -> tuple[str, ...]:
+        launched = self.launched
+        whence = (
+            f"which TorchInductor made of {launched.inductor_source}"
+            if launched.inductor_source
+            else ""
+        )
+        more = (one for one in (whence, launched.server_phase) if one)
+        return (f"launched with {launched}", *more)

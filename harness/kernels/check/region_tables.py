@@ -1,0 +1,184 @@
+"""The tables a compiled kernel is given: what each pointer may reach, and the shadows beside it.
+
+Shadows of who wrote and who read an element mean something for one launch only. So they share one
+mapping, used again by each launch: numbers of earlier launches are too small to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._python_dispatch
+
+from harness.kernels.check.tracked_memory import AccessRule, ProgramId, TensorSpan, TrackedStorage
+from harness.kernels.check.virtual_memory import map_zero_bytes
+from harness.kernels.cpu.abi import RegionField
+from harness.kernels.cpu.lowering import LoweredKernel
+
+_SHARED_BYTES = 1 << 30  # bytes of address space; memory is what is touched
+_EMPTY_REGION = (0,) * len(RegionField)
+_UNBOUNDED_REGION = (0, (1 << 63) - 1, 0, (1 << 63) - 1, *_EMPTY_REGION[4:])  # no shadows beside it
+
+
+class ShadowMemory:
+    """Room for the numbers of a launch's programs, one for each element of what they touch."""
+
+    def __init__(self) -> None:
+        self._mapping = map_zero_bytes(_SHARED_BYTES)
+        self._start = int(self._mapping.data_ptr())
+        self._used = 0
+        self._large_mappings: list[Any] = []
+
+    def begin_launch(self) -> None:
+        self._used = 0
+        self._large_mappings.clear()
+
+    def allocate_shadow(self, storage: TrackedStorage, granule: int) -> int:
+        """The address of a number for each granule of the storage."""
+        size = ((storage.size >> granule) + 2) * 8
+        if size > _SHARED_BYTES - self._used:
+            room = map_zero_bytes(size)
+            self._large_mappings.append(room)
+            return int(room.data_ptr())
+        address = self._start + self._used
+        self._used += size + -size % 64
+        return address
+
+
+class RaceShadows:
+    """Who wrote and who read: apart, since their numbers are not written alike."""
+
+    def __init__(self) -> None:
+        self.writers, self.readers = ShadowMemory(), ShadowMemory()
+
+    def begin_launch(self) -> None:
+        self.writers.begin_launch()
+        self.readers.begin_launch()
+
+
+@dataclass(slots=True)
+class StorageUse:
+    """How a storage is used in one launch."""
+
+    access_sizes: set[int] = field(default_factory=set)
+    is_read: bool = False
+    is_written: bool = False
+
+
+class RegionTables:
+    """The regions of one launch, for parameters and for everything that is known."""
+
+    def __init__(
+        self,
+        lowered: LoweredKernel,
+        spans: Sequence[TensorSpan | None],
+        known_storages: Sequence[TrackedStorage] | None,
+        programs: Sequence[ProgramId] | range,
+        shadows: RaceShadows,
+        coordinates: Any,
+    ) -> None:
+        self._lowered, self._spans = lowered, spans
+        self._programs, self._coordinates = programs, coordinates
+        self._shadows = shadows
+        self._kept_arrays: list[Any] = []  # arrays that the tables hold addresses of
+        self._fields_by_storage: dict[int, tuple[int, ...]] = {}
+        self._uses = self._collect_uses()
+        self.parameter_regions: list[int] = []
+        for span in spans:
+            self.parameter_regions += _EMPTY_REGION if span is None else self._make_region(span)
+        self.known_storages = list(known_storages or ()) if lowered.has_unknown_pointers else []
+        self.storage_regions: list[int] = []
+        if known_storages is None:
+            self.storage_regions += _UNBOUNDED_REGION
+        for storage in self.known_storages:
+            self.storage_regions += [storage.start, storage.end, *self._get_shared_fields(storage)]
+
+    def _collect_uses(self) -> dict[int, StorageUse]:
+        """By storage: who shares one, and which elements are read and written in it."""
+        watches: dict[int, StorageUse] = {}
+        for place, span in enumerate(self._spans):
+            if span is None:
+                continue
+            watch = watches.setdefault(span.storage.start, StorageUse())
+            reads, writes = (
+                sizes.get(place, ())
+                for sizes in (self._lowered.read_sizes, self._lowered.write_sizes)
+            )
+            watch.access_sizes |= {*reads, *writes}
+            watch.is_read |= bool(reads)
+            watch.is_written |= bool(writes)
+        return watches
+
+    def _make_region(self, span: TensorSpan) -> tuple[int, ...]:
+        return (span.start, span.end, *self._get_shared_fields(span.storage))
+
+    def _get_shared_fields(self, storage: TrackedStorage) -> tuple[int, ...]:
+        """The fields that all regions of one storage share."""
+        if storage.start not in self._fields_by_storage:
+            self._fields_by_storage[storage.start] = self._make_shared_fields(storage)
+        return self._fields_by_storage[storage.start]
+
+    def _make_shared_fields(self, storage: TrackedStorage) -> tuple[int, ...]:
+        watch = self._uses.get(storage.start, StorageUse())
+        roams = self._lowered.has_unknown_pointers
+        written, read = watch.is_written or roams, watch.is_read or roams
+        granule = 0 if roams or not watch.access_sizes else min(watch.access_sizes).bit_length() - 1
+        writers = readers = 0
+        if written and len(self._programs) > 1:
+            writers = self._shadows.writers.allocate_shadow(storage, granule)
+            if read and not self._lowered.programs_synchronize:
+                readers = self._shadows.readers.allocate_shadow(storage, granule)
+        unwritten = storage.uninitialized
+        return (
+            storage.start,
+            storage.size,
+            0 if unwritten is None else unwritten.data_ptr(),
+            writers,
+            readers,
+            granule,
+            self._make_rule_table(storage, "read"),
+            self._make_rule_table(storage, "write"),
+        )
+
+    def _make_rule_table(self, storage: TrackedStorage, access: str) -> int:
+        """The address of a mask's address for each program, 0 where anything goes."""
+        fences = [fence for fence in storage.access_rules if _has_rule(fence, access)]
+        if not fences:
+            return 0
+        with torch.utils._python_dispatch._disable_current_modes():
+            programs = self._list_programs()
+            for fence in fences:
+                fence.compute_masks(access, programs, storage)
+            masks = [self._combine_masks(fences, access, program, storage) for program in programs]
+        table = np.array(masks, dtype=np.uint64)
+        self._kept_arrays.append(table)
+        return int(table.ctypes.data)
+
+    def _list_programs(self) -> Sequence[ProgramId]:
+        if isinstance(self._programs, range):
+            return [self._coordinates(number) for number in self._programs]
+        return self._programs
+
+    def _combine_masks(
+        self, rules: list[AccessRule], access: str, program: ProgramId, storage: TrackedStorage
+    ) -> int:
+        masks = [
+            mask
+            for fence in rules
+            if (mask := fence.get_allowed_bytes(access, program, storage)) is not None
+        ]
+        if not masks:
+            return 0
+        mask = masks[0]
+        if len(masks) > 1:
+            mask = np.bitwise_and.reduce(masks)
+            self._kept_arrays.append(mask)
+        return int(mask.ctypes.data)
+
+
+def _has_rule(rule: AccessRule, access: str) -> bool:
+    return (rule.write if access == "write" else rule.read) is not None

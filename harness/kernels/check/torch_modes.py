@@ -1,0 +1,187 @@
+"""What a session sees of torch: devices that are not here, tensors born empty, writes of its own.
+
+A kernel is not the only one that writes. Between launches torch's own operations fill buffers, and
+the shadow of what nobody wrote must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.kernels.check.tracked_memory import MemoryTracker, view_shadow_bytes
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
+
+_EMPTY_FACTORIES = frozenset(
+    {
+        "aten::empty.memory_format",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::empty_permuted",
+    }
+)
+
+
+def fill_with_poison(tensor: torch.Tensor) -> None:
+    """Values that nobody would compute with unnoticed."""
+    if not tensor.numel():
+        return
+    with torch._C._DisableTorchDispatch():
+        # On a GPU the bits must tell that nobody wrote: a NaN may be an answer there.
+        if tensor.device.type == "cpu" and tensor.dtype.is_floating_point and tensor.itemsize > 1:
+            tensor.fill_(float("nan"))
+        elif tensor.dtype == torch.bool or tensor.dtype.is_complex:
+            tensor.fill_(1)
+        else:
+            # Made where the tensor is: while a graph is captured nothing comes from the host.
+            size = tensor.element_size()
+            bits = torch.full((size,), POISON, dtype=torch.uint8, device=tensor.device)
+            tensor.copy_(bits.view(tensor.dtype).expand(tensor.shape))
+
+
+class CpuDeviceMode(TorchFunctionMode):  # type: ignore[misc]
+    """`device="cuda"` means this machine's memory; a GPU's own abilities are still missing."""
+
+    def __init__(self, memory: MemoryTracker) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if not kwargs:
+            kwargs = {}
+        elif "device" in kwargs or "pin_memory" in kwargs:
+            kwargs = {
+                name: _ARGUMENT_REWRITES.get(name, _return_unchanged)(value)
+                for name, value in kwargs.items()
+            }
+        name = getattr(func, "__name__", "")
+        if name in _MEMORY_METHODS:
+            if name in ("cuda", "pin_memory"):
+                return args[0]
+            if name == "to":
+                args = (args[0], *map(_to_cpu, args[1:]))
+            elif name != "data_ptr":
+                self._mark_initialized(args[0])
+            elif args[0].device.type == "cpu":
+                # A kernel may be given the address in a table of addresses.
+                self._memory.track_storage(args[0], "a tensor whose address was asked for")
+        return func(*args, **kwargs)
+
+    def _mark_initialized(self, tensor: torch.Tensor) -> None:
+        """numpy writes without a word: from here on all of it counts as written."""
+        storage = self._memory.find_storage(tensor)
+        if storage is not None:
+            storage.mark_initialized()
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type in ("cuda", "npu") else value
+    if isinstance(value, str) and value.split(":")[0] in ("cuda", "npu"):
+        return "cpu"
+    return value
+
+
+def _return_unchanged(value: Any) -> Any:
+    return value
+
+
+_ARGUMENT_REWRITES: dict[str, Callable[[Any], Any]] = {
+    "device": _to_cpu,
+    "pin_memory": lambda _: False,
+}
+_MEMORY_METHODS = frozenset({"numpy", "__array__", "data_ptr", "to", "cuda", "pin_memory"})
+
+
+class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
+    """Marks what torch itself writes, and poisons what is born empty."""
+
+    def __init__(self, memory: MemoryTracker) -> None:
+        super().__init__()
+        self._memory = memory
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is traced here: to be kept from tracers takes longer than what is asked."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        # An operator lives as long as torch does; to hash one takes a call.
+        told = _OPERATOR_EFFECTS.get(id(func)) or _analyze_operator(func)
+        empty = told.returns_empty or (told.resizes and not args[0].numel())
+        result = func(*args, **kwargs)
+        if empty:
+            self._mark_uninitialized(result)
+        for place, name in told.writes:
+            value = args[place] if place is not None and place < len(args) else kwargs.get(name)
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor):
+                    self._mark_written(tensor)
+        return result
+
+    def _mark_uninitialized(self, tensor: torch.Tensor) -> None:
+        if type(tensor) is torch.Tensor and tensor.numel():
+            fill_with_poison(tensor)
+            if tensor.device.type == "cpu":
+                self._memory.track_storage(tensor, "an empty tensor").mark_uninitialized()
+            elif tensor.is_cuda and not torch.cuda.is_current_stream_capturing():
+                EMPTY_STORAGES.register(tensor)
+
+    def _mark_written(self, tensor: torch.Tensor) -> None:
+        if tensor.device.type != "cpu":
+            return
+        storage = self._memory.find_storage(tensor)
+        if storage is not None and storage.uninitialized is not None and tensor.numel():
+            with torch._C._DisableTorchDispatch():
+                view_shadow_bytes(storage.uninitialized, tensor).fill_(0)
+
+
+def warm_operator_cache() -> None:
+    """Meet the commonest operators: what torch and we work out of each is there for all forks."""
+    with WriteTrackingMode(MemoryTracker()):
+        place, some = torch.tensor([0, 1]), torch.arange(4, dtype=torch.float32)
+        torch.arange(1, 4), torch.arange(0, 4, 2), torch.empty(4), torch.full((4,), 1)
+        torch.zeros(4), torch.ones(4), torch.zeros_like(some), torch.cat([some, some])
+        some.view(2, 2)[0], some[1:3], some.unsqueeze(0).expand(2, 4), some.view(torch.int32)
+        some.detach(), some.clone(), some.to(torch.int64), some.permute(0)
+        some.copy_(some), some.fill_(place[0]), some.fill_(1), some[place], some[:1].item()
+        some[place] = torch.ones(2)
+        some + some, some - some, some * some, some // 2, some % 2, some.clamp(0, 1)
+        some.cumsum(0), some.max(), some.max(0), some.sum(), some.flip(0), some.sort()
+        torch.where(some > 0, some, some), some == 1, some != some, -some, place.repeat(2)
+
+
+class _OperatorEffects(NamedTuple):
+    """What there is to know of an operator."""
+
+    returns_empty: bool  # its result is born empty
+    resizes: bool
+    writes: tuple[tuple[int | None, str], ...]  # the arguments that it writes into
+    operator: Any  # held, for its number
+
+
+_OPERATOR_EFFECTS: dict[int, _OperatorEffects] = {}
+
+
+def _analyze_operator(func: Any) -> _OperatorEffects:
+    writes = tuple(
+        (None if argument.kwarg_only else place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    name = func.name()
+    told = _OPERATOR_EFFECTS[id(func)] = _OperatorEffects(
+        name in _EMPTY_FACTORIES, name == "aten::resize_", writes, func
+    )
+    return told

@@ -1,0 +1,203 @@
+"""What a checked session knows of memory: storages, what was written in them, and by whom.
+
+Knows torch and numpy, not Triton. Shadows lie beside a storage, one byte or one number an element,
+and are mapped lazily, so that the shadow of a virtual tensor costs what is touched of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from harness.kernels.check.virtual_memory import map_zero_bytes
+
+Array = Any
+Index = Any
+ProgramId = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class TensorSpan:
+    """The bytes that one tensor (a view of a storage, perhaps) reaches."""
+
+    name: str
+    start: int
+    end: int
+    itemsize: int
+    shape: tuple[int, ...]
+    dtype: str
+    storage: TrackedStorage
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype} {list(self.shape)})"
+
+    def index_of(self, address: int) -> int:
+        return (address - self.start) // self.itemsize
+
+
+@dataclass(slots=True, eq=False)
+class AccessRule:
+    """What of a tensor each program may touch; None where anything goes."""
+
+    tensor: torch.Tensor
+    write: Callable[[ProgramId], Index] | None
+    read: Callable[[ProgramId], Index] | None
+    masks: dict[tuple[str, ProgramId], Array] = field(default_factory=dict)
+
+    def get_allowed_bytes(
+        self, access: str, program: ProgramId, storage: TrackedStorage
+    ) -> Array | None:
+        """The bytes of the storage that may be touched, or None for all of them."""
+        rule = self.write if access == "write" else self.read
+        if rule is None:
+            return None
+        if (access, program) not in self.masks:
+            self.compute_masks(access, (program,), storage)
+        return self.masks[access, program]
+
+    def compute_masks(
+        self, access: str, programs: Iterable[ProgramId], storage: TrackedStorage
+    ) -> None:
+        """The masks of these programs, in one piece: each alone would take as long as a launch."""
+        rule = self.write if access == "write" else self.read
+        new = [program for program in programs if (access, program) not in self.masks]
+        if rule is None or not new:
+            return
+        made = self._compute_mask_rows(storage, [(rule(program),) for program in new])
+        self.masks.update(zip(((access, program) for program in new), made.numpy(), strict=True))
+
+    def compute_union_mask(self, storage: TrackedStorage, indices: Iterable[Index]) -> torch.Tensor:
+        """One byte a byte of the storage: 0 for the tensor's own elements that no index names."""
+        return self._compute_mask_rows(storage, [indices])[0]
+
+    def _compute_mask_rows(
+        self, storage: TrackedStorage, index_sets: Sequence[Iterable[Index]]
+    ) -> torch.Tensor:
+        rows = torch.ones((len(index_sets), storage.size), dtype=torch.uint8)
+        own = view_shadow_bytes(rows, self.tensor)
+        own.zero_()
+        for mask, indices in zip(own.numpy(), index_sets, strict=True):
+            for index in indices:
+                if index is not None:
+                    mask[index] = 1
+        return rows
+
+
+def view_shadow_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A storage's byte shadow in the shape of one of its tensors, an element's bytes last.
+
+    Of several shadows, a row each, as many.
+    """
+    size = tensor.element_size()
+    return torch.as_strided(
+        shadow,
+        (*shadow.shape[:-1], *tensor.shape, size),
+        (*shadow.stride()[:-1], *(stride * size for stride in tensor.stride()), 1),
+        tensor.storage_offset() * size,
+    )
+
+
+class TrackedStorage:
+    """One piece of memory, for as long as it lives."""
+
+    def __init__(self, tensor: torch.Tensor, name: str) -> None:
+        storage = tensor.untyped_storage()
+        self.name = name
+        self.start = storage.data_ptr()
+        self.size = storage.nbytes()
+        self.end = self.start + self.size
+        self.access_rules: list[AccessRule] = []
+        self.uninitialized: torch.Tensor | None = None  # one byte a byte: 1 where nobody wrote
+        self._alive = StorageWeakRef(storage)
+
+    @property
+    def is_freed(self) -> bool:
+        return bool(self._alive.expired())
+
+    def mark_uninitialized(self) -> None:
+        self.uninitialized = map_zero_bytes(self.size)
+        self.uninitialized.fill_(1)
+
+    def mark_initialized(self) -> None:
+        self.uninitialized = None
+
+    def mark_tensor_uninitialized(self, tensor: torch.Tensor) -> None:
+        if self.uninitialized is None:
+            self.uninitialized = map_zero_bytes(self.size)
+        view_shadow_bytes(self.uninitialized, tensor).fill_(1)
+
+
+class MemoryTracker:
+    """All storages that a session has met."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, TrackedStorage] = {}
+        self._freed_storages: list[TrackedStorage] = []
+
+    def clear(self) -> None:
+        self._storages.clear()
+        self._freed_storages.clear()
+
+    def track_storage(self, tensor: torch.Tensor, name: str = "a tensor") -> TrackedStorage:
+        start = tensor.untyped_storage().data_ptr()
+        found = self._storages.get(start)
+        if (
+            found is not None
+            and not found.is_freed
+            and found.size == tensor.untyped_storage().nbytes()
+        ):
+            return found
+        return self._add_storage(tensor, name)
+
+    def _add_storage(self, tensor: torch.Tensor, name: str) -> TrackedStorage:
+        new = TrackedStorage(tensor, name)
+        old = self._storages.get(new.start)
+        if old is not None:
+            self._freed_storages.append(old)
+        self._freed_storages = [
+            grave
+            for grave in self._freed_storages
+            if grave.end <= new.start or grave.start >= new.end
+        ]
+        if new.size:
+            self._storages[new.start] = new
+        return new
+
+    def find_storage(self, tensor: torch.Tensor) -> TrackedStorage | None:
+        """The storage, if the session has anything to say of it."""
+        found = self._storages.get(tensor.untyped_storage().data_ptr())
+        return None if found is None or found.is_freed else found
+
+    def make_span(self, tensor: torch.Tensor, name: str, itemsize: int | None = None) -> TensorSpan:
+        storage = self.track_storage(tensor, name)
+        size = itemsize or tensor.element_size()
+        reach = 0
+        if tensor.numel():
+            last = sum(
+                (length - 1) * stride
+                for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            reach = (last + 1) * tensor.element_size()
+        start = tensor.data_ptr()
+        kind = str(tensor.dtype).removeprefix("torch.")
+        return TensorSpan(name, start, start + reach, size, tuple(tensor.shape), kind, storage)
+
+    def iterate_living(self) -> Iterator[TrackedStorage]:
+        return (storage for storage in self._storages.values() if not storage.is_freed)
+
+    def find_freed(self, address: int) -> TrackedStorage | None:
+        dead = [storage for storage in self._storages.values() if storage.is_freed]
+        for storage in (*dead, *self._freed_storages):
+            if storage.start <= address < storage.end:
+                return storage
+        return None
+
+    def find_living(self, address: int) -> TrackedStorage | None:
+        for storage in self.iterate_living():
+            if storage.start <= address < storage.end:
+                return storage
+        return None

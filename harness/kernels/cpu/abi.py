@@ -1,0 +1,105 @@
+"""What a compiled kernel and Python tell each other: tables of 64-bit numbers, field by field."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class LaunchField(IntEnum):
+    """One launch. A kernel gets the address of this table and nothing else."""
+
+    GRID_X = 0
+    GRID_Y = 1
+    GRID_Z = 2
+    CHOSEN_PROGRAMS = (
+        3  # the address of chosen programs, three numbers each, or 0 for the whole grid
+    )
+    PROGRAM_COUNT = 4  # how many programs run
+    SCRATCH = 5
+    REPORT = 6
+    ARGUMENTS = 7
+    REGIONS = 8  # one for each argument
+    STORAGES = 9  # regions of all memory that is known, for pointers of unknown origin
+    STORAGE_COUNT = 10
+    FIRST_PROGRAM = 11  # the number of this launch's first program: no number is used twice
+    PROGRAM_ORDINAL = 12  # of the program that runs, within this launch
+    OVERFLOWS = 13
+    OVERFLOW_COUNT = 14
+    RAN_FLAGS = 16  # a byte for each block of operations
+    UNDEFINED_RESULT = 15  # which of `Unanswered` was met, or 0
+    WATCHED_SITES = (
+        17  # a byte for each site: whose wraps count, and nothing but those and ends; 0 for all
+    )
+
+
+class RegionField(IntEnum):
+    """Memory that pointers of one origin may reach, and what lies beside it."""
+
+    START = 0
+    END = 1
+    STORAGE = 2  # where the storage starts: shadows count from there
+    STORAGE_SIZE = 3
+    UNINITIALIZED = 4  # one byte a byte, or 0
+    WRITERS = 5  # one number a granule
+    READERS = 6  # likewise, or 0 where reads are not watched
+    GRANULE_BITS = 7  # as a power of two
+    READ_RULES = 8  # a table of masks by the program's ordinal, or 0
+    WRITE_RULES = 9
+
+
+class ReportField(IntEnum):
+    KIND = 0
+    SITE = 1
+    ADDRESS = 2
+    VIOLATING_LANES = 3
+    ACTIVE_LANES = 4
+    OTHER = 5  # the number of another program, or of a remembered wrap
+    REGION = 6
+    X = 7
+    Y = 8
+    Z = 9
+
+
+class OverflowField(IntEnum):
+    SITE = 0
+    LEFT = 1
+    RIGHT = 2
+    RESULT = 3
+
+
+class ViolationKind(IntEnum):
+    OUT_OF_BOUNDS = 1
+    FORBIDDEN_READ = 2
+    FORBIDDEN_WRITE = 3
+    UNINITIALIZED_READ = 4
+    LANE_RACE = 5
+    WRITE_WRITE_RACE = 6
+    ATOMIC_STORE_RACE = 7
+    READ_AFTER_WRITE = 8
+    WRITE_AFTER_READ = 9
+    OVERFLOW = 10
+    ASSERTION = 11
+    REFUSED = 12
+    ENDLESS_WAIT = 13
+
+
+MAX_OVERFLOWS = 1 << 16
+
+# A writer's number in a shadow: three flags below it.
+ATOMIC_FLAG, CHANGED_FLAG, PROGRAM_SHIFT = 1, 2, 2
+# A first reader's number, and above it how far the second one is from it.
+READER_BITS = 40
+
+
+class UndefinedResult(IntEnum):
+    """What nobody says the answer of, met while a kernel ran."""
+
+    CONVERSION = 1
+    HISTOGRAM = 2
+
+    @property
+    def description(self) -> str:
+        return {
+            UndefinedResult.CONVERSION: "a conversion of infinities or NaN from fp8e5 to bf16",
+            UndefinedResult.HISTOGRAM: "a histogram of a number that has no bin",
+        }[self]

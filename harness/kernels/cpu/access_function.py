@@ -1,0 +1,94 @@
+"""An access block of many lanes, in machine code: what is done with each, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.kernels.cpu.abi import LaunchField, RegionField, ReportField, ViolationKind
+from harness.kernels.cpu.llvm_text import LlvmFunction
+
+_PARAMETERS = (
+    "ptr %context, i64 %site, ptr %region, i64 %lanes, ptr %addresses, ptr %mask, ptr %wraps,"
+    " ptr %values, ptr %other"
+)
+
+
+class AccessFunction:
+    """One function: a block of addresses with its mask, of elements of one size."""
+
+    def __init__(self, access: str, size: int) -> None:
+        self.access, self.size, self.llvm_type = access, size, f"i{8 * size}"
+        self.name = f"unfix_{access}{size}"
+        self.function = self._code = LlvmFunction(f"define i32 @{self.name}({_PARAMETERS})")
+        self._violating_lanes = self._code.alloca("i64", "0")
+        self._active_lanes = self._code.alloca("i64", "0")
+        self._first_address = self._code.alloca("i64", "0")
+        self._first_other = self._code.alloca("i64", "0")
+
+    @contextmanager
+    def _each_active_lane(self) -> Iterator[tuple[str, str]]:
+        """The body for each lane that is on: its index, its address."""
+        code = self._code
+        with code.loop("%lanes") as index:
+            masked = code.let("icmp ne ptr %mask, null")
+            test, on, off = code.make_name("test"), code.make_name("on"), code.make_name("off")
+            code.emit(f"br i1 {masked}, label %{test}, label %{on}")
+            code.start_block(test)
+            bit = code.load("i8", code.element_pointer("%mask", "i8", index))
+            code.emit(f"br i1 {code.let(f'icmp ne i8 {bit}, 0')}, label %{on}, label %{off}")
+            code.start_block(on)
+            yield index, code.load("i64", code.element_pointer("%addresses", "i64", index))
+            code.jump(off)
+            code.start_block(off)
+
+    def _count_violation(self, condition: str, address: str, other: str = "0") -> None:
+        """One more lane on which something is wrong; the first one's address is kept."""
+        code = self._code
+        with code.when(condition):
+            many = code.load("i64", self._violating_lanes)
+            with code.when(code.let(f"icmp eq i64 {many}, 0")):
+                code.store("i64", address, self._first_address)
+                code.store("i64", other, self._first_other)
+            code.increment(self._violating_lanes, "1")
+
+    def _return_if_violated(self, violation: ViolationKind) -> None:
+        """Return with a report if any lane was counted."""
+        code = self._code
+        many = code.load("i64", self._violating_lanes)
+        with code.when(code.let(f"icmp ne i64 {many}, 0"), exits=True):
+            self._emit_report(
+                violation,
+                code.load("i64", self._first_address),
+                many,
+                code.load("i64", self._first_other),
+            )
+
+    def _emit_report(
+        self, violation: ViolationKind, address: str, violating_lanes: str, other: str
+    ) -> None:
+        code = self._code
+        report = code.to_pointer(code.load_field("%context", LaunchField.REPORT))
+        region = code.let("ptrtoint ptr %region to i64")
+        for place, value in (
+            (ReportField.KIND, str(int(violation))),
+            (ReportField.SITE, "%site"),
+            (ReportField.ADDRESS, address),
+            (ReportField.VIOLATING_LANES, violating_lanes),
+            (ReportField.ACTIVE_LANES, code.load("i64", self._active_lanes)),
+            (ReportField.OTHER, other),
+            (ReportField.REGION, region),
+        ):
+            code.store("i64", value, code.element_pointer(report, "i64", place))
+        code.emit("ret i32 1")
+
+    def _emit_storage_offset(self, address: str) -> str:
+        return self._code.let(
+            f"sub i64 {address}, {self._code.load_field('%region', RegionField.STORAGE)}"
+        )
+
+    def _emit_and(self, *conditions: str) -> str:
+        met = conditions[0]
+        for condition in conditions[1:]:
+            met = self._code.let(f"and i1 {met}, {condition}")
+        return met

@@ -1,0 +1,296 @@
+"""A kernel's graph as LLVM's assembly: programs one by one, a tensor operation a loop over lanes.
+
+Programs run one after the other, so branches, loops of any length, atomics and what one program
+leaves for another need no masks and no care. `lanes` says where values are, `blocks` what leads
+where; here are the operations. An integer that is on its way into an address has a twin: 0, or the
+number of a wrap remembered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.kernels.cpu import (
+    access_checks,
+    cross_lane_ops,
+    elementwise_ops,
+    number_formats,
+    view_ops,
+)
+from harness.kernels.cpu.abi import LaunchField, ReportField, ViolationKind
+from harness.kernels.cpu.abi import RegionField as Region_
+from harness.kernels.cpu.control_flow import ControlFlowLowering
+from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.llvm_text import LlvmFunction
+from harness.kernels.cpu.number_formats import UnsupportedOnCpu, llvm_type, size_of
+from harness.kernels.ir import flow
+from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+
+_IGNORED_OPERATIONS = frozenset(
+    "tt.print llvm.intr.assume ttg.barrier gpu.barrier ttg.local_barrier tt.return".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    text: str
+    sites: tuple[OperationSite, ...]
+    scratch_size: int  # bytes
+    parameter_types: tuple[ValueType, ...]  # of the parameters
+    read_sizes: dict[int, tuple[int, ...]]  # of a parameter: how large its elements are read
+    write_sizes: dict[int, tuple[int, ...]]
+    has_unknown_pointers: bool  # some pointers have no known origin
+    programs_synchronize: bool  # programs tell each other something by atomics
+    block_lines: tuple[tuple[tuple[str, int], ...], ...]  # the source lines of each block
+
+
+class KernelLowering(ControlFlowLowering):
+    def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
+        super().__init__(graph, exact)
+        self._read_sizes: dict[int, set[int]] = defaultdict(set)
+        self._write_sizes: dict[int, set[int]] = defaultdict(set)
+        self._has_unknown_pointers = False
+
+    def lower_kernel(self) -> LoweredKernel:
+        code = self.code
+        if self.graph.functions:
+            raise UnsupportedOnCpu(f"calls that are not inlined: {', '.join(self.graph.functions)}")
+        arguments = code.to_pointer(code.load_field("%context", LaunchField.ARGUMENTS))
+        self.regions = code.to_pointer(code.load_field("%context", LaunchField.REGIONS))
+        for place, parameter in enumerate(self.graph.parameters):
+            if parameter.type.shape:
+                raise UnsupportedOnCpu(f"a parameter of type {parameter.type}")
+            self.scalars[parameter] = self._emit_argument(arguments, place, parameter.type)
+        self.lower_function(self.graph.body)
+        return LoweredKernel(
+            self._format_module(),
+            tuple(self.sites),
+            self.scratch_size,
+            tuple(parameter.type for parameter in self.graph.parameters),
+            {place: tuple(sorted(sizes)) for place, sizes in self._read_sizes.items()},
+            {place: tuple(sorted(sizes)) for place, sizes in self._write_sizes.items()},
+            self._has_unknown_pointers,
+            flow.has_program_synchronization(self.graph),
+            tuple(self.block_lines),
+        )
+
+    def _format_module(self) -> str:
+        text = "\n".join([*self.global_definitions, str(self.code), _build_launch_function()])
+        needed = [
+            number_formats.select_called_helpers(text),
+            elementwise_ops.declare_libm_functions(text),
+            access_checks.declare_access_functions(text),
+        ]
+        return "\n".join([*needed, text])
+
+    def _emit_argument(self, table: str, position: int, value_type: ValueType) -> str:
+        number = self.code.load_field(table, position)
+        target = llvm_type(value_type.element)
+        if target == "i64":
+            return number
+        if target[0] == "i":
+            return self.code.let(f"trunc i64 {number} to {target}")
+        if target == "double":
+            return self.code.let(f"bitcast i64 {number} to double")
+        bits = self.code.let(f"trunc i64 {number} to i{32 if target == 'float' else 16}")
+        return self.code.let(f"bitcast i{32 if target == 'float' else 16} {bits} to {target}")
+
+    def lower_operation(self, operation: IROperation) -> None:
+        name = operation.name
+        if name in _IGNORED_OPERATIONS:
+            return
+        if name in view_ops.VIEW_EMITTERS and operation.result.type.shape:
+            for result in operation.results:
+                self.views[result] = operation
+        elif name in elementwise_ops.ELEMENT_EMITTERS:
+            self._lower_elementwise(operation)
+        elif name in _OPERATION_LOWERINGS:
+            if operation.regions and name.startswith("scf."):
+                self.materialize_pending()
+            _OPERATION_LOWERINGS[name](self, operation)
+        elif not name.endswith(("yield", "cf.br", "cf.cond_br", "scf.condition")):
+            raise UnsupportedOnCpu(name)
+
+    def _lower_elementwise(self, operation: IROperation) -> None:
+        result = operation.result
+        if result.type.shape:
+            # What cannot be done is said now, whether or not anybody needs the result.
+            llvm_type(result.type.element)
+            self.pending[result] = operation
+            return
+        given = [self.emit_lane(operand, "0", {}) for operand in operation.operands]
+        self.scalars[result], twin = self.emit_elementwise(operation, given)
+        if twin is not None:
+            self.overflows.scalars[result] = twin
+
+    # Single operations
+
+    def _lower_constant(self, operation: IROperation) -> None:
+        result, text = operation.result, operation.attributes["value"]
+        self.scalars[result] = number_formats.format_literal(
+            text.split(":")[0], result.type.element
+        )
+
+    def _lower_poison(self, operation: IROperation) -> None:
+        zero = (
+            "0.0"
+            if llvm_type(operation.result.type.element) in ("half", "float", "double")
+            else "0"
+        )
+        self.scalars[operation.result] = zero
+
+    def _lower_program_id(self, operation: IROperation) -> None:
+        self.scalars[operation.result] = f"%{'xyz'[operation.get_int('axis')]}"
+
+    def _lower_num_programs(self, operation: IROperation) -> None:
+        side = self.code.load_field("%context", LaunchField.GRID_X + operation.get_int("axis"))
+        self.scalars[operation.result] = self.code.let(f"trunc i64 {side} to i32")
+
+    def _lower_unsplat(self, operation: IROperation) -> None:
+        [source] = operation.operands
+        self.materialize(source)
+        value, twin = self.emit_lane(source, "0", {})
+        self.scalars[operation.result] = value
+        if twin is not None:
+            self.overflows.scalars[operation.result] = twin
+
+    def _lower_assert(self, operation: IROperation) -> None:
+        [condition] = operation.operands
+        message = operation.attributes.get("message", "").strip('"')
+        site = self.add_site(message, operation, "i1")
+        self.materialize(condition)
+        with self.code.loop(max(1, condition.type.lanes)) as index:
+            holds, _ = self.emit_lane(condition, index, {})
+            with self.code.when(self.code.let(f"xor i1 {holds}, true"), exits=True):
+                self.emit_report(ViolationKind.ASSERTION, site)
+
+    # Memory
+
+    def _emit_addresses(self, value: IRValue | None) -> tuple[str, str]:
+        """Where a value and its twin lie, as a call is given them."""
+        if value is None:
+            return "null", "null"
+        if not value.type.shape:
+            room = self.allocate_scratch(8)
+            self.emit_lane_store(self.scalars[value], room, value.type.element, "0")
+            twin = self.overflows.scalars.get(value)
+            if twin is None:
+                return self.emit_buffer_address(room), "null"
+            other = self.allocate_scratch(4)
+            self.emit_lane_store(twin, other, "i32", "0")
+            return self.emit_buffer_address(room), self.emit_buffer_address(other)
+        twin = self.overflows.buffers.get(value)
+        return self.emit_buffer_address(
+            self.buffers[value]
+        ), "null" if twin is None else self.emit_buffer_address(twin)
+
+    def emit_access(
+        self,
+        access: str,
+        operation: IROperation,
+        mask: IRValue | None,
+        values: str,
+        other: IRValue | None = None,
+    ) -> str:
+        """Have an access checked, and done unless it is an update; the addresses it is at."""
+        pointer = operation.operands[0]
+        code, element = self.code, pointer.type.pointee
+        size = 8 if element.startswith("ptr<") else size_of(element)
+        origin = self.pointer_origins.get(pointer)
+        site = self.add_site(access, operation, element, origin)
+        if origin is None:
+            self._has_unknown_pointers = True
+            region = "null"
+        else:
+            region = code.element_pointer(self.regions, f"[{len(Region_)} x i64]", origin)
+            if access != "write" and not operation.get_flag("isVolatile"):
+                self._read_sizes[origin].add(size)
+            if access != "read":
+                self._write_sizes[origin].add(size)
+        addresses, wraps = self._emit_addresses(pointer)
+        masked, _ = self._emit_addresses(mask)
+        filler, _ = self._emit_addresses(other)
+        wrong = code.let(
+            f"call i32 @unfix_{access}{size}(ptr %context, i64 {site}, ptr {region},"
+            f" i64 {max(1, pointer.type.lanes)}, ptr {addresses}, ptr {masked}, ptr {wraps},"
+            f" ptr {values}, ptr {filler})"
+        )
+        with code.when(code.let(f"icmp ne i32 {wrong}, 0"), exits=True):
+            code.emit("ret i32 1")
+        return addresses
+
+    def _lower_load(self, operation: IROperation) -> None:
+        groups = operation.split_operands() or [operation.operands, (), ()]
+        pointer, mask, other = ([*group, None][0] for group in groups)
+        self.materialize(*(value for value in (pointer, mask, other) if value is not None))
+        result = operation.result
+        room = self.allocate_for_type(result.type)
+        self.emit_access("read", operation, mask, self.emit_buffer_address(room), other)
+        self.set_result_buffer(result, room)
+
+    def _lower_store(self, operation: IROperation) -> None:
+        _, *rest = operation.operands
+        self.materialize(*operation.operands)
+        if operation.get_flag("addressOnly"):  # checked, and nothing moved
+            self.emit_access("update", operation, rest[0] if rest else None, "null")
+            return
+        value, mask = rest[0], rest[1] if len(rest) > 1 else None
+        self.emit_access("write", operation, mask, self._emit_addresses(value)[0])
+
+
+_OPERATION_LOWERINGS: dict[str, Callable[[KernelLowering, IROperation], None]] = {
+    "arith.constant": KernelLowering._lower_constant,
+    "ub.poison": KernelLowering._lower_poison,
+    "tt.get_program_id": KernelLowering._lower_program_id,
+    "tt.get_num_programs": KernelLowering._lower_num_programs,
+    "tt.unsplat": KernelLowering._lower_unsplat,
+    "tt.assert": KernelLowering._lower_assert,
+    "tt.load": KernelLowering._lower_load,
+    "tt.store": KernelLowering._lower_store,
+    "tt.atomic_rmw": cross_lane_ops.lower_atomic,
+    "tt.atomic_cas": cross_lane_ops.lower_atomic,
+    "tt.reduce": cross_lane_ops.lower_reduce,
+    "tt.scan": cross_lane_ops.lower_scan,
+    "tt.histogram": cross_lane_ops.lower_histogram,
+    "tt.dot": cross_lane_ops.lower_dot,
+    "scf.for": KernelLowering.lower_for,
+    "scf.if": KernelLowering.lower_if,
+    "scf.while": KernelLowering.lower_while,
+}
+
+
+def _build_launch_function() -> str:
+    """All programs of a launch, the last axis of the grid first; it ends at the first report."""
+    code = LlvmFunction("define i32 @launch(ptr %context)")
+    y, z = (
+        code.load_field("%context", place) for place in (LaunchField.GRID_Y, LaunchField.GRID_Z)
+    )
+    chosen = code.load_field("%context", LaunchField.CHOSEN_PROGRAMS)
+    with code.loop(code.load_field("%context", LaunchField.PROGRAM_COUNT)) as index:
+        code.store(
+            "i64", index, code.element_pointer("%context", "i64", LaunchField.PROGRAM_ORDINAL)
+        )
+        code.store("i64", "0", code.element_pointer("%context", "i64", LaunchField.OVERFLOW_COUNT))
+        rest = code.let(f"udiv i64 {index}, {z}")
+        places = [
+            code.alloca("i64", code.let(text))
+            for text in (f"udiv i64 {rest}, {y}", f"urem i64 {rest}, {y}", f"urem i64 {index}, {z}")
+        ]
+        with code.when(code.let(f"icmp ne i64 {chosen}, 0")):
+            named = code.element_pointer(code.to_pointer(chosen), "[3 x i64]", index)
+            for axis, place in enumerate(places):
+                code.store("i64", code.load_field(named, axis), place)
+        program = [code.load("i64", place) for place in places]
+        given = ", ".join(f"i32 {code.let(f'trunc i64 {one} to i32')}" for one in program)
+        wrong = code.let(f"call i32 @program(ptr %context, {given})")
+        with code.when(code.let(f"icmp ne i32 {wrong}, 0"), exits=True):
+            report = code.to_pointer(code.load_field("%context", LaunchField.REPORT))
+            for field, one in zip(
+                (ReportField.X, ReportField.Y, ReportField.Z), program, strict=True
+            ):
+                code.store("i64", one, code.element_pointer(report, "i64", field))
+            code.emit("ret i32 1")
+    code.emit("ret i32 0")
+    return str(code)

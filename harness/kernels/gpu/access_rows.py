@@ -1,0 +1,356 @@
+"""Rows of an access: lanes side by side in memory, looked at as one.
+
+Where its first lane is and how many of its lanes are on says whether any lane of a row is outside.
+So a tile is checked by as many comparisons as it has rows, and a vector by one. What is needed for
+that is what the kernel computes, of each row's first lane alone (and of its last, in which a sum
+may have wrapped): the same operations again, with a side of one. A mask is understood where it
+leaves the first lanes of a row on: by what stays the same along it, or by comparing the way along
+it with an end. All other accesses are looked at lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from harness.kernels.gpu.axis_contiguity import AxisContiguity
+from harness.kernels.gpu.graph_builder import SGE, SGT, SLE, SLT, GraphBuilder
+from harness.kernels.ir import flow
+from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph, ValueType
+
+_SHAPE_OPERATIONS = ("tt.splat", "tt.broadcast", "tt.expand_dims")
+_ELEMENTWISE_OPERATIONS = ("tt.addptr", "tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr")
+_COUNT_ELEMENT = "i64"
+
+
+_SpreadPath = tuple[tuple[IROperation, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRow:
+    """Of an access: what holds of each of its rows, with a side of one along them."""
+
+    first_pointer: IRValue  # a pointer
+    last_pointer: IRValue  # of those that are on
+    lane_count: int | IRValue
+    enabled: IRValue | None
+
+
+@dataclass(slots=True)
+class _CarriedRows:
+    """What a loop hands on besides, of the values that it hands on."""
+
+    operation: IROperation
+    row_values: dict[tuple[IRValue, int], IRValue] = field(default_factory=dict)
+
+
+class AccessRows:
+    """A graph with what its rows need put in, and the rows of its accesses."""
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        code: GraphBuilder,
+        contiguity: AxisContiguity,
+        mask_positions: dict[str, int | None],
+    ) -> None:
+        """`masks`: what an access is, and which of its operands is the mask."""
+        self.by_access: dict[IROperation, AccessRow] = {}
+        self.non_overflowing: set[IRValue] = set()  # numbers of lanes, none of which wraps
+        self._code, self._mask_positions, self._contiguity = code, mask_positions, contiguity
+        self._carried_rows: dict[IRValue, _CarriedRows] = {}  # by what they hand on
+        self._makers = flow.map_defining_operations(graph)
+        self._first_lanes: ChainMap[tuple[IRValue, int], IRValue] = ChainMap()
+        self.graph = replace(graph, body=self._rewrite_region(graph.body))
+
+    # The walk
+
+    def _rewrite_region(self, region: IRRegion) -> IRRegion:
+        return IRRegion(tuple(map(self._rewrite_block, region.blocks)))
+
+    def _rewrite_block(self, block: IRBlock) -> IRBlock:
+        outer, self._first_lanes = self._first_lanes, self._first_lanes.new_child()
+        with self._code.insert_into([]) as operations:
+            for operation in block.operations:
+                self._code.source = operation.source
+                if operation.name == "scf.for":
+                    operation = self._rewrite_loop(operation)
+                elif operation.regions:
+                    regions = tuple(map(self._rewrite_region, operation.regions))
+                    operation = replace(operation, regions=regions)
+                elif operation.name in self._mask_positions:
+                    self._analyze_access(operation)
+                operations.append(operation)
+        self._first_lanes = outer
+        return IRBlock(block.label, block.arguments, tuple(operations))
+
+    def _rewrite_loop(self, operation: IROperation) -> IROperation:
+        loop = _CarriedRows(operation)
+        [body] = operation.regions
+        given = operation.operands[3:]
+        inside = body.block.arguments[1:]
+        self._carried_rows |= dict.fromkeys(inside, loop)
+        outer, self._first_lanes = self._first_lanes, self._first_lanes.new_child()
+        *before, last = body.block.operations
+        body_block = self._rewrite_block(replace(body.block, operations=tuple(before)))
+        handed: list[IRValue] = []
+        with self._code.insert_into([*body_block.operations]) as operations:
+            for value, axis in _iter_growing_keys(loop.row_values):
+                place = inside.index(value)
+                handed.append(self._get_first_lane(last.operands[place], axis))
+            operations.append(replace(last, operands=(*last.operands, *handed)))
+        self._first_lanes = outer
+        begun = tuple(
+            self._get_first_lane(given[inside.index(value)], axis)
+            for value, axis in loop.row_values
+        )
+        made = tuple(self._code.new_value(value.type) for value in loop.row_values.values())
+        arguments = (*body_block.arguments, *loop.row_values.values())
+        whole = IRBlock(body_block.label, arguments, tuple(operations))
+        return replace(
+            operation,
+            operands=(*operation.operands, *begun),
+            results=(*operation.results, *made),
+            regions=(IRRegion((whole,)),),
+        )
+
+    def _analyze_access(self, operation: IROperation) -> None:
+        pointer, place = operation.operands[0], self._mask_positions[operation.name]
+        axis = self._contiguity.find_contiguous_axis(pointer)
+        if axis is None or not self._can_compute_row(pointer, axis):
+            return
+        mask = None
+        if place is not None and len(operation.operands) > place:
+            mask = operation.operands[place]
+        if mask is not None and not self._can_split_mask(mask, axis):
+            return
+        code, side = self._code, pointer.type.shape[axis]
+        on, count = self._split_mask(mask, axis) if mask is not None else (None, None)
+        kind = _to_row_kind(ValueType("i32", pointer.type.shape), axis)
+        if count is None:
+            lane = code.constant(side - 1, kind)
+        else:
+            wide = kind.with_element(_COUNT_ELEMENT)
+            count = code.binary("minsi", count, code.constant(side, wide))
+            some = code.compare(SGT, count, code.constant(0, wide))
+            on = some if on is None else code.binary("andi", some, on)
+            lane = code.binary("subi", count, code.constant(1, wide))
+            lane = code.binary("maxsi", lane, code.constant(0, wide))
+            lane = self._mark_non_overflowing(code.truncate(lane, "i32"))
+        first = self._get_first_lane(pointer, axis)
+        last = self._compute_last_lane(pointer, axis, lane)
+        self.by_access[operation] = AccessRow(first, last, side if count is None else count, on)
+
+    # Masks
+
+    def _can_split_mask(self, mask: IRValue, axis: int) -> bool:
+        if self._contiguity.is_constant_along(mask, axis):
+            return self._can_compute_row(mask, axis)
+        maker = self._makers.get(mask)
+        if maker is None:
+            return False
+        if maker.name == "arith.andi":
+            return all(self._can_split_mask(part, axis) for part in maker.operands)
+        if maker.name in _SHAPE_OPERATIONS:
+            inner = _map_axis_to_operand(maker, axis)
+            return inner is not None and self._can_split_mask(maker.operands[0], inner)
+        if maker.name != "arith.cmpi" or (compared := _parse_comparison(maker)) is None:
+            return False
+        way, end, _ = compared
+        return (
+            self._contiguity.find_contiguous_axis(way) == axis
+            and self._contiguity.is_constant_along(end, axis)
+            and self._can_compute_row(way, axis)
+            and self._can_compute_row(end, axis)
+        )
+
+    def _split_mask(self, mask: IRValue, axis: int) -> tuple[IRValue | None, IRValue | None]:
+        """What switches rows on, and how many of a row's lanes: any number, or None for all."""
+        if self._contiguity.is_constant_along(mask, axis):
+            return self._get_first_lane(mask, axis), None
+        maker, code = self._makers[mask], self._code
+        if maker.name == "arith.andi":
+            left, right = (self._split_mask(part, axis) for part in maker.operands)
+            both = [
+                code.binary(name, one, other) if one and other else one or other
+                for name, one, other in zip(("andi", "minsi"), left, right, strict=True)
+            ]
+            return both[0], both[1]
+        if maker.name in _SHAPE_OPERATIONS:
+            inner = _map_axis_to_operand(maker, axis)
+            assert inner is not None
+            parts = self._split_mask(maker.operands[0], inner)
+            on, count = (part and self._spread_row(maker, axis, part) for part in parts)
+            return on, count
+        compared = _parse_comparison(maker)
+        assert compared is not None
+        *both_ways, more = compared
+        way, end = (self._to_int64(self._get_first_lane(value, axis)) for value in both_ways)
+        count = code.binary("subi", end, way)
+        if more:
+            count = code.binary("addi", count, code.constant(more, count.type))
+        return None, count
+
+    def _to_int64(self, value: IRValue) -> IRValue:
+        if value.type.element == _COUNT_ELEMENT:
+            return value
+        return self._code.extend(value, _COUNT_ELEMENT, signed=True)
+
+    # Values of one lane along an axis
+
+    def _can_compute_row(
+        self, value: IRValue, axis: int, seen: frozenset[IRValue] = frozenset()
+    ) -> bool:
+        if value in seen:
+            return True
+        if value in self._carried_rows:
+            operation = self._carried_rows[value].operation
+            body = operation.regions[0].block
+            place = body.arguments.index(value) - 1
+            ways = operation.operands[3 + place], body.operations[-1].operands[place]
+            return all(self._can_compute_row(way, axis, seen | {value}) for way in ways)
+        maker = self._makers.get(value)
+        if maker is None:
+            return False
+        if _is_row(value, axis) or maker.name in ("tt.make_range", "arith.constant"):
+            return "[" not in maker.attributes.get("value", "")
+        if maker.name in _SHAPE_OPERATIONS:
+            inner = _map_axis_to_operand(maker, axis)
+            return inner is None or self._can_compute_row(maker.operands[0], inner, seen)
+        if not _is_elementwise(maker):
+            return False
+        return all(
+            self._can_compute_row(one, axis, seen) for one in maker.operands if one.type.shape
+        )
+
+    def _get_first_lane(self, value: IRValue, axis: int) -> IRValue:
+        if (value, axis) not in self._first_lanes:
+            self._first_lanes[value, axis] = self._compute_first_lane(value, axis)
+        return self._first_lanes[value, axis]
+
+    def _compute_first_lane(self, value: IRValue, axis: int) -> IRValue:
+        code = self._code
+        if _is_row(value, axis):
+            return value
+        if value in self._carried_rows:
+            more = self._carried_rows[value].row_values
+            if (value, axis) not in more:
+                more[value, axis] = code.new_value(_to_row_kind(value.type, axis))
+            return more[value, axis]
+        maker, kind = self._makers[value], _to_row_kind(value.type, axis)
+        if maker.name == "tt.make_range":
+            return code.constant(maker.get_int("start"), kind)
+        if maker.name == "arith.constant":
+            return code.emit(maker.name, (), kind, value=_format_row_constant(maker, kind))
+        if maker.name in _SHAPE_OPERATIONS:
+            inner, below = _map_axis_to_operand(maker, axis), maker.operands[0]
+            return self._spread_row(
+                maker, axis, below if inner is None else self._get_first_lane(below, inner)
+            )
+        operands = [
+            self._get_first_lane(one, axis) if one.type.shape else one for one in maker.operands
+        ]
+        return code.clone_operation(maker, operands, kind)
+
+    def _compute_last_lane(
+        self, value: IRValue, axis: int, lane: IRValue, spread: _SpreadPath = ()
+    ) -> IRValue:
+        """At that lane: what is added to the way along the axis may wrap before it.
+
+        `spread`: what makes the access's shape of the value's, each with its own axis.
+        """
+        code, maker = self._code, self._makers.get(value)
+        moves = not self._contiguity.is_constant_along(value, axis)
+        if moves and maker is not None and _is_elementwise(maker):
+            operands = [
+                self._compute_last_lane(one, axis, lane, spread) if one.type.shape else one
+                for one in maker.operands
+            ]
+            kind = lane.type.with_element(value.type.element)
+            return code.clone_operation(maker, operands, kind)
+        if moves and maker is not None and maker.name in _SHAPE_OPERATIONS:
+            inner = _map_axis_to_operand(maker, axis)
+            if inner is not None:
+                return self._compute_last_lane(
+                    maker.operands[0], inner, lane, ((maker, axis), *spread)
+                )
+        first = self._get_first_lane(value, axis)
+        for one, its in spread:
+            first = self._spread_row(one, its, first)
+        if not moves:
+            return first
+        if value.type.is_pointer:
+            return code.emit("tt.addptr", (first, lane), first.type)
+        bits = value.type.bits
+        if bits > 32:
+            lane = code.extend(lane, value.type.element, signed=True)
+        elif bits < 32:
+            lane = self._mark_non_overflowing(code.truncate(lane, value.type.element))
+        return self._mark_non_overflowing(code.binary("addi", first, lane))
+
+    def _mark_non_overflowing(self, value: IRValue) -> IRValue:
+        self.non_overflowing.add(value)
+        return value
+
+    def _spread_row(self, maker: IROperation, axis: int, value: IRValue) -> IRValue:
+        """As `maker` would, with a side of one along the axis."""
+        kind = _to_row_kind(maker.result.type, axis).with_element(value.type.element)
+        if value.type == kind:
+            return value
+        if not value.type.shape:
+            return self._code.splat(value, kind.shape)
+        return self._code.clone_operation(maker, (value,), kind)
+
+
+def _iter_growing_keys(
+    row_values: dict[tuple[IRValue, int], IRValue],
+) -> Iterator[tuple[IRValue, int]]:
+    """Its keys, those too that come meanwhile."""
+    done = 0
+    while done < len(row_values):
+        yield list(row_values)[done]
+        done += 1
+
+
+def _to_row_kind(kind: ValueType, axis: int) -> ValueType:
+    """A row's: a vector has one, and that is no tensor."""
+    if len(kind.shape) == 1:
+        return ValueType(kind.element)
+    return ValueType(kind.element, (*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
+
+
+def _is_row(value: IRValue, axis: int) -> bool:
+    return len(value.type.shape) > 1 and value.type.shape[axis] == 1
+
+
+def _map_axis_to_operand(maker: IROperation, axis: int) -> int | None:
+    """The axis of what is spread, if it has one."""
+    [given] = maker.operands
+    if maker.name == "tt.expand_dims":
+        new = maker.get_int("axis")
+        return None if new == axis else axis - (new < axis)
+    return axis if given.type.shape and given.type.shape[axis] > 1 else None
+
+
+def _is_elementwise(maker: IROperation) -> bool:
+    if maker.name == "arith.constant":
+        return False
+    return maker.name.startswith("arith.") or maker.name in _ELEMENTWISE_OPERATIONS
+
+
+def _parse_comparison(maker: IROperation) -> tuple[IRValue, IRValue, int] | None:
+    """Of a comparison: the way, its end, and one more where the end is included."""
+    predicate, (left, right) = maker.get_int("predicate"), maker.operands
+    if predicate in (SLT, SLE):
+        return left, right, int(predicate == SLE)
+    if predicate in (SGT, SGE):
+        return right, left, int(predicate == SGE)
+    return None
+
+
+def _format_row_constant(maker: IROperation, kind: ValueType) -> str:
+    text = maker.attributes["value"].removeprefix("dense<").partition(">")[0]
+    if kind.shape:
+        return f"dense<{text}> : tensor<{'x'.join(map(str, kind.shape))}x{kind.element}>"
+    return text if text in ("true", "false") else f"{text} : {kind.element}"

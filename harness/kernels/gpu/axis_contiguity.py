@@ -1,0 +1,111 @@
+"""Along which axis a pointer's lanes lie side by side: there one instruction may move several.
+
+Triton sees it again when it chooses instructions. Here it is asked which lanes may be looked at as
+one, and where a mask of ours may be called the same for neighbours; a value of which nothing is
+known runs nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from harness.kernels.ir import flow
+from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
+
+_CONSTANT, _UNIT_STEP = 0, 1  # from a lane to the next along an axis
+LaneSteps = tuple[int | None, ...]
+
+
+class AxisContiguity:
+    """What a loop hands on is taken to run as it came, until it is seen not to."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._carried = flow.map_control_flow_sources(graph)
+        self._makers = {
+            result: one
+            for result, one in flow.map_defining_operations(graph).items()
+            if result not in self._carried
+        }
+        users: dict[IRValue, list[IRValue]] = defaultdict(list)
+        for result, maker in self._makers.items():
+            for operand in maker.operands:
+                users[operand].append(result)
+        for target, given in self._carried.items():
+            for value in given:
+                users[value].append(target)
+        self._steps: dict[IRValue, LaneSteps] = dict.fromkeys(graph.parameters, ())
+        waiting = dict.fromkeys([*self._makers, *self._carried])
+        while waiting:
+            value = next(iter(waiting))
+            del waiting[value]
+            if self._update_steps(value):
+                waiting |= dict.fromkeys(users[value])
+
+    def find_contiguous_axis(self, pointer: IRValue) -> int | None:
+        """The axis along which each lane lies behind the one before."""
+        run = self._steps.get(pointer, ())
+        return run.index(_UNIT_STEP) if _UNIT_STEP in run else None
+
+    def is_constant_along(self, value: IRValue, axis: int) -> bool:
+        """Whether all its lanes along the axis are the same."""
+        return self._steps.get(value, ())[axis : axis + 1] == (_CONSTANT,)
+
+    def _update_steps(self, value: IRValue) -> bool:
+        """Whether another run is known of it now."""
+        unknown: LaneSteps = (None,) * len(value.type.shape)
+        if value in self._carried:
+            given = [self._steps.get(one) for one in self._carried[value]]
+        else:
+            given = [self._infer_steps(self._makers[value], unknown)]
+        before = self._steps.get(value)
+        # What a reduction's body hands on is of another shape, and says nothing of the result.
+        runs = [run if len(run) == len(unknown) else unknown for run in given if run is not None]
+        if before is not None:
+            runs.append(before)
+        if not runs:
+            return False
+        axes = zip(*runs, strict=True)
+        now = tuple(steps[0] if len(set(steps)) == 1 else None for steps in axes)
+        self._steps[value] = now
+        return now != before
+
+    def _infer_steps(self, operation: IROperation, unknown: LaneSteps) -> LaneSteps | None:
+        """None while something that it is made of is not known yet."""
+        name, still = operation.name, (_CONSTANT,) * len(unknown)
+        if name == "tt.make_range":
+            return (_UNIT_STEP,)
+        if name == "tt.splat":
+            return still
+        if name == "arith.constant":
+            return unknown if "[" in operation.attributes["value"] else still
+        given = [self._steps[one] for one in operation.operands if one in self._steps]
+        if len(given) < len(operation.operands):
+            return None
+        if name == "tt.expand_dims":
+            axis = operation.get_int("axis")
+            return (*given[0][:axis], _CONSTANT, *given[0][axis:])
+        if name == "tt.broadcast":
+            before = operation.operands[0].type.shape
+            return tuple(
+                _CONSTANT if side == 1 else step
+                for side, step in zip(before, given[0], strict=True)
+            )
+        if not name.startswith("arith.") and name != "tt.addptr":
+            return unknown
+        if any(len(run) != len(unknown) for run in given):
+            return unknown
+        return tuple(
+            self._combine_steps(name, [run[axis] for run in given]) for axis in range(len(unknown))
+        )
+
+    @staticmethod
+    def _combine_steps(name: str, steps: list[int | None]) -> int | None:
+        if all(step == _CONSTANT for step in steps):
+            return _CONSTANT
+        if name in ("tt.addptr", "arith.addi") and sorted(map(str, steps)) == ["0", "1"]:
+            return _UNIT_STEP
+        if name == "arith.subi" and steps == [_UNIT_STEP, _CONSTANT]:
+            return _UNIT_STEP
+        return (
+            _UNIT_STEP if name in ("arith.extsi", "arith.extui") and steps == [_UNIT_STEP] else None
+        )

@@ -1,0 +1,104 @@
+"""Operations put into a graph, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from harness.kernels.ir.graph import IROperation, IRValue, SourceLocation, ValueType
+
+EQ, NE, SLT, SLE, SGT, SGE, ULT, UGE = 0, 1, 2, 3, 4, 5, 6, 9  # predicates of arith.cmpi
+
+
+class GraphBuilder:
+    def __init__(self, existing_values: Iterable[IRValue]) -> None:
+        self._next = 1 + max((value.number for value in existing_values), default=-1)
+        self.operations: list[IROperation] = []
+        self.source = SourceLocation()
+
+    @contextmanager
+    def insert_into(self, operations: list[IROperation]) -> Iterator[list[IROperation]]:
+        """What is put meanwhile goes there."""
+        outer, self.operations = self.operations, operations
+        try:
+            yield operations
+        finally:
+            self.operations = outer
+
+    def clone_operation(
+        self, original: IROperation, operands: Iterable[IRValue], kind: ValueType
+    ) -> IRValue:
+        """The same operation of others, at its own place in the source.
+
+        What was promised of its result (`tt.…`) is not of this.
+        """
+        kept = {
+            name: text for name, text in original.attributes.items() if not name.startswith("tt.")
+        }
+        here, self.source = self.source, original.source
+        try:
+            return self.emit(original.name, operands, kind, **kept)
+        finally:
+            self.source = here
+
+    def new_value(self, kind: ValueType) -> IRValue:
+        self._next += 1
+        return IRValue(self._next - 1, kind)
+
+    def emit(
+        self, name: str, operands: Iterable[IRValue], kind: ValueType, **attributes: str | int
+    ) -> IRValue:
+        made = self.new_value(kind)
+        texts = {key: str(text) for key, text in attributes.items()}
+        self.operations.append(IROperation(name, tuple(operands), (made,), texts, self.source))
+        return made
+
+    def constant(self, number: int, kind: ValueType) -> IRValue:
+        text = f"{number} : {kind.element}"
+        if kind.shape:
+            sides = "x".join(map(str, kind.shape))
+            text = f"dense<{number}> : tensor<{sides}x{kind.element}>"
+        return self.emit("arith.constant", (), kind, value=text)
+
+    def splat(self, value: IRValue, shape: tuple[int, ...]) -> IRValue:
+        return (
+            self.emit("tt.splat", (value,), ValueType(value.type.element, shape))
+            if shape
+            else value
+        )
+
+    def binary(self, name: str, left: IRValue, right: IRValue, **attributes: str) -> IRValue:
+        if name in ("addi", "subi", "muli", "shli"):
+            attributes["overflowFlags"] = "#arith.overflow<none>"
+        return self.emit(f"arith.{name}", (left, right), left.type, **attributes)
+
+    def compare(self, predicate: int, left: IRValue, right: IRValue) -> IRValue:
+        return self.emit(
+            "arith.cmpi",
+            (left, right),
+            left.type.with_element("i1"),
+            predicate=f"{predicate} : i64",
+        )
+
+    def select(
+        self, condition: IRValue, true: IRValue, false: IRValue, **attributes: str
+    ) -> IRValue:
+        """Lane by lane, or by one condition for all."""
+        return self.emit("arith.select", (condition, true, false), true.type, **attributes)
+
+    def extend(self, value: IRValue, element: str, signed: bool) -> IRValue:
+        name = "arith.extsi" if signed else "arith.extui"
+        return self.emit(name, (value,), value.type.with_element(element))
+
+    def truncate(self, value: IRValue, element: str) -> IRValue:
+        flags = {"overflowFlags": "#arith.overflow<none>"}
+        return self.emit("arith.trunci", (value,), value.type.with_element(element), **flags)
+
+    def to_bits(self, value: IRValue) -> IRValue:
+        """A value as an integer of as many bits."""
+        kind = value.type
+        if kind.is_pointer:
+            return self.emit("tt.ptr_to_int", (value,), kind.with_element("i64"))
+        if kind.is_integer:
+            return value
+        return self.emit("tt.bitcast", (value,), kind.with_element(f"i{kind.bits}"))

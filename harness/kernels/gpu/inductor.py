@@ -1,0 +1,167 @@
+"""Kernels that TorchInductor compiled, launched as Triton's: so checks can be compiled in.
+
+Inductor has them compiled ahead, in other processes, and launches what came of it past
+`JITFunction.run`. They are Triton's kernels all the same, and their source is kept. This module
+alone knows how.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from harness.patching import jit_kernels as patching
+
+INDUCTOR_MODULE = "torch._inductor.runtime.triton_heuristics"
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_COMPILE_OPTIONS = ("num_warps", "num_stages", "debug", "enable_fp_fusion")
+_LAUNCH_FLAGS = ("launch_cooperative_grid", "launch_pdl")
+
+
+class UnsupportedInductorLaunch(Exception):
+    """A launch that cannot be made as one of Triton's, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class InductorLaunch:
+    """One as `kernel[grid](**options)` makes it."""
+
+    kernel: Any
+    grid: tuple[int, int, int]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _TunedKernel:
+    """What Inductor chose for a kernel, and what of it is the same in each launch."""
+
+    config: Any
+    kernel: Any
+    argument_names: tuple[str, ...]  # of the arguments, in their order
+    kernel_argument_count: int  # how many of them are the kernel's; the others are its grid's
+    compute_grid: Callable[..., tuple[int, int, int]]
+    fixed_options: dict[str, Any]
+
+
+_tuned_kernels: WeakKeyDictionary[Any, _TunedKernel] = WeakKeyDictionary()
+
+
+def replace_inductor_run(run: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Launch Inductor's kernels so from now on; what did before, if Inductor is loaded at all."""
+    module = sys.modules.get(INDUCTOR_MODULE)
+    if module is None:
+        return None
+    cls: Any = module.CachingAutotuner
+    before, cls.run = cls.__dict__["run"], run
+    return before  # type: ignore[no-any-return]
+
+
+def get_kernel_name(tuner: Any) -> str:
+    return str((tuner.inductor_meta or {}).get("kernel_name") or tuner.fn.__name__)
+
+
+def find_compiled_function() -> str:
+    """The function that it compiled: its kernels' own lines are of files that it wrote."""
+    frame, behind = sys._getframe(1), False
+    while frame.f_back is not None:
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        torchs = module.startswith("torch.") or file.startswith(_TORCH_FOLDER)
+        if behind and not torchs:
+            place = "/".join(Path(file).parts[-3:])
+            return f"{frame.f_code.co_name} ({place}:{frame.f_lineno})"
+        frame, behind = frame.f_back, behind or torchs
+    return ""
+
+
+def to_triton_launch(
+    tuner: Any, args: Sequence[Any], keyword_args: dict[str, Any]
+) -> InductorLaunch:
+    if keyword_args:
+        raise UnsupportedInductorLaunch("Inductor gives it arguments by name")
+    if not tuner.launchers:
+        tuner.precompile()
+    # Of several, Inductor would try which is the fastest: without checks, and this launch may be
+    # the one that the device is lost by.
+    config = tuner.launchers[0].config
+    chosen = _tuned_kernels.get(tuner)
+    if chosen is None or chosen.config is not config:
+        chosen = _tuned_kernels[tuner] = _resolve_tuned_kernel(tuner, config)
+    if len(args) != len(chosen.argument_names):
+        raise UnsupportedInductorLaunch(
+            f"Inductor gives it {len(args)} arguments, and {len(chosen.argument_names)} were meant"
+        )
+    own = dict(zip(chosen.argument_names[: chosen.kernel_argument_count], args, strict=False))
+    return InductorLaunch(
+        chosen.kernel, chosen.compute_grid(*args), {**chosen.fixed_options, **own}
+    )
+
+
+def _resolve_tuned_kernel(tuner: Any, config: Any) -> _TunedKernel:
+    if tuner.fn.fn is None:  # it came from another process, without what cannot be sent
+        if (reload := getattr(tuner, "_reload_kernel", None)) is None:
+            raise UnsupportedInductorLaunch("Inductor has its source no more")
+        tuner.fn = reload().fn
+    kernel = tuner.fn
+    meta = tuner._create_compile_meta(config)
+    signature, constants = meta["signature"], meta["constants"]
+    fixed_names = {kernel.arg_names[place] for place in kernel.constexprs}
+    own = [name for name in signature if name not in fixed_names]
+    more = tuner.inductor_meta.get("extra_launcher_args", ())
+    fixed = {name: one for name, one in constants.items() if name in kernel.arg_names}
+    fixed |= {name: meta[name] for name in _COMPILE_OPTIONS if name in meta}
+    fixed |= {name: True for name in _LAUNCH_FLAGS if meta.get(name)}
+    fixed["sanitize_overflow"] = False  # as Inductor has it
+    if meta.get("disable_ftz"):
+        fixed["enable_reflect_ftz"] = False
+    names = (*own, *more)
+    return _TunedKernel(
+        config,
+        _annotate_kernel(kernel, signature),
+        names,
+        len(own),
+        _compile_grid(tuner, config, names),
+        fixed,
+    )
+
+
+def _compile_grid(
+    tuner: Any, config: Any, argument_names: Sequence[str]
+) -> Callable[..., tuple[int, int, int]]:
+    """Inductor has a grid as text, in words of the arguments."""
+    made = sys.modules[INDUCTOR_MODULE].GridExpr.from_meta(tuner.inductor_meta, config)
+    sides = f"return {made.x_grid}, {made.y_grid}, {made.z_grid}"
+    lines = "".join(f"    {line}\n" for line in (*made.prefix, sides))
+    scope: dict[str, Any] = {}
+    exec(f"def grid({', '.join(argument_names)}):\n{lines}", scope)
+    return scope["grid"]  # type: ignore[no-any-return]
+
+
+def _annotate_kernel(kernel: Any, signature: dict[str, str]) -> Any:
+    """The kernel with the types that Inductor compiled it for, where a launch would guess them."""
+    old = kernel.fn
+    made = FunctionType(old.__code__, old.__globals__, old.__name__, None, old.__closure__)
+    made.__qualname__, made.__module__, made.__doc__ = old.__qualname__, old.__module__, old.__doc__
+    parameters = [
+        one.replace(annotation=kind) if (kind := _get_annotation(one, signature)) else one
+        for one in kernel.signature.parameters.values()
+    ]
+    made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    fresh = patching.make_similar_kernel(kernel, made, [], [])
+    fresh._unsafe_update_src(kernel.src)
+    fresh.raw_src, fresh.starting_line_number = kernel.raw_src, kernel.starting_line_number
+    return fresh
+
+
+def _get_annotation(parameter: inspect.Parameter, signature: dict[str, str]) -> str:
+    kind = signature.get(parameter.name, "constexpr")
+    return (
+        "" if kind.startswith("*") or parameter.annotation is not inspect.Parameter.empty else kind
+    )

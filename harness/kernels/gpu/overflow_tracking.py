@@ -1,0 +1,345 @@
+"""Twins of the integers that addresses are made of: which wrap they hold, and of what it came.
+
+The same integers as on a CPU, by the same `flow`. A twin is computed beside its integer and
+looked at when a lane that is on goes through the address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from harness.kernels.gpu.graph_builder import EQ, NE, SGE, SLT, ULT, GraphBuilder
+from harness.kernels.gpu.value_ranges import ValueRanges
+from harness.kernels.ir import flow
+from harness.kernels.ir.flow import AddressIntegers
+from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
+
+OVERFLOW_SYMBOLS = {
+    "arith.addi": "+",
+    "arith.subi": "-",
+    "arith.muli": "*",
+    "arith.shli": "<<",
+    "arith.trunci": "narrowed",
+    "tt.reduce": "sum",
+    "tt.scan": "sum",
+}
+_SHAPE_OPERATIONS = frozenset(
+    f"tt.{name}" for name in "splat broadcast expand_dims reshape trans unsplat".split()
+)
+_SAME_SHAPE_OPERATIONS = frozenset(
+    {"tt.addptr", "tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr", "math.absi"}
+)
+
+
+class OverflowState(NamedTuple):
+    """Of each lane: the number of a wrap, from 1 on, or 0; and the operands that it was of."""
+
+    word: IRValue
+    left: IRValue
+    right: IRValue
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadOverflowState:
+    """A twin, and how it is spread over the lanes of a value.
+
+    A row's wrap stays as small as the row until an access needs it for each of its lanes.
+    """
+
+    state: OverflowState
+    shape_operations: tuple[IROperation, ...] = ()
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.state.word.type.shape
+
+
+OverflowStates = tuple[SpreadOverflowState, ...]
+
+
+class OverflowTracker:
+    def __init__(
+        self,
+        code: GraphBuilder,
+        addressing: AddressIntegers,
+        ranges: ValueRanges,
+        checked_line: IRValue | None = None,
+    ) -> None:
+        """`line`: of the source, whose wraps alone count."""
+        self._code, self._addressing, self._ranges, self._checked_line = (
+            code,
+            addressing,
+            ranges,
+            checked_line,
+        )
+        self._states: dict[IRValue, OverflowStates] = {}
+        self.overflowing_operations: list[IROperation] = []  # by number, from 0 on
+
+    def __contains__(self, value: IRValue) -> bool:
+        return value in self._addressing
+
+    def is_signed(self, value: IRValue) -> bool:
+        return self._addressing.signed[value]
+
+    def get_states(self, value: IRValue) -> OverflowStates:
+        return self._states.get(value, ())
+
+    def set_states(self, value: IRValue, states: OverflowStates) -> None:
+        self._states[value] = states
+
+    def new_state(self, shape: tuple[int, ...]) -> OverflowState:
+        """What control flow hands on."""
+        return OverflowState(
+            *(self._code.new_value(ValueType(kind, shape)) for kind in ("i32", "i64", "i64"))
+        )
+
+    def make_zero_state(self, shape: tuple[int, ...]) -> OverflowState:
+        return OverflowState(
+            *(self._code.constant(0, ValueType(kind, shape)) for kind in ("i32", "i64", "i64"))
+        )
+
+    def merge_states(
+        self, value: IRValue, excluding: IRValue | None = None
+    ) -> OverflowState | None:
+        """The first in each lane, of those that another has not; None where nothing can wrap."""
+        known = self.get_states(excluding) if excluding is not None else ()
+        return self._merge_first(
+            [
+                self._apply_shape_operations(part)
+                for part in self.get_states(value)
+                if part not in known
+            ]
+        )
+
+    def merge_or_zero(self, value: IRValue) -> OverflowState:
+        return self.merge_states(value) or self.make_zero_state(value.type.shape)
+
+    def merge_carried(
+        self, states: Iterable[SpreadOverflowState], shape: tuple[int, ...]
+    ) -> OverflowState:
+        """The first of these parts, as control flow hands it on: one for all lanes, or each's."""
+        found = self._merge_first(
+            [self._apply_shape_operations(part) if shape else part.state for part in states]
+        )
+        return self.make_zero_state(shape) if found is None else self._widen(found)
+
+    def _merge_first(self, states: list[OverflowState]) -> OverflowState | None:
+        whole: OverflowState | None = None
+        for one in states:
+            whole = one if whole is None else self.merge_two(whole, one)
+        return whole
+
+    def merge_two(self, one: OverflowState, other: OverflowState) -> OverflowState:
+        code, known = self._code, self.emit_is_set(one)
+        if [value.type for value in one] != [value.type for value in other]:
+            one, other = self._widen(one), self._widen(other)
+        return OverflowState(*(code.select(known, *both) for both in zip(one, other, strict=True)))
+
+    def emit_is_set(self, state: OverflowState) -> IRValue:
+        return self._code.compare(NE, state.word, self._code.constant(0, state.word.type))
+
+    def _widen(self, state: OverflowState) -> OverflowState:
+        """By sign, whatever theirs is: who reads them takes no more bits than there were."""
+        more = (
+            value if value.type.bits == 64 else self._code.extend(value, "i64", signed=True)
+            for value in (state.left, state.right)
+        )
+        return OverflowState(state.word, *more)
+
+    def to_report_state(self, state: OverflowState, enabled: IRValue | None) -> OverflowState:
+        """As a report has it: of lanes that are on."""
+        code, word = self._code, state.word
+        if enabled is not None:
+            word = code.select(enabled, word, code.constant(0, word.type))
+        return self._widen(OverflowState(word, state.left, state.right))
+
+    def _apply_shape_operations(self, spread_state: SpreadOverflowState) -> OverflowState:
+        twin = spread_state.state
+        for operation in spread_state.shape_operations:
+            kind = operation.result.type
+            twin = OverflowState(
+                *(
+                    self._code.clone_operation(
+                        operation, (one,), kind.with_element(one.type.element)
+                    )
+                    for one in twin
+                )
+            )
+        return twin
+
+    def track_operation(self, operation: IROperation) -> None:
+        """Put the twins of an operation's results behind it."""
+        if len(operation.results) == 1 and operation.result in self:
+            self._states[operation.result] = self._compute_states(operation)
+
+    def _compute_states(self, operation: IROperation) -> OverflowStates:
+        code, name = self._code, operation.name
+        if name in ("tt.reduce", "tt.scan"):
+            return self._track_sum(operation)
+        if name in _SHAPE_OPERATIONS:
+            return tuple(
+                SpreadOverflowState(part.state, (*part.shape_operations, operation))
+                for part in self.get_states(operation.operands[0])
+            )
+        if name == "arith.select":
+            condition, true, false = operation.operands
+            if not self.get_states(true) and not self.get_states(false):
+                return ()
+            if condition.type.shape != true.type.shape:
+                condition = code.splat(condition, true.type.shape)
+            both = zip(
+                self._widen(self.merge_or_zero(true)),
+                self._widen(self.merge_or_zero(false)),
+                strict=True,
+            )
+            return (
+                SpreadOverflowState(OverflowState(*(code.select(condition, *one) for one in both))),
+            )
+        if not (name.startswith("arith.") or name in _SAME_SHAPE_OPERATIONS):
+            return ()
+        given = dict.fromkeys(
+            part for operand in operation.operands for part in self.get_states(operand)
+        )
+        if name == "arith.andi" and given:
+            return self._track_masked_number(operation, tuple(given))
+        if name in OVERFLOW_SYMBOLS and not self._ranges.is_overflow_free(
+            operation, self.is_signed(operation.result)
+        ):
+            return (*given, *self._track_own_overflow(operation))
+        return tuple(given)
+
+    def _track_sum(self, operation: IROperation) -> OverflowStates:
+        """Whether the same sum in 64 bits is another number, and what had wrapped before it."""
+        code, [given], result = self._code, operation.operands, operation.result
+        found: OverflowStates = ()
+        if flow.is_integer_sum(operation):
+            signed = self.is_signed(result)
+            [wide] = self._emit_reduction(
+                operation,
+                (code.extend(given, "i64", signed),),
+                lambda one, other: (code.binary("addi", *one, *other),),
+            )
+            wrong = code.compare(NE, wide, code.extend(result, "i64", signed))
+            found = (self._make_state(operation, wrong, wide, wide),)
+        before = self.merge_states(given)
+        if before is None:
+            return found
+        folded = self._emit_reduction(
+            operation,
+            before,
+            lambda one, other: self.merge_two(OverflowState(*one), OverflowState(*other)),
+        )
+        return (*found, SpreadOverflowState(OverflowState(*folded)))
+
+    def _emit_reduction(
+        self, operation: IROperation, operands: tuple[IRValue, ...], combine: Any
+    ) -> list[IRValue]:
+        """As the operation does, of these, with something else done with two of them."""
+        code = self._code
+        one, other = (
+            [code.new_value(ValueType(value.type.element)) for value in operands] for _ in range(2)
+        )
+        with code.insert_into([]) as body:
+            ended = tuple(combine(one, other))
+            body.append(IROperation(f"{operation.name}.return", ended, (), {}, operation.source))
+        region = IRRegion((IRBlock("bb0", (*one, *other), tuple(body)),))
+        made = [
+            code.new_value(operation.result.type.with_element(value.type.element))
+            for value in operands
+        ]
+        code.operations.append(
+            replace(operation, operands=tuple(operands), results=tuple(made), regions=(region,))
+        )
+        return made
+
+    def _track_masked_number(
+        self, operation: IROperation, states: OverflowStates
+    ) -> OverflowStates:
+        """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
+        code = self._code
+        for number, mask in (operation.operands, operation.operands[::-1]):
+            if self._ranges.get_range(mask)[0] >= 0 and not self.get_states(mask):
+                return ()
+            if not self.get_states(mask):
+                kept = code.compare(SGE, mask, code.constant(0, mask.type))
+                word, *operands = self.merge_or_zero(number)
+                none = code.constant(0, word.type)
+                return (
+                    SpreadOverflowState(OverflowState(code.select(kept, none, word), *operands)),
+                )
+        return states
+
+    def _track_own_overflow(self, operation: IROperation) -> OverflowStates:
+        """None of numbers without a sign in 64 bits: how addresses themselves are added up."""
+        signed, result = self.is_signed(operation.result), operation.result
+        if result.type.bits == 64 and not signed and operation.name in ("arith.addi", "arith.subi"):
+            return ()
+        left, right = operation.operands[0], operation.operands[-1]
+        if operation.name == "arith.trunci" and left.type.bits < 64:
+            left = right = self._code.extend(left, "i64", signed)
+        return (self._make_state(operation, self._emit_overflows(operation, signed), left, right),)
+
+    def _make_state(
+        self, operation: IROperation, overflows: IRValue, left: IRValue, right: IRValue
+    ) -> SpreadOverflowState:
+        code, kind = self._code, operation.result.type.with_element("i32")
+        if self._checked_line is not None:
+            own = code.constant(operation.source.line, self._checked_line.type)
+            here = code.splat(code.compare(EQ, self._checked_line, own), kind.shape)
+            overflows = code.binary("andi", overflows, here)
+        number = code.constant(1 + self._get_overflow_number(operation), kind)
+        return SpreadOverflowState(
+            OverflowState(code.select(overflows, number, code.constant(0, kind)), left, right)
+        )
+
+    def _get_overflow_number(self, operation: IROperation) -> int:
+        """A place in the source has one, however often it was made of it."""
+        kind = operation.result.type.element
+        for number, other in enumerate(self.overflowing_operations):
+            if (other.name, other.source, other.result.type.element) == (
+                operation.name,
+                operation.source,
+                kind,
+            ):
+                return number
+        self.overflowing_operations.append(operation)
+        return len(self.overflowing_operations) - 1
+
+    def _emit_overflows(self, operation: IROperation, signed: bool) -> IRValue:
+        """Whether the true result does not fit."""
+        code, result, first = self._code, operation.result, operation.operands[0]
+        name = operation.name.removeprefix("arith.")
+        if name == "trunci":
+            return code.compare(NE, code.extend(result, first.type.element, signed), first)
+        second = operation.operands[1]
+        if name == "shli":
+            most = code.constant(result.type.bits - 1, result.type)
+            amount = code.binary("minui", second, most)
+            back = code.binary("shrsi" if signed else "shrui", result, amount)
+            return code.compare(NE, back, first)
+        if name == "muli":
+            return self._emit_product_overflows(result, first, second, signed)
+        if not signed:
+            small = (result, first) if name == "addi" else (first, second)
+            return code.compare(ULT, *small)
+        other = code.binary("xori", *((second, result) if name == "addi" else (first, second)))
+        both = code.binary("andi", code.binary("xori", first, result), other)
+        return code.compare(SLT, both, code.constant(0, both.type))
+
+    def _emit_product_overflows(
+        self, result: IRValue, first: IRValue, second: IRValue, signed: bool
+    ) -> IRValue:
+        code = self._code
+        if result.type.bits < 64:
+            wide = code.binary("muli", *(code.extend(v, "i64", signed) for v in (first, second)))
+            return code.compare(NE, wide, code.extend(result, "i64", signed))
+        high = code.emit("tt.mulhiui", (first, second), result.type)
+        if not signed:
+            return code.compare(NE, high, code.constant(0, result.type))
+        sign = code.constant(63, result.type)
+        for one, other in ((first, second), (second, first)):
+            less = code.binary("andi", code.binary("shrsi", one, sign), other)
+            high = code.binary("subi", high, less)
+        return code.compare(NE, high, code.binary("shrsi", result, sign))

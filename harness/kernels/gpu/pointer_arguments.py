@@ -1,0 +1,87 @@
+"""What a launch gives a kernel: its pointers, with what each may reach, and its numbers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
+
+_UNBOUNDED = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class PointerArgument:
+    """A pointer as a launch gave it, without holding on to the tensor."""
+
+    name: str
+    start: int
+    reachable_bytes: int
+    itemsize: int
+    shape: tuple[int, ...]
+    dtype: str
+    made_empty: bool = False  # it was when its storage was made
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} {list(self.shape)}"
+
+
+def find_overlapping_pointers(pointers: Sequence[PointerArgument]) -> tuple[tuple[int, int], ...]:
+    """Which two of them reach into the same memory."""
+    ends = [(one.start, one.start + one.reachable_bytes) for one in pointers]
+    return tuple(
+        (first, second)
+        for first, second in itertools.combinations(range(len(ends)), 2)
+        if max(ends[first][0], ends[second][0]) < min(ends[first][1], ends[second][1])
+    )
+
+
+def flatten_arguments(
+    kernel: Any, args: tuple[Any, ...], options: dict[str, Any], whole_storages: bool = False
+) -> tuple[tuple[PointerArgument, ...], dict[str, Any]]:
+    """A launch's pointers in the order of the kernel's parameters, and its numbers."""
+    pointers: list[PointerArgument] = []
+    scalars: dict[str, Any] = {}
+    for place, parameter in enumerate(kernel.params):
+        name = parameter.name
+        value = args[place] if place < len(args) else options.get(name, parameter.default)
+        for inner, leaf in _iter_leaves(name, value):
+            if hasattr(leaf, "data_ptr"):
+                pointers.append(_make_pointer_argument(inner, leaf, whole_storages))
+            elif isinstance(leaf, (bool, int, float)):
+                scalars[inner] = leaf
+    return tuple(pointers), scalars
+
+
+def _iter_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, tuple):
+        for place, part in enumerate(value):
+            yield from _iter_leaves(f"{name}[{place}]", part)
+    else:
+        yield name, value
+
+
+def _make_pointer_argument(name: str, value: Any, whole_storages: bool) -> PointerArgument:
+    tensor = getattr(value, "base", None) if not isinstance(value, torch.Tensor) else value
+    if not isinstance(tensor, torch.Tensor):
+        return PointerArgument(name, value.data_ptr(), _UNBOUNDED, 1, (), "a pointer")
+    start, size = tensor.data_ptr(), tensor.element_size()
+    if whole_storages:
+        # Of a capture always: the part of a buffer that one batch needs is cut out before it, and
+        # a replay for a larger one goes on behind it.
+        storage = tensor.untyped_storage()
+        reach = storage.data_ptr() + storage.nbytes() - start
+    elif tensor.is_contiguous():
+        reach = tensor.numel() * size
+    elif tensor.numel():
+        sides = zip(tensor.shape, tensor.stride(), strict=True)
+        reach = (1 + sum((side - 1) * stride for side, stride in sides)) * size
+    else:
+        reach = 0
+    kind = str(tensor.dtype).removeprefix("torch.")
+    empty = bool(EMPTY_STORAGES) and EMPTY_STORAGES.contains(tensor.untyped_storage().data_ptr())
+    return PointerArgument(name, start, reach, size, tuple(tensor.shape), kind, empty)

@@ -1,0 +1,227 @@
+"""How far pointers may go: from where to how many bytes on.
+
+Of one argument, what the launch says. Of one of several, what is chosen with it. Of one that was
+loaded, or made of a number, what is known of memory: a table on the device (`known`) says where
+the storage begins and ends that the pointer lies in, before anything is added to it; one that lies
+in none may go anywhere. What a table says may be out of date, so whoever reads the report asks
+again, and such an access is told and not taken out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.kernels.gpu.graph_builder import SLE, UGE, ULT, GraphBuilder
+from harness.kernels.gpu.report_assembly import KernelTable
+from harness.kernels.gpu.storage_registry import MAX_STORAGES
+from harness.kernels.ir import flow
+from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+
+_INT64 = ValueType("i64")
+_UNBOUNDED = 1 << 62
+_SHAPE_OPERATIONS = frozenset(
+    f"tt.{name}" for name in "splat broadcast expand_dims reshape trans".split()
+)
+_SAME_MEMORY_OPERATIONS = ("tt.addptr", "tt.bitcast")
+
+
+@dataclass(frozen=True, slots=True)
+class PointerBounds:
+    """The start of what a pointer lies in, and one byte more than it has: of all lanes, or each."""
+
+    start: IRValue
+    size_plus_one: IRValue
+    from_argument: bool  # of arguments
+    known_at_entry: bool  # known from the kernel's beginning on
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.start.type.shape
+
+
+class PointerBoundsTracker:
+    def __init__(
+        self, graph: KernelGraph, code: GraphBuilder, extents: dict[int, IRValue], report: IRValue
+    ) -> None:
+        self.origins = flow.find_pointer_origins(graph)
+        self.entry_operations: list[IROperation] = []  # what is needed once
+        self._graph, self._code, self._extents_by_parameter, self._report = (
+            graph,
+            code,
+            extents,
+            report,
+        )
+        self._load_attributes = _find_load_attributes(graph)
+        self._bounds: dict[IRValue, PointerBounds] = {}
+        self._argument_bounds: dict[int, PointerBounds] = {}
+        self._limits: dict[tuple[IRValue, int], IRValue] = {}
+        self._storage_table: IRValue | None = None
+
+    def get_bounds(self, pointer: IRValue) -> PointerBounds | None:
+        origin = self.origins.get(pointer)
+        return self._bounds.get(pointer) if origin is None else self._get_argument_bounds(origin)
+
+    def set_bounds(self, pointer: IRValue, bounds: PointerBounds | None) -> None:
+        if bounds is None:
+            self._bounds.pop(pointer, None)
+        elif self._has_unknown_origin(pointer):
+            self._bounds[pointer] = bounds
+
+    def emit_outside(
+        self, bounds: PointerBounds, address: IRValue, size: int, count: int | IRValue
+    ) -> IRValue:
+        """Where so many elements from there on are not all inside."""
+        code, shape = self._code, address.type.shape
+        far = code.binary("subi", address, self._splat_to(bounds.start, shape))
+        if isinstance(count, int) and bounds.known_at_entry and not bounds.shape:
+            return code.compare(
+                UGE, far, code.splat(self._get_limit(bounds.size_plus_one, count * size), shape)
+            )
+        whole = self._splat_to(bounds.size_plus_one, shape)
+        if isinstance(count, int):
+            less = code.constant(count * size, whole.type)
+        else:
+            less = code.binary("muli", count, code.constant(size, count.type))
+        return code.compare(UGE, far, self._clamp_to_zero(code.binary("subi", whole, less)))
+
+    def to_report_operands(
+        self, bounds: PointerBounds, shape: tuple[int, ...]
+    ) -> tuple[IRValue, IRValue]:
+        return self._splat_to(bounds.start, shape), self._splat_to(bounds.size_plus_one, shape)
+
+    def track_operation(self, operation: IROperation) -> None:
+        """Put what is known of an operation's result behind it."""
+        if len(operation.results) != 1 or not self._has_unknown_origin(operation.result):
+            return
+        name, result = operation.name, operation.result
+        if name in _SAME_MEMORY_OPERATIONS:
+            self.set_bounds(result, self.get_bounds(operation.operands[0]))
+        elif name in _SHAPE_OPERATIONS:
+            given = self.get_bounds(operation.operands[0])
+            if given is not None and given.shape:
+                start, size = (
+                    self._code.clone_operation(operation, (one,), result.type.with_element("i64"))
+                    for one in (given.start, given.size_plus_one)
+                )
+                given = PointerBounds(start, size, given.from_argument, known_at_entry=False)
+            self.set_bounds(result, given)
+        elif name == "arith.select":
+            condition, *both = operation.operands
+            self.set_bounds(
+                result,
+                self.select_bounds(condition, self.get_bounds(both[0]), self.get_bounds(both[1])),
+            )
+        elif name in ("tt.int_to_ptr", "tt.load"):
+            self.set_bounds(result, self._look_up_storage(operation))
+
+    def select_bounds(
+        self, condition: IRValue, true: PointerBounds | None, false: PointerBounds | None
+    ) -> PointerBounds | None:
+        if true is None or false is None or true == false:
+            return true if true == false else None
+        shape = max(condition.type.shape, true.shape, false.shape, key=len)
+        code = self._code
+        if condition.type.shape != shape:
+            condition = code.splat(condition, shape)
+        start, size = (
+            code.select(condition, self._splat_to(one, shape), self._splat_to(other, shape))
+            for one, other in ((true.start, false.start), (true.size_plus_one, false.size_plus_one))
+        )
+        return PointerBounds(
+            start, size, true.from_argument and false.from_argument, known_at_entry=False
+        )
+
+    def _has_unknown_origin(self, value: IRValue) -> bool:
+        return value.type.is_pointer and self.origins.get(value) is None
+
+    def _get_argument_bounds(self, parameter_index: int) -> PointerBounds:
+        if parameter_index not in self._argument_bounds:
+            code = self._code
+            with code.insert_into(self.entry_operations):
+                start = code.emit(
+                    "tt.ptr_to_int", (self._graph.parameters[parameter_index],), _INT64
+                )
+                size = code.binary(
+                    "addi", self._extents_by_parameter[parameter_index], code.constant(1, _INT64)
+                )
+            self._argument_bounds[parameter_index] = PointerBounds(
+                start, size, from_argument=True, known_at_entry=True
+            )
+        return self._argument_bounds[parameter_index]
+
+    def _get_limit(self, size: IRValue, access_bytes: int) -> IRValue:
+        """How far from the start so many bytes may begin, and no farther."""
+        if (size, access_bytes) not in self._limits:
+            code = self._code
+            with code.insert_into(self.entry_operations):
+                limit = code.binary("subi", size, code.constant(access_bytes, _INT64))
+                self._limits[size, access_bytes] = self._clamp_to_zero(limit)
+        return self._limits[size, access_bytes]
+
+    def _clamp_to_zero(self, number: IRValue) -> IRValue:
+        return self._code.binary("maxsi", number, self._code.constant(0, number.type))
+
+    def _splat_to(self, value: IRValue, shape: tuple[int, ...]) -> IRValue:
+        return value if value.type.shape == shape else self._code.splat(value, shape)
+
+    # What is known of memory
+
+    def _look_up_storage(self, operation: IROperation) -> PointerBounds:
+        """By halves: the last storage that begins at the pointer or before it."""
+        code, pointer = self._code, operation.result
+        if self._storage_table is None:
+            with code.insert_into(self.entry_operations):
+                at = code.binary(
+                    "addi", self._report, code.constant(int(KernelTable.STORAGE_TABLE), _INT64)
+                )
+                self._storage_table = self.load_int64(at)
+        kind = pointer.type.with_element("i64")
+        address = code.emit("tt.ptr_to_int", (pointer,), kind)
+        place = code.splat(self._storage_table, kind.shape)
+        step = MAX_STORAGES
+        while step := step // 2:
+            probe = code.binary("addi", place, code.constant(16 * step, kind))
+            before = code.compare(SLE, self.load_int64(probe), address)
+            place = code.select(before, probe, place)
+        start = self.load_int64(place)
+        end = self.load_int64(code.binary("addi", place, code.constant(8, kind)))
+        inside = code.compare(ULT, address, end)
+        size = code.binary("subi", end, start)
+        size = code.binary("addi", size, code.constant(1, kind))
+        return PointerBounds(
+            code.select(inside, start, code.constant(0, kind)),
+            code.select(inside, size, code.constant(_UNBOUNDED, kind)),
+            from_argument=False,
+            known_at_entry=False,
+        )
+
+    def load_int64(
+        self, address: IRValue, mask: IRValue | None = None, volatile: bool = False
+    ) -> IRValue:
+        """Numbers of 64 bits that lie there."""
+        pointer = self._code.emit(
+            "tt.int_to_ptr", (address,), address.type.with_element("ptr<i64>")
+        )
+        return self.load(pointer, address.type, mask, volatile)
+
+    def load(
+        self, pointer: IRValue, kind: ValueType, mask: IRValue | None = None, volatile: bool = False
+    ) -> IRValue:
+        """`anew`: now and not before."""
+        more = {} if mask is None else {"operandSegmentSizes": "array<i32: 1, 1, 0>"}
+        more |= {"isVolatile": "true"} if volatile else {}
+        given = (pointer,) if mask is None else (pointer, mask)
+        return self._code.emit("tt.load", given, kind, **{**self._load_attributes, **more})
+
+
+def _find_load_attributes(graph: KernelGraph) -> dict[str, str]:
+    """How Triton writes a load without a mask."""
+    found = next((one for one in graph.walk() if one.name == "tt.load"), None)
+    more = {} if found is None else found.attributes
+    return {
+        "cache": "1 : i32",
+        "evict": "1 : i32",
+        "isVolatile": "false",
+        **{name: text for name, text in more.items() if name == "boundaryCheck"},
+        "operandSegmentSizes": "array<i32: 1, 0, 0>",
+    }

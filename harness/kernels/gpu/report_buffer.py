@@ -1,0 +1,115 @@
+"""Where checked kernels leave their reports: records in the host's memory, tables on the device.
+
+The host looks at one word, the bell, and reads records without a word to the device: neither a
+stream nor a graph being captured notices, and what a lost device has told before it was lost is
+there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from harness.kernels.gpu.report_assembly import (
+    KERNEL_TABLE_BYTES,
+    MAX_SITES,
+    RECORD_BYTES,
+    RECORDS_PER_SITE,
+    RecordField,
+)
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
+
+MAX_KERNELS = 768
+_KERNEL_RECORDS_BYTES = MAX_SITES * RECORDS_PER_SITE * RECORD_BYTES
+_ALREADY_READ = 2
+_RECORD_DTYPE = np.dtype(
+    {
+        "names": "written launch address word site x y z left right".split(),
+        "formats": ["<u4", "<i8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", "<i8", "<i8"],
+        "offsets": [int(field) for field in RecordField],
+        "itemsize": RECORD_BYTES,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One record."""
+
+    launch: int
+    address: int
+    word: int
+    site: int
+    program: tuple[int, int, int]
+    operands: tuple[int, int]  # of what wrapped, or where the pointer's memory is and its size + 1
+
+
+class ReportBuffer:
+    """The reports of one device. Made outside of a capture, once."""
+
+    def __init__(self, device: int) -> None:
+        self._bell = torch.zeros(16, dtype=torch.int32).pin_memory()
+        self._records = torch.zeros(
+            MAX_KERNELS * _KERNEL_RECORDS_BYTES, dtype=torch.uint8
+        ).pin_memory()
+        blocks = np.zeros((MAX_KERNELS, KERNEL_TABLE_BYTES // 8), dtype=np.int64)
+        blocks[:, 0] = self._records.data_ptr() + np.arange(MAX_KERNELS) * _KERNEL_RECORDS_BYTES
+        blocks[:, 1] = self._bell.data_ptr()
+        self._storage_table = torch.from_numpy(STORAGE_REGISTRY.to_table()).to(f"cuda:{device}")
+        blocks[:, 2] = self._storage_table.data_ptr()
+        self._uploaded_changes = 0  # how many changes of what is known of memory
+        self._initial_tables = torch.from_numpy(blocks)
+        self._tables = self._initial_tables.to(f"cuda:{device}")
+        self._bell_view = self._bell.numpy()
+        self._record_view = (
+            self._records.numpy()
+            .view(_RECORD_DTYPE)
+            .reshape(MAX_KERNELS, MAX_SITES * RECORDS_PER_SITE)
+        )
+        self._tables_used = 0
+
+    def allocate_table(self) -> int | None:
+        """The address of a table for one more kernel; None where all are taken."""
+        if self._tables_used == MAX_KERNELS:
+            return None
+        self._tables_used += 1
+        return int(self._tables.data_ptr()) + (self._tables_used - 1) * KERNEL_TABLE_BYTES
+
+    def upload_storage_table(self) -> None:
+        """Put on the device what is known of memory, in front of what is launched next."""
+        if self._uploaded_changes != STORAGE_REGISTRY.change_count:
+            self._uploaded_changes = STORAGE_REGISTRY.change_count
+            self._storage_table.copy_(
+                torch.from_numpy(STORAGE_REGISTRY.to_table()), non_blocking=True
+            )
+
+    def has_reports(self) -> bool:
+        return bool(self._bell_view[0])
+
+    def read_new_reports(self) -> list[DeviceReport]:
+        """What was put down since the last time."""
+        self._bell_view[0] = 0
+        read = self._record_view[: self._tables_used]
+        found = []
+        for place in np.argwhere(read["written"] == 1):
+            record = read[tuple(place)]
+            program = (int(record["x"]), int(record["y"]), int(record["z"]))
+            found.append(
+                DeviceReport(
+                    int(record["launch"]),
+                    int(record["address"]),
+                    int(record["word"]),
+                    int(record["site"]),
+                    program,
+                    (int(record["left"]), int(record["right"])),
+                )
+            )
+            read["written"][tuple(place)] = _ALREADY_READ
+        return found
+
+    def reset(self) -> None:
+        """Count from nothing again. Whoever asks has waited for the device."""
+        self._record_view["written"] = 0
+        self._tables.copy_(self._initial_tables)

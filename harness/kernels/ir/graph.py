@@ -1,0 +1,203 @@
+"""A kernel as data: operations, their operands, regions and source places.
+
+Nothing here knows how Triton makes or prints its IR; `parsing` does. A graph can be held, printed,
+pickled and walked, and what is built on it (an executor, an audit) needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """The type of a value: an element such as `i32`, `f16` or `ptr<i32>`, and a tensor's shape."""
+
+    element: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def lanes(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.element.startswith("ptr<")
+
+    @property
+    def pointee(self) -> str:
+        return self.element[4:-1].split(",")[0].strip()
+
+    @property
+    def is_integer(self) -> bool:
+        return self.element[0] == "i" and self.element[1:].isdigit()
+
+    @property
+    def is_float(self) -> bool:
+        return self.element.startswith(("f", "bf"))
+
+    @property
+    def bits(self) -> int:
+        return bits_of(self.element)
+
+    def with_element(self, element: str) -> ValueType:
+        return ValueType(element, self.shape)
+
+    def __str__(self) -> str:
+        if not self.shape:
+            return self.element
+        return f"{'x'.join(map(str, self.shape))}x{self.element}"
+
+
+@cache
+def bits_of(element: str) -> int:
+    if element.startswith("ptr<"):
+        return 64
+    digits = ""
+    for letter in element.removeprefix("b").removeprefix("f").removeprefix("i"):
+        if not letter.isdigit():
+            break
+        digits += letter
+    return int(digits)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A line of a kernel, and the line that called the function it is in."""
+
+    file: str = "?"
+    line: int = 0
+    column: int = 0
+    caller: SourceLocation | None = None
+
+    @property
+    def outermost(self) -> SourceLocation:
+        return self if self.caller is None else self.caller.outermost
+
+    def __str__(self) -> str:
+        where = f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+        return where if self.caller is None else f"{where} < {self.caller}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IRValue:
+    """What an operation makes, or a block is given. Each is itself and no other."""
+
+    number: int
+    type: ValueType
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"%{self.number}" + (f".{self.name}" if self.name else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IROperation:
+    name: str  # with its dialect: "tt.load"
+    operands: tuple[IRValue, ...]
+    results: tuple[IRValue, ...]
+    attributes: dict[str, str]  # as they are printed
+    source: SourceLocation
+    regions: tuple[IRRegion, ...] = ()
+    successors: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> IRValue:
+        return self.results[0]
+
+    def get_int(self, attribute: str, default: int = 0) -> int:
+        text = self.attributes.get(attribute)
+        return default if text is None else int(text.split(":")[0])
+
+    def get_ints(self, attribute: str) -> tuple[int, ...]:
+        """Of `array<i32: 1, 0>`."""
+        text = self.attributes.get(attribute, "")
+        _, _, listed = text.rstrip("> ").partition(":")
+        return tuple(int(part) for part in listed.split(",") if part.strip())
+
+    def get_flag(self, attribute: str) -> bool:
+        return self.attributes.get(attribute, "false") in ("true", "unit")
+
+    def split_operands(self) -> list[tuple[IRValue, ...]]:
+        """The operands by the segments that the operation divides them into."""
+        found, place = [], 0
+        for size in self.get_ints("operandSegmentSizes"):
+            found.append(self.operands[place : place + size])
+            place += size
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IRBlock:
+    label: str
+    arguments: tuple[IRValue, ...]
+    operations: tuple[IROperation, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IRRegion:
+    blocks: tuple[IRBlock, ...]
+
+    @property
+    def block(self) -> IRBlock:
+        return self.blocks[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelGraph:
+    """One kernel with its constants: its parameters are the entry block's arguments."""
+
+    name: str
+    body: IRRegion
+    functions: dict[str, IRRegion] = field(default_factory=dict)  # those that are not inlined
+    attributes: dict[str, str] = field(default_factory=dict)  # of the kernel's function
+
+    @property
+    def parameters(self) -> tuple[IRValue, ...]:
+        return self.body.block.arguments
+
+    def walk(self) -> Iterator[IROperation]:
+        """Every operation, outer before inner."""
+        for region in (self.body, *self.functions.values()):
+            yield from walk_operations(region)
+
+    def __str__(self) -> str:
+        parameters = ", ".join(f"{value}: {value.type}" for value in self.parameters)
+        lines = [f"{self.name}({parameters})"]
+        lines += _format_region(self.body, 1)
+        for name, region in self.functions.items():
+            lines += [name, *_format_region(region, 1)]
+        return "\n".join(lines)
+
+
+def walk_operations(region: IRRegion) -> Iterator[IROperation]:
+    for block in region.blocks:
+        for operation in block.operations:
+            yield operation
+            for inner in operation.regions:
+                yield from walk_operations(inner)
+
+
+def _format_region(region: IRRegion, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for index, block in enumerate(region.blocks):
+        if index or (depth > 1 and block.arguments):
+            given = ", ".join(f"{value}: {value.type}" for value in block.arguments)
+            yield f"{indent}^{block.label}({given})"
+        for operation in block.operations:
+            yield indent + _format_operation(operation)
+            for number, inner in enumerate(operation.regions):
+                if number:
+                    yield f"{indent}--"
+                yield from _format_region(inner, depth + 1)
+
+
+def _format_operation(operation: IROperation) -> str:
+    words = [operation.name, *map(str, operation.operands)]
+    words += [f"{name}={text}" for name, text in operation.attributes.items()]
+    words += [f"^{label}" for label in operation.successors]
+    made = ", ".join(f"{value}: {value.type}" for value in operation.results)
+    return (f"{made} = " if made else "") + " ".join(words) + f"    @ {operation.source}"

@@ -1,0 +1,163 @@
+"""One process under check: its launcher, and the thread that listens for the bell."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.kernels import gpu
+from harness.kernels.check import gpu_reports
+from harness.kernels.gpu import empty_memory
+from harness.kernels.gpu.checked_launches import PROCESS_REPORTS, CheckedLauncher, LaunchRecord
+from harness.kernels.gpu.report_buffer import DeviceReport
+from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries
+from harness.kernels.watch.report_files import (
+    CHECKS_VARIABLE,
+    FOLDER_VARIABLE,
+    KernelReport,
+    KernelSummary,
+    ReportWriter,
+)
+from harness.patching.bootstrap import report_to_stderr
+
+_POLL_SECONDS = 0.002  # seconds between two looks at the bell
+_COUNT_SECONDS = 1.0  # seconds between two writings of what was launched
+_LIBRARY_SECONDS = 10.0  # and of which libraries there are besides: it takes milliseconds to look
+_MODEL_RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
+
+_lock = threading.Lock()
+_process: _CheckedProcess | None = None
+
+
+def ensure_launcher() -> CheckedLauncher:
+    global _process
+    with _lock:
+        if _process is None:
+            _process = _CheckedProcess(os.environ[CHECKS_VARIABLE].split(","))
+        return _process.launcher
+
+
+class _CheckedProcess:
+    def __init__(self, options: list[str]) -> None:
+        self._stops_at_first_report = "stop" in options
+        checks = tuple(word for word in options if word != "stop") or gpu.DEFAULT_CHECKS
+        if "unwritten" in checks:
+            empty_memory.patch_empty_factories()
+        self._writer = ReportWriter(Path(os.environ[FOLDER_VARIABLE]))
+        self._gpu_libraries = LoadedGpuLibraries()
+        self._start_time = time.monotonic()
+        self._reported: set[tuple[str, str, int, str]] = set()
+        self._poll_lock = threading.Lock()
+        self._batch_description = ""
+        self._forward_is_wrapped = False
+        # Servers hand kernels the beginning of what they are to fill: a view's end is no bound.
+        self.launcher = CheckedLauncher(checks, self._describe_batch, whole_storages=True)
+        self.launcher.start()
+        atexit.register(self._finish)
+        threading.Thread(target=self._poll_forever, name="unfix check", daemon=True).start()
+
+    def _poll_forever(self) -> None:
+        counted, listed = 0.0, 0.0
+        while True:
+            self._poll_reports()
+            now = time.monotonic()
+            if now - counted > _COUNT_SECONDS:
+                counted = now
+                self._write_counts()
+            if now - listed > _LIBRARY_SECONDS:
+                listed = now
+                self._writer.write_libraries(self._gpu_libraries.list_names())
+            time.sleep(_POLL_SECONDS)
+
+    def _poll_reports(self) -> None:
+        with self._poll_lock:
+            for record, launched in PROCESS_REPORTS.read_new_reports():
+                self._write_report(record, launched)
+
+    def _write_report(self, record: DeviceReport, launch: LaunchRecord) -> None:
+        while launch.compiled_kernel is None:  # the launch itself has yet to come back
+            time.sleep(_POLL_SECONDS)
+        found = gpu_reports.violation_from_record(record, launch)
+        if found is None:
+            return
+        place = found.location
+        assert place is not None
+        key = (type(found).__name__, place.file, place.line, launch.kernel)
+        if key in self._reported:
+            return
+        self._reported.add(key)
+        details = found.details
+        if launch.captured:
+            details = (
+                *details,
+                f"in a graph that was captured then; now {self._batch_description}",
+            )
+        report = KernelReport(
+            type(found).__name__,
+            launch.kernel,
+            place.file,
+            place.line,
+            place.text,
+            place.program,
+            found.headline,
+            details,
+            os.getpid(),
+            round(time.monotonic() - self._start_time, 3),
+        )
+        self._writer.write_report(report)
+        report_to_stderr(f"pid {os.getpid()}: {report}")
+        if self._stops_at_first_report:
+            self._write_counts()
+            report_to_stderr(f"pid {os.getpid()} is stopped at its first report")
+            os._exit(1)
+
+    def _write_counts(self) -> None:
+        tally = dict(self.launcher.tally)
+        self._writer.write_kernels(
+            {
+                name: KernelSummary(one.launches, one.refusal, one.unchecked_accesses)
+                for name, one in tally.items()
+            }
+        )
+
+    def _finish(self) -> None:
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:  # a lost device: what was told before lies in our memory
+            report_to_stderr(f"pid {os.getpid()} lost its device: {str(error).splitlines()[0]}")
+        self._poll_reports()
+        self._write_counts()
+        self._writer.write_libraries(self._gpu_libraries.list_names())
+
+    # What a server was about
+
+    def _describe_batch(self) -> str:
+        if (
+            not self._forward_is_wrapped
+            and (module := sys.modules.get(_MODEL_RUNNER_MODULE)) is not None
+        ):
+            runner = getattr(module, "ModelRunner", None)
+            if runner is not None:
+                self._forward_is_wrapped = True
+                self._wrap_forward(runner)
+        return self._batch_description
+
+    def _wrap_forward(self, model_runner: Any) -> None:
+        forward = model_runner.forward
+
+        @functools.wraps(forward)
+        def followed(own: Any, forward_batch: Any, *args: Any, **options: Any) -> Any:
+            mode = getattr(getattr(forward_batch, "forward_mode", None), "name", "?")
+            size = getattr(forward_batch, "batch_size", "?")
+            self._batch_description = f"the last forward: {mode}, a batch of {size}"
+            return forward(own, forward_batch, *args, **options)
+
+        model_runner.forward = followed

@@ -1,0 +1,203 @@
+"""Toggles through the environment: what a Python process does when one of the variables is set.
+
+Runs before the program, from a `.pth` line of a managed release or from the `sitecustomize` that
+`unfix exec` puts on the path. It only sets up a finder: a process that never imports SGLang is
+left alone. The plan is made in unfix's own environment and kept, so that of a server's many
+processes one pays for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.core import paths
+from harness.core.code_digest import digest_code
+from harness.patching.attestation import AttestationRecorder
+from harness.patching.import_hook import SGLANG_PACKAGE, PatchedModuleText, PatchingFinder
+
+REVERT_VARIABLE = "SGLANG_DEBUG_REVERT_PR"
+ENABLE_VARIABLE = "SGLANG_DEBUG_ENABLE_PR"
+# SGLang reads its own variable as one integer, so what is ours travels on in another, as
+# 'what was left there|ours'. A child that sets the variable anew means what it says.
+CARRIED_REVERT_VARIABLE = "UNFIX_REVERT"
+FOLDERS_VARIABLE = "UNFIX_TOGGLES"
+ATTESTATIONS_VARIABLE = "UNFIX_ATTESTATIONS"
+PLANNER_VARIABLE = "UNFIX_PLANNER"
+PLANNER_PATH_VARIABLE = "UNFIX_PLANNER_PATH"
+
+recorder: AttestationRecorder | None = None
+
+
+def split_ids(text: str) -> list[str]:
+    """The ids in a list; SGLang's own default, 0, asks for nothing."""
+    listed = [word.strip().lstrip("#") for word in text.split(",")]
+    return [word for word in listed if word and word != "0"]
+
+
+def read_requested_ids() -> tuple[list[str], list[str]]:
+    """What the environment wants reverted and enabled."""
+    own = os.environ.get(REVERT_VARIABLE, "")
+    left, _, carried = os.environ.get(CARRIED_REVERT_VARIABLE, "").partition("|")
+    revert = split_ids(own) + (
+        split_ids(carried) if REVERT_VARIABLE in os.environ and own == left else []
+    )
+    return list(dict.fromkeys(revert)), split_ids(os.environ.get(ENABLE_VARIABLE, ""))
+
+
+def read_toggle_folders(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Toggle folders beside the project's own."""
+    return [folder for folder in environment.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
+
+
+def install_import_hook() -> None:
+    """Have toggles applied to whatever this process imports of SGLang."""
+    if any(isinstance(finder, PatchingFinder) for finder in sys.meta_path):
+        return
+    revert, enable = read_requested_ids()
+    if revert or enable:
+        if SGLANG_PACKAGE in sys.modules:
+            exit_process(f"{SGLANG_PACKAGE} was imported before its toggles could be applied")
+        sys.meta_path.insert(
+            0, PatchingFinder(lambda p: _load_plan_or_exit(p, revert, enable), exit_process)
+        )
+
+
+def exit_process(message: str, code: int = 3) -> NoReturn:
+    """End the process before it serves anything, also when a thread was the one to import."""
+    report_to_stderr(message)
+    if sys.is_finalizing():
+        os._exit(code)
+    if threading.current_thread() is not threading.main_thread():
+        os._exit(code)
+    raise SystemExit(code)
+
+
+def report_to_stderr(message: str) -> None:
+    """A line on stderr; a reader that went away is no reason to end, nor to run unpatched."""
+    try:
+        print(f"unfix: {message}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+def _load_plan_or_exit(
+    package: str, revert: list[str], enable: list[str]
+) -> tuple[list[PatchedModuleText], AttestationRecorder]:
+    try:
+        return _load_plan(package, revert, enable)
+    except Exception as error:
+        exit_process(f"toggles cannot be applied: {error!r}")
+
+
+def _load_plan(
+    package: str, revert: list[str], enable: list[str]
+) -> tuple[list[PatchedModuleText], AttestationRecorder]:
+    global recorder
+    request = {"root": str(Path(package).parent), "revert": revert, "enable": enable}
+    answer = fetch_plan({**request, "folders": read_toggle_folders()}, _run_planner)
+    if "error" in answer:
+        exit_process(answer["error"], answer["exit_code"])
+    chosen = answer["plan"]
+    folder = Path(
+        os.environ.get(ATTESTATIONS_VARIABLE) or paths.state_folder() / "attestations" / "loose"
+    )
+    try:
+        recorder = AttestationRecorder(folder)
+        toggles = [{"id": i, "direction": d, "title": t} for i, d, t in chosen["toggles"]]
+        if toggles:
+            recorder.record_toggles(chosen["release"], toggles)
+    except OSError as error:
+        exit_process(f"no attestation can be left in {folder} ({error}), so no toggle is applied")
+    for toggle in toggles:
+        verb = "REVERTED" if toggle["direction"] == "revert" else "ENABLED"
+        report_to_stderr(
+            f"pid {os.getpid()} runs SGLang {chosen['release']} with {verb} "
+            f"{toggle['id']}: {toggle['title']}"
+        )
+    _pass_rest_to_upstream(answer)
+    if sys.excepthook is sys.__excepthook__:
+        # Python's own prints the lines of the file; this one those that ran.
+        sys.excepthook = traceback.print_exception
+    return [PatchedModuleText.from_data(module) for module in chosen["modules"]], recorder
+
+
+def _pass_rest_to_upstream(answer: dict[str, Any]) -> None:
+    if REVERT_VARIABLE in os.environ:
+        os.environ[REVERT_VARIABLE] = left = answer["upstream"] or "0"
+        os.environ[CARRIED_REVERT_VARIABLE] = f"{left}|{','.join(answer['ours'])}"
+
+
+def fetch_plan(
+    request: dict[str, Any], ask_planner: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The planner's answer for a release and its toggles, from the last time or afresh."""
+    kept = paths.state_folder() / "plans" / f"{_compute_plan_key(request)}.json"
+    try:
+        answer: dict[str, Any] = json.loads(kept.read_text())
+        if all(_read_file_signature(Path(m["path"])) == m["signature"] for m in answer["read"]):
+            return answer
+    except (OSError, ValueError, KeyError):
+        answer = {}  # not kept yet, or cut short: it is made again
+    answer = ask_planner(request)
+    if "error" not in answer:
+        for module in answer["read"]:
+            module["signature"] = _read_file_signature(Path(module["path"]))
+        _save_plan(kept, answer)
+    return answer
+
+
+def _run_planner(request: dict[str, Any]) -> dict[str, Any]:
+    python = os.environ.get(PLANNER_VARIABLE) or sys.executable
+    ours = (REVERT_VARIABLE, ENABLE_VARIABLE, CARRIED_REVERT_VARIABLE, "PYTHONPATH", "PYTHONHOME")
+    environment = {k: v for k, v in os.environ.items() if k not in ours}
+    found_by = [str(paths.HARNESS_FOLDER.parent), os.environ.get(PLANNER_PATH_VARIABLE, "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, found_by))
+    try:
+        done = subprocess.run(
+            [python, "-P", "-m", "harness.patching.planner"],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=120,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+    except (OSError, subprocess.TimeoutExpired) as error:
+        exit_process(f"the planner does not run under {python} ({error}): run ./unfix doctor")
+    except ValueError:
+        exit_process(f"the planner failed under {python}: {done.stderr.strip()[-2000:]}")
+
+
+def _compute_plan_key(request: dict[str, Any]) -> str:
+    """A name for a plan: what was asked, the toggle files and the engine that read them."""
+    seen = [json.dumps(request, sort_keys=True)]
+    for folder in [paths.toggles_folder(), *map(Path, request["folders"])]:
+        seen += [f"{p} {p.read_bytes()!r}" for p in sorted(folder.glob("*.yaml"))]
+    seen.append(digest_code("patching"))
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:24]
+
+
+def _read_file_signature(path: Path) -> list[Any]:
+    found = path.stat()
+    return [str(path), found.st_size, found.st_mtime_ns, found.st_ino]
+
+
+def _save_plan(path: Path, answer: dict[str, Any]) -> None:
+    """Keeping the plan only saves time: a disk that does not take it is not an error."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(answer))
+        os.replace(temporary, path)
+    except OSError as error:
+        report_to_stderr(f"the plan is not kept ({error})")

@@ -1,0 +1,163 @@
+"""Patching at import: a finder that hands out a module's patched source in place of its own."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import hashlib
+import io
+import linecache
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import decode_source
+from types import CodeType, ModuleType
+from typing import Any
+
+from harness.patching.attestation import AttestationRecorder
+from harness.patching.instrumentation import InstrumentedModule, compile_instrumented
+
+SGLANG_PACKAGE = "sglang"
+
+
+@dataclass(frozen=True)
+class PatchedModuleText:
+    """One module of a plan, as a patched process reads it."""
+
+    module: str
+    digest: str
+    text: str
+    sites: list[dict[str, Any]]
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> PatchedModuleText:
+        return cls(data["module"], data["digest"], data["text"], data["sites"])
+
+
+class PatchedLoader(SourceFileLoader):
+    """Loads one module from its patched text; never reads or writes its cached bytecode."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        patched_text: PatchedModuleText,
+        recorder: AttestationRecorder,
+        exit_process: Callable[[str], None],
+    ) -> None:
+        super().__init__(name, path)
+        self.patched_text = patched_text
+        self._recorder = recorder
+        self._exit_process = exit_process
+
+    def get_source(self, fullname: str) -> str:
+        return self.patched_text.text
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.compiled.code
+
+    @cached_property
+    def compiled(self) -> InstrumentedModule:
+        original = decode_source(self.get_data(self.path))
+        if hashlib.sha256(original.encode()).hexdigest() != self.patched_text.digest:
+            self._exit_process(
+                f"{self.path} changed while toggles were being applied to it; start again"
+            )
+        slots = [
+            (self._recorder.assign_slot(s["toggle"], s["direction"], s["target"]), s)
+            for s in self.patched_text.sites
+        ]
+        sites = [(slot, s["line"], s["column"]) for slot, s in slots]
+        compiled = compile_instrumented(
+            ast.parse(self.patched_text.text), self.path, sites, self._recorder.count_run
+        )
+        self._recorder.record_count_kinds(compiled.kinds)
+        cache_source_lines(self.path, self.patched_text.text)
+        return compiled
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        if self.compiled.kernels:
+            from harness.patching import jit_kernels
+
+            jit_kernels.count_launches(module, self.compiled.kernels, self._recorder.count_run)
+        self._recorder.record_module(self.name)
+
+
+def cache_source_lines(filename: str, text: str) -> None:
+    """Have tracebacks, `inspect` and Triton see these lines under that name."""
+    # No modification time: linecache then keeps these lines instead of the file's own.
+    linecache.cache[filename] = (len(text), None, io.StringIO(text).readlines(), filename)
+
+
+class PatchingFinder:
+    """Stands first on sys.meta_path; makes the plan when the package is first looked for.
+
+    A plan that fails stays unmade: the next import of the package fails the same way, also in a
+    program that swallowed the first refusal.
+    """
+
+    def __init__(
+        self,
+        load_plan: Callable[[str], tuple[list[PatchedModuleText], AttestationRecorder]],
+        exit_process: Callable[[str], None],
+    ) -> None:
+        self._load_plan = load_plan
+        self._exit_process = exit_process
+        self._modules: dict[str, PatchedModuleText] | None = None
+        self._recorder: AttestationRecorder | None = None
+        atexit.register(self._check_at_exit)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != SGLANG_PACKAGE and not fullname.startswith(SGLANG_PACKAGE + "."):
+            return None
+        if self._modules is None:
+            spec = self._next_spec(SGLANG_PACKAGE, None, None)
+            if spec is None or not spec.submodule_search_locations:
+                return None
+            modules, self._recorder = self._load_plan(next(iter(spec.submodule_search_locations)))
+            self._modules = {patched.module: patched for patched in modules}
+        self.check_loaders()
+        patched = self._modules.get(fullname)
+        if patched is None or self._recorder is None:
+            return None
+        spec = self._next_spec(fullname, path, target)
+        if spec is None or spec.origin is None:
+            return None
+        spec.loader = PatchedLoader(
+            fullname, spec.origin, patched, self._recorder, self._exit_process
+        )
+        return spec
+
+    def _check_at_exit(self) -> None:
+        try:
+            self.check_loaders()
+        except SystemExit:
+            sys.stdout.flush()
+            os._exit(3)  # an exit hook cannot change how the process ends in any other way
+
+    def check_loaders(self) -> None:
+        """No module of the plan may have come in past us, through another import hook."""
+        for name in self._modules or ():
+            module = sys.modules.get(name)
+            loader = getattr(getattr(module, "__spec__", None), "loader", None)
+            if module is not None and not isinstance(loader, PatchedLoader):
+                self._exit_process(
+                    f"{name} was loaded without its toggles by {type(loader).__name__}, an import "
+                    "hook that stands before unfix's"
+                )
+
+    def _next_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    return spec
+        return None

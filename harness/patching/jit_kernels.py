@@ -1,0 +1,325 @@
+"""The one module that knows how Triton keeps a kernel: counting its launches, swapping its source.
+
+A `@triton.jit` object holds its Python function, the function's source, a hash over that source
+and its callees', and the compiled kernels by device, whose keys do not hold the source. So a
+kernel is swapped as a whole: every attribute of the object against those of one built from the
+patched function, and its callers' hashes and compiled kernels with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+CountLaunch = Callable[[int], None]
+
+_lock = threading.RLock()
+_watched_kernels: dict[int, tuple[Any, list[int], CountLaunch]] = {}
+_reached_slots: dict[int, tuple[Any, list[tuple[int, CountLaunch]]]] = {}
+_original_runs: dict[Any, Any] = {}
+# Of each module: which it is, how many names it has, and those that hold a kernel, or nothing yet.
+_MODULE_KERNELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
+
+
+def get_kernel_classes() -> tuple[Any, ...]:
+    """Triton's own classes, as far as Triton is loaded at all."""
+    found = []
+    for module, name in (
+        ("triton.runtime.jit", "JITFunction"),
+        ("triton.runtime.interpreter", "InterpretedFunction"),
+    ):
+        cls = getattr(sys.modules.get(module), name, None)
+        if isinstance(cls, type):
+            found.append(cls)
+    return tuple(found)
+
+
+def unwrap_kernel(wrapped: Any) -> Any:
+    """The jitted object under autotuning, heuristics or any other wrapper, if there is one."""
+    classes = get_kernel_classes()
+    for _ in range(16):
+        if isinstance(wrapped, classes):
+            return wrapped
+        wrapped = getattr(wrapped, "fn", None) or getattr(wrapped, "__wrapped__", None)
+        if wrapped is None:
+            return None
+    return None
+
+
+def list_wrappers(wrapped: Any) -> list[Any]:
+    """The objects around a jitted one that keep caches of their own, outermost first."""
+    around = []
+    while wrapped is not None and not isinstance(wrapped, get_kernel_classes()):
+        if not isinstance(wrapped, FunctionType):
+            around.append(wrapped)
+        wrapped = getattr(wrapped, "fn", None) or getattr(wrapped, "__wrapped__", None)
+    return around
+
+
+def find_kernel(module: ModuleType, qualname: str) -> Any:
+    """The object that a kernel's name is bound to; None where no module or class holds it."""
+    found: Any = module
+    for name in qualname.split("."):
+        found = inspect.getattr_static(found, name, None)
+        if isinstance(found, staticmethod):
+            found = found.__func__
+    return found if unwrap_kernel(found) is not None else None
+
+
+def iterate_callees(kernel: Any) -> Iterator[Any]:
+    """The jitted functions that a kernel's code names."""
+    function = kernel.fn
+    names, free = function.__code__.co_names, function.__code__.co_freevars
+    cells = dict(zip(free, function.__closure__ or ()))  # noqa: B905
+    for name in (*names, *free):
+        cell = cells.get(name)
+        value = function.__globals__.get(name) if cell is None else cell.cell_contents
+        if isinstance(value, ModuleType):
+            for attribute in names:
+                if (inner := unwrap_kernel(getattr(value, attribute, None))) is not None:
+                    yield inner
+        elif value is not None and (inner := unwrap_kernel(value)) is not None:
+            yield inner
+
+
+def collect_called_kernels(kernel: Any) -> list[Any]:
+    """A kernel and every jitted function it calls, directly or not."""
+    found: dict[int, Any] = {}
+    waiting = [kernel]
+    while waiting:
+        current = waiting.pop()
+        if id(current) not in found:
+            found[id(current)] = current
+            waiting += iterate_callees(current)
+    return list(found.values())
+
+
+# Launches
+
+
+def count_launches(
+    module: ModuleType, slots: dict[str, list[int]], count_launch: CountLaunch
+) -> None:
+    """Count every launch of these kernels, and of kernels that call them, into these slots."""
+    for qualname, numbers in slots.items():
+        found = find_kernel(module, qualname)
+        if found is not None:  # one that is hidden is not counted, and reads as never reached
+            watch_kernel(unwrap_kernel(found), numbers, count_launch)
+
+
+def watch_kernel(kernel: Any, slots: list[int], count_launch: CountLaunch) -> None:
+    with _lock:
+        _watched_kernels[id(kernel)] = (kernel, slots, count_launch)
+        _reached_slots.clear()
+        for cls in get_kernel_classes():
+            if cls not in _original_runs:
+                _original_runs[cls] = cls.__dict__["run"]
+                cls.run = _make_counting_run(cls)
+
+
+def unwatch_kernel(kernel: Any) -> None:
+    with _lock:
+        _watched_kernels.pop(id(kernel), None)
+        _reached_slots.clear()
+        if not _watched_kernels:
+            for cls, run in _original_runs.items():
+                cls.run = run
+            _original_runs.clear()
+
+
+def _make_counting_run(cls: Any) -> Callable[..., Any]:
+    @functools.wraps(_original_runs[cls])
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not options.get("warmup"):
+            for slot, ran in _find_reached_slots(self):
+                ran(slot)
+        return _original_runs[cls](self, *arguments, **options)
+
+    return counted
+
+
+def replace_run(cls: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Launch a class's kernels so from now on, counted as they are counted; what did before."""
+    with _lock:
+        if cls in _original_runs:
+            before, _original_runs[cls] = _original_runs[cls], run
+        else:
+            before, cls.run = cls.__dict__["run"], run
+        return before  # type: ignore[no-any-return]
+
+
+def _find_reached_slots(kernel: Any) -> list[tuple[int, CountLaunch]]:
+    known = _reached_slots.get(id(kernel))
+    if known is None or known[0] is not kernel:
+        reached = [
+            (slot, ran)
+            for called in collect_called_kernels(kernel)
+            for _, slots, ran in (
+                [_watched_kernels[id(called)]] if id(called) in _watched_kernels else []
+            )
+            for slot in slots
+        ]
+        known = _reached_slots[id(kernel)] = (kernel, reached)
+    return known[1]
+
+
+# Swapping
+
+
+def rebuild_attributes(kernel: Any, function: FunctionType) -> dict[str, Any]:
+    """The attributes of the same kind of kernel made from another function."""
+    cls = type(kernel)
+    wanted = inspect.signature(cls.__init__).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in wanted.values()):
+        fresh = cls(function, **kernel.kwargs)
+    else:
+        options = {
+            name: vars(kernel).get(f"_{name}", vars(kernel).get(name))
+            for name in wanted
+            if name not in ("self", "fn")
+        }
+        registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
+        before = dict(registry)
+        fresh = cls(function, **options)
+        registry.clear()
+        registry.update(before)
+        # The binder is a method of the object that it was made for.
+        fresh.device_caches = defaultdict(kernel.create_binder)
+    attributes = dict(vars(fresh))
+    attributes["pre_run_hooks"] = kernel.pre_run_hooks
+    return attributes
+
+
+def make_similar_kernel(
+    kernel: Any,
+    function: FunctionType,
+    do_not_specialize: list[str],
+    do_not_specialize_on_alignment: list[str],
+) -> Any:
+    """A kernel of its own, made from another function with the same options but these."""
+    cls = type(kernel)
+    registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
+    before = dict(registry)
+    fresh = cls(
+        function,
+        version=kernel.version,
+        do_not_specialize=do_not_specialize,
+        do_not_specialize_on_alignment=do_not_specialize_on_alignment,
+        debug=kernel.debug,
+        noinline=kernel.noinline,
+        repr=vars(kernel).get("_repr"),
+        launch_metadata=kernel.launch_metadata,
+    )
+    registry.clear()
+    registry.update(before)
+    return fresh
+
+
+def make_uncompiled_attributes(kernel: Any) -> dict[str, Any]:
+    """The attributes that make a kernel compile again, because something it holds changed."""
+    return {
+        "hash": None,
+        "used_global_vals": {},
+        "device_caches": defaultdict(kernel.create_binder),
+    }
+
+
+def make_untuned_attributes(wrapper: Any) -> dict[str, Any]:
+    """The attributes of an autotuner that has yet to choose."""
+    return {**vars(wrapper), **({"cache": {}} if "cache" in vars(wrapper) else {})}
+
+
+def iterate_loaded_kernels() -> Iterator[Any]:
+    """Every jitted object that a loaded module holds by name.
+
+    A look at each name of each module is a copy of most of the memory in a fork. So a module that
+    has as many names as before, and under some of them the same kernels, and nothing where nothing
+    was yet, is not gone through again.
+    """
+    seen: set[int] = set()
+    kinds = set(
+        _iterate_subclasses(getattr(sys.modules.get("triton.runtime.jit"), "KernelInterface", None))
+    )
+    for name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", {})
+        now = (id(module), len(names))
+        before, held = _MODULE_KERNELS.get(name, (None, {}))
+        if before != now or any(names.get(key) is not one for key, one in held.items()):
+            # By its type alone: an `isinstance` asks the object, and some answer with a warning.
+            held = {
+                key: value
+                for key, value in list(names.items())
+                if type(value) in kinds or (value is None and not key.startswith("__"))
+            }
+            _MODULE_KERNELS[name] = now, held
+        for value in held.values():
+            if value is not None and id(value) not in seen:
+                seen.add(id(value))
+                inner = unwrap_kernel(value)
+                if inner is not None:
+                    yield inner
+
+
+def _iterate_subclasses(base_class: Any) -> Iterator[Any]:
+    """A class and all that are made from it."""
+    if base_class is not None:
+        yield base_class
+        for other in base_class.__subclasses__():
+            yield from _iterate_subclasses(other)
+
+
+def find_compiled_callers(kernel: Any) -> list[Any]:
+    """Compiled kernels that hold a copy of this one; the interpreter looks callees up each time."""
+    if not hasattr(kernel, "device_caches"):
+        return []
+    return [
+        other for other in _find_kernels_leading_to(lambda k: k is kernel) if other is not kernel
+    ]
+
+
+def find_compiled_readers(scope: dict[str, Any], name: str) -> list[Any]:
+    """Compiled kernels that were given a module's constant, directly or through a callee."""
+    return _find_kernels_leading_to(
+        lambda kernel: kernel.fn.__globals__ is scope and name in kernel.fn.__code__.co_names
+    )
+
+
+def _find_kernels_leading_to(is_target: Callable[[Any], bool]) -> list[Any]:
+    """Compiled kernels that are meant, or that call one, directly or not."""
+    loaded = {id(kernel): kernel for kernel in iterate_loaded_kernels()}
+    called_by: dict[int, list[int]] = defaultdict(list)
+    known, waiting = dict(loaded), list(loaded.values())
+    while waiting:  # each is looked at once, however many call it
+        current = waiting.pop()
+        for called in iterate_callees(current):
+            called_by[id(called)].append(id(current))
+            if id(called) not in known:
+                known[id(called)] = called
+                waiting.append(called)
+    leading = {number for number, kernel in known.items() if is_target(kernel)}
+    further = list(leading)
+    while further:
+        new = set(called_by[further.pop()]) - leading
+        leading |= new
+        further += new
+    return [
+        kernel
+        for number, kernel in loaded.items()
+        if number in leading and hasattr(kernel, "device_caches")
+    ]
+
+
+def drop_rewritten_function(function: FunctionType) -> None:
+    """Drop what Triton's interpreter keeps for a function that a toggle brought in."""
+    if not function.__code__.co_filename.startswith("<unfix "):
+        return
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    cls = getattr(interpreter, "InterpretedFunction", None)
+    if cls is not None:
+        cls.rewritten_fn.pop(function, None)

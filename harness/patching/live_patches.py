@@ -1,0 +1,142 @@
+"""The things a live toggle changes, each of which knows how to be read and put back exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Protocol
+
+from harness.patching import jit_kernels
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+
+
+class LivePatch(Protocol):
+    """One thing that is changed in place, so that everybody who holds it sees the change."""
+
+    new_state: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]: ...
+
+    def read(self) -> Any: ...
+
+    def write(self, state: Any) -> None: ...
+
+
+@dataclass
+class FunctionPatch:
+    """A function's code and defaults: the function object stays the one that others imported."""
+
+    function: FunctionType
+    new_state: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("function", id(self.function))
+
+    def read(self) -> Any:
+        function = self.function
+        return function.__code__, function.__defaults__, function.__kwdefaults__
+
+    def write(self, state: Any) -> None:
+        function = self.function
+        function.__code__, function.__defaults__, function.__kwdefaults__ = state
+
+
+@dataclass
+class ModuleNamePatch:
+    """A name in a module's dictionary."""
+
+    scope: dict[str, Any]
+    name: str
+    new_state: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("name", id(self.scope), self.name)
+
+    def read(self) -> Any:
+        return self.scope.get(self.name, MISSING)
+
+    def write(self, state: Any) -> None:
+        if state is MISSING:
+            self.scope.pop(self.name, None)
+        else:
+            self.scope[self.name] = state
+
+
+@dataclass
+class ClassAttributePatch:
+    """An attribute that stands in a class's own body."""
+
+    cls: type
+    name: str
+    new_state: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("class", id(self.cls), self.name)
+
+    def read(self) -> Any:
+        return vars(self.cls).get(self.name, MISSING)
+
+    def write(self, state: Any) -> None:
+        if state is not MISSING:
+            setattr(self.cls, self.name, state)
+        elif self.name in vars(self.cls):
+            delattr(self.cls, self.name)
+
+
+@dataclass
+class LruCachePatch:
+    """A function's kept answers, which are another code's answers after every change."""
+
+    target: Any
+    new_state: Any = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("cache", id(self.target))
+
+    def read(self) -> Any:
+        return None
+
+    def write(self, state: Any) -> None:
+        self.target.cache_clear()
+
+
+@dataclass
+class KernelPatch:
+    """All attributes of a kernel object, or of a wrapper that keeps what it chose."""
+
+    target: Any
+    new_state: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("kernel", id(self.target))
+
+    def read(self) -> Any:
+        return dict(vars(self.target))
+
+    def write(self, state: Any) -> None:
+        attributes = vars(self.target)
+        leaving = attributes.get("fn")
+        attributes.update(state)
+        for name in attributes.keys() - state.keys():
+            del attributes[name]
+        if isinstance(leaving, FunctionType) and leaving is not attributes.get("fn"):
+            jit_kernels.drop_rewritten_function(leaving)
+
+
+@dataclass
+class CallerKernelPatch(KernelPatch):
+    """A compiled kernel that holds a copy of something changed: it has to compile again."""
+
+    new_state: Any = None
+
+    def write(self, state: Any) -> None:
+        vars(self.target).update(
+            jit_kernels.make_uncompiled_attributes(self.target) if state is None else state
+        )

@@ -1,0 +1,357 @@
+"""From a patched module's text to the units that make a living module behave like it."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from typing import Any
+
+from harness.core.errors import PatchError
+from harness.patching import class_bodies, jit_kernels, live_functions
+from harness.patching.constant_importers import find_derived_line, find_importers, read_source_text
+from harness.patching.import_hook import PatchedLoader, cache_source_lines
+from harness.patching.instrumentation import (
+    FUNCTION_NODES,
+    StatementLocation,
+    compile_instrumented,
+    is_jit_function,
+    iterate_assigned_names,
+    iterate_constant_readers,
+    iterate_enclosing_statements,
+)
+from harness.patching.live_patches import (
+    MISSING,
+    CallerKernelPatch,
+    ClassAttributePatch,
+    FunctionPatch,
+    KernelPatch,
+    LivePatch,
+    LruCachePatch,
+    ModuleNamePatch,
+)
+from harness.patching.patch_plan import Direction, PatchedModule
+
+CountRun = Callable[[int], None]
+# What a unit's key held before any toggle, or else what it holds now.
+GetOriginal = Callable[[tuple[Any, ...], Any], Any]
+
+
+@dataclass
+class ModuleVariant:
+    """A module under one set of toggles: what to change, and what to count."""
+
+    module: ModuleType
+    patches: list[LivePatch] = field(default_factory=list)
+    # Closures come and go: (code before, code after) to look for their functions each time.
+    closures: list[tuple[CodeType, CodeType]] = field(default_factory=list)
+    watched_kernels: list[tuple[Any, list[int]]] = field(default_factory=list)
+    # What was found where, so that a reload is noticed.
+    bindings: list[tuple[live_functions.DefinitionPath, Any]] = field(default_factory=list)
+    # (name, value before, value under the toggle): others may import them at any time.
+    constants: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether it can be used again: constants are taken over by others between two uses."""
+        return not self.constants and all(
+            live_functions.find_bound_object(self.module, path) is found
+            for path, found in self.bindings
+        )
+
+
+class ModuleVariantBuilder:
+    """Builds the variant of one living module; refuses what only an import can change."""
+
+    def __init__(
+        self,
+        module: ModuleType,
+        original_text: str,
+        patched_module: PatchedModule,
+        slots: list[int],
+        count_run: CountRun,
+        get_original: GetOriginal,
+    ) -> None:
+        self.module = module
+        self.filename: str = patched_module.path
+        self.tree = ast.parse(patched_module.text)
+        self.patched_module = patched_module
+        self.get_original = get_original
+        names = "+".join(dict.fromkeys(f"{s.direction} {s.toggle}" for s in patched_module.sites))
+        # A name of its own: the file's other functions keep their own lines.
+        self.virtual_filename = f"<unfix {names} {patched_module.module}>"
+        cache_source_lines(self.virtual_filename, patched_module.text)
+        sites = [(n, s.line, s.column) for n, s in zip(slots, patched_module.sites, strict=True)]
+        self.compiled = compile_instrumented(
+            self.tree, self.virtual_filename, sites, count_run, whole_module=False
+        )
+        self.running_code = _compile_running_code(module, original_text, self.filename)
+        self.original_definitions = parse_definitions(original_text)
+        self.patched_paths = {
+            id(node): path for path, node in live_functions.iterate_definitions(self.tree)
+        }
+        self.variant = ModuleVariant(module)
+        self.handled_paths: set[Any] = set()
+        self.changed_classes: dict[live_functions.DefinitionPath, dict[str, Any]] = {}
+
+    def get_original_code(self, function: FunctionType) -> CodeType:
+        now = (function.__code__,)
+        code: CodeType = self.get_original(("function", id(function)), now)[0]
+        return code
+
+    def build(self) -> ModuleVariant:
+        for site in self.patched_module.sites:
+            chain = list(iterate_enclosing_statements(self.tree, site.line, site.column))
+            if not chain:
+                raise PatchError(f"{site.target}: no statement at line {site.line}")
+            # A kernel that is only counted stays as it is: its launches are counted from outside.
+            watched = any(is_jit_function(place.statement) for place in chain)
+            if site.direction != Direction.OBSERVE.value or not watched:
+                self._add_site(chain, site.target)
+        for path, changed in self.changed_classes.items():
+            self._add_class_patches(path, changed)
+        for qualname, slots in self.compiled.kernels.items():
+            kernel = jit_kernels.find_kernel(self.module, qualname)
+            if kernel is None:
+                self._refuse(qualname, "a kernel that its module does not hold by name")
+            self.variant.watched_kernels.append((jit_kernels.unwrap_kernel(kernel), slots))
+        return self.variant
+
+    def _add_site(self, chain: list[StatementLocation], target: str) -> None:
+        outer = next((p for p in chain if isinstance(p.statement, FUNCTION_NODES)), None)
+        last = chain[-1].statement
+        if outer is None:
+            if isinstance(last, ast.ClassDef):
+                self._refuse(target, "a class's own header")
+            classes = [p.statement for p in chain if isinstance(p.statement, ast.ClassDef)]
+            if classes:
+                self._add_class_statement(classes[-1], last, target)
+            else:
+                self._add_module_names(chain, target)
+            return
+        path = self.patched_paths[id(outer.statement)]
+        if path not in self.original_definitions:
+            self._refuse(target, "a definition that is not there without the toggle")
+        for place in chain:
+            if isinstance(place.statement, FUNCTION_NODES):
+                self._refuse_decorators(place.statement, target)
+        if path in self.handled_paths:
+            return
+        self.handled_paths.add(path)
+        if is_jit_function(outer.statement):
+            self._add_kernel(path, target)
+        else:
+            self._add_function(path, outer.statement, target)
+
+    def _refuse(self, target: str, obstacle: str) -> None:
+        raise PatchError(
+            f"{target}: {obstacle} is made once, while the module is imported; "
+            "toggle it at import (`unfix exec`, or the environment), not live"
+        )
+
+    def _refuse_decorators(self, definition: Any, target: str) -> None:
+        before: Any = self.original_definitions.get(self.patched_paths[id(definition)])
+        if before is not None and _dump_nodes(before.decorator_list) != _dump_nodes(
+            definition.decorator_list
+        ):
+            self._refuse(target, "what a decorator is given")
+
+    # Functions
+
+    def _add_function(
+        self, path: live_functions.DefinitionPath, definition: Any, target: str
+    ) -> None:
+        before: Any = self.original_definitions[path]
+        line = live_functions.get_first_line(before)
+        holder = live_functions.find_bound_object(self.module, path)
+        if type(holder).__module__.startswith(("torch.jit", "torch._C")):
+            self._refuse(target, "a function that torch.jit has compiled")
+        found = live_functions.find_live_functions(
+            self.module, path, line, self.filename, self.get_original_code
+        )
+        if not found:
+            raise PatchError(f"{target}: no living function was made at line {line}")
+        code = live_functions.find_code(self.compiled.code, path)
+        for function in found:
+            own = self.get_original_code(function)
+            if live_functions.make_behaviour_key(own) != live_functions.make_behaviour_key(
+                live_functions.find_code(self.running_code, path)
+            ):
+                raise PatchError(
+                    f"{self.filename} was edited after this process imported it: start anew"
+                )
+            pairs = list(live_functions.iterate_changed_nested_code(own, code))
+            if any(a.co_freevars != b.co_freevars for a, b in [(own, code), *pairs]):
+                self._refuse(target, "which outer variables a closure holds")
+            new = (code, *self._compute_defaults(function, before, definition))
+            self.variant.patches.append(FunctionPatch(function, new))
+            self.variant.closures += pairs
+        self.variant.patches += [
+            LruCachePatch(cache) for cache in live_functions.find_lru_caches(holder)
+        ]
+        self.variant.bindings.append((path, holder))
+
+    def _compute_defaults(self, function: FunctionType, before: Any, after: Any) -> tuple[Any, Any]:
+        """The defaults after the edit; those it does not touch stay the same objects."""
+        old, new = before.args, after.args
+        positional, keyword = function.__defaults__, function.__kwdefaults__
+        scope = function.__globals__
+        if _dump_nodes(old.defaults) != _dump_nodes(new.defaults):
+            positional = tuple(_evaluate_default(e, scope) for e in new.defaults) or None
+        if _dump_nodes(old.kw_defaults) != _dump_nodes(new.kw_defaults):
+            keyword = {
+                argument.arg: _evaluate_default(expression, scope)
+                for argument, expression in zip(new.kwonlyargs, new.kw_defaults, strict=True)
+                if expression is not None
+            } or None
+        return positional, keyword
+
+    def _add_kernel(self, path: live_functions.DefinitionPath, target: str) -> None:
+        bound = live_functions.find_bound_object(self.module, path)
+        kernel = jit_kernels.unwrap_kernel(bound)
+        if kernel is None:
+            self._refuse(target, "a kernel that its module does not hold by name")
+        old = kernel.fn
+        code = live_functions.find_code(self.compiled.code, path)
+        fresh = FunctionType(code, old.__globals__, old.__name__, old.__defaults__, old.__closure__)
+        fresh.__kwdefaults__ = old.__kwdefaults__
+        fresh.__annotations__ = old.__annotations__
+        fresh.__qualname__ = old.__qualname__
+        fresh.__module__ = old.__module__
+        self.variant.patches.append(
+            KernelPatch(kernel, jit_kernels.rebuild_attributes(kernel, fresh))
+        )
+        for wrapper in jit_kernels.list_wrappers(bound):
+            self.variant.patches.append(
+                KernelPatch(wrapper, jit_kernels.make_untuned_attributes(wrapper))
+            )
+        self.variant.patches += [
+            CallerKernelPatch(caller) for caller in jit_kernels.find_compiled_callers(kernel)
+        ]
+        self.variant.bindings.append((path, bound))
+
+    # Classes
+
+    def _add_class_statement(
+        self, definition: ast.ClassDef, statement: ast.stmt, target: str
+    ) -> None:
+        path = self.patched_paths[id(definition)]
+        cls = live_functions.find_bound_object(self.module, path)
+        before: Any = self.original_definitions.get(path)
+        if not isinstance(cls, type) or before is None:
+            raise PatchError(f"{target}: no living class of that name")
+        if what := class_bodies.find_obstacle(cls, before, definition, statement):
+            self._refuse(target, what)
+        scope = dict(vars(cls))
+        self._run_assignment(statement, vars(self.module), scope)
+        changed = {name: scope[name] for name in iterate_assigned_names(statement) if name in scope}
+        self.changed_classes.setdefault(path, {}).update(changed)
+
+    def _add_class_patches(
+        self, path: live_functions.DefinitionPath, changed_values: dict[str, Any]
+    ) -> None:
+        cls: type = live_functions.find_bound_object(self.module, path)
+        now = vars(cls).get("__dataclass_fields__")
+        own = self.get_original(("class", id(cls), "__dataclass_fields__"), now)
+        for name, value in class_bodies.compute_attributes(cls, changed_values, own).items():
+            self.variant.patches.append(ClassAttributePatch(cls, name, value))
+        self.variant.bindings.append((path, cls))
+
+    def _run_assignment(
+        self, statement: ast.stmt, scope: dict[str, Any], names: dict[str, Any]
+    ) -> None:
+        """Run one assignment of the patched module, for its value alone."""
+        names["__annotations__"] = {}
+        postponed = any(
+            isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            for node in self.tree.body
+        )
+        flags = __future__.annotations.compiler_flag if postponed else 0
+        module = ast.Module([statement], [])
+        exec(
+            compile(module, self.virtual_filename, "exec", flags=flags, dont_inherit=True),
+            scope,
+            names,
+        )
+
+    # Modules
+
+    def _add_module_names(self, chain: list[StatementLocation], target: str) -> None:
+        statement = chain[-1].statement
+        names = set(iterate_assigned_names(statement))
+        if len(chain) > 1 or not names or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            self._refuse(target, "this part of a module")
+        scope = dict(vars(self.module))
+        self._run_assignment(statement, scope, scope)
+        for name in names:
+            self._add_module_name(name, scope[name], target)
+        for place, _, kernel in iterate_constant_readers(self.tree, names):
+            self._count_reader(place, kernel, target)
+
+    def _add_module_name(self, name: str, value: Any, target: str) -> None:
+        now = vars(self.module).get(name, MISSING)
+        if now is MISSING:
+            raise PatchError(f"{target}: the living module has no {name}")
+        old = self.get_original(("name", id(vars(self.module)), name), now)
+        holders = find_importers(self.module, name, old)
+        if now is not old:
+            holders += find_importers(self.module, name, now)
+        trees = [(self.tree, name)] + [(ast.parse(read_source_text(m)), a) for m, a in holders]
+        for tree, alias in trees:
+            if (line := find_derived_line(tree, alias)) is not None:
+                self._refuse(target, f"what line {line} derives from {alias}")
+        for holder, alias in [(self.module, name), *holders]:
+            self.variant.patches.append(ModuleNamePatch(vars(holder), alias, value))
+            self.variant.patches += [
+                CallerKernelPatch(k) for k in jit_kernels.find_compiled_readers(vars(holder), alias)
+            ]
+        self.variant.constants.append((name, old, value))
+
+    def _count_reader(self, location: StatementLocation, kernel: str, target: str) -> None:
+        """A function that reads a changed constant runs the same code, with the count in it."""
+        statement = location.statement
+        outer = next(
+            p
+            for p in iterate_enclosing_statements(self.tree, statement.lineno, statement.col_offset)
+            if isinstance(p.statement, FUNCTION_NODES)
+        )
+        path = self.patched_paths[id(outer.statement)]
+        if not kernel and path not in self.handled_paths:
+            self.handled_paths.add(path)
+            self._add_function(path, outer.statement, target)
+
+
+def _compile_running_code(module: ModuleType, original_text: str, filename: str) -> CodeType:
+    """What the module's text compiles to: an import under toggles compiled it with counters."""
+    loader = getattr(module.__spec__, "loader", None)
+    if isinstance(loader, PatchedLoader):
+        return loader.compiled.code
+    return compile_unpatched(original_text, filename)
+
+
+def preload_module_text(text: str, filename: str) -> None:
+    """What forks of this process would each read of a module."""
+    compile_unpatched(text, filename)
+    parse_definitions(text)
+
+
+@lru_cache(maxsize=8)
+def compile_unpatched(text: str, filename: str) -> CodeType:
+    """A module's code without any toggle: one module is often toggled in many ways."""
+    return compile(text, filename, "exec", dont_inherit=True)
+
+
+@lru_cache(maxsize=8)
+def parse_definitions(text: str) -> Mapping[live_functions.DefinitionPath, ast.AST]:
+    return MappingProxyType(dict(live_functions.iterate_definitions(ast.parse(text))))
+
+
+def _dump_nodes(nodes: Any) -> list[str]:
+    return [ast.dump(node) if node is not None else "" for node in nodes]
+
+
+def _evaluate_default(expression: ast.expr, scope: dict[str, Any]) -> Any:
+    return eval(compile(ast.Expression(expression), "<unfix default>", "eval"), scope)

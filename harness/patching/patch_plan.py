@@ -1,0 +1,292 @@
+"""From toggles and a release's sources to patched sources, whole or not at all.
+
+A plan is plain data: a patched process reads it without a parser, and two processes that were
+given the same toggles run the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from harness.core.errors import PatchConflictError, PatchError, ToggleNotApplicableError
+from harness.core.source_scopes import ModuleSource, ReleaseSources
+from harness.fixes.matching.toggle_status import (
+    EditSite,
+    ToggleState,
+    ToggleStatus,
+    find_toggle_status,
+    parse_form,
+)
+from harness.fixes.patterns import PatternMatch, is_same_code
+from harness.fixes.registry.schema import CodeTarget, Toggle
+
+
+class Direction(Enum):
+    """What is asked of a toggle: the fix out, the fix in, or only to count that it runs."""
+
+    REVERT = "revert"
+    ENABLE = "enable"
+    OBSERVE = "observe"
+
+
+REQUIRED_STATES = {
+    Direction.REVERT: (ToggleState.FIXED,),
+    Direction.ENABLE: (ToggleState.BUGGY,),
+    Direction.OBSERVE: (ToggleState.FIXED, ToggleState.BUGGY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToggleChoice:
+    """A toggle and what is asked of it."""
+
+    toggle: Toggle
+    direction: Direction
+
+    @property
+    def id(self) -> str:
+        return self.toggle.id
+
+    @property
+    def title(self) -> str:
+        return self.toggle.title
+
+    @property
+    def verb(self) -> str:
+        return self.direction.value
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFault:
+    """A change that no toggle states: a piece of a module's text, replaced where it stands."""
+
+    id: str
+    title: str
+    target: CodeTarget
+    start: int  # characters of the module's own text
+    end: int
+    before: str
+    after: str
+    verb = "fault"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.id}"
+
+
+SourceChange = ToggleChoice | PlacedFault
+
+
+@dataclass(frozen=True, slots=True)
+class PatchedSite:
+    """Where a toggle's code stands in the patched text: lines from 1, columns from 0."""
+
+    toggle: str
+    direction: str
+    target: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class PatchedModule:
+    """One module's text after all edits; `digest` is of the text before them."""
+
+    module: str
+    path: str
+    digest: str
+    text: str
+    sites: tuple[PatchedSite, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPlan:
+    """Everything a process needs to run a release under toggles."""
+
+    release: str
+    toggles: tuple[tuple[str, str, str], ...]  # id, direction, title
+    modules: tuple[PatchedModule, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedEdit:
+    """One piece of a module that a change replaces; `site` is where a toggle stands."""
+
+    change: SourceChange
+    target: CodeTarget
+    source: ModuleSource
+    start: int
+    end: int
+    new_text: str
+    site: EditSite | None
+
+
+def make_plan(changes: Iterable[SourceChange], sources: ReleaseSources, release: str) -> PatchPlan:
+    """The plan for these changes of this release, or an error that names the one in the way."""
+    chosen = list(dict.fromkeys(changes))
+    _refuse_conflicting_changes(chosen)
+    by_module: dict[str, list[_PlannedEdit]] = defaultdict(list)
+    for change in chosen:
+        for edit in _iterate_edits(change, sources, release):
+            by_module[edit.source.module].append(edit)
+    modules = tuple(_patch_module(edits) for edits in by_module.values())
+    return PatchPlan(release, tuple((c.id, c.verb, c.title) for c in chosen), modules)
+
+
+def _refuse_conflicting_changes(changes: list[SourceChange]) -> None:
+    seen: dict[str, SourceChange] = {}
+    for change in changes:
+        other = seen.setdefault(change.id, change)
+        if other is not change:
+            raise PatchConflictError(
+                f"toggle {change.id} is asked for twice over: {other.verb} and {change.verb}"
+            )
+
+
+def _iterate_edits(
+    change: SourceChange, sources: ReleaseSources, release: str
+) -> Iterator[_PlannedEdit]:
+    if isinstance(change, PlacedFault):
+        source = sources.read(change.target.module)
+        if source is None or source.text[change.start : change.end] != change.before:
+            raise ToggleNotApplicableError(
+                f"{change}: {change.target} is not the text that it was made for"
+            )
+        yield _PlannedEdit(
+            change, change.target, source, change.start, change.end, change.after, None
+        )
+        return
+    finding = find_toggle_status(change.toggle, sources)
+    _refuse_wrong_state(change, finding, release)
+    for site in finding.sites:
+        start, end = site.match.start, site.match.end
+        yield _PlannedEdit(
+            change, site.target, site.source, start, end, _render_edit(change, site), site
+        )
+
+
+def _refuse_wrong_state(choice: ToggleChoice, status: ToggleStatus, release: str) -> None:
+    if status.state in REQUIRED_STATES[choice.direction]:
+        return
+    toggle, verb = choice.toggle, choice.direction.value
+    why = {
+        ToggleState.BUGGY: "the bug is in that release; `enable` would carry the fix to it",
+        ToggleState.FIXED: "the fix is in that release already; `revert` would take it out",
+        ToggleState.ABSENT: "that release does not have the code",
+        ToggleState.STALE: status.problem + (f"\n{status.nearest}" if status.nearest else ""),
+    }[status.state]
+    raise ToggleNotApplicableError(
+        f"cannot {verb} {toggle.id} on SGLang {release}: it is {status.state.value} there: {why}"
+    )
+
+
+def _patch_module(edits: list[_PlannedEdit]) -> PatchedModule:
+    source = edits[0].source
+    edits = sorted(edits, key=lambda edit: (edit.start, edit.end))
+    for edit, following in itertools.pairwise(edits):
+        if following.start < edit.end:
+            raise PatchConflictError(
+                f"{edit.change} and {following.change} change the same code, "
+                f"{source.module} line {get_line(source.text, following.start)}"
+            )
+    text, spans = "", []
+    position = 0
+    for edit in edits:
+        text += source.text[position : edit.start]
+        spans.append((edit, len(text), len(text) + len(edit.new_text)))
+        text += edit.new_text
+        position = edit.end
+    text += source.text[position:]
+    _check_patched_text(source, text, spans)
+    return PatchedModule(
+        source.module,
+        source.path,
+        compute_digest(source.text),
+        text,
+        tuple(_make_patched_site(edit, text, start, end) for edit, start, end in spans),
+    )
+
+
+def _render_edit(choice: ToggleChoice, site: EditSite) -> str:
+    if choice.direction is Direction.OBSERVE:
+        return site.source.text[site.match.start : site.match.end]
+    side = site.edit.buggy if choice.direction is Direction.REVERT else site.edit.fixed
+    return parse_form(side).render(site.match, site.source.text)
+
+
+def _check_patched_text(
+    source: ModuleSource, text: str, spans: list[tuple[_PlannedEdit, int, int]]
+) -> None:
+    """The patched text is Python, and holds each toggle's other form, once, where it was put."""
+    if all(edit.site is None for edit, *_ in spans):
+        return  # a fault: its function was compiled as it was made
+    try:
+        compile(text, source.path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        asked = ", ".join(sorted({str(edit.change) for edit, *_ in spans}))
+        raise PatchError(
+            f"{source.module} does not compile after {asked}: {error.msg} at line {error.lineno}: "
+            f"{(error.text or '').strip()}"
+        ) from error
+    after = ModuleSource(source.module, source.path, text)
+    for edit, start, _ in spans:
+        choice, site = edit.change, edit.site
+        if site is None or choice.verb == Direction.OBSERVE.value:
+            continue
+        wanted, gone = site.edit.buggy, site.edit.fixed
+        if choice.verb == Direction.ENABLE.value:
+            wanted, gone = gone, wanted
+        scopes = after.find_scopes(site.target.qualname)
+        there = [m for scope in scopes for m in parse_form(wanted).find(scope, text)]
+        left = [m for scope in scopes for m in parse_form(gone).find(scope, text)]
+        if (
+            [m.start for m in there] != [start]
+            or left
+            or not _has_same_bindings(there[0], site.match)
+        ):
+            raise PatchError(
+                f"{choice}: after the edit {site.target} has the wanted form {len(there)} times "
+                f"and the other {len(left)} times, or its names stand for other code; "
+                "the pattern is too loose"
+            )
+
+
+def _has_same_bindings(rendered: PatternMatch, original: PatternMatch) -> bool:
+    """`-$A` written for `x + y` would read `-x + y`, where `$A` is `x`."""
+    return rendered.bindings.keys() == original.bindings.keys() and all(
+        is_same_code(rendered.bindings[name], code) for name, code in original.bindings.items()
+    )
+
+
+def _make_patched_site(edit: _PlannedEdit, text: str, start: int, end: int) -> PatchedSite:
+    line, column = get_position(text, start)
+    end_line, end_column = get_position(text, end)
+    change = edit.change
+    return PatchedSite(change.id, change.verb, str(edit.target), line, column, end_line, end_column)
+
+
+def get_line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
+
+
+def get_position(text: str, offset: int) -> tuple[int, int]:
+    """Line and column as Python's own parser counts them: the column in UTF-8 bytes."""
+    start = text.rfind("\n", 0, offset) + 1
+    return get_line(text, offset), len(text[start:offset].encode())
+
+
+def compute_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,63 @@
+"""What a command needs of the releases, had before it goes on: said first, with how much it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.releases import installer, managed_releases, source_trees
+from harness.releases.installer import BASE_BYTES, ReportMessage, format_size
+from harness.releases.managed_releases import CPU_BASE, Release
+from harness.releases.source_trees import SourceTree
+
+# On disk, as measured: a release, and a wheel alone.
+RELEASE_BYTES = 0.2e9
+WHEEL_BYTES = 15e6
+
+
+def ensure_installed(releases: Sequence[Release], report: ReportMessage) -> None:
+    """Have these releases installed."""
+    if not releases:
+        return
+    base = releases[0].base
+    shared = 0.0 if base.is_current() else BASE_BYTES[base.device]
+    missing = [one for one in releases if shared or not one.is_current()]
+    if missing:
+        torch = ", with torch" if shared and base == CPU_BASE else ""
+        report(
+            f"installing {_describe_releases(missing)} ({format_size(shared + RELEASE_BYTES * len(missing))}{torch})"
+        )
+    for release in releases:
+        installer.install_release(release, report)
+
+
+def ensure_sources(releases: Sequence[Release], report: ReportMessage) -> list[SourceTree]:
+    """The sources of these releases, fetched where they are not here."""
+    missing = [one for one in releases if not one.has_sources]
+    if missing:
+        report(
+            f"fetching the sources of {_describe_releases(missing)} ({format_size(WHEEL_BYTES * len(missing))})"
+        )
+    for release in missing:
+        installer.fetch_release_sources(release, report)
+    return [release.open_sources() for release in releases]
+
+
+def ensure_tree(name_or_path: str | None, report: ReportMessage) -> SourceTree:
+    """The sources that a `--release` word stands for; of the newest release if none is here."""
+    if name_or_path is None and source_trees.find_installed_tree() is None:
+        return ensure_sources(
+            [managed_releases.find_default_release() or managed_releases.get_newest_release()],
+            report,
+        )[0]
+    release = managed_releases.find_named_release(name_or_path)
+    return (
+        managed_releases.open_release_tree(name_or_path)
+        if release is None
+        else ensure_sources([release], report)[0]
+    )
+
+
+def _describe_releases(releases: Sequence[Release]) -> str:
+    if len(releases) > 3:
+        return f"{len(releases)} releases"
+    return f"SGLang {', '.join(release.name for release in releases)}"

@@ -1,0 +1,170 @@
+"""Reading a release's sources without importing them: an installed one, a checkout or a wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
+from importlib.util import decode_source
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from harness.core.errors import NotReadyError
+from harness.core.source_scopes import ModuleSource
+
+SGLANG_PACKAGE = "sglang"
+
+
+class SourceTree:
+    """What folders and wheels share: modules by name, each read and parsed once."""
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._modules: dict[str, ModuleSource | None] = {}
+
+    def read(self, module: str) -> ModuleSource | None:
+        if module not in self._modules:
+            stem = module.replace(".", "/")
+            self._modules[module] = next(
+                (
+                    ModuleSource(module, self.describe_location(path), text)
+                    for path in (f"{stem}.py", f"{stem}/__init__.py")
+                    if (text := self.read_text(path)) is not None
+                ),
+                None,
+            )
+        return self._modules[module]
+
+    @cached_property
+    def version(self) -> Version | None:
+        """What the release says of itself; None for a checkout that does not say it."""
+        for path in self.iterate_version_files():
+            found = re.search(
+                r"^(?:Version: |__version__ = version = ['\"]|__version__ = ['\"])([^'\"\s]+)",
+                self.read_text(path) or "",
+                re.MULTILINE,
+            )
+            if found:
+                try:
+                    return Version(found[1])
+                except InvalidVersion:
+                    continue
+        return None
+
+    def forget(self, module: str) -> None:
+        self._modules.pop(module, None)
+
+    def list_read_paths(self) -> list[str]:
+        """The files that what was read here depends on."""
+        found = [source.path for source in self._modules.values() if source is not None]
+        own = [
+            self.describe_location(path)
+            for path in self.iterate_version_files()
+            if self.read_text(path) is not None
+        ]
+        return sorted({*found, *own})
+
+    def modules(self) -> Iterator[str]:
+        for path in self.iterate_files():
+            if path.endswith(".py"):
+                yield path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def read_text(self, path: str) -> str | None:
+        raise NotImplementedError
+
+    def describe_location(self, path: str) -> str:
+        raise NotImplementedError
+
+    def iterate_files(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def iterate_version_files(self) -> Iterator[str]:
+        raise NotImplementedError
+
+
+class FolderSourceTree(SourceTree):
+    """A folder that holds the package: site-packages, or `python/` of a checkout."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(name)
+        self.folder = folder
+
+    def read_text(self, path: str) -> str | None:
+        try:
+            return decode_source((self.folder / path).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (SyntaxError, UnicodeDecodeError) as error:
+            raise NotReadyError(f"{self.folder / path} is no Python source: {error}") from error
+
+    def describe_location(self, path: str) -> str:
+        return str(self.folder / path)
+
+    def iterate_files(self) -> Iterator[str]:
+        for path in sorted((self.folder / SGLANG_PACKAGE).rglob("*.py")):
+            yield path.relative_to(self.folder).as_posix()
+
+    def iterate_version_files(self) -> Iterator[str]:
+        for path in sorted(self.folder.glob(f"{SGLANG_PACKAGE}-*.dist-info/METADATA")):
+            yield path.relative_to(self.folder).as_posix()
+        yield from (f"{SGLANG_PACKAGE}/_version.py", f"{SGLANG_PACKAGE}/version.py")
+
+
+class WheelSourceTree(SourceTree):
+    """A wheel, read where it lies."""
+
+    def __init__(self, wheel: Path, name: str) -> None:
+        super().__init__(name)
+        try:
+            self._zip = zipfile.ZipFile(wheel)
+            self._names = set(self._zip.namelist())
+        except (zipfile.BadZipFile, OSError) as error:
+            raise NotReadyError(
+                f"{wheel} is not a whole wheel ({error}): download it again"
+            ) from error
+        self.wheel = wheel
+
+    def read_text(self, path: str) -> str | None:
+        if path not in self._names:
+            return None
+        try:
+            return decode_source(self._zip.read(path))
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise NotReadyError(f"{self.wheel} is damaged ({error}): download it again") from error
+
+    def describe_location(self, path: str) -> str:
+        return f"{self.wheel}!{path}"
+
+    def iterate_files(self) -> Iterator[str]:
+        return (name for name in sorted(self._names) if name.startswith(f"{SGLANG_PACKAGE}/"))
+
+    def iterate_version_files(self) -> Iterator[str]:
+        for name in self._names:
+            if re.fullmatch(rf"{SGLANG_PACKAGE}-[^/]+\.dist-info/METADATA", name):
+                yield name
+
+
+def open_tree(path: Path) -> SourceTree:
+    """The sources at a path: a wheel, a checkout's root, or a folder that holds the package."""
+    if path.suffix == ".whl":
+        return WheelSourceTree(path, path.stem.removeprefix(f"{SGLANG_PACKAGE}-").partition("-")[0])
+    for folder in (path, path / "python", path.parent if path.name == SGLANG_PACKAGE else path):
+        if (folder / SGLANG_PACKAGE / "srt").is_dir():
+            return FolderSourceTree(folder, path.name)
+    raise NotReadyError(
+        f"{path} is no wheel of {SGLANG_PACKAGE}, no checkout and no folder that holds it"
+    )
+
+
+def find_installed_tree() -> FolderSourceTree | None:
+    """The SGLang of this interpreter, found without importing it."""
+    spec = importlib.util.find_spec(SGLANG_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return FolderSourceTree(Path(next(iter(spec.submodule_search_locations))).parent, "current")

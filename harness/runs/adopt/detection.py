@@ -1,0 +1,169 @@
+"""The suites asked about new toggles: which guards run the changed code, and which of them notice.
+
+Each guard runs once with everything flipped that is asked about, which says whose code it runs;
+then those that ran it once more for each toggle by itself, and as the release is.
+"""
+
+from __future__ import annotations
+
+import select
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.core import paths
+from harness.core.errors import NotReadyError
+from harness.fixes.adopt.edit_porting import FLIP_DIRECTIONS
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry.schema import Toggle
+from harness.runs.mutate.scheduler import ENGINE_TEST_FILE
+from harness.runs.prove.plan import ReleaseTarget
+from harness.runs.prove.runner import START_TIMEOUT
+from harness.runs.prove.verdicts import BUG_OUTCOMES
+from harness.store.prove.values import SideOutcome, SideResult
+from harness.workers.messages import (
+    GuardsCollected,
+    GuardWorkerMessage,
+    GuardWorkerSettings,
+    StartFailure,
+    TaskEnded,
+    TaskKey,
+)
+from harness.workers.worker_process import GuardWorkerProcess
+
+GUARD_SECONDS = 60.0  # for a guard on one side
+GUARD_MEMORY = 4 << 30
+ToggleDirections = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class DetectionReport:
+    """What the suites say of one toggle on one release."""
+
+    release: str
+    runs: tuple[str, ...]  # guards that run its code
+    notices: tuple[str, ...]  # those of them that fail without the fix, and pass with it
+    asked: int
+
+
+@dataclass
+class _GuardRunner:
+    worker: GuardWorkerProcess
+    jobs: int
+    tasks: list[TaskKey] = field(default_factory=list)
+
+    def run_guards(
+        self, requests: Iterable[tuple[TaskKey, ToggleDirections]]
+    ) -> Iterator[tuple[TaskKey, ToggleDirections, SideResult]]:
+        """What comes of guards under toggles, so many at a time."""
+        waiting, going = list(requests), dict[int, tuple[TaskKey, ToggleDirections]]()
+        while waiting or going:
+            while waiting and len(going) < self.jobs:
+                task, under = waiting.pop(0)
+                going[self.worker.request_test(task, GUARD_SECONDS, GUARD_MEMORY, under)] = (
+                    task,
+                    under,
+                )
+            for one in _read_messages(self.worker):
+                if isinstance(one, TaskEnded):
+                    self.worker.pop_task(one.serial)
+                    yield *going.pop(one.serial), one.side
+
+
+def find_detecting_guards(
+    toggles: Sequence[Toggle],
+    target: ReleaseTarget,
+    suites: Path,
+    folders: Sequence[Path],
+    jobs: int,
+    report: Callable[[str], None],
+) -> dict[str, DetectionReport]:
+    """Every toggle that has its code there, asked of all suites but those with servers."""
+    states = {one.id: find_toggle_status(one, target.sources).state for one in toggles}
+    flips = {
+        name: FLIP_DIRECTIONS[state].value
+        for name, state in states.items()
+        if state in FLIP_DIRECTIONS
+    }
+    if not flips:
+        return {}
+    paths.state_folder().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="ask-", dir=paths.state_folder()))
+    words = ["--profile", "smoke", str(suites), f"--ignore-glob=*/{ENGINE_TEST_FILE}"]
+    setting = GuardWorkerSettings(
+        release=target.requested_as or target.name,
+        pytest_arguments=words,
+        folder=str(folder),
+        sides=[],
+        toggle_ids=[],
+    )
+    worker = GuardWorkerProcess(
+        target.python, setting, list(folders), suites.parent, folder / "log"
+    )
+    try:
+        asking = _GuardRunner(worker, jobs, _wait_for_tasks(worker, target.name))
+        report(f"asking {len(asking.tasks)} guards on SGLang {target.name}")
+        return _build_reports(asking, flips, states, target.name)
+    finally:
+        worker.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _build_reports(
+    runner: _GuardRunner, flips: Mapping[str, str], states: Mapping[str, ToggleState], release: str
+) -> dict[str, DetectionReport]:
+    every: ToggleDirections = tuple(flips.items())
+    ran: dict[str, list[TaskKey]] = {name: [] for name in flips}
+    flipped: dict[tuple[str, TaskKey], SideResult] = {}
+    for task, _, side in runner.run_guards((task, every) for task in runner.tasks):
+        for name in flips:
+            if side.ran.get(name):
+                ran[name].append(task)
+                flipped[name, task] = side
+    if len(every) > 1:
+        alone = ((task, ((name, flips[name]),)) for name, tasks in ran.items() for task in tasks)
+        for task, ((name, _),), side in runner.run_guards(alone):
+            flipped[name, task] = side
+    runners = sorted({task for tasks in ran.values() for task in tasks})
+    as_is = {task: side for task, _, side in runner.run_guards((task, ()) for task in runners)}
+    return {
+        name: DetectionReport(
+            release,
+            tuple(sorted(task[1] for task in tasks)),
+            tuple(
+                sorted(
+                    task[1]
+                    for task in tasks
+                    if _is_detected(flipped[name, task], as_is[task], states[name])
+                )
+            ),
+            len(runner.tasks),
+        )
+        for name, tasks in ran.items()
+    }
+
+
+def _is_detected(flipped: SideResult, as_is: SideResult, state: ToggleState) -> bool:
+    fixed, buggy = (as_is, flipped) if state is ToggleState.FIXED else (flipped, as_is)
+    return fixed.outcome is SideOutcome.PASSED and buggy.outcome in BUG_OUTCOMES
+
+
+def _wait_for_tasks(worker: GuardWorkerProcess, release: str) -> list[TaskKey]:
+    said = worker.wait_for_first_message(START_TIMEOUT)
+    if isinstance(said, GuardsCollected):
+        worker.accept_collected_tasks(said.tasks)
+        return [task.key for task in said.tasks]
+    if isinstance(said, StartFailure):
+        raise NotReadyError(f"no suite can be asked on SGLang {release}: {said.problem}")
+    raise NotReadyError(f"SGLang {release} did not start: {worker.read_log_tail()}")
+
+
+def _read_messages(worker: GuardWorkerProcess) -> list[GuardWorkerMessage]:
+    if not select.select([worker.read_end], [], [], 0.5)[0]:
+        return []
+    said = worker.receive_messages()
+    if said is None:
+        raise NotReadyError(f"the process that asked the suites is gone: {worker.read_log_tail()}")
+    return said

@@ -1,0 +1,45 @@
+"""Findings that somebody has looked at and lives with: data, with a reason each.
+
+An exception is of a kernel's line by its text. When the line changes, the exception has expired.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from harness.core import paths
+from harness.core.errors import ToggleFileError
+from harness.fixes.registry.schema import Text
+from harness.fixes.registry.toggle_reader import ToggleDocument
+from harness.runs.audit.findings import FindingKey, FindingKind
+
+
+class FindingExemption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kernel: Text
+    line: Text  # of code, as it stands
+    because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason, not a word
+    kind: FindingKind = FindingKind.OVERFLOWS
+    unless: Literal["confirmed"] | None = None  # what it is no exception for
+
+    @property
+    def key(self) -> FindingKey:
+        return self.kind, self.kernel, " ".join(self.line.split())
+
+
+def find_default_path() -> Path:
+    return paths.project_folder() / "suites" / "audit_exceptions.yaml"
+
+
+def read_exemptions(path: Path) -> list[FindingExemption]:
+    """The exceptions of a file; one that is not there has none."""
+    if not path.exists():
+        return []
+    document = ToggleDocument(path)
+    try:
+        return msgspec.convert(document.values or [], list[FindingExemption], strict=True)
+    except msgspec.ValidationError as error:
+        raise ToggleFileError(document.path, 1, str(error)) from error

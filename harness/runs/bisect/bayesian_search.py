@@ -1,0 +1,398 @@
+"""The culprit of a symptom that shows now and then: every run is evidence, none decides alone.
+
+Each small set of toggles is a hypothesis, 'none of them' is one more. A run is likely or unlikely
+under each; the next run is the one that is expected to teach the most; the search ends when one
+hypothesis has the odds that were asked for. What it found is then tested apart from all that: runs
+with the culprits alone against runs with all but them, by a test that may look at each result as it
+comes and still errs no more often than it says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+from harness.runs.bisect.search_questions import (
+    NO_TOGGLES,
+    QuestionGenerator,
+    SearchQuestion,
+    SearchResult,
+    ToggleIds,
+    ToggleUniverse,
+)
+
+MAX_CULPRITS = 3  # toggles that act together
+MAX_HYPOTHESES = 20_000  # at most; more toggles are searched for smaller sets
+PRIOR_NONE = 0.1
+PRIOR_TOGETHER = {1: 0.74, 2: 0.06, 3: 0.02}  # by how many act together
+PRIOR_ALONE = {2: 0.06, 3: 0.02}  # by how many act alone
+PRIOR_NEVER_WITHOUT_CAUSE = 0.9  # the prior odds that without its cause the event never happens
+NOISE_BETA_PRIOR = (1.0, 9.0)  # else how often, as a Beta
+SUSPECT_FRACTIONS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)  # of the suspects, in one run
+MAX_DECIDING_HYPOTHESES = 100  # hypotheses that choose the next run
+MIN_DECIDING_WEIGHT = 1e-4  # a hypothesis less likely than this does not choose the next run
+
+
+@dataclass
+class EventCount:
+    runs: int = 0
+    events: int = 0
+
+    def add_run(self, event: bool) -> None:
+        self.runs += 1
+        self.events += event
+
+
+@dataclass(frozen=True)
+class CulpritHypothesis:
+    toggles: ToggleIds  # none: nothing here has to do with it
+    mask: int
+    log_prior: float
+    each_acts_alone: bool = False  # each by itself, and not only together
+
+    def is_active_in(self, mask: int) -> bool:
+        """Whether a run with these toggles in is one in which it acts."""
+        if self.each_acts_alone:
+            return bool(mask & self.mask)
+        return bool(self.mask) and mask & self.mask == self.mask
+
+    @property
+    def culprit_sets(self) -> list[ToggleIds]:
+        if self.each_acts_alone:
+            return [frozenset({name}) for name in sorted(self.toggles)]
+        return [self.toggles] if self.toggles else []
+
+
+class BayesianSearch:
+    """One search. The event is that the command fails; `causes` tells whether toggles bring it
+    about (a fix is out) or keep it away (a fix is in)."""
+
+    def __init__(
+        self,
+        universe: ToggleUniverse,
+        repeat: int,
+        confidence: float,
+        *,
+        toggles_cause_event: bool = True,
+        jobs: int = 1,
+        find_all: bool = False,
+    ) -> None:
+        self.universe = universe
+        self.repeat = repeat
+        self.toggles_cause_event = toggles_cause_event
+        self.jobs = jobs
+        self.find_all = find_all
+        self.alpha = (1 - confidence) / 2  # half for the search, half for the proof
+        # A symptom that shows less often than this may not show in so many runs.
+        self.least_detectable_rate = 1 - self.alpha ** (1 / repeat)
+        self.run_log: list[tuple[int, bool]] = []  # each run's toggles, and whether it happened
+        self.counts: dict[int, EventCount] = {}  # the same by what was in
+        self.bit_of_toggle = {name: 1 << i for i, name in enumerate(universe.toggles)}
+        self.inconclusive_runs: Counter[ToggleIds] = Counter()  # runs that said nothing
+
+    def search(self) -> QuestionGenerator[SearchResult]:
+        found = SearchResult(confidence=1.0, least_detectable_rate=self.least_detectable_rate)
+        suspects = frozenset(self.universe.toggles)
+        while suspects:
+            likeliest, sure = yield from self._find_likeliest(suspects)
+            found.confidence = (found.confidence or 0.0) - (1 - sure)
+            if sure < 1 - self.alpha:
+                if not found.minimal_sets:
+                    found.cannot_tell = self._describe_uncertainty(likeliest, sure)
+                break
+            if not likeliest.culprit_sets:
+                break
+            wanted = likeliest.culprit_sets if self.find_all else likeliest.culprit_sets[:1]
+            for toggles in wanted:
+                problem, level = yield from self._confirm_culprits(toggles, likeliest.toggles)
+                if problem:
+                    found.cannot_tell = problem
+                    return found
+                found.confidence -= level
+            found.minimal_sets += wanted
+            found.others_show_symptom = len(wanted) < len(likeliest.culprit_sets)
+            if not self.find_all:
+                break
+            suspects -= likeliest.toggles
+            self._forget_runs_with(likeliest.toggles)
+        return found
+
+    def _describe_uncertainty(self, likeliest: CulpritHypothesis, probability: float) -> str:
+        joined = " or " if likeliest.each_acts_alone else " + "
+        what = joined.join(self.universe.sort_toggles(likeliest.toggles)) or "none of them"
+        told = self.inconclusive_runs.total()
+        silent = f", and {told} runs said nothing" if told else ""
+        return (
+            f"after {self._count_runs()} runs the likeliest is {what}, at {probability:.1%}{silent}: "
+            "a larger --repeat goes on"
+        )
+
+    def _count_runs(self) -> int:
+        return len(self.run_log)
+
+    def _forget_runs_with(self, toggles: ToggleIds) -> None:
+        """What was seen with these in says nothing about the others."""
+        mask = self._to_mask(toggles)
+        self.run_log = [entry for entry in self.run_log if not entry[0] & mask]
+        self.counts = {s: count for s, count in self.counts.items() if not s & mask}
+
+    # Searching
+
+    def _list_hypotheses(self, suspects: ToggleIds) -> list[CulpritHypothesis]:
+        names = self.universe.sort_toggles(suspects)
+        found = [CulpritHypothesis(NO_TOGGLES, 0, math.log(PRIOR_NONE))]
+        for size in range(1, MAX_CULPRITS + 1):
+            count = math.comb(len(names), size)
+            if not count or len(found) + 2 * count > MAX_HYPOTHESES:
+                break
+            together = math.log(PRIOR_TOGETHER[size] / count)
+            for chosen in itertools.combinations(names, size):
+                mask = sum(self.bit_of_toggle[name] for name in chosen)
+                toggles = frozenset(chosen)
+                if self.universe.can_combine(toggles):
+                    found.append(CulpritHypothesis(toggles, mask, together))
+                if size > 1:
+                    alone = math.log(PRIOR_ALONE[size] / count)
+                    found.append(CulpritHypothesis(toggles, mask, alone, each_acts_alone=True))
+        return found
+
+    def _find_likeliest(
+        self, suspects: ToggleIds
+    ) -> QuestionGenerator[tuple[CulpritHypothesis, float]]:
+        """The hypothesis that the runs leave, and its odds."""
+        hypotheses = self._list_hypotheses(suspects)
+        steps = math.ceil(math.log2(len(suspects) + 1)) + 1
+        ends = self._count_runs() + self.inconclusive_runs.total() + self.repeat * steps
+        inside = [(0, 0)] * len(hypotheses)  # runs in which each acts, and events of these
+        total, met = EventCount(), 0
+        acting: dict[int, list[int]] = {}  # by what was in a run: those that act in it
+        while True:
+            for mask, event in self.run_log[met:]:
+                total.add_run(event)
+                if mask not in acting:
+                    acting[mask] = [i for i, one in enumerate(hypotheses) if one.is_active_in(mask)]
+                for place in acting[mask]:
+                    runs, events = inside[place]
+                    inside[place] = runs + 1, events + event
+            met = len(self.run_log)
+            weights = self._compute_weights(hypotheses, inside, total)
+            best = max(range(len(weights)), key=weights.__getitem__)
+            over = self._count_runs() + self.inconclusive_runs.total() >= ends
+            if weights[best] >= 1 - self.alpha or over:
+                return hypotheses[best], weights[best]
+            batch = self._choose_next_runs(hypotheses, weights, suspects)
+            if not batch:
+                return hypotheses[best], weights[best]
+            yield from self._run_batch(batch)
+
+    def _run_batch(
+        self, batch: list[ToggleIds], why: str = "search"
+    ) -> QuestionGenerator[list[bool | None]]:
+        answers = yield [SearchQuestion(toggles, why) for toggles in batch]
+        happened: list[bool | None] = []
+        for toggles, answer in zip(batch, answers, strict=True):
+            if answer.shows_symptom is None:
+                self.inconclusive_runs[toggles] += 1
+                happened.append(None)
+                continue
+            event = answer.shows_symptom == self.toggles_cause_event
+            mask = self._to_mask(toggles)
+            self.run_log.append((mask, event))
+            self.counts.setdefault(mask, EventCount()).add_run(event)
+            happened.append(event)
+        return happened
+
+    def _compute_weights(
+        self,
+        hypotheses: list[CulpritHypothesis],
+        active_counts: list[tuple[int, int]],
+        total: EventCount,
+    ) -> list[float]:
+        """The odds of each, by Bayes' rule."""
+        likely = {counts: self._compute_likelihood(*counts, total) for counts in set(active_counts)}
+        logs = [
+            hypothesis.log_prior + likely[counts]
+            for hypothesis, counts in zip(hypotheses, active_counts, strict=True)
+        ]
+        highest = max(logs)
+        odds = [math.exp(log - highest) for log in logs]
+        every = sum(odds)
+        return [value / every for value in odds]
+
+    def _compute_likelihood(self, runs: int, events: int, total: EventCount) -> float:
+        """Of the runs in which a hypothesis acts, and of the others."""
+        acts = runs, events
+        not_acts = total.runs - runs, total.events - events
+        often, seldom = (acts, not_acts) if self.toggles_cause_event else (not_acts, acts)
+        return compute_log_likelihood(*often, *seldom, self.least_detectable_rate)
+
+    def _to_mask(self, toggles: ToggleIds) -> int:
+        return sum(self.bit_of_toggle[name] for name in toggles)
+
+    def _choose_next_runs(
+        self, hypotheses: list[CulpritHypothesis], weights: list[float], suspects: ToggleIds
+    ) -> list[ToggleIds]:
+        """The sets whose runs are expected to teach the most."""
+        likely = sorted(
+            (i for i, weight in enumerate(weights) if weight > MIN_DECIDING_WEIGHT),
+            key=lambda i: -weights[i],
+        )[:MAX_DECIDING_HYPOTHESES]
+        blame = dict.fromkeys(suspects, 0.0)
+        for i in likely:
+            for name in hypotheses[i].toggles:
+                blame[name] += weights[i]
+        order = sorted(suspects, key=lambda name: (-blame[name], self.universe.toggles.index(name)))
+        options: dict[ToggleIds, None] = {NO_TOGGLES: None}
+        lengths = {max(1, round(len(order) * part)) for part in SUSPECT_FRACTIONS} | {1, 2, 3}
+        for length in sorted(min(one, len(order)) for one in lengths):
+            for fitting in self.universe.list_largest_sets(frozenset(order[:length])):
+                options[fitting] = None
+        for i in likely[:4]:
+            for toggles in hypotheses[i].culprit_sets:
+                options[toggles] = None
+            for fitting in self.universe.list_largest_sets(suspects - hypotheses[i].toggles):
+                options[fitting] = None
+        with_rates = [
+            (hypotheses[i], weights[i], self._estimate_rates(hypotheses[i])) for i in likely
+        ]
+        scored = []
+        for place, toggles in enumerate(options):
+            tried = (
+                self.counts.get(self._to_mask(toggles), EventCount()).runs
+                + self.inconclusive_runs[toggles]
+            )
+            if tried < self.repeat:
+                scored.append(
+                    (-self._estimate_information(toggles, with_rates), tried, place, toggles)
+                )
+        scored.sort(key=lambda entry: entry[:3])
+        return [toggles for *_, toggles in scored[: self.jobs]]
+
+    def _estimate_rates(self, hypothesis: CulpritHypothesis) -> tuple[float, float]:
+        """How often the event is expected with the hypothesis' toggles in, and without."""
+        runs = events = other_runs = other_events = 0
+        for mask, count in self.counts.items():
+            if hypothesis.is_active_in(mask) == self.toggles_cause_event:
+                runs, events = runs + count.runs, events + count.events
+            else:
+                other_runs, other_events = other_runs + count.runs, other_events + count.events
+        often = (events + 1) / (runs + 2)
+        seldom = (other_events + 0.05) / (other_runs + 1)
+        return (often, seldom) if self.toggles_cause_event else (seldom, often)
+
+    def _estimate_information(
+        self,
+        toggles: ToggleIds,
+        hypotheses: list[tuple[CulpritHypothesis, float, tuple[float, float]]],
+    ) -> float:
+        """The information that a run with these toggles is expected to give."""
+        mask = self._to_mask(toggles)
+        expected = spread = total = 0.0
+        for hypothesis, weight, (inside, outside) in hypotheses:
+            rate = inside if hypothesis.is_active_in(mask) else outside
+            expected += weight * rate
+            spread += weight * compute_entropy(rate)
+            total += weight
+        return compute_entropy(expected / total) - spread / total
+
+    # Proof
+
+    def _confirm_culprits(
+        self, toggles: ToggleIds, culprits: ToggleIds
+    ) -> QuestionGenerator[tuple[str, float]]:
+        """Runs with a set alone against runs with all but the culprits, both afresh."""
+        rest = self.universe.list_largest_sets(frozenset(self.universe.toggles) - culprits)[0]
+        test = SequentialRateTest(self.alpha)
+        for _ in range(self.repeat):
+            alone, others = yield from self._run_batch([toggles, rest], "proof")
+            if alone is None or others is None:
+                continue
+            test.add_pair(alone, others) if self.toggles_cause_event else test.add_pair(
+                others, alone
+            )
+            if test.is_decided:
+                return "", 1 / test.e_value
+        names = " + ".join(self.universe.sort_toggles(toggles))
+        what = "happens" if self.toggles_cause_event else "stays away"
+        return (
+            f"the likeliest is {names}, but run afresh it {what} {test.counts_text} "
+            f"with and without: not enough to be sure after {self.repeat} runs of each",
+            0.0,
+        )
+
+
+@lru_cache(maxsize=100_000)
+def compute_log_likelihood(
+    often_runs: int, often_events: int, runs: int, events: int, least_detectable_rate: float
+) -> float:
+    """The log of how likely such counts are where the event happens often, and where seldom.
+
+    'Often' is any rate above the least one that the number of runs allows to see.
+    """
+    if often_runs and events * often_runs >= often_events * runs and events:
+        # No more often here than elsewhere: as likely as if it made no difference.
+        return compute_null_log_likelihood(often_runs + runs, often_events + events)
+    noisy = math.log(1 - PRIOR_NEVER_WITHOUT_CAUSE) + _compute_log_beta(
+        NOISE_BETA_PRIOR[0] + events, NOISE_BETA_PRIOR[1] + runs - events
+    )
+    noisy -= _compute_log_beta(*NOISE_BETA_PRIOR)
+    often = _compute_log_beta(1 + often_events, 1 + often_runs - often_events)
+    if not often_events:
+        often += often_runs * math.log(1 - least_detectable_rate)
+    if events:
+        return often + noisy
+    return often + math.log(PRIOR_NEVER_WITHOUT_CAUSE + math.exp(noisy))
+
+
+@lru_cache(maxsize=100_000)
+def compute_null_log_likelihood(runs: int, events: int) -> float:
+    """The log of how likely such counts are if nothing makes a difference."""
+    return _compute_log_beta(1 + events, 1 + runs - events)
+
+
+def _compute_log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def compute_entropy(rate: float) -> float:
+    if rate <= 0 or rate >= 1:
+        return 0.0
+    return -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+
+
+class SequentialRateTest:
+    """Whether the first of two events happens more often, looked at after each pair of runs.
+
+    The value is a product of bets against 'no more often': if that were true it would exceed 1/a
+    with a probability of at most a, whenever one looks and whatever the rates are.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+        self.e_value = 1.0
+        self.first_count = EventCount()
+        self.second_count = EventCount()
+
+    def add_pair(self, first: bool, second: bool) -> None:
+        # What the pairs so far make one expect, before this one is looked at.
+        a = (self.first_count.events + 0.5) / (self.first_count.runs + 1)
+        b = (self.second_count.events + 0.18) / (self.second_count.runs + 1)
+        if a > b:
+            both = (a + b) / 2
+            under = (a if first else 1 - a) * (b if second else 1 - b)
+            null = (both if first else 1 - both) * (both if second else 1 - both)
+            self.e_value *= under / null
+        self.first_count.add_run(first)
+        self.second_count.add_run(second)
+
+    @property
+    def is_decided(self) -> bool:
+        return self.e_value >= 1 / self.alpha
+
+    @property
+    def counts_text(self) -> str:
+        first, second = self.first_count, self.second_count
+        return f"{first.events}/{first.runs} and {second.events}/{second.runs} times"

@@ -1,0 +1,234 @@
+"""Any command as a runner: a process a run, under toggles that come through the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness.core import paths, processes
+from harness.core.errors import UnfixError
+from harness.patching import attestation, planner, toggle_environment
+from harness.patching.patch_plan import Direction
+from harness.releases.source_trees import FolderSourceTree
+from harness.runs.bisect.outcome_rules import OutcomeRules
+from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
+from harness.store.bisect.values import BisectAnswer, BisectTrial
+from harness.workers import command_supervisor
+
+MAX_OUTPUT_KEPT = 6000  # letters of output that are kept
+MAX_OUTPUT_JUDGED = 1 << 20  # bytes of output that are judged
+FIRST_RUN_LIMIT = 3600.0  # seconds for the first run, when nobody said how long it takes
+PORT_PLACEHOLDER = "{port}"
+
+
+class CommandRunner:
+    """Runs a command, with a server beside it if one is asked for."""
+
+    is_deterministic = False
+
+    def __init__(
+        self,
+        command: list[str],
+        rules: OutcomeRules,
+        folder: Path,
+        *,
+        jobs: int = 1,
+        time_limit: float | None = None,
+        server_command: str = "",
+        ready_url: str = "",
+        toggle_folders: list[Path] | None = None,
+        extra_environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.command = command
+        self.rules = rules
+        self.folder = folder
+        self.jobs = jobs
+        self.time_limit = time_limit
+        self.server_command = server_command
+        self.ready_url = ready_url
+        self.toggle_folders = toggle_folders or []
+        self.extra_environment = extra_environment or {}
+        self.cwd = cwd or Path.cwd()
+        self.longest_seconds = 0.0  # of the runs so far
+        self._runs_started = 0
+        if bool(server_command) != bool(ready_url):
+            raise UnfixError("--serve needs --ready URL, and the other way round")
+        if ready_url and not ready_url.startswith(("http://", "https://")):
+            raise UnfixError(
+                f"--ready {ready_url} is no address that begins with http:// or https://"
+            )
+        if (
+            server_command
+            and jobs > 1
+            and not (PORT_PLACEHOLDER in server_command and PORT_PLACEHOLDER in ready_url)
+        ):
+            raise UnfixError(
+                f"servers side by side need a port each: write {PORT_PLACEHOLDER} for it, or -j 1"
+            )
+
+    def find_unfit_toggles(
+        self, version: VersionUnderTest, choices: ToggleChoices
+    ) -> dict[str, str]:
+        return {}  # each process patches what it imports, and nothing else
+
+    def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
+        waiting = list(enumerate(batch))
+        running: dict[int, tuple[int, TrialJob, int, Path]] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.jobs:
+                    index, job = waiting.pop(0)
+                    pid, file = self._start_job(job)
+                    running[os.pidfd_open(pid)] = (index, job, pid, file)
+                for handle in select.select(list(running), [], [])[0]:
+                    index, job, pid, file = running.pop(handle)
+                    _reap_process(handle, pid)
+                    yield index, self._read_trial(job, file)
+        finally:
+            for handle, (_, _, pid, _) in running.items():
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGTERM)  # it ends what it looks after
+                _reap_process(handle, pid)
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _compute_time_limit(self) -> float:
+        if self.time_limit is not None:
+            return self.time_limit
+        return 60 + 5 * self.longest_seconds if self.longest_seconds else FIRST_RUN_LIMIT
+
+    def _start_job(self, job: TrialJob) -> tuple[int, Path]:
+        self._runs_started += 1
+        folder = self.folder / str(self._runs_started)
+        folder.mkdir(parents=True)
+        surroundings = self._build_environment(job, folder / "attestations")
+        port = (
+            str(_find_free_port())
+            if PORT_PLACEHOLDER in " ".join([self.server_command, self.ready_url])
+            else ""
+        )
+        words = [word.replace(PORT_PLACEHOLDER, port) if port else word for word in self.command]
+        asked = {
+            "command": [_find_executable(words[0], surroundings["PATH"]), *words[1:]],
+            "serve": self.server_command.replace(PORT_PLACEHOLDER, port),
+            "ready": self.ready_url.replace(PORT_PLACEHOLDER, port),
+            "environment": surroundings,
+            "folder": str(self.cwd),
+            "seconds": self._compute_time_limit(),
+            "output": str(folder / "output"),
+        }
+        file = folder / "asked.json"
+        file.write_text(json.dumps(asked))
+        return command_supervisor.fork_supervisor(file), file
+
+    def _build_environment(self, job: TrialJob, attestation_folder: Path) -> dict[str, str]:
+        found = {**os.environ, **self.extra_environment}
+        toggle_environment.put_python_first(
+            found, job.version.python, job.version.environment_folder
+        )
+        revert, enable = split_by_direction(job)
+        toggle_environment.set_toggle_variables(
+            found, revert, enable, self.toggle_folders, attestation_folder
+        )
+        if isinstance(job.version.tree, FolderSourceTree):
+            planner.plan_ahead(job.version.tree.folder, revert, enable, found)
+        return found
+
+    def _read_trial(self, job: TrialJob, request_file: Path) -> BisectTrial:
+        seen: dict[str, Any]
+        try:
+            seen = json.loads(request_file.with_suffix(".seen").read_text())
+        except (OSError, ValueError):
+            seen = {"how": "lost", "seconds": 0.0}
+        seen["limit"] = self._compute_time_limit()
+        output = processes.read_log_tail(request_file.parent / "output", MAX_OUTPUT_JUDGED).strip()
+        answer, how, value = self.rules.judge(seen, output)
+        if answer is not BisectAnswer.FAILS or not how.startswith("hang"):
+            self.longest_seconds = max(self.longest_seconds, seen["seconds"])
+        ran = None
+        folder = request_file.parent / "attestations"
+        if job.choices:
+            found = attestation.read_attestations(folder) if folder.is_dir() else []
+            applied = {toggle for one in found for toggle in one.toggles}
+            ran = {
+                name: sum(one.reach(name, direction.value) for one in found)
+                for name, direction in job.choices
+            }
+            missing = [name for name, _ in job.choices if name not in applied]
+            wanted = str(job.version.tree.version)
+            other = {one.release for one in found if one.toggles} - {wanted}
+            if other and not missing and answer is not BisectAnswer.CANNOT_TELL:
+                answer = BisectAnswer.CANNOT_TELL
+                how = f"{how}, but it ran SGLang {', '.join(sorted(other))}, not {wanted}"
+            if missing and answer is not BisectAnswer.CANNOT_TELL:
+                answer = BisectAnswer.CANNOT_TELL
+                how = f"{how}, but {_explain_missing_toggles(output, missing, bool(found))}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return job.make_trial(
+            answer,
+            how,
+            seen["seconds"],
+            value=value,
+            ran=ran,
+            output=output[-MAX_OUTPUT_KEPT:],
+            replay=self._build_replay_command(job),
+        )
+
+    def _build_replay_command(self, job: TrialJob) -> str:
+        revert, enable = split_by_direction(job)
+        ours = paths.project_folder() / "unfix"
+        words = [str(ours) if ours.exists() else "unfix", "exec", "--release", job.version.name]
+        words += ["--revert", ",".join(revert)] if revert else []
+        words += ["--enable", ",".join(enable)] if enable else []
+        words += [word for folder in self.toggle_folders for word in ("--toggles", str(folder))]
+        return f"cd {shlex.quote(str(self.cwd))} && {shlex.join([*words, '--', *self.command])}"
+
+
+def _reap_process(pidfd: int, pid: int) -> None:
+    """Wait for the end of a process, unless somebody has done so."""
+    os.close(pidfd)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def split_by_direction(job: TrialJob) -> tuple[list[str], list[str]]:
+    """The ids to be reverted, and those to be enabled."""
+    revert = [name for name, direction in job.choices if direction is Direction.REVERT]
+    enable = [name for name, direction in job.choices if direction is Direction.ENABLE]
+    return revert, enable
+
+
+def _find_executable(name: str, path: str) -> str:
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise UnfixError(f"there is no command '{name}', and no guard of that name")
+    return found
+
+
+def _explain_missing_toggles(output: str, missing: list[str], has_attestations: bool) -> str:
+    """Why toggles that were asked for were not applied."""
+    said = [line for line in output.splitlines() if line.startswith("unfix: ")]
+    if said:
+        return f"its toggles were not applied: {said[-1].removeprefix('unfix: ')}"
+    names = ", ".join(missing)
+    if has_attestations:
+        return f"no process applied {names}"
+    return "no process that imports SGLang applied its toggles: the outcome says nothing"
+
+
+def _find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,427 @@
+"""A search over the commits of a checkout: `git bisect run`, with toggles held at each commit.
+
+It works in a worktree of its own, so the caller's checkout stays as it is. git calls us back for
+each commit (`python -m harness.runs.bisect.commit_bisection SPEC`): the toggles that are to be held are put in or
+taken out as that commit's sources need it, the command runs, and git is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness.core.errors import UnfixError
+from harness.fixes.matching.toggle_status import find_toggle_status
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.releases.source_trees import open_tree
+from harness.runs.bisect.command_runner import CommandRunner
+from harness.runs.bisect.outcome_rules import EXIT_CANNOT_TELL, OutcomeRules
+from harness.runs.bisect.release_bisection import check_ends_differ
+from harness.runs.bisect.search_driver import SearchDriver
+from harness.runs.bisect.toggle_candidates import resolve_pinned_choices
+from harness.runs.bisect.trial_runner import TrialJob, VersionUnderTest
+from harness.store.bisect.values import BisectAnswer, BisectStep, BisectTrial
+
+SHORT_HASH_LENGTH = 12
+EXIT_ONLY_SKIPPED_LEFT = 2  # how `git bisect run` ends when it can get no further for them
+EXIT_ABORT = 128  # the exit code at which `git bisect run` gives up
+POLL_SECONDS = 0.3
+OLD_TERM, NEW_TERM = (
+    "as-before",
+    "as-after",
+)  # git's words for the two outcomes, whichever is the failure
+
+
+class CommitBisectRequest(msgspec.Struct):
+    """All that the run of one commit must know."""
+
+    python: str
+    environment_folder: str
+    command: list[str]
+    rules: OutcomeRules
+    time_limit: float | None
+    server_command: str
+    ready_url: str
+    pinned_toggles: dict[str, str]
+    toggle_folders: list[str]
+    state_folder: str
+    replay_only: bool = False
+    worktree: str = ""
+    failure_is_new: bool = True
+
+
+@dataclass
+class GitRepository:
+    """The caller's checkout, and a worktree of it to search in."""
+
+    folder: Path
+
+    def run_git(self, *words: str, folder: Path | None = None) -> str:
+        done = self.try_git(*words, folder=folder)
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()
+            raise UnfixError(f"git {shlex.join(words)}: {said}")
+        return done.stdout.strip()
+
+    def try_git(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["git", "-C", str(folder or self.folder), *words],
+            capture_output=True,
+            text=True,
+            env=_strip_git_variables(),
+        )
+
+    def resolve_commit(self, name: str) -> str:
+        done = self.try_git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        if done.returncode:
+            raise UnfixError(f"{self.folder} has no commit '{name}'")
+        return done.stdout.strip()
+
+    def find_parent(self, commit: str) -> str:
+        """The commit before one, the first of several."""
+        done = self.try_git("rev-parse", "--verify", "--quiet", f"{commit}^")
+        if done.returncode:
+            raise UnfixError(
+                f"{self.folder} has nothing before {commit[:10]}: it is the first commit there, "
+                "or the checkout is shallow (`git fetch --deepen 1`)"
+            )
+        return done.stdout.strip()
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        return not self.try_git("merge-base", "--is-ancestor", older, newer).returncode
+
+    @contextlib.contextmanager
+    def add_worktree(self, commit: str) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix="unfix-") as folder:
+            place = Path(folder) / "tree"
+            self.run_git("worktree", "add", "--quiet", "--detach", str(place), commit)
+            try:
+                yield str(place)
+            finally:
+                self.try_git("worktree", "remove", "--force", str(place))
+                self.try_git("worktree", "prune")
+
+
+def _strip_git_variables() -> dict[str, str]:
+    """The environment without what a git hook around us would have set."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
+def open_repository(folder: Path) -> GitRepository:
+    if not folder.is_dir():
+        raise UnfixError(f"there is no folder {folder}")
+    repository = GitRepository(folder)
+    if repository.try_git("rev-parse", "--git-dir").returncode:
+        raise UnfixError(f"{folder} is no git repository")
+    return repository
+
+
+def make_version_under_test(request: CommitBisectRequest, name: str) -> VersionUnderTest:
+    """A commit as something a command runs on: the release's packages, the commit's SGLang."""
+    tree = open_tree(Path(request.worktree))
+    return VersionUnderTest(name, tree, Path(request.python), Path(request.environment_folder))
+
+
+def run_in_worktree(
+    request: CommitBisectRequest, name: str, catalogue: ToggleCatalogue
+) -> BisectTrial:
+    """The command on what the worktree holds now."""
+    here = make_version_under_test(request, name)
+    source = str(getattr(here.tree, "folder", request.worktree))
+    rest = os.environ.get("PYTHONPATH")
+    runner = CommandRunner(
+        request.command,
+        request.rules,
+        Path(request.state_folder) / f"run-{os.getpid()}",
+        time_limit=request.time_limit,
+        server_command=request.server_command,
+        ready_url=request.ready_url,
+        toggle_folders=[Path(folder) for folder in request.toggle_folders],
+        extra_environment={"PYTHONPATH": f"{source}{os.pathsep}{rest}" if rest else source},
+        cwd=Path(request.worktree),
+    )
+    try:
+        choices = resolve_pinned_choices(request.pinned_toggles, catalogue, here.tree)
+        ((_, trial),) = runner.run(
+            [TrialJob(here, tuple(n for n, _ in choices), choices, "search")]
+        )
+        trial.part, trial.replay = "commits", ""  # no release is like it
+        return trial
+    finally:
+        runner.close()
+
+
+def locate_trial_file(request: CommitBisectRequest, commit: str) -> Path:
+    return Path(request.state_folder) / f"{commit[:SHORT_HASH_LENGTH]}.json"
+
+
+def load_or_run_trial(
+    request: CommitBisectRequest, repository: GitRepository, catalogue: ToggleCatalogue, commit: str
+) -> BisectTrial:
+    """What the command says at a commit, from before or run now."""
+    file = locate_trial_file(request, commit)
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=BisectTrial)
+    if request.replay_only:
+        raise UnfixError(f"the log holds no run on {commit[:SHORT_HASH_LENGTH]}")
+    _check_out_commit(request, repository, commit)
+    trial = run_in_worktree(request, commit[:SHORT_HASH_LENGTH], catalogue)
+    _write_trial(file, trial)
+    return trial
+
+
+def _write_trial(file: Path, trial: BisectTrial) -> None:
+    part = file.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(trial))
+    os.replace(part, file)
+
+
+def bisect_commits(
+    request: CommitBisectRequest,
+    repository: GitRepository,
+    good: str,
+    bad: str,
+    driver: SearchDriver,
+) -> BisectStep:
+    """The step between two commits: the ends first, then git's own search, then what it found."""
+    folder = Path(request.state_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = driver.take_earlier_trials()
+    logged = {trial.where: trial for trial in log if trial.why != "proof"}
+    proofs = {trial.where: trial for trial in log if trial.why == "proof"}
+    for trial in logged.values():
+        _write_trial(locate_trial_file(request, trial.where), trial)
+    known = toggle_catalogue.load_catalogue(map(Path, request.toggle_folders))
+    good, bad = repository.resolve_commit(good), repository.resolve_commit(bad)
+    older, newer = (good, bad) if repository.is_ancestor(good, bad) else (bad, good)
+    if good == bad or not repository.is_ancestor(older, newer):
+        raise UnfixError("neither of the two commits is an ancestor of the other")
+    request.failure_is_new = newer == bad
+    with repository.add_worktree(newer) as request.worktree:
+        ends = []
+        for commit in (good, bad):
+            ends.append(load_or_run_trial(request, repository, known, commit))
+            driver.record_trial(ends[-1], is_new=ends[-1].where not in logged)
+        check_ends_differ(*ends)
+        step = _run_git_bisect(request, repository, older, newer, driver, set(logged))
+        _confirm_step(step, request, repository, known, driver, proofs)
+        if not step.cannot_tell:
+            _describe_step(step, repository, request, known)
+    shutil.rmtree(folder, ignore_errors=True)
+    return step
+
+
+def _run_git_bisect(
+    request: CommitBisectRequest,
+    repository: GitRepository,
+    older: str,
+    newer: str,
+    driver: SearchDriver,
+    logged_commits: set[str],
+) -> BisectStep:
+    """git's own search, in which it asks us about one commit after the other."""
+    worktree = Path(request.worktree)
+    specification = Path(request.state_folder) / "asked.spec"
+    specification.write_bytes(msgspec.json.encode(request))
+    chain = repository.run_git(
+        "rev-list", "--reverse", "--ancestry-path", f"{older}..{newer}"
+    ).split()
+    step = BisectStep([one[:SHORT_HASH_LENGTH] for one in (older, *chain)])
+    repository.run_git(
+        *("bisect", "start", f"--term-old={OLD_TERM}", f"--term-new={NEW_TERM}", newer, older),
+        folder=worktree,
+    )
+    try:
+        ours = [
+            sys.executable,
+            "-P",
+            "-m",
+            "harness.runs.bisect.commit_bisection",
+            str(specification),
+        ]
+        log = Path(request.state_folder) / "git"
+        code = _follow_git_bisect(
+            ["git", "-C", str(worktree), "bisect", "run", *ours],
+            log,
+            request,
+            driver,
+            logged_commits,
+        )
+        refs = repository.run_git(
+            "for-each-ref",
+            "--format=%(objectname) %(refname:lstrip=2)",
+            "refs/bisect",
+            folder=worktree,
+        )
+        at = [line.split() for line in refs.splitlines()]
+        first = next(commit for commit, name in at if name == NEW_TERM)
+        olds = [commit for commit, name in at if name.startswith(f"{OLD_TERM}-")]
+        skipped = {commit for commit, name in at if name.startswith("skip-")}
+        left = repository.run_git("rev-list", "--reverse", first, "--not", *olds).split()
+        ran = {trial.where for trial in driver.search.trials}
+        # Its code is 2 when only commits are left that cannot be told; any other is an accident.
+        untold = code == EXIT_ONLY_SKIPPED_LEFT and skipped & set(left)
+        if (code and not untold) or first[:SHORT_HASH_LENGTH] not in ran:
+            raise UnfixError(f"git bisect run: {log.read_text(errors='replace').strip()[-2000:]}")
+        step.after = first[:SHORT_HASH_LENGTH]
+        step.between = [one[:SHORT_HASH_LENGTH] for one in left if one != first]
+        step.before = repository.run_git("rev-parse", f"{left[0]}^")[:SHORT_HASH_LENGTH]
+        return step
+    finally:
+        repository.try_git("bisect", "reset", folder=worktree)
+
+
+def _confirm_step(
+    step: BisectStep,
+    request: CommitBisectRequest,
+    repository: GitRepository,
+    catalogue: ToggleCatalogue,
+    driver: SearchDriver,
+    proofs: dict[str, BisectTrial],
+) -> None:
+    """Both sides of the step once more: each commit was run but once."""
+    searched = {trial.where: trial for trial in driver.search.trials}
+    for commit in (step.before, step.after):
+        if commit not in searched:
+            raise UnfixError(f"git names {commit} as one side of the step, and nothing ran on it")
+        again = proofs.get(commit)
+        if again is None:
+            if request.replay_only:
+                raise UnfixError(f"the log holds no proof on {commit}")
+            _check_out_commit(request, repository, commit)
+            again = run_in_worktree(request, commit, catalogue)
+            again.why = "proof"
+        driver.record_trial(again, is_new=commit not in proofs)
+        if again.answer is not searched[commit].answer:
+            how = f"{searched[commit].how}, then {again.how}"
+            step.cannot_tell = f"on {commit} it came out in two ways ({how})"
+            return
+
+
+def _check_out_commit(request: CommitBisectRequest, repository: GitRepository, commit: str) -> None:
+    """A commit as it is, without what a run on another one left.
+
+    Least of all its cached bytecode, which is told from another commit's by size and second alone.
+    """
+    worktree = Path(request.worktree)
+    repository.run_git("checkout", "--quiet", "--force", commit, folder=worktree)
+    repository.run_git("clean", "-ffdxq", folder=worktree)
+
+
+def _follow_git_bisect(
+    command: list[str],
+    log: Path,
+    request: CommitBisectRequest,
+    driver: SearchDriver,
+    logged_commits: set[str],
+) -> int:
+    """git, with each commit's outcome taken in as it comes."""
+    told = {trial.where for trial in driver.search.trials}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_strip_git_variables(),
+            start_new_session=True,  # a Ctrl-C is ours to handle
+        )
+    try:
+        over = False
+        while not over:
+            over = process.poll() is not None
+            for file in sorted(
+                Path(request.state_folder).glob("*.json"), key=lambda f: f.stat().st_mtime
+            ):
+                if file.stem not in told:
+                    told.add(file.stem)
+                    trial = msgspec.json.decode(file.read_bytes(), type=BisectTrial)
+                    driver.record_trial(trial, is_new=file.stem not in logged_commits)
+            time.sleep(0 if over else POLL_SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _describe_step(
+    step: BisectStep,
+    repository: GitRepository,
+    request: CommitBisectRequest,
+    catalogue: ToggleCatalogue,
+) -> None:
+    """Whose commit it is, and which toggles and modules differ across it."""
+    step.about = repository.run_git("show", "--no-patch", "--format=%h %an, %as: %s", step.after)
+    step.modules = [
+        line.rpartition("python/")[2].removesuffix(".py").replace("/", ".")
+        for line in repository.run_git("diff", "--name-only", step.before, step.after).splitlines()
+    ]
+    states = []
+    for commit in (step.before, step.after):
+        repository.run_git("checkout", "--quiet", "--force", commit, folder=Path(request.worktree))
+        tree = open_tree(Path(request.worktree))
+        states.append({toggle.id: find_toggle_status(toggle, tree).state for toggle in catalogue})
+    step.changed = [
+        f"{name}: {states[0][name].value} → {states[1][name].value}"
+        for name in states[0]
+        if states[0][name] is not states[1][name]
+    ]
+
+
+def summarize_step(step: BisectStep) -> tuple[str, str]:
+    """The verdict of a search over commits, in a sentence or two."""
+    if step.cannot_tell:
+        return "cannot tell", f"It cannot be told: {step.cannot_tell}."
+    text = f"The outcome changes with {step.about}"
+    if step.between:
+        text += f", or with one of {len(step.between)} before it that cannot be told"
+    why = f"in it, {'; '.join(step.changed)}" if step.changed else "no toggle changes in it"
+    return ("cannot tell" if step.between else "found"), f"{text}; {why}."
+
+
+def to_exit_code(trial: BisectTrial, failure_is_new: bool) -> int:
+    """As `git bisect run` reads it: 0 is the old kind, 1 the new one."""
+    if trial.answer is BisectAnswer.CANNOT_TELL:
+        return EXIT_CANNOT_TELL
+    return int((trial.answer is BisectAnswer.FAILS) == failure_is_new)
+
+
+def main(request_file: str) -> int:
+    try:
+        return _answer_git(request_file)
+    except Exception:
+        # Any other code would be an answer to git; this one ends its search.
+        traceback.print_exc()
+        return EXIT_ABORT
+
+
+def _answer_git(request_file: str) -> int:
+    asked = msgspec.json.decode(Path(request_file).read_bytes(), type=CommitBisectRequest)
+    known = toggle_catalogue.load_catalogue(map(Path, asked.toggle_folders))
+    repository = GitRepository(Path(asked.worktree))
+    commit = repository.run_git("rev-parse", "HEAD")
+    try:
+        trial = load_or_run_trial(asked, repository, known, commit)
+    except UnfixError as error:  # a toggle that is stale in this commit, sources that are not there
+        trial = BisectTrial(
+            commit[:SHORT_HASH_LENGTH], [], "search", BisectAnswer.CANNOT_TELL, str(error)
+        )
+        _write_trial(locate_trial_file(asked, commit), trial)
+    return to_exit_code(trial, asked.failure_is_new)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

@@ -1,0 +1,330 @@
+"""The smallest sets of toggles that show a symptom which shows each time.
+
+First the plain case, one culprit: each question halves the suspects, so n of them take log2 n
+questions, and a proof settles whether the case was plain. Where it was not (several act only
+together, some mask others, some answers say nothing) the divide and conquer of QuickXplain makes
+a set minimal, and a tree of what to leave out finds further sets, or shows that there are none.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, deque
+from itertools import combinations
+
+from harness.runs.bisect.search_questions import (
+    NO_TOGGLES,
+    QuestionGenerator,
+    SearchAnswer,
+    SearchQuestion,
+    SearchResult,
+    ToggleIds,
+    ToggleUniverse,
+)
+
+MAX_SHUFFLES = 200  # orders of the suspects in which no question holds two that clash
+MAX_UNHELPFUL_ROUNDS = 3  # rounds that may tell nothing
+
+
+class HalvingSearch:
+    """One search; its questions depend on the answers alone, so a log replays it."""
+
+    def __init__(
+        self,
+        universe: ToggleUniverse,
+        jobs: int = 1,
+        find_all: bool = False,
+        confirm_twice: bool = False,
+    ) -> None:
+        self.universe = universe
+        self.jobs = jobs
+        self.find_all = find_all  # find all sets, not one of the smallest
+        self.confirm_twice = confirm_twice  # what is found must have shown it more than once
+        self.times_shown: Counter[ToggleIds] = Counter()  # how often each did
+        self.undecided_subsets: list[
+            ToggleIds
+        ] = []  # smaller than what was found, and cannot be told
+        self.answers: dict[ToggleIds, SearchAnswer] = {}
+        self.proof_answers: dict[ToggleIds, SearchAnswer] = {}
+        self.inconsistent_sets: list[ToggleIds] = []  # came out in two ways
+
+    def search(self) -> QuestionGenerator[SearchResult]:
+        """Search, and prove what was found."""
+        everything = frozenset(self.universe.toggles)
+        self.answers[NO_TOGGLES] = SearchAnswer(False)
+        first = yield from self._find_single_culprit(
+            everything, NO_TOGGLES if self.find_all else everything
+        )
+        if first is None:
+            first = yield from self._find_minimal_set(everything)
+        if first is None:
+            first = yield from self._search_parts(everything)
+        if first is None:
+            return self._report_nothing_found()
+        sets = [first]
+        if self.find_all or len(first) > 1:
+            sets = yield from self._find_other_sets(first, everything)
+        smallest = min(map(len, sets))
+        kept = sets if self.find_all else [next(s for s in sets if len(s) == smallest)]
+        return (yield from self._confirm_sets(kept, everything))
+
+    def _report_nothing_found(self) -> SearchResult:
+        silent = sum(answer.shows_symptom is None for answer in self.answers.values())
+        if silent:
+            return SearchResult(
+                cannot_tell=f"{silent} of {len(self.answers) - 1} sets of toggles could not be told, "
+                "and none of the others shows it"
+            )
+        return SearchResult()
+
+    # Asking
+
+    def _ask_about(
+        self, sets: list[ToggleIds], why: str = "search"
+    ) -> QuestionGenerator[list[SearchAnswer]]:
+        """The answers for these sets; only a proof asks again what was heard before."""
+        heard = self.proof_answers if why == "proof" else self.answers
+        unheard = list(dict.fromkeys(s for s in sets if s not in heard))
+        if unheard:
+            answers = yield [SearchQuestion(toggles, why) for toggles in unheard]
+            for toggles, answer in zip(unheard, answers, strict=True):
+                before = self.answers.get(toggles, answer).shows_symptom
+                if None not in (before, answer.shows_symptom) and before != answer.shows_symptom:
+                    self.inconsistent_sets.append(toggles)
+                self.answers[toggles] = answer
+                self.times_shown[toggles] += bool(answer.shows_symptom)
+                if why == "proof":
+                    self.proof_answers[toggles] = answer
+        return [self.answers[toggles] for toggles in sets]
+
+    def _shows_symptom(self, toggles: ToggleIds) -> QuestionGenerator[bool]:
+        (answer,) = yield from self._ask_about([toggles])
+        return bool(answer.shows_symptom)
+
+    # One culprit
+
+    def _find_single_culprit(
+        self, candidates: ToggleIds, everything: ToggleIds = NO_TOGGLES
+    ) -> QuestionGenerator[ToggleIds | None]:
+        """The one culprit, if it is as simple as that, and its proof."""
+        suspect = yield from self._halve_suspects(candidates)
+        if suspect is None:
+            return None
+        alone = frozenset({suspect})
+        rest = self._list_sets_without(alone, everything) if everything else []
+        answer, *_ = yield from self._ask_about([alone, *rest], "proof")
+        return alone if answer.shows_symptom else None
+
+    def _list_sets_without(self, culprits: ToggleIds, everything: ToggleIds) -> list[ToggleIds]:
+        return [s for s in self.universe.list_largest_sets(everything - culprits) if s]
+
+    def _halve_suspects(self, candidates: ToggleIds) -> QuestionGenerator[str | None]:
+        suspects = self.universe.sort_toggles(candidates)
+        dull = 0
+        while len(suspects) > 1:
+            questions = self._choose_questions(suspects, dull)
+            answers = yield from self._ask_about(questions)
+            narrowed = self._narrow_suspects(suspects, questions, answers)
+            dull = dull + 1 if len(narrowed) == len(suspects) else 0
+            if not narrowed or dull == MAX_UNHELPFUL_ROUNDS:
+                return None
+            suspects = narrowed
+        return suspects[0] if suspects else None
+
+    def _choose_questions(self, suspects: list[str], unhelpful_rounds: int) -> list[ToggleIds]:
+        """Independent questions that part the suspects evenly: a bit each of a suspect's number."""
+        bits = max(1, min(self.jobs, math.ceil(math.log2(len(suspects)))))
+        order = list(suspects)
+        chance = random.Random(unhelpful_rounds)
+        if unhelpful_rounds:
+            chance.shuffle(order)
+        for _ in range(MAX_SHUFFLES):
+            cells = 2**bits
+            number = {name: i * cells // len(order) for i, name in enumerate(order)}
+            sets = [
+                frozenset(name for name in order if not number[name] >> bit & 1)
+                for bit in reversed(range(bits))
+            ]
+            if all(map(self.universe.can_combine, sets)):
+                return sets
+            chance.shuffle(order)
+        half: ToggleIds = NO_TOGGLES
+        for name in order:
+            if len(half) < len(order) // 2 and self.universe.can_combine(half | {name}):
+                half |= {name}
+        return [half]
+
+    def _narrow_suspects(
+        self, suspects: list[str], questions: list[ToggleIds], answers: list[SearchAnswer]
+    ) -> list[str]:
+        left = set(suspects)
+        shown = [(q, a) for q, a in zip(questions, answers, strict=True) if a.shows_symptom]
+        for question, answer in zip(questions, answers, strict=True):
+            if answer.shows_symptom is False:
+                left -= question
+        without_shown = set(left)
+        for question, _ in shown:
+            left &= question
+        if shown and not left:
+            # Two that act alone, one in each: go on with one.
+            left = without_shown & min((question for question, _ in shown), key=len)
+        for _, answer in shown:
+            # Code that never ran is the last to be suspected; the proof tells if that was wrong.
+            if answer.reached is not None and left & answer.reached:
+                left &= answer.reached
+        return [name for name in suspects if name in left]
+
+    # Several that act together
+
+    def _find_minimal_set(self, candidates: ToggleIds) -> QuestionGenerator[ToggleIds | None]:
+        """A set in which none can be spared, or None if nothing in here shows it."""
+        shown = self._find_smallest_showing(candidates)
+        if shown is None:
+            yield from self._ask_about(self.universe.list_largest_sets(candidates))
+            shown = self._find_smallest_showing(candidates)
+        if shown is None:
+            return None
+        one = yield from self._find_single_culprit(shown)
+        if one is not None:
+            return one
+        return (yield from self._minimize_set(shown))
+
+    def _find_smallest_showing(self, candidates: ToggleIds) -> ToggleIds | None:
+        shown = [
+            s for s, answer in self.answers.items() if answer.shows_symptom and s <= candidates
+        ]
+        return min(shown, key=lambda s: (len(s), sorted(s)), default=None)
+
+    def _minimize_set(self, showing_set: ToggleIds) -> QuestionGenerator[ToggleIds]:
+        ran = self.answers[showing_set].reached
+        likely = showing_set & ran if ran is not None else showing_set
+        if NO_TOGGLES < likely < showing_set and (yield from self._shows_symptom(likely)):
+            showing_set = likely
+        needed = frozenset(
+            (
+                yield from self._run_quickxplain(
+                    NO_TOGGLES, False, self.universe.sort_toggles(showing_set)
+                )
+            )
+        )
+        if not (yield from self._shows_symptom(needed)):
+            needed = showing_set  # others mask it: take away one by one instead
+        while True:
+            smaller = [needed - {name} for name in self.universe.sort_toggles(needed)]
+            answers = yield from self._ask_about([s for s in smaller if s])
+            shows = [
+                s
+                for s, a in zip([s for s in smaller if s], answers, strict=True)
+                if a.shows_symptom
+            ]
+            if not shows:
+                asked = [s for s in smaller if s]
+                self.undecided_subsets += [
+                    s for s, a in zip(asked, answers, strict=True) if a.shows_symptom is None
+                ]
+                return needed
+            needed = shows[0]
+
+    def _run_quickxplain(
+        self, background: ToggleIds, background_grew: bool, candidates: list[str]
+    ) -> QuestionGenerator[list[str]]:
+        """QuickXplain: the part of the candidates that must be there beside the background."""
+        if background_grew and (yield from self._shows_symptom(background)):
+            return []
+        if len(candidates) == 1:
+            return candidates
+        middle = (len(candidates) + 1) // 2
+        first, second = candidates[:middle], candidates[middle:]
+        later = yield from self._run_quickxplain(background | frozenset(first), True, second)
+        kept = background | frozenset(later)
+        sooner = yield from self._run_quickxplain(kept, bool(later), first)
+        return [*sooner, *later]
+
+    def _search_parts(self, candidates: ToggleIds) -> QuestionGenerator[ToggleIds | None]:
+        """Where all together do not show it, perhaps because some hide it: each by itself.
+
+        Where some sets could not be told, ever smaller parts, to get around what silences them.
+        """
+        names = self.universe.sort_toggles(candidates)
+        silent = any(answer.shows_symptom is None for answer in self.answers.values())
+        parts = 2 if silent else max(len(names), 1)
+        while parts < 2 * len(names):
+            size = math.ceil(len(names) / parts)
+            blocks = [frozenset(names[i : i + size]) for i in range(0, len(names), size)]
+            rests = [candidates - block for block in blocks] if silent and size > 1 else []
+            for toggles in [*blocks, *rests]:
+                fitting = self.universe.list_largest_sets(toggles)
+                answers = yield from self._ask_about(fitting)
+                shown = [
+                    s for s, answer in zip(fitting, answers, strict=True) if answer.shows_symptom
+                ]
+                if shown:
+                    return (yield from self._minimize_set(shown[0]))
+            parts *= 2
+        return None
+
+    # Whether there are others
+
+    def _find_other_sets(
+        self, first_set: ToggleIds, everything: ToggleIds
+    ) -> QuestionGenerator[list[ToggleIds]]:
+        """Every minimal set, or as many as it takes to know that none is smaller.
+
+        Whatever other set there is lacks a toggle of each set that is known, and two of them if it
+        is smaller: leave those out, and see whether the symptom still shows.
+        """
+        lacking = 1 if self.find_all else 2
+        sets = [first_set]
+        left_out: deque[ToggleIds] = deque([NO_TOGGLES])
+        done: set[ToggleIds] = set()
+        while left_out:
+            out = left_out.popleft()
+            if out in done:
+                continue
+            done.add(out)
+            label = next((s for s in sets if not s & out), None)
+            if label is None:
+                label = yield from self._find_minimal_set(everything - out)
+                if label is None:
+                    continue
+                sets.append(label)
+            if not self.find_all and min(map(len, sets)) == 1:
+                break
+            lacked = combinations(self.universe.sort_toggles(label), lacking)
+            left_out.extend(out | set(names) for names in lacked)
+        return sets
+
+    # Proof
+
+    def _confirm_sets(
+        self, sets: list[ToggleIds], everything: ToggleIds
+    ) -> QuestionGenerator[SearchResult]:
+        """Each set by itself, and all but them, run afresh."""
+        rest = self._list_sets_without(frozenset().union(*sets), everything)
+        answers = yield from self._ask_about([*sets, *rest], "proof")
+        found = SearchResult(minimal_sets=sets)
+        again = [one for one in sets if self.confirm_twice and self.times_shown[one] < 2]
+        if again:
+            more = yield [SearchQuestion(one, "again") for one in again]
+            self.inconsistent_sets += [
+                one for one, a in zip(again, more, strict=True) if not a.shows_symptom
+            ]
+        smaller = [one for one in self.undecided_subsets if any(one < whole for whole in sets)]
+        if smaller:
+            names = " + ".join(self.universe.sort_toggles(smaller[0]))
+            found.cannot_tell = (
+                "all of it shows it, but whether it takes all of it cannot be told, nor what "
+                f"{names} alone does"
+            )
+        if self.inconsistent_sets or not all(
+            answer.shows_symptom for answer in answers[: len(sets)]
+        ):
+            names = " + ".join(self.universe.sort_toggles([*self.inconsistent_sets, *sets][0]))
+            found.cannot_tell = (
+                f"{names} came out in two ways: the outcome changes while nothing does "
+                "(--repeat N searches such a symptom)"
+            )
+        shows = {answer.shows_symptom for answer in answers[len(sets) :]}
+        found.others_show_symptom = True if True in shows else None if None in shows else False
+        return found

@@ -1,0 +1,120 @@
+"""What a run of a command says: it passes, it fails, or it cannot be told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from harness.core import processes
+from harness.core.errors import UnfixError
+from harness.store.bisect.values import BisectAnswer
+
+EXIT_CANNOT_TELL = 125  # the exit code that says 'cannot tell', as for `git bisect run`
+MAX_LAST_LINE = 120  # letters of an output's last line
+SHELL_NOT_FOUND_CODES = (126, 127)  # how a shell says that there is no such command
+
+
+@dataclass(frozen=True)
+class OutcomeRules:
+    """How the caller wants a run to be judged."""
+
+    metric: str = ""  # a pattern whose first group is a number
+    below: float | None = None  # it fails if the number is lower
+    above: float | None = None  # or higher
+    symptom: str = ""  # a failure counts only if the output matches this
+
+    def check(self) -> None:
+        for name, pattern in (("--metric", self.metric), ("--symptom", self.symptom)):
+            try:
+                groups = re.compile(pattern).groups
+            except re.error as error:
+                raise UnfixError(f"{name} {pattern!r} is no regular expression: {error}") from error
+            if name == "--metric" and pattern and groups != 1:
+                raise UnfixError(f"--metric {pattern!r} needs one group, around the number")
+        if bool(self.metric) != (self.below is not None or self.above is not None):
+            raise UnfixError("--metric goes with --below or --above, and they with it")
+
+    def judge(
+        self, exit_report: dict[str, Any], output: str
+    ) -> tuple[BisectAnswer, str, float | None]:
+        """The answer, in a few words how it came to it, and the number if there is one."""
+        answer, how, value = self._judge_exit(exit_report, output)
+        return *self.apply_symptom(answer, how, output), value
+
+    def apply_symptom(
+        self, answer: BisectAnswer, how: str, output: str
+    ) -> tuple[BisectAnswer, str]:
+        if (
+            answer is BisectAnswer.FAILS
+            and self.symptom
+            and not re.search(self.symptom, output, re.M)
+        ):
+            return BisectAnswer.CANNOT_TELL, f"{how}, but not with the symptom"
+        return answer, how
+
+    def _judge_exit(
+        self, exit_report: dict[str, Any], output: str
+    ) -> tuple[BisectAnswer, str, float | None]:
+        how = exit_report["how"]
+        if how == "taken":
+            return BisectAnswer.CANNOT_TELL, "something answers at the server's URL already", None
+        if how == "missing":
+            return BisectAnswer.CANNOT_TELL, f"it cannot be run: {exit_report['error']}", None
+        if how == "lost":
+            return BisectAnswer.CANNOT_TELL, "the process that looked after it was ended", None
+        if how == "hang":
+            return (
+                BisectAnswer.FAILS,
+                f"hang: {exit_report['when']} within {exit_report['limit']:g} s",
+                None,
+            )
+        words = _describe_exit_code(exit_report["code"])
+        if how == "server":
+            return BisectAnswer.FAILS, f"the server ended {exit_report['when']} ({words})", None
+        if exit_report["code"] in SHELL_NOT_FOUND_CODES:
+            return BisectAnswer.CANNOT_TELL, f"{words}: there is no such command", None
+        if exit_report["code"] == EXIT_CANNOT_TELL:
+            return BisectAnswer.CANNOT_TELL, words, None
+        if self.metric:
+            return self._judge_metric(exit_report["code"], words, output)
+        if exit_report["code"]:
+            return BisectAnswer.FAILS, f"{words}{_format_last_line(output)}", None
+        return BisectAnswer.PASSES, words, None
+
+    def _judge_metric(
+        self, code: int, exit_text: str, output: str
+    ) -> tuple[BisectAnswer, str, float | None]:
+        if code:
+            return BisectAnswer.CANNOT_TELL, f"{exit_text}, so its number does not count", None
+        found = re.findall(self.metric, output, re.MULTILINE)
+        try:
+            value = float(found[-1])
+        except IndexError:
+            return BisectAnswer.CANNOT_TELL, "no line matches --metric", None
+        except ValueError:
+            return (
+                BisectAnswer.CANNOT_TELL,
+                f"--metric matches {found[-1]!r}, which is no number",
+                None,
+            )
+        if self.below is not None and not value >= self.below:
+            return BisectAnswer.FAILS, f"{value:g} is below {self.below:g}", value
+        if self.above is not None and not value <= self.above:
+            return BisectAnswer.FAILS, f"{value:g} is above {self.above:g}", value
+        return BisectAnswer.PASSES, f"{value:g}", value
+
+
+def _format_last_line(output: str) -> str:
+    """The end of what a failing command said, since that is mostly the error."""
+    said = [line.strip() for line in output.splitlines() if not line.startswith("unfix: ")]
+    last = next((line for line in reversed(said) if line), "")
+    return f": {last[:MAX_LAST_LINE]}" if last else ""
+
+
+def _describe_exit_code(code: int) -> str:
+    """An exit code in words; a shell tells of a signal by 128 and its number."""
+    number = -code if code < 0 else code - 128
+    if code < 0 or 128 < code < 160:
+        return f"killed by {processes.get_signal_name(number)}"
+    return f"exit code {code}"

@@ -1,0 +1,335 @@
+"""A search as it is run: questions become runs, each is kept as it ends, and the end is told."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from harness.core.errors import UnfixError
+from harness.patching.patch_plan import Direction
+from harness.runs.bisect import search_questions
+from harness.runs.bisect.bayesian_search import BayesianSearch
+from harness.runs.bisect.halving_search import HalvingSearch
+from harness.runs.bisect.search_questions import NO_TOGGLES, SearchQuestion, SearchResult, ToggleIds
+from harness.runs.bisect.toggle_candidates import ToggleCandidates
+from harness.runs.bisect.trial_runner import TrialJob, TrialRunner, VersionUnderTest
+from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+
+T = TypeVar("T")
+OUTPUT_LINES_SHOWN = 40  # lines of a failing command's output in an error
+TOGGLES_NOT_APPLIED = "no process that imports SGLang applied its toggles"
+BASE_RUNS_WHEN_FLAKY = 3  # runs with nothing toggled, before a flaky search begins
+
+
+class SearchListener:
+    """Who wants to know how a search goes; this one does not."""
+
+    def report_part(self, part: ToggleSearch) -> None: ...
+
+    def report_trial(self, trial: BisectTrial, number: int) -> None: ...
+
+
+class TrialLog(Protocol):
+    """Where runs are written as they end: the store."""
+
+    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
+
+    def end(self, search: BisectSearch) -> None: ...
+
+
+class SearchDriver:
+    """One search: its runs, kept and numbered."""
+
+    def __init__(
+        self, search: BisectSearch, runner: TrialRunner, log: TrialLog, listener: SearchListener
+    ) -> None:
+        self.search = search
+        self.runner = runner
+        self.log = log
+        self.listener = listener
+        # Of a search that goes on: what was run before is not run again.
+        self._earlier_trials: dict[tuple[str, str, ToggleIds, str], deque[BisectTrial]] = (
+            defaultdict(deque)
+        )
+        for trial in search.trials:
+            self._earlier_trials[make_trial_key(trial)].append(trial)
+        self._stored_count = len(search.trials)
+        search.trials = []
+
+    def run_batch(
+        self,
+        version: VersionUnderTest,
+        candidates: ToggleCandidates,
+        search_name: str,
+        batch: list[SearchQuestion],
+    ) -> list[BisectTrial]:
+        """The runs that these questions ask for."""
+        trials: dict[int, BisectTrial] = {}
+        jobs: list[tuple[int, TrialJob]] = []
+        for index, question in enumerate(batch):
+            known = self._earlier_trials[search_name, version.name, question.toggles, question.why]
+            if known:
+                trials[index] = known.popleft()
+                self.record_trial(trials[index], is_new=False)
+                continue
+            toggles = tuple(candidates.universe.sort_toggles(question.toggles))
+            choices = candidates.make_choices(question.toggles)
+            jobs.append((index, TrialJob(version, toggles, choices, question.why)))
+        for at, trial in self.runner.run([job for _, job in jobs]):
+            trial.part = search_name
+            trials[jobs[at][0]] = trial
+            self.record_trial(trial, is_new=True)
+        return [trials[index] for index in range(len(batch))]
+
+    def record_trial(self, trial: BisectTrial, is_new: bool = True) -> None:
+        self.search.trials.append(trial)
+        if is_new:
+            self._stored_count += 1
+            self.log.save_trial(self.search.id, self._stored_count, trial)
+        self.listener.report_trial(trial, len(self.search.trials))
+
+    def take_earlier_trials(self) -> list[BisectTrial]:
+        """What was run before, for a search that asks in a way of its own."""
+        known = [trial for trials in self._earlier_trials.values() for trial in trials]
+        self._earlier_trials.clear()
+        return known
+
+    # Toggles
+
+    def search_toggles(
+        self,
+        version: VersionUnderTest,
+        candidates: ToggleCandidates,
+        *,
+        name: str = "toggles",
+        base_is_known: bool = False,  # it is known already what the command says with nothing toggled
+        find_all: bool = False,
+        repeat: int = 1,
+        confidence: float = 0.99,
+    ) -> ToggleSearch:
+        """Which of the candidates it is about; the outcome with nothing toggled comes first."""
+        everything = candidates.make_choices(frozenset(candidates.universe.toggles))
+        refused = self.runner.find_unfit_toggles(version, everything)
+        candidates = candidates.drop_refused(refused)
+        part = candidates.make_toggle_search(name, version.name)
+        part.refused = refused
+        self.search.parts.append(part)
+        self.listener.report_part(part)
+
+        def ask(batch: list[SearchQuestion]) -> list[search_questions.SearchAnswer]:
+            trials = self.run_batch(version, candidates, name, batch)
+            if all(TOGGLES_NOT_APPLIED in trial.how for trial in trials):
+                raise UnfixError(
+                    f"with toggles asked for, the command came to: {trials[0].how} (is SGLang "
+                    f"imported, by a Python that heeds PYTHONPATH?){format_output_tail(trials[0])}"
+                )
+            return [_answer_from_trial(trial, candidates.direction) for trial in trials]
+
+        if not base_is_known:
+            self._run_base(version, candidates, name, repeat)
+        if not candidates.universe.toggles:
+            found = SearchResult()
+        elif repeat > 1:
+            causes = candidates.direction is Direction.REVERT
+            found = drive_search(
+                BayesianSearch(
+                    candidates.universe,
+                    repeat,
+                    confidence,
+                    toggles_cause_event=causes,
+                    jobs=self.runner.jobs,
+                    find_all=find_all,
+                ).search(),
+                ask,
+            )
+        else:
+            found = drive_search(
+                HalvingSearch(
+                    candidates.universe,
+                    self.runner.jobs,
+                    find_all,
+                    confirm_twice=not self.runner.is_deterministic,
+                ).search(),
+                ask,
+            )
+            self._check_base_again(found, version, candidates, name)
+        _fill_toggle_search(part, found, candidates)
+        return part
+
+    def _run_base(
+        self, version: VersionUnderTest, candidates: ToggleCandidates, search_name: str, repeat: int
+    ) -> None:
+        """What the command says with nothing toggled, before any search."""
+        times = BASE_RUNS_WHEN_FLAKY if repeat > 1 else 1 if self.runner.is_deterministic else 2
+        trials: list[BisectTrial] = []
+        while len(trials) < times:
+            # One alone, at first: most wrong calls end here.
+            count = 1 if not trials else times - len(trials)
+            trials += self.run_batch(
+                version, candidates, search_name, [SearchQuestion(NO_TOGGLES, "base")] * count
+            )
+            self._check_base_outcome(trials, candidates.direction, version, repeat)
+
+    def _check_base_outcome(
+        self,
+        trials: list[BisectTrial],
+        direction: Direction,
+        version: VersionUnderTest,
+        repeat: int,
+    ) -> None:
+        last = trials[-1]
+        on = f"on {version.name} with nothing toggled"
+        if last.answer is BisectAnswer.CANNOT_TELL:
+            raise UnfixError(f"{on} it cannot be told: {last.how}{format_output_tail(last)}")
+        wanted = BisectAnswer.PASSES if direction is Direction.REVERT else BisectAnswer.FAILS
+        if len({trial.answer for trial in trials}) > 1:
+            if repeat == 1:
+                both = " and ".join(dict.fromkeys(trial.how for trial in trials))
+                raise UnfixError(
+                    f"{on} its outcome changes by itself ({both}): --repeat N searches a "
+                    f"symptom that does not show each time{format_output_tail(last)}"
+                )
+        elif last.answer is not wanted and (repeat == 1 or len(trials) == BASE_RUNS_WHEN_FLAKY):
+            other = (
+                "the command fails already: repair it, or if that is the symptom, --enable finds "
+                "the fixes that are missing"
+                if direction is Direction.REVERT
+                else "the command passes already; without --enable, the fixes are found whose "
+                "absence makes it fail"
+            )
+            raise UnfixError(f"{on} {other} ({last.how}){format_output_tail(last)}")
+
+    def _check_base_again(
+        self,
+        result: SearchResult,
+        version: VersionUnderTest,
+        candidates: ToggleCandidates,
+        search_name: str,
+    ) -> None:
+        """Once more with nothing toggled, where it is not known to come out alike."""
+        if self.runner.is_deterministic or not result.minimal_sets or result.cannot_tell:
+            return
+        (trial,) = self.run_batch(
+            version, candidates, search_name, [SearchQuestion(NO_TOGGLES, "proof")]
+        )
+        if _answer_from_trial(trial, candidates.direction).shows_symptom is not False:
+            result.cannot_tell = (
+                f"with nothing toggled it came out in two ways ({trial.how} at the end): "
+                "--repeat N searches such a symptom"
+            )
+
+
+def drive_search(
+    search: search_questions.QuestionGenerator[T],
+    ask: Callable[[list[SearchQuestion]], list[search_questions.SearchAnswer]],
+) -> T:
+    """Carry questions to whoever answers them, until the search is over."""
+    try:
+        batch = next(search)
+        while True:
+            batch = search.send(ask(batch))
+    except StopIteration as stopped:
+        found: T = stopped.value
+        return found
+
+
+def make_trial_key(trial: BisectTrial) -> tuple[str, str, ToggleIds, str]:
+    return trial.part, trial.where, frozenset(trial.toggles), trial.why
+
+
+def format_output_tail(trial: BisectTrial) -> str:
+    """The end of what a command printed."""
+    if not trial.output:
+        return ""
+    lines = trial.output.splitlines()
+    cut = (
+        f"… {len(lines) - OUTPUT_LINES_SHOWN} lines before these\n"
+        if len(lines) > OUTPUT_LINES_SHOWN
+        else ""
+    )
+    return f"\n{cut}" + "\n".join(lines[-OUTPUT_LINES_SHOWN:])
+
+
+def _answer_from_trial(trial: BisectTrial, direction: Direction) -> search_questions.SearchAnswer:
+    if trial.answer is BisectAnswer.CANNOT_TELL:
+        return search_questions.SearchAnswer(None)
+    wanted = BisectAnswer.FAILS if direction is Direction.REVERT else BisectAnswer.PASSES
+    ran = None
+    if trial.ran is not None:
+        ran = frozenset(name for name, count in trial.ran.items() if count)
+    return search_questions.SearchAnswer(trial.answer is wanted, ran)
+
+
+def _fill_toggle_search(
+    toggle_search: ToggleSearch, result: SearchResult, candidates: ToggleCandidates
+) -> None:
+    toggle_search.sets = [candidates.universe.sort_toggles(one) for one in result.minimal_sets]
+    toggle_search.rest_shows = result.others_show_symptom
+    toggle_search.sure, toggle_search.least = result.confidence, result.least_detectable_rate
+    toggle_search.cannot_tell = result.cannot_tell
+    toggle_search.patches = {
+        name: candidates.format_patch(name) for one in toggle_search.sets for name in one
+    }
+    toggle_search.done = True
+
+
+def estimate_runs(
+    candidates: ToggleCandidates, jobs: int, find_all: bool, base_runs: int
+) -> tuple[int, int]:
+    """How many runs it takes at most and on average if one of them is the culprit."""
+    runs = []
+    for culprit in candidates.universe.toggles:
+        asked: list[SearchQuestion] = []
+
+        def ask(
+            batch: list[SearchQuestion], culprit: str = culprit, asked: list[SearchQuestion] = asked
+        ) -> list[search_questions.SearchAnswer]:
+            asked += batch
+            return [
+                search_questions.SearchAnswer(culprit in question.toggles) for question in batch
+            ]
+
+        drive_search(
+            HalvingSearch(
+                candidates.universe, jobs, find_all, confirm_twice=base_runs > 1
+            ).search(),
+            ask,
+        )
+        runs.append(len(asked) + base_runs)
+    return max(runs, default=base_runs), round(sum(runs) / len(runs)) if runs else base_runs
+
+
+def format_sets(sets: list[list[str]]) -> str:
+    return "; ".join(" together with ".join(one) for one in sets)
+
+
+def summarize_toggle_search(toggle_search: ToggleSearch) -> str:
+    """What a search over toggles comes to, in one sentence."""
+    makes = "fail" if toggle_search.direction == "revert" else "pass"
+    out = "taken out" if toggle_search.direction == "revert" else "put in"
+    if toggle_search.cannot_tell:
+        return f"It cannot be told: {toggle_search.cannot_tell}."
+    if not toggle_search.sets:
+        if not toggle_search.toggles:
+            return f"No toggle can be {out} on {toggle_search.where}."
+        if toggle_search.sure is not None and toggle_search.least is not None:
+            return (
+                f"None of {len(toggle_search.toggles)} toggles makes it {makes} in more than "
+                f"{toggle_search.least:.1%} of the runs when {out} on {toggle_search.where}, at {toggle_search.sure:.1%} "
+                "confidence."
+            )
+        return (
+            f"None of {len(toggle_search.toggles)} toggles, alone or all together, makes it {makes} when "
+            f"{out} on {toggle_search.where}."
+        )
+    several = len(toggle_search.sets) > 1 or len(toggle_search.sets[0]) > 1
+    sure = f", at {toggle_search.sure:.1%} confidence" if toggle_search.sure is not None else ""
+    text = f"{format_sets(toggle_search.sets)}: {out}, {'they make' if several else 'it makes'} it {makes}{sure}"
+    if toggle_search.rest_shows:
+        text += "; so do others (--all finds them)"
+    elif toggle_search.rest_shows is None:
+        text += "; with all the others it cannot be told"
+    elif len(toggle_search.toggles) > sum(map(len, toggle_search.sets)):
+        text += "; all the others do not"
+    return text + "."

@@ -1,0 +1,135 @@
+"""Which toggles may be meant on a release, and the search among them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from harness.core.errors import UnfixError
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
+from harness.fixes.registry.schema import Toggle
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.patching import diffs
+from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
+from harness.releases.source_trees import SourceTree
+from harness.runs.bisect.search_questions import ToggleUniverse
+from harness.store.bisect.values import ToggleSearch
+
+NEEDED_STATE = {Direction.REVERT: ToggleState.FIXED, Direction.ENABLE: ToggleState.BUGGY}
+DIRECTION_BY_SIDE = {
+    "fixed": Direction.ENABLE,
+    "buggy": Direction.REVERT,
+}  # how to get to what is held
+
+
+@dataclass(frozen=True)
+class ToggleCandidates:
+    """The toggles of one part of a search, and what is held beside them."""
+
+    direction: Direction
+    findings: dict[str, ToggleStatus]
+    universe: ToggleUniverse
+    left_out: dict[str, str]
+    pinned_choices: tuple[tuple[str, Direction], ...]
+    tree: SourceTree
+
+    def drop_refused(self, refused: dict[str, str]) -> ToggleCandidates:
+        """The same with some left out."""
+        universe = ToggleUniverse(
+            tuple(name for name in self.universe.toggles if name not in refused),
+            frozenset(pair for pair in self.universe.conflicts if not pair & set(refused)),
+        )
+        return replace(self, universe=universe, left_out={**self.left_out, **refused})
+
+    def make_choices(self, toggles: frozenset[str]) -> tuple[tuple[str, Direction], ...]:
+        asked = tuple((name, self.direction) for name in self.universe.sort_toggles(toggles))
+        return asked + self.pinned_choices
+
+    def make_toggle_search(self, name: str, where: str) -> ToggleSearch:
+        return ToggleSearch(
+            name=name,
+            where=where,
+            direction=self.direction.value,
+            toggles=list(self.universe.toggles),
+            left_out=self.left_out,
+            conflicts=sorted(sorted(pair) for pair in self.universe.conflicts),
+        )
+
+    def format_patch(self, name: str) -> str:
+        return diffs.format_toggle_diff(self.findings[name], self.tree)
+
+
+def resolve_pinned_choices(
+    pinned_toggles: dict[str, str], catalogue: ToggleCatalogue, tree: SourceTree
+) -> tuple[tuple[str, Direction], ...]:
+    """What must be done to a release so that these toggles are as they are held."""
+    toggles = {toggle.id: toggle for toggle in catalogue}
+    found = []
+    for name, side in pinned_toggles.items():
+        finding = find_toggle_status(toggles[name], tree)
+        if finding.state is ToggleState.STALE:
+            raise UnfixError(f"{name} cannot be held {side}: it is stale here: {finding.problem}")
+        there = {ToggleState.FIXED: "fixed", ToggleState.BUGGY: "buggy"}.get(finding.state)
+        if there is not None and there != side:
+            found.append((name, DIRECTION_BY_SIDE[side]))
+    return tuple(found)
+
+
+def select_candidates(
+    toggles: list[Toggle],
+    direction: Direction,
+    tree: SourceTree,
+    catalogue: ToggleCatalogue,
+    pinned_toggles: dict[str, str],
+) -> ToggleCandidates:
+    """Those of the toggles that apply, which of them clash, and why the others are left out."""
+    held_here = resolve_pinned_choices(pinned_toggles, catalogue, tree)
+    by_id = {toggle.id: toggle for toggle in catalogue}
+    beside = [ToggleChoice(by_id[name], way) for name, way in held_here]
+    findings: dict[str, ToggleStatus] = {}
+    left_out: dict[str, str] = {}
+    for toggle in toggles:
+        finding = find_toggle_status(toggle, tree)
+        if toggle.id in pinned_toggles:
+            left_out[toggle.id] = f"held {pinned_toggles[toggle.id]}"
+        elif finding.state is not NEEDED_STATE[direction]:
+            left_out[toggle.id] = {
+                ToggleState.FIXED: "the fix is in already",
+                ToggleState.BUGGY: "the fix is not in",
+                ToggleState.ABSENT: "not in this release",
+                ToggleState.STALE: f"stale: {finding.problem}",
+            }[finding.state]
+        elif beside and _has_clash([ToggleChoice(toggle, direction), *beside], tree):
+            left_out[toggle.id] = "it changes the same code as what is held"
+        else:
+            findings[toggle.id] = finding
+    conflicts = _find_conflicts(findings, direction, tree)
+    universe = ToggleUniverse(tuple(findings), conflicts)
+    return ToggleCandidates(direction, findings, universe, left_out, held_here, tree)
+
+
+def _find_conflicts(
+    findings: dict[str, ToggleStatus], direction: Direction, tree: SourceTree
+) -> frozenset[frozenset[str]]:
+    """Pairs that cannot be in together; only those of one module can be."""
+    by_module: dict[str, set[str]] = defaultdict(set)
+    for name, finding in findings.items():
+        for site in finding.sites:
+            by_module[site.source.module].add(name)
+    pairs = {frozenset(pair) for names in by_module.values() for pair in combinations(names, 2)}
+    return frozenset(
+        pair
+        for pair in pairs
+        if _has_clash(
+            [ToggleChoice(findings[name].toggle, direction) for name in sorted(pair)], tree
+        )
+    )
+
+
+def _has_clash(choices: list[ToggleChoice], tree: SourceTree) -> bool:
+    try:
+        make_plan(choices, tree, "")
+    except UnfixError:
+        return True
+    return False

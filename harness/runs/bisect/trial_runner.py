@@ -1,0 +1,59 @@
+"""Whoever can run a command under toggles, as the searches see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.patching.patch_plan import Direction
+from harness.releases.source_trees import SourceTree
+from harness.store.bisect.values import BisectAnswer, BisectTrial
+
+ToggleChoices = tuple[tuple[str, Direction], ...]  # toggles by id, and what is done to each
+
+
+@dataclass(frozen=True)
+class VersionUnderTest:
+    """Where a command runs: a release, `current`, or a commit."""
+
+    name: str
+    tree: SourceTree
+    python: Path
+    environment_folder: Path  # the environment that the python belongs to
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """One run that is wanted: where, and with which toggles in what way."""
+
+    version: VersionUnderTest
+    toggles: tuple[str, ...]  # those that are asked about
+    choices: ToggleChoices  # those and the held ones
+    why: str
+
+    def make_trial(
+        self, answer: BisectAnswer, how: str, seconds: float, **details: Any
+    ) -> BisectTrial:
+        where, toggles = self.version.name, list(self.toggles)
+        return BisectTrial(where, toggles, self.why, answer, how, round(seconds, 3), **details)
+
+
+class TrialRunner(Protocol):
+    """Runs jobs, some at a time."""
+
+    jobs: int
+    is_deterministic: bool  # whether the same run twice is known to come out alike
+
+    def find_unfit_toggles(
+        self, version: VersionUnderTest, choices: ToggleChoices
+    ) -> dict[str, str]:
+        """Those of the toggles that cannot be put in here, and why."""
+        ...
+
+    def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
+        """Each job's place in the batch and what came of it, as they end."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,365 @@
+"""lm-eval's half of an evaluation: its tasks and its scoring, asked of a server that is up.
+
+    python -m harness.runs.eval.lm_eval_client READ WRITE      (in lm-eval's own Python, by `Scorer`)
+
+It is lm-eval's own client for OpenAI's completions but for one thing: an item that the server
+answers with an error stays an item, and is said to have no answer. lm-eval would stop there, or
+score an empty string as wrong. Each answer is kept with its tokens and how likely they were.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import logging
+import math
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+import urllib.error
+import urllib.request
+import zlib
+from pathlib import Path
+from typing import Any, NoReturn
+
+NO_ANSWER_TEXT = (
+    "\x00no answer\x00"  # what lm-eval scores in place of an answer; its score is dropped
+)
+REQUEST_SECONDS = 600.0
+
+
+def main(read: int, write: int) -> NoReturn:
+    import lm_eval
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+    from lm_eval.tasks import TaskManager
+
+    logging.getLogger("lm_eval").setLevel(logging.WARNING)
+
+    class Client(LocalCompletionsAPI):  # type: ignore[misc, unused-ignore]
+        """lm-eval's client, one request at a time per thread, with errors by item."""
+
+        def __init__(self, asked: dict[str, Any]) -> None:
+            backend = "huggingface" if asked.get("tokenizer") else None
+            super().__init__(
+                base_url=asked["url"] + "/v1/completions",
+                model=asked["model"],
+                tokenizer=asked.get("tokenizer"),
+                tokenizer_backend=backend,
+                tokenized_requests=False,
+                max_retries=1,
+            )
+            self.asked = asked
+            self.line = CompletionClient(asked)
+
+        def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
+            with concurrent.futures.ThreadPoolExecutor(self.asked["concurrency"]) as pool:
+                return list(pool.map(self.line.answer, requests))
+
+        def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
+            raise ValueError(f"{requests[0].task_name} is not answered in words: only likelihoods")
+
+        loglikelihood_rolling = loglikelihood
+
+    catalogue: LmEvalTasks | None = None
+    _write_message(write, {"ready": os.getpid()})
+    with os.fdopen(read) as orders:
+        for line in orders:
+            asked = json.loads(line)
+            try:
+                if catalogue is None or catalogue.settings != asked["known"]:
+                    catalogue = LmEvalTasks(TaskManager, asked["known"])
+                tasks = catalogue.load(asked["tasks"])
+                sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
+                asked["samples"] = select_existing_items(asked["samples"], sizes)
+                answers = []
+                if asked["samples"]:
+                    client = Client(asked)
+                    wanted = {name: tasks[name] for name in asked["samples"]}
+                    found = lm_eval.evaluate(
+                        lm=client,
+                        task_dict={"tasks": wanted, "groups": {}, "group_map": {}},
+                        samples=asked["samples"],
+                        bootstrap_iters=0,
+                    )
+                    answers = collect_answers(found["samples"], client.line.completions)
+                Path(asked["out"]).write_text(json.dumps(answers))
+                _write_message(write, {"done": asked["out"]})
+            except Exception as error:
+                traceback.print_exc()
+                _write_message(write, {"failed": f"{type(error).__name__}: {error}"[:2000]})
+    os._exit(0)
+
+
+class LmEvalTasks:
+    """lm-eval's tasks and ours, with these settings. Reading all of lm-eval's takes seconds."""
+
+    _all_names: set[str] | None = (
+        None  # of all that lm-eval can be asked for, whatever the settings
+    )
+
+    def __init__(self, manager_class: Any, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self._manager_class = manager_class
+        self._managers: dict[bool, Any] = {}
+        self._loaded: dict[str, Any] = {}
+
+    def load(self, names: list[str]) -> dict[str, Any]:
+        """They are kept: a task draws all its items, and is asked for them batch by batch."""
+        manager = self._find_manager(names)
+        for name in names:
+            if name not in self._loaded:
+                random.seed(self.settings["metadata"]["seed"])
+                try:
+                    task = manager.load([name])["tasks"][name]
+                    some = len(task.eval_docs)
+                except IndexError:  # lm-eval looks at the first one
+                    some = 0
+                if not some:
+                    raise ValueError(f"the task {name} has no items")
+                if task.get_config("num_fewshot") is None:
+                    task.set_config(key="num_fewshot", value=0)
+                self._loaded[name] = seed_examples_by_item(task, self.settings["metadata"]["seed"])
+        return {name: self._loaded[name] for name in names}
+
+    def _find_manager(self, tasks: list[str]) -> Any:
+        """One that knows them all."""
+        for every in (False, True):
+            if every:
+                self._refuse_unknown(tasks)
+            if every not in self._managers:
+                self._managers[every] = self._manager_class(
+                    include_path=self.settings["folder"],
+                    include_defaults=every,
+                    metadata=self.settings["metadata"],
+                )
+            found = self._managers[every]
+            if set(tasks) <= set(found.all_subtasks):
+                return found
+            several = set(tasks) & (set(found.all_tasks) - set(found.all_subtasks))
+            if several:
+                raise ValueError(f"{several.pop()} is several tasks of lm-eval: name one by one")
+        LmEvalTasks._all_names = set(found.all_tasks)
+        self._refuse_unknown(tasks)
+        raise AssertionError(tasks)
+
+    def _refuse_unknown(self, tasks: list[str]) -> None:
+        for task in tasks:
+            if self._all_names is not None and task not in self._all_names:
+                raise ValueError(f"lm-eval knows no task {task}")
+
+
+def seed_examples_by_item(task: Any, seed: int) -> Any:
+    """Have a task draw the examples of an item by that item, whatever was asked before it."""
+    original = task.fewshot_context
+
+    def fewshot_context(doc: Any, *arguments: Any, **options: Any) -> Any:
+        text = json.dumps(doc, sort_keys=True, default=str)
+        task.set_fewshot_seed(seed + zlib.crc32(text.encode()))
+        return original(doc, *arguments, **options)
+
+    task.fewshot_context = fewshot_context
+    return task
+
+
+def select_existing_items(
+    items_by_task: dict[str, list[int]], sizes: dict[str, int]
+) -> dict[str, list[int]]:
+    """The items that there are, in the tasks' own order: lm-eval takes any number by its place."""
+    there = {
+        task: sorted({number for number in numbers if 0 <= number < sizes[task]})
+        for task, numbers in items_by_task.items()
+    }
+    return {task: numbers for task, numbers in there.items() if numbers}
+
+
+class CompletionClient:
+    """What is asked of one server, and what was heard; from several threads."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.completions: dict[tuple[str, int], dict[str, Any]] = {}
+        self._deadline = time.monotonic() + request["seconds"]
+        self._unanswered = 0  # requests in a row that were not answered in time
+        self._lock = threading.Lock()
+
+    def answer(self, request: Any) -> str:
+        prompt, settings = request.args
+        # lm-eval counts what it was told to ask for, whichever items these are.
+        number = self.request["samples"][request.task_name][request.doc_id]
+        until = settings.get("until") or []
+        question = {
+            "model": self.request["model"],
+            "prompt": prompt,
+            "max_tokens": settings.get("max_gen_toks", 256),
+            "temperature": settings.get("temperature", 0.0),
+            "stop": [until] if isinstance(until, str) else list(until),
+            "logprobs": 2,
+            "seed": self.request["seed"],
+        }
+        heard = self._request_in_time(question)
+        self.completions[request.task_name, number] = {"prompt": prompt, **heard}
+        return NO_ANSWER_TEXT if heard["error"] else str(heard["text"])
+
+    def _request_in_time(self, question: dict[str, Any]) -> dict[str, Any]:
+        """A server that hangs is not waited for again and again: the rest are errors at once."""
+        left = self._deadline - time.monotonic()
+        with self._lock:
+            silent = self._unanswered
+        if silent >= self.request["concurrency"]:
+            return make_failed_completion(
+                f"not asked: {silent} requests in a row had no answer in time"
+            )
+        if left <= 0:
+            return make_failed_completion(f"not asked: {self.request['seconds']:.0f} s were over")
+        limit = min(self.request["limit"], left)
+        began = time.monotonic()
+        heard = request_completion(self.request["url"] + "/v1/completions", question, limit)
+        in_time = not heard["error"] or time.monotonic() - began < limit
+        with self._lock:
+            self._unanswered = 0 if in_time else self._unanswered + 1
+        return heard
+
+
+def collect_answers(
+    samples: dict[str, list[dict[str, Any]]], completions: dict[tuple[str, int], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One answer an item: where lm-eval scores it by several filters, by its first."""
+    answers: dict[tuple[str, int], dict[str, Any]] = {}
+    for task, found in samples.items():
+        for sample in found:
+            answers.setdefault((task, sample["doc_id"]), _score_answer(task, sample, completions))
+    return list(answers.values())
+
+
+def _score_answer(
+    task: str, sample: dict[str, Any], completions: dict[Any, dict[str, Any]]
+) -> dict[str, Any]:
+    """One item with its score; the score is nothing where there was no answer."""
+    said = completions.get((task, sample["doc_id"]), make_failed_completion("it was never asked"))
+    metrics = [sample[name] for name in sample.get("metrics", ()) if name in sample]
+    value = metrics[0] if metrics else None
+    error = str(said.get("error", ""))
+    right = None
+    if not error:
+        if isinstance(value, (list, tuple)):
+            value = value[0] if value else None
+        if not isinstance(value, (bool, int, float)) or value not in (0, 1):
+            error = f"its score is {value!r}, which is neither right nor wrong"
+        else:
+            right = bool(value)
+    prompt = said.get("prompt") or str(sample["arguments"])
+    return {
+        "task": task,
+        "number": sample["doc_id"],
+        "prompt": prompt,
+        "target": str(sample["target"]),
+        "text": str(said.get("text", sample.get("filtered_resps", ""))),
+        "right": right,
+        "error": error,
+        "tokens": said.get("tokens", []),
+        "logprobs": said.get("logprobs", []),
+        "margins": said.get("margins", []),
+    }
+
+
+def request_completion(
+    url: str, question: dict[str, Any], timeout: float = REQUEST_SECONDS
+) -> dict[str, Any]:
+    """One completion: its text, its tokens, how likely each was, and by how much it won.
+
+    Whatever goes wrong is this item's error, and no other's.
+    """
+    request = urllib.request.Request(
+        url, json.dumps(question).encode(), {"content-type": "application/json"}
+    )
+    # A proxy of the environment has no business here.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=timeout) as answer:
+            return parse_completion(json.loads(answer.read()))
+    except urllib.error.HTTPError as error:
+        words = ""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            words = error.read().decode(errors="replace")[:300]
+        return make_failed_completion(f"HTTP {error.code}: {words}")
+    except Exception as error:
+        return make_failed_completion(f"{type(error).__name__}: {error}"[:600])
+
+
+def make_failed_completion(error: str) -> dict[str, Any]:
+    return {
+        "text": "",
+        "tokens": [],
+        "logprobs": [],
+        "margins": [],
+        "error": escape_surrogates(error),
+    }
+
+
+def parse_completion(response: Any) -> dict[str, Any]:
+    """The parts of an answer, or an exception: half an answer is none."""
+    if isinstance(response, dict) and "choices" not in response:
+        raise ValueError(f"no answer: {json.dumps(response)[:300]}")
+    [choice] = response["choices"]
+    text, why = choice["text"], choice.get("finish_reason")
+    if not isinstance(text, str):
+        raise TypeError(f"the text of the answer is {text!r}")
+    if why not in (None, "stop", "length"):
+        raise ValueError(f"the answer was given up: {str(why)[:200]}")
+    found = choice.get("logprobs") or {}
+    tokens = found.get("tokens") or []
+    logprobs = found.get("token_logprobs") or []
+    best = found.get("top_logprobs") or []
+    if not all(isinstance(one, list) for one in (tokens, logprobs, best)):
+        raise TypeError("tokens and their likelihoods are no lists")
+    if not all(isinstance(token, str) for token in tokens):
+        raise TypeError("a token of the answer is no text")
+    if len(logprobs) not in (0, len(tokens)) or len(best) not in (0, len(tokens)):
+        raise ValueError(
+            f"{len(tokens)} tokens, {len(logprobs)} likelihoods, {len(best)} of the best"
+        )
+    return {
+        "text": escape_surrogates(text),
+        "tokens": [escape_surrogates(token) for token in tokens],
+        # JSON has no NaN: a likelihood that is no number is nothing.
+        "logprobs": [float(value) if _is_finite(value) else None for value in logprobs],
+        "margins": [
+            _compute_margin(token, mine, there)
+            for token, mine, there in zip(tokens, logprobs, best, strict=False)
+        ],
+        "error": "",
+    }
+
+
+def _compute_margin(token: str, logprob: Any, top_logprobs: dict[str, Any] | None) -> float | None:
+    """By how much a token won over the best other one."""
+    others = [value for other, value in (top_logprobs or {}).items() if other != token]
+    known = others and all(_is_finite(value) for value in (logprob, *others))
+    return float(logprob) - max(map(float, others)) if known else None
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def escape_surrogates(text: str) -> str:
+    """Half a character, as a broken detokenizer sends, cannot be kept as it is."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _write_message(write: int, message: dict[str, Any]) -> None:
+    os.write(write, json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

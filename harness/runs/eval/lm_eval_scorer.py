@@ -1,0 +1,158 @@
+"""lm-eval as an evaluation sees it: a process that is told which items to ask of which server."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import venv
+from pathlib import Path
+
+import msgspec
+
+from harness.core import paths
+from harness.core.errors import NotReadyError, UnfixError
+from harness.runs.eval import lm_eval_client
+from harness.runs.eval.matrix_file import DEFAULT_TASKS, OPTIONAL_TASKS
+from harness.store.eval.values import ItemAnswer
+from harness.workers.servers.json_process import JsonProcess, ProcessEnded, ReplyTimeout
+from harness.workers.servers.server import ServerFailed, SglangServer
+
+LM_EVAL_REQUIREMENT = "lm-eval[api]==0.4.13"
+INSTALL_MARKER = "unfix-complete.json"  # written last
+OWN_TASK_PREFIX = "unfix_"
+TASKS_FOLDER = paths.project_folder() / "fixtures" / "tasks"
+START_SECONDS = 180.0
+DEAD_SERVER_SECONDS = 30.0  # seconds to hear what was answered before the server died
+SCORING_SECONDS = 60.0  # and to score what was answered
+
+
+_install_lock = threading.Lock()
+
+
+def find_lm_eval_python() -> Path:
+    """A Python that has lm-eval: this one, or an environment of its own under .releases."""
+    if importlib.util.find_spec("lm_eval") is not None:
+        return Path(sys.executable)
+    home = paths.releases_folder() / "lm-eval"
+    there = home / "bin" / "python"
+    if not _is_installed(home):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with _install_lock, open(home.parent / ".lm-eval.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_installed(home):  # somebody else may have done it
+                _install_lm_eval(home)
+    return there
+
+
+def _is_installed(home: Path) -> bool:
+    try:
+        marked = json.loads((home / INSTALL_MARKER).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(marked == {"pin": LM_EVAL_REQUIREMENT} and (home / "bin" / "python").exists())
+
+
+def _install_lm_eval(home: Path) -> None:
+    print(f"unfix: installing {LM_EVAL_REQUIREMENT} (once)", file=sys.stderr)
+    try:
+        venv.create(home, clear=True, with_pip=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NotReadyError(f"lm-eval cannot be installed: {error}") from error
+    words = ["-m", "pip", "install", "-q", "--disable-pip-version-check", LM_EVAL_REQUIREMENT]
+    got = subprocess.run([str(home / "bin" / "python"), *words], capture_output=True, text=True)
+    if got.returncode:
+        raise NotReadyError(f"lm-eval cannot be installed: {got.stderr.strip()[-600:]}")
+    (home / INSTALL_MARKER).write_text(json.dumps({"pin": LM_EVAL_REQUIREMENT}))
+
+
+def get_task_name(task: str) -> str:
+    """A task of ours by its short name, or one of lm-eval's."""
+    return OWN_TASK_PREFIX + task if task in (*DEFAULT_TASKS, *OPTIONAL_TASKS) else task
+
+
+class LmEvalScorer:
+    """One lm-eval process; serves one server at a time."""
+
+    def __init__(self, log: Path, seed: int) -> None:
+        self.seed = seed
+        self._request_count = 0
+        given = {
+            **os.environ,
+            "PYTHONPATH": str(paths.HARNESS_FOLDER.parent),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        if os.environ.get("PYTHONPATH"):
+            given["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+        self.piped_process = JsonProcess(
+            [str(find_lm_eval_python()), "-m", "harness.runs.eval.lm_eval_client"], given, log
+        )
+        self._is_ready = False
+
+    def score_items(
+        self,
+        server: SglangServer,
+        items_by_task: dict[str, list[int]],
+        *,
+        items: int,
+        concurrency: int,
+        model: str,
+        tokenizer: str | None = None,
+        request_timeout: float = lm_eval_client.REQUEST_SECONDS,
+        total_timeout: float = 3600.0,
+    ) -> list[ItemAnswer]:
+        """The answers of a server to these items, scored; raises if nothing can be scored.
+
+        A request gets so many seconds (`limit`), and all of them together (`seconds`).
+        """
+        if not self._is_ready:
+            self._await_reply(START_SECONDS)
+            self._is_ready = True
+        self._request_count += 1
+        out = server.folder / f"answers-{self._request_count}.json"
+        asked = {
+            "url": server.url,
+            "model": model,
+            "tokenizer": tokenizer,
+            "tasks": list(items_by_task),
+            "samples": items_by_task,
+            "seed": self.seed,
+            "concurrency": concurrency,
+            "limit": request_timeout,
+            "seconds": total_timeout,
+            "known": {
+                "folder": str(TASKS_FOLDER),
+                "metadata": {"seed": self.seed, "items": items},
+            },
+            "out": str(out.resolve()),
+        }
+        try:
+            self.piped_process.send_json(asked)
+        except ProcessEnded as gone:
+            raise NotReadyError(f"lm-eval ended: {gone}") from None
+        self._await_reply(request_timeout + total_timeout + SCORING_SECONDS, server.handle.fileno())
+        return msgspec.convert(json.loads(out.read_bytes()), list[ItemAnswer])
+
+    def _await_reply(self, seconds: float, server_handle: int | None = None) -> None:
+        """Once the server has died, what was asked fails by itself, item by item."""
+        try:
+            said = self.piped_process.receive_json(seconds, server_handle, DEAD_SERVER_SECONDS)
+        except ReplyTimeout as silent:
+            raise ServerFailed(f"no answers within {silent}") from None
+        except ProcessEnded as gone:
+            raise NotReadyError(f"lm-eval ended: {gone}") from None
+        if "failed" in said:
+            raise UnfixError(f"lm-eval: {said['failed']}")
+
+    def end(self) -> None:
+        """End its process; a thread that waits for it hears of that."""
+        self.piped_process.end()
+
+    def close(self) -> None:
+        self.end()
+        self.piped_process.close()

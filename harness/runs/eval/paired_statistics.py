@@ -1,0 +1,317 @@
+"""What it means that a base and a candidate answered the same items differently.
+
+Only items that the two answered differently say anything about who is better: if neither is, each
+is a fair coin. A wealth that bets on those coins grows only if they are not fair, and however often
+one looks at it, it exceeds 1/a with a probability of at most a (Ville's inequality). The same bets
+against 'the drop is 5 %' say when it is less. All that is said here (a verdict, the ends of the
+interval) is such a bet won, so looks after each batch cost nothing and no two statements disagree.
+
+Levels are Bonferroni's: a night's alpha is divided by its cells and by two sides. Holm's steps
+would be valid as well (1 / wealth is a p-value), but they only help a cell when others are already
+known to be broken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.core.errors import UnfixError
+
+ALPHA = 0.01  # a night, over all its cells: one false alarm in a hundred nights
+TOLERANCE = 0.05  # 'same' excludes a change of this or more
+DEFAULT_ITEMS = 200  # without a single difference they say 'same' in up to 69 cells
+BATCH_ITEMS = 50
+MAX_ITEMS = 800
+MAX_ESTIMATED_ITEMS = 1_000_000  # items; an estimate beyond it is 'never'
+
+# The parts of its capital that a bettor stakes, and how much of the wealth each bettor has. Staking
+# all wins soonest where not one item goes the other way; the others lose less when one does.
+ALL_IN_SHARE = 0.4
+STAKES = tuple(1 / (1 + math.exp(-z)) for z in range(-3, 4))
+
+ItemScore = bool | None  # right or wrong; None: an error, so nobody knows
+
+
+class AccuracyVerdict(StrEnum):
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+    SAME = "same"
+    CANNOT_TELL = "cannot-tell"
+
+
+class DifferentItemsError(UnfixError):
+    """Base and candidate were not asked the same, so nothing can be said about them."""
+
+
+@dataclass(frozen=True)
+class PairedCounts:
+    """How the two did on the same items. What a side could not answer is kept by what it may be."""
+
+    both_right: int = 0
+    both_wrong: int = 0
+    lost: int = 0  # base right, candidate wrong
+    gained: int = 0  # base wrong, candidate right
+    may_lose: int = 0  # lost or alike, whatever the missing answer is
+    may_gain: int = 0  # gained or alike
+    may_either: int = 0  # neither side answered
+
+    def __post_init__(self) -> None:
+        if min(vars(self).values()) < 0:
+            raise ValueError(f"counts are not negative: {self}")
+
+    @classmethod
+    def from_answers(
+        cls, base: Mapping[str, ItemScore], candidate: Mapping[str, ItemScore]
+    ) -> PairedCounts:
+        """Counted from each side's answers by item (an item with a seed is one item)."""
+        if base.keys() != candidate.keys():
+            alone = [
+                f"only the {side} has {_name_some_items(mine.keys() - others.keys())}"
+                for side, mine, others in (
+                    ("base", base, candidate),
+                    ("candidate", candidate, base),
+                )
+                if mine.keys() - others.keys()
+            ]
+            raise DifferentItemsError(f"base and candidate ran different items: {'; '.join(alone)}")
+        if not base:
+            raise UnfixError("the task has no items")
+        counts = dict.fromkeys(_COUNT_FIELDS.values(), 0)
+        for item, answer in base.items():
+            counts[_COUNT_FIELDS[answer, candidate[item]]] += 1
+        return cls(**counts)
+
+    def __add__(self, other: PairedCounts) -> PairedCounts:
+        return PairedCounts(**{name: n + getattr(other, name) for name, n in vars(self).items()})
+
+    @property
+    def items(self) -> int:
+        return sum(vars(self).values())
+
+    @property
+    def errors(self) -> int:
+        return self.may_lose + self.may_gain + self.may_either
+
+    @property
+    def discordant(self) -> int:
+        return self.lost + self.gained
+
+    @property
+    def drop(self) -> float:
+        """Of all items; each error leaves it open by one item."""
+        return (self.lost - self.gained) / self.items
+
+    @property
+    def at_best(self) -> tuple[int, int, int]:
+        """Lost, alike and gained, with each error as kind to the candidate as it can be."""
+        gained = self.gained + self.may_gain + self.may_either
+        return self.lost, self.items - self.lost - gained, gained
+
+    @property
+    def at_worst(self) -> tuple[int, int, int]:
+        lost = self.lost + self.may_lose + self.may_either
+        return lost, self.items - lost - self.gained, self.gained
+
+
+_COUNT_FIELDS: dict[tuple[ItemScore, ItemScore], str] = {
+    (True, True): "both_right",
+    (False, False): "both_wrong",
+    (True, False): "lost",
+    (False, True): "gained",
+    (True, None): "may_lose",
+    (None, False): "may_lose",
+    (False, None): "may_gain",
+    (None, True): "may_gain",
+    (None, None): "may_either",
+}
+
+
+def _name_some_items(items: set[str]) -> str:
+    named = ", ".join(sorted(items)[:3])
+    return named if len(items) <= 3 else f"{named} and {len(items) - 3} more"
+
+
+def compute_mcnemar_p(lost: int, gained: int) -> tuple[float, float]:
+    """Exact p-values that it lost more, and that it lost more or fewer. Fair for one look alone."""
+    more, fewer = (
+        _compute_binomial_tail(gained, lost + gained),
+        _compute_binomial_tail(lost, lost + gained),
+    )
+    return more, min(1.0, 2 * min(more, fewer))
+
+
+def _compute_binomial_tail(max_heads: int, coins: int) -> float:
+    """The odds that of so many fair coins this many or fewer show heads."""
+    total = term = 1
+    for k in range(max_heads):
+        term = term * (coins - k) // (k + 1)
+        total += term
+    return float(total / (1 << coins))
+
+
+def compute_log_wealth(lost: float, unchanged: float, gained: float, drop: float) -> float:
+    """The log of the wealth won by betting on a larger drop than this.
+
+    A share that pays 2 for an item lost, 1 for one alike, 0 for one gained is worth at most
+    1 + drop if the drop is no larger, so buying it at that price wins nothing in the long run.
+    """
+    if not -1 < drop < 1:
+        raise ValueError(f"a drop lies between -1 and 1, not at {drop}")
+    share = 1 / (1 + drop)
+    logs = [
+        math.log((1 - ALL_IN_SHARE) / len(STAKES))
+        + lost * math.log(1 - stake + 2 * stake * share)
+        + unchanged * math.log(1 - stake + stake * share)
+        + gained * math.log(1 - stake)
+        for stake in STAKES
+    ]
+    if not gained:
+        logs.append(
+            math.log(ALL_IN_SHARE) + lost * math.log(2 * share) + unchanged * math.log(share)
+        )
+    highest = max(logs)
+    return highest + math.log(sum(math.exp(log - highest) for log in logs))
+
+
+def compute_required_log_wealth(comparison_count: int, alpha: float = ALPHA) -> float:
+    """The log of the wealth that each side of each cell has to reach."""
+    if comparison_count < 1:
+        raise ValueError(f"a matrix has at least one cell, not {comparison_count}")
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha lies between 0 and 1, not at {alpha}")
+    return math.log(2 * comparison_count / alpha)
+
+
+OutcomeCounts = tuple[float, float, float]
+
+
+def decide_verdict(
+    at_best: OutcomeCounts, at_worst: OutcomeCounts, required_log_wealth: float, tolerance: float
+) -> AccuracyVerdict:
+    """The verdict at this log of wealth. A proven change is told as such even if it is small."""
+    if compute_log_wealth(*at_best, 0.0) >= required_log_wealth:
+        return AccuracyVerdict.REGRESSED
+    if compute_log_wealth(*at_worst[::-1], 0.0) >= required_log_wealth:
+        return AccuracyVerdict.IMPROVED
+    if (
+        compute_log_wealth(*at_worst[::-1], -tolerance) >= required_log_wealth
+        and compute_log_wealth(*at_best, -tolerance) >= required_log_wealth
+    ):
+        return AccuracyVerdict.SAME
+    return AccuracyVerdict.CANNOT_TELL
+
+
+def compute_drop_interval(pair: PairedCounts, required_log_wealth: float) -> tuple[float, float]:
+    """All drops that the bets have not ruled out; whatever the errors would have answered.
+
+    Newcombe's and Tango's intervals are narrower and right for one look at a number of items
+    fixed beforehand. This one holds at whatever look one stops.
+    """
+    return _find_least_drop(pair.at_best, required_log_wealth), -_find_least_drop(
+        pair.at_worst[::-1], required_log_wealth
+    )
+
+
+def _find_least_drop(counts: OutcomeCounts, required_log_wealth: float) -> float:
+    """The end of the drops that are ruled out as too small, by halving."""
+    low, high = -1.0, 1.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        if compute_log_wealth(*counts, middle) >= required_log_wealth:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@dataclass(frozen=True)
+class AccuracyJudgement:
+    """What can be said of a cell, and on what grounds."""
+
+    verdict: AccuracyVerdict
+    pair: PairedCounts
+    low: float  # the drop lies between these, at the level of the verdict
+    high: float
+    mcnemar_p: float  # exact McNemar, two sides; not corrected for looks or cells
+    wealth: float  # of the bet on a drop; 'regressed' from 2 * cells / alpha
+    tolerance: float
+    further_items: int | None  # items estimated to be missing for a verdict; None: out of reach
+
+    @property
+    def drop(self) -> float:
+        return self.pair.drop
+
+    def __str__(self) -> str:
+        pair = self.pair
+        said = (
+            f"{self.verdict}: drop {self.drop:+.1%} [{self.low:+.1%}, {self.high:+.1%}], "
+            f"{pair.lost} lost and {pair.gained} gained of {pair.items} items"
+        )
+        if pair.errors:
+            said += f", {pair.errors} unanswered by a side"
+        if self.verdict is AccuracyVerdict.CANNOT_TELL:
+            if self.further_items is None:
+                said += "; more such items would not tell"
+            else:
+                said += f"; about {self.further_items} more items would tell"
+        return said
+
+
+def judge_pair(
+    pair: PairedCounts,
+    *,
+    comparison_count: int = 1,
+    alpha: float = ALPHA,
+    tolerance: float = TOLERANCE,
+) -> AccuracyJudgement:
+    """One look at one of so many cells; fair after any number of earlier looks."""
+    if not 0 < tolerance < 1:
+        raise ValueError(f"a tolerance lies between 0 and 1, not at {tolerance}")
+    if not pair.items:
+        raise UnfixError("the task has no items")
+    wealth = compute_required_log_wealth(comparison_count, alpha)
+    verdict = decide_verdict(pair.at_best, pair.at_worst, wealth, tolerance)
+    low, high = compute_drop_interval(pair, wealth)
+    more: int | None = 0
+    if verdict is AccuracyVerdict.CANNOT_TELL:
+        more = estimate_further_items(pair, wealth, tolerance)
+    return AccuracyJudgement(
+        verdict,
+        pair,
+        low,
+        high,
+        compute_mcnemar_p(pair.lost, pair.gained)[1],
+        math.exp(min(700.0, compute_log_wealth(*pair.at_best, 0.0))),
+        tolerance,
+        more,
+    )
+
+
+def estimate_further_items(
+    pair: PairedCounts, required_log_wealth: float, tolerance: float
+) -> int | None:
+    """How many more items tell, if they come out as those so far did. An estimate, no promise."""
+
+    def tells(items: int) -> bool:
+        part = items / pair.items
+        best, worst = (
+            (lost * part, alike * part, gained * part)
+            for lost, alike, gained in (pair.at_best, pair.at_worst)
+        )
+        return (
+            decide_verdict(best, worst, required_log_wealth, tolerance)
+            is not AccuracyVerdict.CANNOT_TELL
+        )
+
+    known, enough = pair.items, 2 * pair.items
+    while not tells(enough):
+        known, enough = enough, 2 * enough
+        if known > MAX_ESTIMATED_ITEMS:
+            return None
+    while enough - known > 1:
+        middle = (known + enough) // 2
+        known, enough = (known, middle) if tells(middle) else (middle, enough)
+    return enough - pair.items

@@ -1,0 +1,195 @@
+"""What two servers that were asked the same come to: accuracy item by item, tokens one by one."""
+
+from __future__ import annotations
+
+import math
+
+from harness.core.errors import UnfixError
+from harness.runs.eval import paired_statistics, token_divergence
+from harness.store.eval.values import (
+    AnswerDifference,
+    ComparisonResult,
+    ComparisonVerdict,
+    ItemAnswer,
+    ServedConfiguration,
+)
+
+MAX_DIFFERENCES = 200  # differences kept of a comparison
+
+
+def _index_by_item(answers: list[ItemAnswer]) -> dict[str, ItemAnswer]:
+    return {f"{answer.task}:{answer.number}": answer for answer in answers}
+
+
+def _require_same_items(base: dict[str, ItemAnswer], candidate: dict[str, ItemAnswer]) -> None:
+    for key in base.keys() & candidate.keys():
+        if (base[key].prompt, base[key].target) != (candidate[key].prompt, candidate[key].target):
+            raise paired_statistics.DifferentItemsError(
+                f"base and candidate were asked different things as {key}"
+            )
+
+
+def compare_accuracy(
+    base: ServedConfiguration,
+    candidate: ServedConfiguration,
+    task: str,
+    *,
+    comparison_count: int,
+    tolerance: float,
+) -> ComparisonResult:
+    """Whether the candidate answers as many items rightly, over those that both were asked."""
+    first, second = (
+        _index_by_item(base.select_answers(task)),
+        _index_by_item(candidate.select_answers(task)),
+    )
+    _require_same_items(first, second)
+    strange = sorted(second.keys() - first.keys())
+    if strange:
+        raise paired_statistics.DifferentItemsError(f"the base was never asked {strange[0]}")
+    common = {key: first[key] for key in second}  # a clear difference stops early
+    pair = paired_statistics.PairedCounts.from_answers(
+        {key: one.right for key, one in common.items()},
+        {key: one.right for key, one in second.items()},
+    )
+    if common and not any(one.right is not False for one in [*common.values(), *second.values()]):
+        said = f"{ComparisonVerdict.NA}: neither answers any of {len(common)} items rightly, so none can be lost"
+        return ComparisonResult(
+            base.name, candidate.name, "accuracy", task, ComparisonVerdict.NA, said
+        )
+    judged = paired_statistics.judge_pair(
+        pair, comparison_count=comparison_count, tolerance=tolerance
+    )
+    differences = []
+    for key, one in common.items():
+        other = second[key]
+        if one.error or other.error:
+            differences.append(AnswerDifference(one.task, one.number, "error"))
+        elif one.right != other.right:
+            why = "lost" if one.right else "gained"
+            at = token_divergence.find_first_difference(one.tokens, other.tokens)
+            differences.append(AnswerDifference(one.task, one.number, why, at))
+    return ComparisonResult(
+        base.name,
+        candidate.name,
+        "accuracy",
+        task,
+        ComparisonVerdict(str(judged.verdict)),
+        str(judged),
+        items=pair.items,
+        lost=pair.lost,
+        gained=pair.gained,
+        errors=pair.errors,
+        drop=judged.drop,
+        low=judged.low,
+        high=judged.high,
+        p=judged.mcnemar_p,
+        differences=differences[:MAX_DIFFERENCES],
+    )
+
+
+def compare_tokens(
+    base: ServedConfiguration,
+    candidate: ServedConfiguration,
+    *,
+    dtype: str,
+    same_but_toggles: bool = False,
+    float32_reference: ServedConfiguration | None = None,
+    base_is_reference: bool = False,
+) -> ComparisonResult:
+    """Whether what must not change an answer changed one, over all tasks that both were asked."""
+    first, second = _index_by_item(base.answers), _index_by_item(candidate.answers)
+    _require_same_items(first, second)
+    again = _index_by_item(base.again)
+    found = token_divergence.compare_outputs(
+        {key: _to_token_output(first[key]) for key in first.keys() & second.keys()}
+        if second
+        else {},
+        {key: _to_token_output(one) for key, one in again.items() if key in second},
+        {key: _to_token_output(one) for key, one in second.items()},
+        dtype=dtype,
+        same_but_toggles=same_but_toggles,
+        float32_reference={
+            key: _to_token_output(one)
+            for key, one in _index_by_item(float32_reference.answers).items()
+        }
+        if float32_reference
+        else None,
+        base_is_reference=base_is_reference,
+    )
+    differences = []
+    for key, one in found.items.items():
+        if one.verdict is not token_divergence.TokenVerdict.EQUAL:
+            answer = second[key]
+            differences.append(
+                AnswerDifference(
+                    answer.task, answer.number, str(one.verdict), one.position, one.largest
+                )
+            )
+    for key in found.errors:
+        differences.append(AnswerDifference(second[key].task, second[key].number, "error"))
+    every = [one for one in found.items.values() if one.largest is not None]
+    logprobs = max((one.largest for one in every if one.largest is not None), default=None)
+    leads = max((one.margin for one in every if one.margin is not None), default=None)
+    noise, farthest = found.noise.largest, logprobs
+    if leads is not None and leads / found.noise.margin >= (logprobs or 0.0) / noise:
+        noise, farthest = found.noise.margin, leads
+    return ComparisonResult(
+        base.name,
+        candidate.name,
+        "tokens",
+        "",
+        ComparisonVerdict(str(found.verdict)),
+        str(found),
+        items=len(found.items) + len(found.errors),
+        lost=sum(
+            one.verdict is token_divergence.TokenVerdict.DIFFERS for one in found.items.values()
+        ),
+        errors=len(found.errors),
+        noise=noise,
+        divergence=farthest,
+        mean_divergence=max((one.mean for one in every if one.mean is not None), default=None),
+        differences=differences[:MAX_DIFFERENCES],
+    )
+
+
+def make_incomparable(
+    base: ServedConfiguration, candidate: ServedConfiguration, kind: str, task: str, reason: str
+) -> ComparisonResult:
+    """The two cannot be held against each other; nobody knows how they differ."""
+    said = f"{ComparisonVerdict.CANNOT_TELL}: {reason}"
+    return ComparisonResult(
+        base.name, candidate.name, kind, task, ComparisonVerdict.CANNOT_TELL, said
+    )
+
+
+def make_failed_comparison(
+    base: ServedConfiguration, candidate: ServedConfiguration, kind: str
+) -> ComparisonResult:
+    """One of the two was not there, or not to the end."""
+    who = candidate if candidate.failure or not candidate.answers else base
+    hung = who.failure.startswith(f"{ComparisonVerdict.HANG}:")
+    return ComparisonResult(
+        base.name,
+        candidate.name,
+        kind,
+        "",
+        (ComparisonVerdict.HANG if hung else ComparisonVerdict.FAILED)
+        if who is candidate
+        else ComparisonVerdict.CANNOT_TELL,
+        f"{who.name}: {who.failure or who.absent or 'no answers'}",
+        errors=sum(bool(answer.error) for answer in who.answers),
+    )
+
+
+def _to_token_output(answer: ItemAnswer) -> token_divergence.TokenOutput:
+    count = len(answer.tokens)
+    logprobs = [math.nan if value is None else value for value in answer.logprobs]
+    known = len(answer.margins) == count and all(one is not None for one in answer.margins)
+    if len(logprobs) not in (0, count):
+        raise UnfixError(f"{answer.task}:{answer.number}: {count} tokens, {len(logprobs)} logprobs")
+    return token_divergence.TokenOutput(
+        answer.tokens,
+        logprobs if count and len(logprobs) == count else None,
+        [one for one in answer.margins if one is not None] if known and count else None,
+        answer.error,
+    )

@@ -1,0 +1,70 @@
+"""Telling failures apart: by the exception, by where it came from, by what kind of report it is.
+
+Messages are no help: they hold indices and addresses, and each example has its own.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from harness.core import paths
+from harness.runs.fuzz.line_tracing import parse_patched_module
+from harness.runs.fuzz.messages import FoundFailure
+
+
+def failure_from_error(error: BaseException, test_file: Path) -> FoundFailure:
+    """A failure without its example."""
+    place = getattr(error, "place", None)  # of a checked kernel's report
+    kernel = str(getattr(place, "kernel", "") or "")
+    where = f"{_shorten_path(place.file)}: {place.text.strip()}" if place is not None else ""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return FoundFailure(
+        error=type(error).__name__,
+        where=where or describe_innermost_frame(error.__traceback__, test_file),
+        kind=kernel,
+        headline=first or type(error).__name__,
+        arguments=[],
+        blob="",
+    )
+
+
+def describe_innermost_frame(trace: TracebackType | None, test_file: Path) -> str:
+    """The last frame that is SGLang's or a suite's, as its file, function and line of code."""
+    ours = _list_own_folders(test_file)
+    found = ""
+    for frame, line in traceback.walk_tb(trace):
+        file = frame.f_code.co_filename
+        if parse_patched_module(file) or os.path.realpath(file).startswith(ours):
+            text = linecache.getline(file, line).strip()
+            found = f"{_shorten_path(file)}:{frame.f_code.co_name}: {text}"
+    return found
+
+
+def _list_own_folders(test_file: Path) -> tuple[str, ...]:
+    package = sys.modules.get("sglang")
+    folders = [os.path.dirname(os.path.realpath(file)) for file in _list_package_files(package)]
+    folders += [str(paths.project_folder() / name) for name in ("suites", "fixtures")]
+    folders.append(str(test_file.resolve().parent))
+    return tuple(folder + os.sep for folder in folders)
+
+
+def _list_package_files(package: object) -> list[str]:
+    file = getattr(package, "__file__", None)
+    return [file] if file else [f"{each}/x" for each in getattr(package, "__path__", ())]
+
+
+def _shorten_path(file: str) -> str:
+    """A file's name from the package or the project on."""
+    module = parse_patched_module(file)
+    if module:
+        return module.replace(".", "/") + ".py"
+    for mark in ("/sglang/", "/suites/", "/fixtures/"):
+        _, found, tail = file.rpartition(mark)
+        if found:
+            return f"{mark.strip('/')}/{tail}"
+    return os.path.basename(file)

@@ -1,0 +1,139 @@
+"""What the store holds of one failure: its words, its example, the lines that run it again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import msgspec
+
+from harness.runs.history.values import Observation, Timeline
+from harness.store.database import Store
+from harness.store.fuzz.values import FuzzFailure
+
+TAIL_LINES = 40  # lines of a traceback or of a log
+
+
+class FailureEvidence(msgspec.Struct):
+    """All of it in words."""
+
+    message: str = ""
+    example: str = ""
+    tail: str = ""  # the end of its traceback, or of its log
+    replay_command: str = ""  # the line that runs it again
+    command: list[str] = []  # what was run, where that is a command of its own
+    example_blob: str = ""  # of a test's example
+    files: dict[str, str] = {}  # what the replay line needs, by name
+
+
+class EvidenceReader:
+    """Reads a failure whole, one at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._command_by_run = {run.id: run.command for run in store.prove.list_runs()}
+        self._command_by_run |= {run.id: run.command for run in store.mutate.list_runs()}
+        self._matrix_file_by_run = {run.id: run.file for run in store.matrix.list_runs()}
+
+    def read_evidence(self, timeline: Timeline) -> FailureEvidence:
+        last = timeline.informative_points[-1].main_observation
+        about = dict(timeline.item.details)
+        if timeline.item.kind in ("prove", "lifecycle") and "guard" in about:
+            return self._read_cell(timeline, about, last)
+        if timeline.item.kind == "matrix":
+            return self._read_matrix_cell(timeline, last)
+        if timeline.item.kind == "eval":
+            return self._read_evaluation(about, last)
+        if timeline.item.kind == "mutate" and "fault" in about:
+            return self._read_fault(timeline, about, last)
+        if failure := self._find_fuzz_failure(timeline, last):
+            return _evidence_from_fuzz_failure(failure)
+        command = self._command_by_run.get(last.run_id, [])
+        return FailureEvidence(last.message, replay_command=shlex.join(command), command=command)
+
+    def _read_cell(
+        self, timeline: Timeline, details: dict[str, str], last_observation: Observation
+    ) -> FailureEvidence:
+        key = timeline.item.release, details["on"], details["toggle"], details["guard"]
+        sides = self.store.prove.load_sides(last_observation.run_id, key)
+        telling = next((side for side in sides if side.headline or side.detail), None)
+        found = telling or (sides[0] if sides else None)
+        if found is None:
+            return FailureEvidence(last_observation.message)
+        return FailureEvidence(
+            last_observation.message,
+            "\n".join(found.example),
+            _take_tail(found.detail or found.output),
+            found.replay,
+        )
+
+    def _read_matrix_cell(
+        self, timeline: Timeline, last_observation: Observation
+    ) -> FailureEvidence:
+        identity = dict(timeline.item.details)["cell"]
+        cell = self.store.history.read_matrix_cell(last_observation.run_id, identity)
+        failed = [one for one in cell.attempts if one.outcome.is_failure] or cell.attempts
+        words = [
+            "./unfix",
+            "matrix",
+            "run",
+            self._matrix_file_by_run[last_observation.run_id],
+            "--cell",
+            identity,
+        ]
+        return FailureEvidence(
+            *(
+                last_observation.message,
+                shlex.join(cell.command),
+                _take_tail(failed[-1].output),
+                shlex.join(words),
+            ),
+            cell.command,
+        )
+
+    def _read_evaluation(
+        self, details: dict[str, str], last_observation: Observation
+    ) -> FailureEvidence:
+        command = self.store.history.read_evaluation(last_observation.run_id).command
+        name = details.get("configuration", "")
+        # 'eval' is what was asked for by its arguments, which has no configurations to choose.
+        only = f" --only {shlex.quote(name)}" if name and details.get("matrix") != "eval" else ""
+        return FailureEvidence(
+            last_observation.message,
+            replay_command=f"{command}{only}",
+            command=shlex.split(command),
+        )
+
+    def _read_fault(
+        self, timeline: Timeline, details: dict[str, str], last_observation: Observation
+    ) -> FailureEvidence:
+        words = ["./unfix", "mutate", details["target"], "--release", timeline.item.release]
+        replay = shlex.join([*words, "--fault", details["fault"]])
+        fated = self.store.mutate.load_result(last_observation.run_id, details["fault"])
+        passed = "\n".join(f"passed by {guard}" for guard in fated.passed)
+        return FailureEvidence(last_observation.message, fated.diff, passed, replay)
+
+    def _find_fuzz_failure(
+        self, timeline: Timeline, last_observation: Observation
+    ) -> FuzzFailure | None:
+        for run in self.store.fuzz.list_runs():
+            if run.id == last_observation.run_id:
+                return next((one for one in run.failures if one.name == timeline.item.key), None)
+        return None
+
+
+def _evidence_from_fuzz_failure(failure: FuzzFailure) -> FailureEvidence:
+    repro = json.loads(failure.file)
+    name = f"{failure.name}.json"
+    return FailureEvidence(
+        failure.headline,
+        "\n".join(repro.get("arguments", [])),
+        _take_tail(str(repro.get("detail", ""))),
+        shlex.join(["./unfix", "fuzz", "--replay", name]),
+        example_blob=str(repro.get("blob", "")),
+        files={name: failure.file},
+    )
+
+
+def _take_tail(text: str) -> str:
+    return "\n".join(text.rstrip().splitlines()[-TAIL_LINES:])

@@ -1,0 +1,122 @@
+"""Which search of `unfix bisect` fits a failure, if any does."""
+
+from __future__ import annotations
+
+import shlex
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from harness.runs.history.failure_evidence import FailureEvidence
+from harness.runs.history.values import NightHistory, ObservationOutcome, Timeline
+from harness.store.bisect.values import BisectSearch
+
+
+class SuggestedSearch(msgspec.Struct):
+    """A search, or why there is none."""
+
+    no_search_reason: str = ""
+    search_kind: str = ""  # releases, toggles
+    options: list[str] = []
+    symptom_command: list[str] = []  # what shows the failure
+    release: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        return ["bisect", self.search_kind, *self.options, "--", *self.symptom_command]
+
+    @property
+    def command_line(self) -> str:
+        return shlex.join(["./unfix", *self.command])
+
+    def is_answered_by(self, search: BisectSearch) -> bool:
+        """Whether a search that was made is about this failure."""
+        where = {search.settings.get(name) for name in ("release", "good", "bad")}
+        return search.words == self.symptom_command and self.release in where
+
+
+UNSEARCHABLE_VERDICTS = ("toothless", "unreached", "stale")
+
+
+def suggest_search(
+    timeline: Timeline, evidence: FailureEvidence, history: NightHistory
+) -> SuggestedSearch:
+    about = dict(timeline.item.details)
+    kind = timeline.item.kind
+    if kind == "prove" and "guard" in about:
+        verdict = timeline.informative_points[-1].main_observation.message.partition(":")[0]
+        if verdict in UNSEARCHABLE_VERDICTS:
+            return SuggestedSearch(
+                f"a guard that is {verdict} shows no failure that a search could follow"
+            )
+        device = ["--device", about["on"]]
+        return _suggest_release_search(timeline, history, [about["guard"]], device)
+    if kind == "fuzz" and evidence.example_blob:
+        words = ["python", "-m", "pytest", about["test"], "--replay", evidence.example_blob]
+        under = [(name, way) for name, way in timeline.item.details if name != "test"]
+        held = [f"--hold-{'buggy' if way == 'revert' else 'fixed'}={name}" for name, way in under]
+        return _suggest_release_search(timeline, history, words, held)
+    if kind == "matrix":
+        if evidence.command[:1] not in (["unfix"], ["./unfix"], []):
+            return _suggest_toggle_search(timeline.item.release, evidence.command, [])
+        return SuggestedSearch(
+            "the cell runs unfix itself, which looks after its own toggles; "
+            "what failed inside of it has an entry of its own"
+        )
+    if kind == "eval":
+        return SuggestedSearch(
+            "an evaluation serves two configurations at once; search with a command that asks "
+            "one of them, as `unfix bisect toggles --serve … --metric …`"
+        )
+    if kind == "lifecycle":
+        return SuggestedSearch(
+            "every release was run as it is already: a search would ask the same"
+        )
+    if kind == "mutate":
+        return SuggestedSearch(
+            "a fault that survives is about the suites: no fix of SGLang explains it"
+        )
+    return SuggestedSearch("there is no single command that shows it")
+
+
+def _suggest_release_search(
+    timeline: Timeline, history: NightHistory, symptom_command: list[str], options: list[str]
+) -> SuggestedSearch:
+    """Between two releases if another one passes; else over the fixes that could mend this one."""
+    bad = timeline.item.release
+    good = _find_passing_release(timeline, history)
+    if good:
+        ends = ["--good", good, "--bad", bad]
+        return SuggestedSearch("", "releases", [*ends, *options], symptom_command, bad)
+    return _suggest_toggle_search(bad, symptom_command, options)
+
+
+def _suggest_toggle_search(
+    release: str, symptom_command: list[str], options: list[str]
+) -> SuggestedSearch:
+    if not release:
+        return SuggestedSearch("it is not known on which release it ran")
+    return SuggestedSearch(
+        "", "toggles", ["--enable", "--release", release, *options], symptom_command, release
+    )
+
+
+def _find_passing_release(timeline: Timeline, history: NightHistory) -> str:
+    """The nearest release, older ones first, on which the same was ok when last run."""
+    found = [
+        other.item.release
+        for other in history.timelines
+        if other.item.kind == timeline.item.kind
+        and other.item.details == timeline.item.details
+        and other.item.device == timeline.item.device
+        and other.item.release != timeline.item.release
+        and other.informative_points
+        and other.informative_points[-1].outcome is ObservationOutcome.OK
+    ]
+    try:
+        mine = Version(timeline.item.release)
+        known = sorted({Version(name) for name in found})
+    except InvalidVersion:
+        return ""
+    older = [version for version in known if version < mine]
+    return str(older[-1] if older else known[0]) if known else ""

@@ -1,0 +1,199 @@
+"""From observations to lines: nights joined, states told, flaky scores, times."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Sequence
+
+from harness.runs.history import observation_reader, time_window
+from harness.runs.history.values import (
+    FlakeScore,
+    Night,
+    NightHistory,
+    NightResult,
+    Observation,
+    ObservationOutcome,
+    Timeline,
+    TimelineState,
+    TrackedItem,
+)
+from harness.store.database import Store
+
+SLOWER_FACTOR = 1.5  # times its own median
+MIN_NIGHTS_FOR_SLOWER = 4  # nights, before anything is called slower
+MIN_SLOWDOWN_SECONDS = 1.0  # seconds by which it is
+
+
+def read_history(store: Store, since: datetime.datetime, now: datetime.datetime) -> NightHistory:
+    """What the store holds of the nights since then."""
+    read = observation_reader.ObservationReader(store, since, now)
+    days = sorted({run.night for run in read.runs})
+    places = {day: place for place, day in enumerate(days)}
+    nights = [Night(day) for day in days]
+    for run in read.runs:
+        night = nights[places[run.night]]
+        night.runs.append(run.id)
+        if not run.completed:
+            night.stopped.append(run.id)
+    lines = []
+    for key, seen in read.observations.items():
+        seen.sort(key=lambda one: one[1].timestamp)
+        line = _make_timeline(
+            read.items[key], [(places[day], one) for day, one in seen], len(nights) - 1
+        )
+        _count_nights(line, nights)
+        lines.append(line)
+    order = {state: place for place, state in enumerate(TimelineState)}
+    lines.sort(key=lambda line: (order[line.state], line.item.kind, line.item.key))
+    return NightHistory(
+        time_window.find_night_start(time_window.night_from_moment(since)),
+        nights,
+        lines,
+        read.notes,
+    )
+
+
+def _make_timeline(
+    item: TrackedItem, observations: Sequence[tuple[int, Observation]], newest_night: int
+) -> Timeline:
+    by_night: dict[int, list[Observation]] = {}
+    for place, one in observations:
+        by_night.setdefault(place, []).append(one)
+    points = [join_observations(place, those) for place, those in by_night.items()]
+    points.sort(key=lambda one: one.night_index)
+    line = Timeline(
+        item,
+        points,
+        determine_state(points, newest_night),
+        compute_flake_score([one for _, one in observations]),
+    )
+    failed = [
+        one.night_index
+        for one in points
+        if one.outcome in (ObservationOutcome.FAILED, ObservationOutcome.FLAKY)
+    ]
+    if failed:
+        line.first_failed, line.last_failed = failed[0], failed[-1]
+        _set_since(line)
+    _set_times(line, newest_night)
+    return line
+
+
+def join_observations(night: int, observations: Sequence[Observation]) -> NightResult:
+    """The observations of one night, the oldest first, as one."""
+    if len(observations) == 1:
+        one = observations[0]
+        return NightResult(night, one.outcome, one, one.seconds, one.device_seconds)
+    telling = [one for one in observations if one.outcome is not ObservationOutcome.SILENT]
+    last = telling[-1] if telling else observations[-1]
+    outcome = last.outcome
+    failed = [
+        one
+        for one in telling
+        if one.outcome is ObservationOutcome.FAILED and one.versions == last.versions
+    ]
+    if outcome is ObservationOutcome.OK and failed:
+        outcome, last = ObservationOutcome.FLAKY, failed[-1]
+    return NightResult(
+        *(night, outcome, last),
+        sum(one.seconds for one in observations),
+        sum(one.device_seconds for one in observations),
+    )
+
+
+def determine_state(points: Sequence[NightResult], newest_night: int) -> TimelineState:
+    """What a thing is as of the newest night."""
+    known = list_night_states(points)
+    if not known:
+        return TimelineState.IDLE
+    last, word = known[-1]
+    if last.night_index != newest_night:
+        return (
+            TimelineState.NOT_RUN
+            if last.outcome is ObservationOutcome.FAILED
+            else TimelineState.IDLE
+        )
+    failed = any(one.outcome is ObservationOutcome.FAILED for one, _ in known)
+    return TimelineState.MENDED if word is TimelineState.OK and failed else word
+
+
+def list_night_states(points: Sequence[NightResult]) -> list[tuple[NightResult, TimelineState]]:
+    """What a thing was in each night that says anything of it."""
+    found: list[tuple[NightResult, TimelineState]] = []
+    before, ever = ObservationOutcome.SILENT, False
+    for one in points:
+        if one.outcome is ObservationOutcome.SILENT:
+            continue
+        if one.outcome is ObservationOutcome.FAILED:
+            known = before is ObservationOutcome.FAILED
+            word = (
+                TimelineState.KNOWN if known else TimelineState.BACK if ever else TimelineState.NEW
+            )
+        elif one.outcome is ObservationOutcome.FLAKY:
+            word = TimelineState.FLAKY
+        else:
+            word = TimelineState.MENDED if before is ObservationOutcome.FAILED else TimelineState.OK
+        found.append((one, word))
+        before, ever = one.outcome, ever or one.outcome is not ObservationOutcome.OK
+    return found
+
+
+def _set_since(timeline: Timeline) -> None:
+    """The first night of what lasts, be it failing or being mended; the last ok before it."""
+    telling = timeline.informative_points
+    if timeline.state.is_failing or timeline.state in (TimelineState.NOT_RUN, TimelineState.MENDED):
+        bad = timeline.state is not TimelineState.MENDED
+        while telling and (telling[-1].outcome is ObservationOutcome.FAILED) is bad:
+            timeline.since_night = telling.pop().night_index
+        if bad:
+            timeline.last_ok = next(
+                (one for one in reversed(telling) if one.outcome is ObservationOutcome.OK), None
+            )
+
+
+def compute_flake_score(observations: Sequence[Observation]) -> FlakeScore:
+    """Of neighbouring outcomes with the same versions: how many differ."""
+    telling = [one for one in observations if one.outcome is not ObservationOutcome.SILENT]
+    differ = of = 0
+    for place, one in enumerate(telling):
+        if one.outcome is ObservationOutcome.FLAKY:  # its own retry differed
+            differ, of = differ + 1, of + 1
+        if place and telling[place - 1].versions == one.versions:
+            alike = (telling[place - 1].outcome is ObservationOutcome.FAILED) == (
+                one.outcome is ObservationOutcome.FAILED
+            )
+            differ, of = differ + (not alike), of + 1
+    return FlakeScore(differ, of)
+
+
+def _set_times(timeline: Timeline, newest_night: int) -> None:
+    took = [
+        one.main_observation.seconds
+        for one in timeline.informative_points
+        if one.main_observation.seconds > 0
+    ]
+    if not took:
+        return
+    timeline.median_seconds = statistics.median(took)
+    last = timeline.informative_points[-1]
+    if len(took) >= MIN_NIGHTS_FOR_SLOWER and last.night_index == newest_night:
+        usual = statistics.median(took[:-1])
+        if usual > 0 and last.main_observation.seconds > max(
+            SLOWER_FACTOR * usual, usual + MIN_SLOWDOWN_SECONDS
+        ):
+            timeline.slowdown = last.main_observation.seconds / usual
+
+
+def _count_nights(timeline: Timeline, nights: list[Night]) -> None:
+    """What it was in each night, and what it cost there."""
+    kind, points = timeline.item.kind, timeline.points
+    for one, word in list_night_states(points):
+        counts = nights[one.night_index].counts.setdefault(kind, {})
+        counts[word] = counts.get(word, 0) + 1
+    for one in points:
+        spent = nights[one.night_index].spent.setdefault(kind, {})
+        what = (timeline.item.device or "gpu") if one.device_seconds else "cpu"
+        seconds = one.device_seconds or one.seconds
+        if seconds:
+            spent[what] = spent.get(what, 0.0) + seconds

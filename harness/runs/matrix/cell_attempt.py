@@ -1,0 +1,194 @@
+"""One attempt at a cell, on the machine that runs it: its release, its process, its log.
+
+The same on this machine and on a node of a cluster, so that both give the same outcome.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.core import paths, processes
+from harness.runs.matrix import exit_outcome, release_setup
+from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.workers.servers import orphans
+
+POLL_SECONDS = 0.2  # seconds between two looks at whether it is still wanted
+SUPERVISOR_GRACE_SECONDS = 5.0  # seconds for a supervisor to end what it runs
+
+
+class CellTask(msgspec.Struct, frozen=True):
+    """What is needed to run a cell once, anywhere."""
+
+    run_id: str
+    cell_id: str
+    attempt_number: int
+    command: list[str]
+    environment: dict[str, str]
+    time_limit: float
+    log_folder: str  # for its log, on the machine that started the run
+    started_in: str  # where that was started
+    release: str = ""  # the managed release that it needs
+    cpus: float = 1.0
+    gpus: float = 0.0
+    install_command: list[str] = []  # words that install a release, its name behind them
+
+
+class AttemptStopped(Exception):
+    """The run is over; what this attempt would have come to is not known."""
+
+
+def run_attempt(task: CellTask, folder: Path, stop: threading.Event | None = None) -> CellAttempt:
+    """Run it with its log in this folder."""
+    started = get_timestamp()
+    folder.mkdir(parents=True, exist_ok=True)
+    _keep_previous_log(folder, task.attempt_number)
+    log = folder / "log"
+    log.touch()
+    why = (
+        release_setup.prepare_release(task.release, task.run_id, task.install_command, log)
+        if task.release
+        else ""
+    )
+    if why:
+        return CellAttempt(
+            task.attempt_number,
+            AttemptOutcome.NOT_READY,
+            why,
+            started,
+            where=socket.gethostname(),
+            output=processes.read_log_tail(log, exit_outcome.LOG_TAIL_BYTES),
+            last=True,
+        )
+    outcome, how, seconds = _run_supervised(task, folder, stop)
+    found = exit_outcome.read_printed_json(log) if "--json" in task.command else None
+    if found and exit_outcome.is_contradicted(outcome, found):
+        outcome, how = AttemptOutcome.RED, f"{how}, and yet its --json says that it is not green"
+    return CellAttempt(
+        task.attempt_number,
+        outcome,
+        how,
+        started,
+        seconds,
+        seconds * task.gpus,
+        socket.gethostname(),
+        processes.read_log_tail(log, exit_outcome.LOG_TAIL_BYTES),
+        exit_outcome.count_verdicts(found) if found else {},
+    )
+
+
+def get_timestamp() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _keep_previous_log(folder: Path, attempt_number: int) -> None:
+    if (folder / "log").exists():
+        os.replace(folder / "log", folder / f"log.{attempt_number - 1}")
+
+
+def _run_supervised(
+    task: CellTask, folder: Path, stop: threading.Event | None
+) -> tuple[AttemptOutcome, str, float]:
+    """How it ended, in words, and after how many seconds of its own."""
+    begun = time.monotonic()
+    specification = folder / "asked.json"
+    seen = specification.with_suffix(".seen")
+    seen.unlink(missing_ok=True)
+    specification.write_text(json.dumps(_make_request(task, folder)))
+    here = str(os.getpid())
+    supervisor = subprocess.Popen(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "harness.runs.matrix.cell_supervisor",
+            str(specification),
+            here,
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        error = _wait_for_supervisor(supervisor, stop)
+        if seen.exists():
+            saw = json.loads(seen.read_text())
+            return *exit_outcome.judge_exit(saw, task.time_limit), float(saw["seconds"])
+        orphans.kill_orphans(f"matrix {task.run_id} {task.cell_id}", folder / "log")
+        if supervisor.returncode < 0:
+            name = processes.get_signal_name(-supervisor.returncode)
+            why = f"what looked after it was killed: {name}"
+            return AttemptOutcome.LOST, why, time.monotonic() - begun
+        raise OSError(f"cell {task.cell_id} could not be looked after: {error}")
+    finally:
+        if supervisor.poll() is None:
+            supervisor.kill()
+            supervisor.wait()
+            orphans.kill_orphans(f"matrix {task.run_id} {task.cell_id}", folder / "log")
+        if supervisor.stderr is not None:
+            supervisor.stderr.close()
+        for file in (specification, seen):
+            file.unlink(missing_ok=True)
+
+
+def _wait_for_supervisor(supervisor: subprocess.Popen[bytes], stop: threading.Event | None) -> str:
+    """Until it has ended; gives the last line that it said, which is why it could not do it."""
+    assert supervisor.stderr is not None
+    handle = os.pidfd_open(supervisor.pid)
+    try:
+        while not select.select([handle], [], [], POLL_SECONDS)[0]:
+            if stop is not None and stop.is_set():
+                supervisor.send_signal(signal.SIGTERM)
+                select.select([handle], [], [], SUPERVISOR_GRACE_SECONDS)
+                raise AttemptStopped
+    finally:
+        os.close(handle)
+    said = supervisor.communicate()[1].decode(errors="replace").strip()
+    return said.splitlines()[-1] if said else ""
+
+
+def _make_request(task: CellTask, folder: Path) -> dict[str, Any]:
+    here = Path(task.started_in)
+    return {
+        "command": resolve_command(task.command),
+        "environment": build_environment(task),
+        "seconds": task.time_limit,
+        "output": str((folder / "log").resolve()),
+        "folder": str(here if here.is_dir() else paths.workspace_folder()),
+        "serve": None,
+        "ready": "",
+    }
+
+
+def resolve_command(command: list[str]) -> list[str]:
+    """`unfix` is this one, wherever its script lies."""
+    if command[0] == "unfix":
+        return [sys.executable, "-m", "harness", *command[1:]]
+    return command
+
+
+def build_environment(task: CellTask) -> dict[str, str]:
+    """The machine's, without what a cluster put in for its own worker, and the cell's."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    programs = str(Path(sys.executable).parent)
+    found["PATH"] = os.pathsep.join((programs, found.get("PATH", os.defpath)))
+    # As a cluster has it for its tasks: no more threads than CPUs asked for, no GPU unasked for.
+    found.setdefault("OMP_NUM_THREADS", str(max(1, int(task.cpus))))
+    if not task.gpus:
+        found["CUDA_VISIBLE_DEVICES"] = ""
+    found |= {"UNFIX_CELL": task.cell_id, "UNFIX_ATTEMPT": str(task.attempt_number)}
+    found.setdefault("UNFIX_HOME", str(paths.workspace_folder()))
+    return found | task.environment

@@ -1,0 +1,74 @@
+"""From how a cell's process ended to an outcome, and what its log says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from harness.core import processes
+from harness.store.matrix.values import AttemptOutcome
+
+OUTCOME_BY_EXIT_CODE = {
+    0: AttemptOutcome.GREEN,
+    1: AttemptOutcome.RED,
+    2: AttemptOutcome.ERROR,
+    3: AttemptOutcome.NOT_READY,
+}
+LOG_TAIL_BYTES = 4000  # bytes of a log that are kept with an outcome
+MAX_LOG_BYTES = 64 << 20  # bytes of a log in which counts are looked for
+_SHELL_SIGNAL_BASE = 128  # a shell ends with this and the number of the signal
+
+
+def judge_exit(exit_report: dict[str, Any], time_limit: float) -> tuple[AttemptOutcome, str]:
+    """What a supervisor saw, as an outcome and in words."""
+    if exit_report["how"] == "missing":
+        return AttemptOutcome.NOT_READY, f"its command is not here: {exit_report['error']}"
+    if exit_report["how"] == "hang":
+        return AttemptOutcome.HANG, f"ran past its limit of {time_limit:g} s"
+    code = int(exit_report["code"])
+    if code < 0:
+        return AttemptOutcome.CRASH, processes.get_signal_name(-code)
+    if code > _SHELL_SIGNAL_BASE and (name := _name_fatal_signal(code - _SHELL_SIGNAL_BASE)):
+        return AttemptOutcome.CRASH, f"exit code {code}: {name} below a shell"
+    return OUTCOME_BY_EXIT_CODE.get(code, AttemptOutcome.ERROR), f"exit code {code}"
+
+
+def _name_fatal_signal(number: int) -> str:
+    """Those that a program dies of; 130 and 143 are a stop, which is an error here."""
+    name = processes.get_signal_name(number)
+    return name if name in ("SIGSEGV", "SIGABRT", "SIGKILL", "SIGBUS", "SIGILL", "SIGFPE") else ""
+
+
+def read_printed_json(log: Path) -> dict[str, Any] | None:
+    """The object that a command's --json printed last; None if there is none that is whole."""
+    if log.stat().st_size > MAX_LOG_BYTES:
+        return None
+    lines = log.read_text(errors="replace").splitlines()
+    ends = [place for place, line in enumerate(lines) if line == "}"]
+    begins = [place for place, line in enumerate(lines) if line == "{"]
+    if not ends or not begins:
+        return None
+    try:
+        found = json.loads("\n".join(lines[begins[-1] : ends[-1] + 1]))
+    except ValueError:
+        return None  # something else was printed in between: there are no counts to add
+    return found if isinstance(found, dict) else None
+
+
+def count_verdicts(printed_json: dict[str, Any]) -> dict[str, int]:
+    """Its cells by verdict, as a proof counts them or as an evaluation lists them."""
+    counts = printed_json.get("counts")
+    if isinstance(counts, dict):
+        return {str(word): number for word, number in counts.items() if isinstance(number, int)}
+    compared = printed_json.get("compared")
+    if isinstance(compared, list):
+        told = [one.get("verdict") for one in compared if isinstance(one, dict)]
+        return dict(Counter(str(word) for word in told if word))
+    return {}
+
+
+def is_contradicted(outcome: AttemptOutcome, printed_json: dict[str, Any]) -> bool:
+    """Whether a command ended well and yet printed that it is not green."""
+    return outcome is AttemptOutcome.GREEN and printed_json.get("green") is False

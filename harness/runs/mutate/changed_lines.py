@@ -1,0 +1,186 @@
+"""The lines that a change of SGLang brought: between two releases, or two commits of a checkout."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from harness.core.errors import UnfixError
+from harness.fixes.registry.schema import CodeTarget
+from harness.releases import managed_releases
+from harness.releases.source_trees import SGLANG_PACKAGE, SourceTree
+from harness.runs.bisect.commit_bisection import SHORT_HASH_LENGTH, GitRepository, open_repository
+from harness.runs.mutate.function_code import ModuleCode
+
+RANGE_PATTERN = re.compile(r"^(?P<older>[^\s.]\S*?)\.\.\.?(?P<newer>[^\s.]\S*)$")
+PACKAGE_ROOTS = ("python/", "")  # where a checkout may hold the package
+
+
+def parse_range(text: str) -> tuple[str, str]:
+    """`A..B` as its two ends."""
+    found = RANGE_PATTERN.match(text)
+    if found is None:
+        raise UnfixError(f"'{text}' is no range: two releases or two commits, as in 0.5.18..0.5.23")
+    return found["older"], found["newer"]
+
+
+def read_changed_lines(
+    older: str, newer: str, folder: Path | None = None, modules: Iterable[str] | None = None
+) -> tuple[SourceTree, dict[str, set[int]], str]:
+    """The newer sources, the lines of each module that are new in them, and what they are called.
+
+    Two managed releases are read where they lie. All else is two commits of the checkout that
+    `folder` is, or the current folder. A module that moved counts as new in all its lines. Of
+    `modules` alone, if they are named: five releases apart nearly every module has changed.
+    """
+    older, newer = resolve_range(older, newer, folder)
+    releases = {release.name: release for release in managed_releases.list_releases()}
+    if older in releases:
+        installed = releases[newer].open_sources()
+        return installed, compare_trees(releases[older].open_sources(), installed, modules), newer
+    repository = open_repository(folder or Path.cwd())
+    before, after = (CommitTree(repository, end) for end in (older, newer))
+    return after, compare_trees(before, after, modules), after.name
+
+
+def resolve_range(older: str, newer: str, folder: Path | None = None) -> tuple[str, str]:
+    """Two releases as they are, two words for commits as the commits that they stand for now."""
+    releases = {release.name for release in managed_releases.list_releases()}
+    if older in releases and newer in releases:
+        return older, newer
+    checkout = folder or Path.cwd()
+    for end in (older, newer):
+        if end not in releases and _is_version(end) and not _is_commit(end, checkout):
+            known = ", ".join(release.name for release in managed_releases.list_releases())
+            raise UnfixError(f"'{end}' is no managed release; there are {known}")
+    if older in releases or newer in releases:
+        raise UnfixError(f"{older} and {newer} are a release and a commit: name two of one kind")
+    repository = open_repository(checkout)
+    return repository.resolve_commit(older), repository.resolve_commit(newer)
+
+
+def _is_version(text: str) -> bool:
+    """Whether a word can only be a release: `0.5.20`, and not `v0.5.20`, as tags are called."""
+    try:
+        return text[0].isdigit() and len(Version(text).release) > 1
+    except InvalidVersion:
+        return False
+
+
+def _is_commit(text: str, folder: Path) -> bool:
+    try:
+        return bool(open_repository(folder).resolve_commit(text))
+    except UnfixError:
+        return False
+
+
+def list_changed_functions(
+    sources: SourceTree,
+    lines: Mapping[str, set[int]],
+    covered_lines: Mapping[str, set[int]] | None = None,
+) -> list[CodeTarget]:
+    """The functions that hold some of these lines: the targets of a diff's faults.
+
+    With `run`, the lines that guards run, only those whose body one of them runs.
+    """
+    found = []
+    for module, new in lines.items():
+        seen = None if covered_lines is None else covered_lines.get(module, set())
+        source = None if seen is not None and not seen else sources.read(module)
+        for function in ModuleCode(source).functions if source is not None else []:
+            node = function.node
+            last = node.end_lineno or node.lineno
+            if new.isdisjoint(range(node.lineno, last + 1)):
+                continue
+            if seen is None or not seen.isdisjoint(range(node.body[0].lineno, last + 1)):
+                found.append(CodeTarget(module, function.qualname))
+    return found
+
+
+def read_module_text(sources: SourceTree, module: str) -> str | None:
+    source = sources.read(module)
+    return source.text if source is not None else None
+
+
+def compare_trees(
+    before: SourceTree, after: SourceTree, modules: Iterable[str] | None = None
+) -> dict[str, set[int]]:
+    """The lines of the newer modules that the older ones do not have, module by module."""
+    found = {}
+    asked = None if modules is None else set(modules)
+    for path in after.iterate_files():
+        if not path.endswith(".py") or _has_same_blob(before, after, path):
+            continue
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if asked is not None and module not in asked:
+            continue
+        text, old = after.read_text(path), before.read_text(path)
+        if text is not None and text != old:
+            lines = find_new_lines(old or "", text)
+            if lines:
+                found[module] = lines
+    return found
+
+
+def _has_same_blob(before: SourceTree, after: SourceTree, path: str) -> bool:
+    """Whether git says so, without the two texts."""
+    if not isinstance(before, CommitTree) or not isinstance(after, CommitTree):
+        return False
+    return before.find_blob(path) == after.find_blob(path)
+
+
+def find_new_lines(before: str, after: str) -> set[int]:
+    """The lines of `after`, from 1, that are new or changed; where lines went, those around."""
+    old, new = before.split("\n"), after.split("\n")
+    lines: set[int] = set()
+    for kind, _, _, first, last in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if kind == "delete":
+            lines |= {first, first + 1} & set(range(1, len(new) + 1))
+        elif kind != "equal":
+            lines |= set(range(first + 1, last + 1))
+    return lines
+
+
+class CommitTree(SourceTree):
+    """The package at one commit of a checkout, read out of git and never checked out."""
+
+    def __init__(self, repository: GitRepository, commit: str) -> None:
+        super().__init__(commit[:SHORT_HASH_LENGTH])
+        self.repository = repository
+        self.commit = commit
+        self._blob_ids = {}
+        for line in repository.run_git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
+            facts, _, name = line.partition("\t")
+            self._blob_ids[name] = facts.rpartition(" ")[2]
+        roots = [
+            r
+            for r in PACKAGE_ROOTS
+            if any(n.startswith(f"{r}{SGLANG_PACKAGE}/") for n in self._blob_ids)
+        ]
+        if not roots:
+            raise UnfixError(f"{self.name} of {repository.folder} holds no {SGLANG_PACKAGE}")
+        self.root = roots[0]
+
+    def find_blob(self, path: str) -> str | None:
+        return self._blob_ids.get(f"{self.root}{path}")
+
+    def read_text(self, path: str) -> str | None:
+        if self.find_blob(path) is None:
+            return None
+        # Not `git()`, which takes white space off: lines are counted here.
+        return self.repository.try_git("show", f"{self.commit}:{self.root}{path}").stdout
+
+    def describe_location(self, path: str) -> str:
+        return f"{self.name}:{self.root}{path}"
+
+    def iterate_files(self) -> Iterator[str]:
+        for name in sorted(self._blob_ids):
+            if name.startswith(f"{self.root}{SGLANG_PACKAGE}/"):
+                yield name.removeprefix(self.root)
+
+    def iterate_version_files(self) -> Iterator[str]:
+        yield from (f"{SGLANG_PACKAGE}/_version.py", f"{SGLANG_PACKAGE}/version.py")

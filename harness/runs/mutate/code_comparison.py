@@ -1,0 +1,149 @@
+"""Whether a changed function still compiles, and whether it is the same code as before.
+
+A large function has hundreds of candidates. What a change does to the syntax is read from its
+statement alone, wherever that statement's text says it all; the whole function is compiled only.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType
+
+from harness.runs.mutate.function_code import (
+    BODY_FIELDS,
+    FUNCTIONS,
+    CodeChange,
+    FunctionCode,
+    iterate_statements,
+)
+
+
+class OriginalFunction:
+    """A function as it is: its bytecode, and its statements in normal form."""
+
+    def __init__(self, function: FunctionCode) -> None:
+        node = function.node
+        self.function = function
+        self.start = function.module.get_offset(node.lineno, 0)
+        self.end = function.module.get_span(node)[1]
+        self.bytecode = compile(self.render_code(None), "<function>", "exec", dont_inherit=True)
+        self._header_nodes = [_strip_bodies(statement) for statement in function.statements]
+        # Every statement, a compound one without its bodies.
+        self.headers = tuple(map(ast.unparse, self._header_nodes))
+
+    @cached_property
+    def header_dumps(self) -> list[str]:
+        return [ast.dump(head) for head in self._header_nodes]
+
+    @cached_property
+    def function_dump(self) -> str:
+        return ast.dump(ast.parse(self.render_code(None)))
+
+    def render_code(self, change: CodeChange | None) -> str:
+        """The function's own text, with a change in it."""
+        text = self.function.module.text
+        code = text[self.start : self.end]
+        if change is not None:
+            code = (
+                text[self.start : change.start] + change.replacement + text[change.end : self.end]
+            )
+        return f"if True:\n{code}" if self.function.node.col_offset else code
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedStatement:
+    """What a change makes of its statement, or why it is none."""
+
+    header: str = ""  # the statement in normal form, a compound one without its bodies
+    drop_reason: str = ""
+
+
+def compile_change(original: OriginalFunction, change: CodeChange, index: int) -> ChangedStatement:
+    """The function with a change, whose place is in the statement of that index."""
+    head = _parse_changed_statement(original, change, index)
+    code = original.render_code(change)
+    try:
+        if head is None:
+            tree = ast.parse(code)
+        elif ast.dump(head) == original.header_dumps[index]:
+            return ChangedStatement(drop_reason="the same code, written in another way")
+        bytecode = compile(code, "<function>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return ChangedStatement(drop_reason=f"does not compile: {error.msg}")
+    if head is None:
+        defined = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+        assert isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef)
+        inside = list(iterate_statements(defined.body))
+        if len(inside) != len(original.headers):
+            return ChangedStatement(drop_reason="takes a statement away or adds one")
+        if ast.dump(tree) == original.function_dump:
+            return ChangedStatement(drop_reason="the same code, written in another way")
+        head = _strip_bodies(inside[index])
+    if _is_same_bytecode(original.bytecode, bytecode):
+        return ChangedStatement(drop_reason="the same bytecode")
+    return ChangedStatement(ast.unparse(head))
+
+
+def _parse_changed_statement(
+    original: OriginalFunction, change: CodeChange, index: int
+) -> ast.stmt | None:
+    """The changed statement, of a compound one its header, from its own text; None if that is not
+    enough: it holds more than the header, or does not stand alone.
+    """
+    function = original.function
+    statement = function.statements[index]
+    start, end = function.get_span(statement)
+    body = getattr(statement, "body", [])
+    if isinstance(statement, ast.Match | ast.Try | ast.TryStar):
+        return None
+    if body:
+        if isinstance(body[0], (*FUNCTIONS, ast.ClassDef)) and body[0].decorator_list:
+            return None
+        end = function.get_span(body[0])[0]
+    if not start <= change.start <= change.end <= end:
+        return None
+    text = function.module.text
+    code = text[start : change.start] + change.replacement + text[change.end : end]
+    if isinstance(statement, ast.If) and text.startswith("elif", start):
+        code = code.removeprefix("el")
+    try:
+        tree = ast.parse(f"if True:\n {code}{'pass' if body else ''}")
+    except SyntaxError:
+        return None
+    (block,) = tree.body if len(tree.body) == 1 else (None,)
+    found = block.body if isinstance(block, ast.If) and not block.orelse else []
+    if len(found) != 1 or hasattr(found[0], "body") != bool(body):
+        return None
+    if body and type(found[0]) is not type(statement):
+        return None
+    return _strip_bodies(found[0])
+
+
+def _is_same_bytecode(first: CodeType, second: CodeType) -> bool:
+    """The same instructions on the same names and constants, wherever they stand."""
+    facts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags")
+    if any(getattr(first, fact) != getattr(second, fact) for fact in facts):
+        return False
+    if len(first.co_consts) != len(second.co_consts):
+        return False
+    return all(
+        _is_same_constant(*pair) for pair in zip(first.co_consts, second.co_consts, strict=True)
+    )
+
+
+def _is_same_constant(first: object, second: object) -> bool:
+    if isinstance(first, CodeType) and isinstance(second, CodeType):
+        return _is_same_bytecode(first, second)
+    return type(first) is type(second) and repr(first) == repr(second)
+
+
+def _strip_bodies(statement: ast.stmt) -> ast.stmt:
+    """A statement in normal form, its bodies left out."""
+    fields = {
+        name: value for name, value in ast.iter_fields(statement) if name not in BODY_FIELDS
+    } | {name: [] for name in BODY_FIELDS if hasattr(statement, name)}
+    if fields.get("body") is not None:
+        fields["body"] = [ast.Pass()]
+    return ast.fix_missing_locations(type(statement)(**fields))

@@ -1,0 +1,99 @@
+"""Faults that are no faults: looked at, and the same as the original for a reason that is written.
+
+They live in `suites/equal_faults.yaml` beside the suites that they would count against.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from harness.core import paths
+from harness.core.errors import ToggleFileError
+from harness.fixes.registry.schema import ModuleTarget, Text
+from harness.fixes.registry.toggle_reader import ToggleDocument
+from harness.runs.mutate import operators
+from harness.store.mutate.faults import MutationFault
+
+ERROR_POSITION = re.compile(r"\[(\d+)\](?:\.(\w+))?")
+
+
+class EquivalentFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One fault that changes nothing anyone could see, and why."""
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{10}\Z")]
+    target: ModuleTarget
+    operator: Text
+    change: Text  # `BEFORE => AFTER`, for whoever reads the file
+    because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason, not a word
+
+
+def get_equivalents_file() -> Path:
+    return paths.project_folder() / "suites" / "equal_faults.yaml"
+
+
+def read_equivalent_faults(path: Path | None = None) -> dict[str, EquivalentFault]:
+    """The faults of a file, by id; a file that is not there names none."""
+    path = path or get_equivalents_file()
+    if not path.exists():
+        return {}
+    document = ToggleDocument(path)
+    values = [] if document.values is None else document.values
+    if not isinstance(values, list):
+        raise ToggleFileError(document.path, 1, "it is a list: each fault begins with '- id:'")
+    try:
+        faults = msgspec.convert(values, list[EquivalentFault], strict=True)
+    except msgspec.ValidationError as error:
+        raise _make_file_error(document, str(error)) from error
+    found: dict[str, EquivalentFault] = {}
+    for number, fault in enumerate(faults):
+        if fault.id in found:
+            line = document.find_line(number, "id")
+            raise ToggleFileError(document.path, line, f"fault {fault.id} stands twice")
+        if fault.operator not in operators.load_operators():
+            line = document.find_line(number, "operator")
+            raise ToggleFileError(document.path, line, f"there is no operator '{fault.operator}'")
+        found[fault.id] = fault
+    return found
+
+
+def find_vanished_faults(
+    equivalents: Iterable[EquivalentFault], faults: Iterable[MutationFault], modules: Iterable[str]
+) -> list[EquivalentFault]:
+    """Those whose module is among these, and which are no longer made: to be looked at again."""
+    made, asked = {fault.id for fault in faults}, set(modules)
+    return [e for e in equivalents if e.id not in made and e.target.partition(":")[0] in asked]
+
+
+def make_equivalent_fault(fault: MutationFault, because: str) -> EquivalentFault:
+    """A fault as it stands in the file."""
+    before, after = (" ".join(code.split()) for code in (fault.before, fault.after))
+    return EquivalentFault(fault.id, fault.target, fault.operator, f"{before} => {after}", because)
+
+
+def _make_file_error(document: ToggleDocument, message: str) -> ToggleFileError:
+    """msgspec's message with the line that it is about."""
+    problem, _, where = message.partition(" - at `$")
+    place = ERROR_POSITION.search(where)
+    steps: list[str | int] = []
+    if place is not None:
+        steps = [int(place[1]), *([place[2]] if place[2] else [])]
+    unknown = re.search(r"unknown field `([^`]*)`", problem)
+    if unknown:
+        steps.append(unknown[1])
+    problem = problem.replace("Object contains unknown field", "unknown key").replace(
+        "Object missing required field", "missing key"
+    )
+    if steps[1:] == ["id"] and "got `int`" in problem:
+        problem = "an id of digits alone stands in quotes: YAML reads a number"
+    if "matching regex" in problem:
+        problem = {
+            "id": "an id is ten hexadecimal digits",
+            "because": "say why in a sentence: nobody can look it up elsewhere",
+        }.get(str(steps[-1]) if steps else "", "empty, or not of that form")
+    return ToggleFileError(document.path, document.find_line(*steps), problem)

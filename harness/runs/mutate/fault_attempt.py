@@ -1,0 +1,205 @@
+"""One look at a fault, inside its own process: its guards one after another, until one fails.
+
+Each guard that ends is written down before the next begins, so that one which takes the process
+with it is known: it is the first that did not end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.core.errors import UnfixError
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.registry.schema import CodeTarget
+from harness.guards import cells, plugin, profiles
+from harness.patching import live_engine
+from harness.patching.patch_plan import Direction, PlacedFault, ToggleChoice
+from harness.runs.mutate.line_tracing import GuardLineTracer
+from harness.runs.mutate.messages import (
+    PASSING_OUTCOMES,
+    FaultAttemptReport,
+    FaultAttemptRequest,
+    GuardRequest,
+    GuardResult,
+    GuardTrace,
+)
+from harness.store.mutate.faults import MutationFault
+from harness.store.prove.values import SideOutcome, SideResult
+from harness.toggles import ToggleContext
+from harness.workers import run_item, supervisor
+
+
+def make_live_change(fault: MutationFault) -> PlacedFault:
+    """A fault as what can be put into a living process."""
+    target = CodeTarget(fault.module, fault.qualname)
+    return PlacedFault(
+        fault.id, fault.words, target, fault.start, fault.end, fault.before, fault.after
+    )
+
+
+class PreparedGuard:
+    """A test, and what is put into the release for it."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.item = item
+        marks = cells.read_guard_marks(item)
+        self.reverted_toggles = marks.always_reverted if marks else ()
+        # The fixes that it is about and that this release never had: without them it fails.
+        self.enabled_fixes = tuple(
+            ToggleChoice(toggle, Direction.ENABLE)
+            for toggle in (marks.guarded if marks else ())
+            if cells.find_toggle_state(toggle).state is ToggleState.BUGGY
+        )
+
+    def build_changed_code(self) -> None:
+        """Have the changed code made once, for all that come after."""
+        with (
+            # A module that warns as it is imported here is imported all the same.
+            warnings.catch_warnings(action="ignore"),
+            ToggleContext(self.enabled_fixes),
+            cells.revert_where_present(self.reverted_toggles),
+        ):
+            pass
+
+
+class FaultAttemptRun:
+    """What a fork does, and what it writes down."""
+
+    def __init__(
+        self,
+        request: FaultAttemptRequest,
+        guards: list[PreparedGuard],
+        folder: Path,
+        listener: run_item.PhaseRecorder,
+    ) -> None:
+        self.request = request
+        self.guards = guards
+        self.folder = folder
+        self.listener = listener
+        self.changes = (make_live_change(request.fault),) if request.fault is not None else ()
+
+    def run(self) -> SideResult:
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                live_engine.engine.enter(self.changes)
+        except UnfixError as error:
+            _get_record_file(self.folder, self.request.serial, "not_live").write_text(str(error))
+            return SideResult("", SideOutcome.PASSED)
+        here = os.getpid()
+        with open(
+            _get_record_file(self.folder, self.request.serial, "ended"), "ab", buffering=0
+        ) as ended:
+            for asked in self.request.guards:
+                ran = self._run_guard(asked)
+                if os.getpid() != here:
+                    os._exit(
+                        supervisor.INTERNAL_FAILURE_EXIT_CODE
+                    )  # a process that the guard forked and that goes on
+                ended.write(msgspec.json.encode(ran) + b"\n")
+                if ran.side.outcome not in PASSING_OUTCOMES:
+                    break
+        return SideResult("", SideOutcome.PASSED)
+
+    def _run_guard(self, guard_request: GuardRequest) -> GuardResult:
+        guard = self.guards[guard_request.guard_number]
+        if conflict := self._find_conflict(guard):
+            return GuardResult(
+                guard_request.guard_number, SideResult("", SideOutcome.PASSED), conflict=conflict
+            )
+        item: Any = guard.item
+        item.config.stash[plugin.APPLIED_CHANGES] = guard.enabled_fixes
+        before = live_engine.engine.reach(self.changes)
+        with (
+            profiles.extend_search(
+                item.obj, self.request.example_factor, self.request.keep_shrinking
+            ),
+            _limit_time(guard_request.seconds),
+            self._trace_lines() as traced,
+        ):
+            side = run_item.run_protocol(item, self.listener)
+        if traced is not None:
+            _get_record_file(self.folder, self.request.serial, "traced").write_bytes(
+                msgspec.json.encode(traced)
+            )
+        return GuardResult(
+            guard_request.guard_number, side, live_engine.engine.reach(self.changes) - before
+        )
+
+    def _find_conflict(self, guard: PreparedGuard) -> str:
+        """Why a guard's own toggles and the fault cannot be in at once: it cannot see it then."""
+        try:
+            if self.changes:
+                guard.build_changed_code()
+        except UnfixError as error:
+            return str(error)
+        return ""
+
+    @contextlib.contextmanager
+    def _trace_lines(self) -> Iterator[GuardTrace | None]:
+        """Which lines run, where nothing is changed; a fault's own look goes at full speed."""
+        if not self.request.trace:
+            yield None
+            return
+        before = set(sys.modules)
+        tracer = GuardLineTracer(find_package_root())
+        traced = GuardTrace({}, [])
+        with tracer.trace_lines():
+            yield traced
+        traced.lines = {name: sorted(lines) for name, lines in tracer.lines.items() if lines}
+        new = set(sys.modules) - before
+        traced.imported = sorted(name for name in new if name.partition(".")[0] == "sglang")
+
+
+def find_package_root() -> Path:
+    """The folder that the release's package lies in."""
+    source = live_engine.engine.sources.read("sglang")
+    assert source is not None
+    return Path(source.path).parents[1]
+
+
+@contextlib.contextmanager
+def _limit_time(seconds: float) -> Iterator[None]:
+    """End this process if the block takes too long, and say where it was, whatever it is doing."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, chain=True)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def read_attempt_report(
+    folder: Path, request: FaultAttemptRequest, fork_side: SideResult
+) -> FaultAttemptReport:
+    """What a fork wrote down, for its run; its files are gone afterwards."""
+    looked = FaultAttemptReport(request.serial, [], fork_side, fork_side.reach)
+    for line in _read_record(folder, request.serial, "ended").splitlines():
+        with contextlib.suppress(msgspec.DecodeError):  # it ended in the middle of a line
+            looked.results.append(msgspec.json.decode(line, type=GuardResult))
+    looked.not_live_reason = _read_record(folder, request.serial, "not_live").decode()
+    if traced := _read_record(folder, request.serial, "traced"):
+        looked.trace = msgspec.json.decode(traced, type=GuardTrace)
+    return looked
+
+
+def _get_record_file(folder: Path, serial: int, kind: str) -> Path:
+    return folder / f"{serial}.{kind}"
+
+
+def _read_record(folder: Path, serial: int, kind: str) -> bytes:
+    try:
+        return _get_record_file(folder, serial, kind).read_bytes()
+    except FileNotFoundError:
+        return b""

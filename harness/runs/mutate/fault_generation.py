@@ -1,0 +1,184 @@
+"""From targets and a release's sources to faults: made, told apart, useless ones dropped."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.core.source_scopes import ReleaseSources
+from harness.fixes.registry.schema import CodeTarget
+from harness.runs.mutate import operators as known
+from harness.runs.mutate.code_comparison import ChangedStatement, OriginalFunction, compile_change
+from harness.runs.mutate.function_code import CodeChange, FunctionCode
+from harness.runs.mutate.mutation_operator import MutationOperator
+from harness.runs.mutate.target_selection import read_functions
+from harness.store.mutate.faults import (
+    DroppedFault,
+    GeneratedFaults,
+    MutationFault,
+    compute_fault_id,
+)
+
+MAX_FAULTS_PER_STATEMENT = 3  # faults of one operator
+TOO_MANY_REASON = "the statement has enough faults of this kind"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateFault:
+    """A change that an operator would make, and what came of it."""
+
+    operator: MutationOperator
+    function: FunctionCode
+    change: CodeChange
+    statement_index: int  # of the statement that holds it
+    changed_statement: ChangedStatement  # the statement with it, or why it is no fault
+
+
+def generate_faults(
+    targets: Iterable[CodeTarget],
+    sources: ReleaseSources,
+    operators: Iterable[MutationOperator] | None = None,
+    only_lines: Mapping[str, set[int]] | None = None,
+) -> GeneratedFaults:
+    """Every fault of these operators in these targets, in the order of the source."""
+    chosen = list(known.load_operators().values() if operators is None else operators)
+    faults: list[MutationFault] = []
+    dropped: list[DroppedFault] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for function in read_functions(targets, sources):
+        name = (function.module.source.module, function.qualname)
+        seen[name] += 1
+        lines = None if only_lines is None else only_lines.get(function.module.source.module, set())
+        made, gone = _generate_in_function(function, chosen, lines, seen[name])
+        faults += made
+        dropped += gone
+    return GeneratedFaults(tuple(faults), tuple(dropped))
+
+
+def _generate_in_function(
+    function: FunctionCode,
+    operators: list[MutationOperator],
+    lines: set[int] | None,
+    occurrence: int,
+) -> tuple[list[MutationFault], list[DroppedFault]]:
+    original = OriginalFunction(function)
+    alike = _number_identical_statements(original, occurrence)
+    made: list[CandidateFault] = []
+    dropped: list[DroppedFault] = []
+    first_of: dict[tuple[int, str], CandidateFault] = {}
+    for tried in _iterate_candidates(original, operators, lines):
+        why = tried.changed_statement.drop_reason
+        if not why:
+            first = first_of.setdefault(
+                (tried.statement_index, tried.changed_statement.header), tried
+            )
+            if first is not tried:
+                why = f"{first.operator.name} makes the same change"
+        if why:
+            dropped.append(_make_dropped_fault(tried, why))
+        else:
+            made.append(tried)
+    order = {operator.name: number for number, operator in enumerate(operators)}
+    made.sort(
+        key=lambda t: (t.change.start, t.change.end, order[t.operator.name], t.change.replacement)
+    )
+    kept = _sample_per_statement(made)
+    dropped += [_make_dropped_fault(tried, TOO_MANY_REASON) for tried in made if tried not in kept]
+    return [_make_fault(tried, original, alike) for tried in kept], dropped
+
+
+def _sample_per_statement(candidates: list[CandidateFault]) -> list[CandidateFault]:
+    """Of one operator's faults in one statement a few that lie apart: the others are much the same.
+
+    Statements and not lines are counted: how code is broken into lines decides nothing.
+    """
+    together: defaultdict[tuple[str, int], list[CandidateFault]] = defaultdict(list)
+    for tried in candidates:
+        together[tried.operator.name, tried.statement_index].append(tried)
+    kept: set[int] = set()
+    for group in together.values():
+        last = len(group) - 1
+        kept |= {
+            id(group[round(last * n / (MAX_FAULTS_PER_STATEMENT - 1))])
+            for n in range(MAX_FAULTS_PER_STATEMENT)
+        }
+    return [tried for tried in candidates if id(tried) in kept]
+
+
+def _iterate_candidates(
+    original: OriginalFunction, operators: list[MutationOperator], lines: set[int] | None
+) -> Iterator[CandidateFault]:
+    """What the operators would change, in statements that have one of these lines."""
+    function = original.function
+    starts = [function.get_span(statement) for statement in function.statements]
+    for operator in operators:
+        for change in operator.find_changes(function):
+            index = max(n for n, (first, last) in enumerate(starts) if first <= change.start < last)
+            if lines is None or lines & set(_get_statement_lines(function.statements[index])):
+                yield CandidateFault(
+                    operator, function, change, index, compile_change(original, change, index)
+                )
+
+
+def _number_identical_statements(original: OriginalFunction, occurrence: int) -> list[str]:
+    """Which of several statements that read the same each one is, in which of such functions."""
+    seen: Counter[str] = Counter()
+    numbers = []
+    for header in original.headers:
+        numbers.append(f"{seen[header]}" if occurrence == 1 else f"{seen[header]} in {occurrence}")
+        seen[header] += 1
+    return numbers
+
+
+def _get_statement_lines(statement: ast.stmt) -> range:
+    """The lines of a statement, of a compound one its header's."""
+    last = statement.end_lineno or statement.lineno
+    body = getattr(statement, "body", None) or getattr(statement, "cases", None)
+    if body:
+        inner = body[0]
+        begins = inner.pattern.lineno if isinstance(inner, ast.match_case) else inner.lineno
+        last = max(statement.lineno, begins - 1)
+    return range(statement.lineno, last + 1)
+
+
+def _make_fault(
+    candidate: CandidateFault, original: OriginalFunction, statement_numbers: list[str]
+) -> MutationFault:
+    function, change = candidate.function, candidate.change
+    statement = original.headers[candidate.statement_index]
+    after = f"{candidate.changed_statement.header}\0{statement_numbers[candidate.statement_index]}"
+    source = function.module.source
+    lines = _get_statement_lines(function.statements[candidate.statement_index])
+    return MutationFault(
+        id=compute_fault_id(
+            candidate.operator.name, source.module, function.qualname, statement, after
+        ),
+        operator=candidate.operator.name,
+        module=source.module,
+        qualname=function.qualname,
+        path=source.path,
+        kernel=function.is_kernel,
+        start=change.start,
+        end=change.end,
+        line=function.module.get_line(change.start),
+        first=lines[0],
+        last=lines[-1],
+        before=function.module.text[change.start : change.end],
+        after=change.replacement,
+        words=" ".join(change.description.split()),
+    )
+
+
+def _make_dropped_fault(candidate: CandidateFault, reason: str) -> DroppedFault:
+    function, change = candidate.function, candidate.change
+    return DroppedFault(
+        operator=candidate.operator.name,
+        module=function.module.source.module,
+        qualname=function.qualname,
+        line=function.module.get_line(change.start),
+        before=function.module.text[change.start : change.end],
+        after=change.replacement,
+        why=reason,
+    )

@@ -1,0 +1,72 @@
+"""What a fault comes to, from what its guards said."""
+
+from __future__ import annotations
+
+import re
+
+from harness.fixes.matching.nearest_code import format_diff
+from harness.runs.mutate.messages import PASSING_OUTCOMES, FaultAttemptReport, GuardResult
+from harness.store.mutate.faults import MutationFault
+from harness.store.mutate.values import FaultOutcome, FaultResult, KillCause
+from harness.store.prove.values import SideOutcome, SideResult
+
+VIOLATION_LINE = re.compile(r"^harness\.checking\.violations\.\w+: ", re.MULTILINE)
+KILL_CAUSES = {
+    SideOutcome.ERROR: KillCause.EXCEPTION,
+    SideOutcome.FLAKY: KillCause.EXCEPTION,
+    SideOutcome.SEGFAULT: KillCause.CRASH,
+    SideOutcome.ABORT: KillCause.CRASH,
+    SideOutcome.KILLED: KillCause.CRASH,
+    SideOutcome.LOST: KillCause.CRASH,
+    SideOutcome.HANG: KillCause.HANG,
+    SideOutcome.OUT_OF_MEMORY: KillCause.OUT_OF_MEMORY,
+    SideOutcome.CUDA_ERROR: KillCause.CUDA_ERROR,
+    SideOutcome.EXITED: KillCause.EXIT,
+}
+
+
+def classify_kill(side: SideResult) -> KillCause:
+    if side.outcome is SideOutcome.FAILED:
+        return (
+            KillCause.MEMORY_REPORT if VIOLATION_LINE.search(side.detail) else KillCause.ASSERTION
+        )
+    return KILL_CAUSES[side.outcome]
+
+
+def find_killing_guard(
+    report: FaultAttemptReport, guards: list[str]
+) -> tuple[str, SideResult] | None:
+    """The guard that failed and what it said; `guards` were to run, in this order."""
+    for ran, guard in zip(report.results, guards, strict=False):
+        if ran.side.outcome not in PASSING_OUTCOMES:
+            return guard, ran.side
+    if report.fork_side.outcome is SideOutcome.PASSED:
+        return None
+    # It took the process with it; after the last one, it was the end of the process itself.
+    return guards[min(len(report.results), len(guards) - 1)], report.fork_side
+
+
+def record_kill(result: FaultResult, guard: str, side: SideResult) -> None:
+    result.fate, result.how, result.by = FaultOutcome.KILLED, classify_kill(side), guard
+    result.headline, result.example, result.detail = side.headline, side.example, side.detail
+
+
+def list_passing_guards(results: list[GuardResult], guards: list[str]) -> list[str]:
+    """The guards that ran the fault's code and noticed nothing."""
+    return [
+        guard
+        for ran, guard in zip(results, guards, strict=False)
+        if ran.reach and ran.side.outcome is SideOutcome.PASSED
+    ]
+
+
+def describe_unreached(conflicts: list[str], guards: int) -> str:
+    """Its lines were run without it, and its code was not with it."""
+    if conflicts and len(conflicts) == guards:
+        return f"each guard that runs its lines changes them itself: {conflicts[0]}"
+    return "its code did not run, though guards run its lines without it"
+
+
+def format_fault_diff(fault: MutationFault, text: str) -> str:
+    place = fault.module.replace(".", "/") + ".py"
+    return format_diff(text, fault.apply_to(text), f"a/{place}", f"b/{place}")

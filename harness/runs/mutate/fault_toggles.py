@@ -1,0 +1,252 @@
+"""A fault as a toggle of the registry, ready for a guard to be written.
+
+The change is told as two forms of as little code as will do: the changed expression, what it stands
+in, its statement, its neighbours too. The first that passes every check of the registry is taken.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from harness.core.errors import UnfixError
+from harness.core.source_scopes import ModuleSource, ReleaseSources
+from harness.fixes.matching.toggle_status import locate_edit
+from harness.fixes.patterns import get_indent, remove_indent
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import CodeTarget, DeviceKind, Toggle, ToggleEdit, ToggleVariant
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.fixes.registry.toggle_reader import find_edit_problem
+from harness.fixes.registry.toggle_writer import WRAP_COLUMNS
+from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
+from harness.releases import managed_releases
+from harness.runs.mutate import operators
+from harness.runs.mutate.function_code import FUNCTIONS, FunctionCode, ModuleCode
+from harness.store.mutate.faults import MutationFault
+
+MAX_NEIGHBOURS = 3
+MAX_PATTERN_LINES = (
+    60  # lines of one form: nobody reads more, and any edit in them makes the toggle stale
+)
+
+
+class KeepFaultError(UnfixError):
+    """A fault that no pair of forms tells from the rest of its function."""
+
+
+@dataclass(frozen=True)
+class OverlaySources:
+    """A release's sources with one module's text replaced."""
+
+    base: ReleaseSources
+    replacement: ModuleSource
+
+    @property
+    def version(self) -> Version | None:
+        return self.base.version
+
+    def read(self, module: str) -> ModuleSource | None:
+        return self.replacement if module == self.replacement.module else self.base.read(module)
+
+    def modules(self) -> Iterator[str]:
+        return self.base.modules()
+
+
+def build_toggle(
+    fault: MutationFault,
+    sources: ReleaseSources,
+    release: str,
+    *,
+    range_sources: Sequence[ReleaseSources] | None = None,
+    registry: ToggleCatalogue | None = None,
+) -> Toggle:
+    """A toggle that takes this fault in and out of every release that has its code.
+
+    `others` are the releases that its range is read from; those on this machine, if not said.
+    """
+    source = sources.read(fault.module)
+    if source is None:
+        raise KeepFaultError(f"{release} has no module {fault.module}")
+    if source.text[fault.start : fault.end] != fault.before:
+        raise KeepFaultError(f"fault {fault.id} was made for another text of {fault.module}")
+    code = ModuleCode(source)
+    function = next(
+        f
+        for f in code.functions
+        if f.qualname == fault.qualname and is_fault_within(f.module.get_span(f.node), fault)
+    )
+    spans = list_local_sources() if range_sources is None else range_sources
+    for start, end, names in iterate_pattern_spans(function, fault):
+        fixed = extract_pattern(source.text, start, end)
+        if fixed.count("\n") >= MAX_PATTERN_LINES:
+            break
+        shift = len(fault.after) - len(fault.before)
+        buggy = extract_pattern(fault.apply_to(source.text), start, end + shift)
+        for name in names:
+            edit = ToggleEdit(fixed=fixed, buggy=buggy, target=f"{fault.module}:{name}")
+            if is_reversible_edit(edit, fault, sources, release):
+                return _make_toggle(
+                    edit,
+                    fault,
+                    sources,
+                    release,
+                    spans,
+                    registry or toggle_catalogue.load_catalogue(),
+                )
+    raise KeepFaultError(
+        f"fault {fault.id} cannot be kept: no form of at most {MAX_PATTERN_LINES} lines tells its place in "
+        f"{fault.qualname} from the others"
+    )
+
+
+def list_local_sources() -> list[ReleaseSources]:
+    """The managed releases whose sources are on this machine, oldest first."""
+    return [
+        r.open_sources()
+        for r in managed_releases.list_releases()
+        if r.is_installed or r.any_wheel is not None
+    ]
+
+
+def iterate_pattern_spans(
+    function: FunctionCode, fault: MutationFault
+) -> Iterator[tuple[int, int, list[str]]]:
+    """What a form may hold, from the changed code outwards, with the scopes to look in."""
+    around = [
+        node
+        for node in ast.walk(function.node)
+        if isinstance(node, ast.expr | ast.stmt)
+        and not isinstance(node, ast.Slice | ast.Starred)
+        and is_fault_within(function.get_span(node), fault)
+        and node is not function.node
+    ]
+    around.sort(key=lambda node: function.get_span(node)[1] - function.get_span(node)[0])
+    inner = [node.name for node in reversed(around) if isinstance(node, FUNCTIONS)]
+    names = [".".join([function.qualname, *inner[:n]]) for n in range(len(inner) + 1)]
+    for node in around:
+        if isinstance(node, FUNCTIONS):
+            names = names[: len(names) - 1] or [function.qualname]
+        yield (*function.get_span(node), names)
+        if isinstance(node, ast.stmt):
+            for start, end in iterate_neighbour_spans(function, node):
+                yield start, end, names
+
+
+def iterate_neighbour_spans(function: FunctionCode, node: ast.stmt) -> Iterator[tuple[int, int]]:
+    """A statement with those before it, those behind it, and both: one, two, three of them."""
+    outer = function.parents[node]
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(outer, field, [])
+        if isinstance(block, list) and node in block:
+            at = block.index(node)
+            start, end = function.get_span(node)
+            for many in range(1, MAX_NEIGHBOURS + 1):
+                before = function.get_span(block[max(0, at - many)])[0]
+                behind = function.get_span(block[min(len(block) - 1, at + many)])[1]
+                yield from dict.fromkeys([(before, end), (start, behind), (before, behind)])
+
+
+def is_fault_within(span: tuple[int, int], fault: MutationFault) -> bool:
+    return span[0] <= fault.start and fault.end <= span[1]
+
+
+def extract_pattern(text: str, start: int, end: int) -> str:
+    """A piece of code as a pattern: without the indentation of the line that it begins on."""
+    return remove_indent(text[start:end], get_indent(text, start))
+
+
+def is_reversible_edit(
+    edit: ToggleEdit, fault: MutationFault, sources: ReleaseSources, release: str
+) -> bool:
+    """Whether the registry takes this edit, and both directions give just the two texts."""
+    if "$" in edit.fixed + edit.buggy:
+        return False  # what a pattern would read as a name of its own
+    try:
+        if find_edit_problem(edit):
+            return False
+        trial = _make_trial_toggle(edit, fault, "!=0")
+        before = sources.read(fault.module)
+        assert before is not None
+        found = locate_edit(edit, CodeTarget.parse(edit.target or ""), sources)
+        if isinstance(found, str):
+            return False
+        (there,) = make_plan([ToggleChoice(trial, Direction.REVERT)], sources, release).modules
+        if there.text != fault.apply_to(before.text):
+            return False
+        changed = OverlaySources(sources, ModuleSource(before.module, before.path, there.text))
+        (back,) = make_plan([ToggleChoice(trial, Direction.ENABLE)], changed, release).modules
+    except (UnfixError, RuntimeError, SyntaxError):
+        return False  # ast-grep's refusals are RuntimeErrors
+    return back.text == before.text
+
+
+def _make_trial_toggle(edit: ToggleEdit, fault: MutationFault, releases: str) -> Toggle:
+    operator = operators.load_operators()[fault.operator]
+    return Toggle(
+        id=f"{fault.operator}-{fault.id}",
+        title=operator.title,
+        family="kept",
+        symptom=operator.symptom,
+        devices=(DeviceKind.CPU, DeviceKind.CUDA),
+        variants=(ToggleVariant(releases=releases, edits=(edit,)),),
+    )
+
+
+def _make_toggle(
+    edit: ToggleEdit,
+    fault: MutationFault,
+    sources: ReleaseSources,
+    release: str,
+    range_sources: Sequence[ReleaseSources],
+    registry: ToggleCatalogue,
+) -> Toggle:
+    name = fault.qualname.rpartition(".")[2]
+    words = fault.words[0].upper() + fault.words[1:]
+    bare = _make_trial_toggle(edit, fault, "!=0")
+    plain = ToggleEdit(fixed=edit.fixed, buggy=edit.buggy)
+    ranges = list(_iterate_release_ranges(edit, sources, release, range_sources))
+    return Toggle(
+        id=bare.id,
+        title=textwrap.shorten(f"{bare.title}, in {name}", WRAP_COLUMNS, placeholder=" ..."),
+        family=registry.guess_family([CodeTarget(fault.module, fault.qualname)]),
+        symptom=bare.symptom,
+        devices=bare.devices,
+        variants=tuple(
+            ToggleVariant(releases=one, target=edit.target, edits=(plain,)) for one in ranges
+        ),
+        why=f"An injected fault, kept from the faults that no suite noticed. {words}.",
+    )
+
+
+def _iterate_release_ranges(
+    edit: ToggleEdit, sources: ReleaseSources, release: str, range_sources: Sequence[ReleaseSources]
+) -> Iterator[str]:
+    """The runs of releases that have the code, each up to the next release that has it not."""
+    by_version = {s.version: s for s in range_sources if s.version is not None}
+    own = sources.version or _parse_version(release)
+    if own is None:
+        yield ">=0"  # a checkout that does not say its version
+        return
+    by_version[own] = sources
+    target = CodeTarget.parse(edit.target or "")
+    first: Version | None = None
+    for version in sorted(by_version):
+        there = not isinstance(locate_edit(edit, target, by_version[version]), str)
+        if there and first is None:
+            first = version
+        elif not there and first is not None:
+            yield f">={first},<{version}"
+            first = None
+    if first is not None:
+        yield f">={first}"
+
+
+def _parse_version(release: str) -> Version | None:
+    try:
+        return Version(release)
+    except InvalidVersion:
+        return None

@@ -1,0 +1,20 @@
+"""What an operator is: a name, the pull requests that it was learnt from, and where it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.function_code import CodeChange, FunctionCode
+
+
+@dataclass(frozen=True, slots=True)
+class MutationOperator:
+    """One kind of fault."""
+
+    name: str
+    title: str
+    prs: tuple[int, ...]  # SGLang's, which mended bugs of this kind
+    symptom: Symptom  # what it mostly does to whoever runs it
+    find_changes: Callable[[FunctionCode], Iterator[CodeChange]]

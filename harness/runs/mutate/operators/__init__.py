@@ -1,0 +1,20 @@
+"""The operators, one file each; a new file here is a new operator."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import lru_cache
+
+from harness.runs.mutate.mutation_operator import MutationOperator
+
+
+@lru_cache(maxsize=1)
+def load_operators() -> dict[str, MutationOperator]:
+    """Every operator by name; where two make the same change, the first one's counts."""
+    found: dict[str, MutationOperator] = {}
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        name = info.name.replace("_", "-")
+        found[name] = MutationOperator(name, module.TITLE, module.PRS, module.SYMPTOM, module.find)
+    return found

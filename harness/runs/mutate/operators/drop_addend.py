@@ -1,0 +1,70 @@
+"""A position, a length or a pointer loses an offset that was added to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
+from harness.runs.mutate.sglang_names import (
+    LENGTH_NAME,
+    POINTER_NAME,
+    ROW_NAME,
+    SIZE_NAME,
+    STRIDE_NAME,
+    has_name,
+    is_number,
+    iterate_addends,
+)
+
+TITLE = "Drop an added offset or prefix length"
+PRS = (25015, 15469, 12582)
+SYMPTOM = Symptom.SILENT_CORRUPTION
+
+
+def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
+    for node in function.mutable_nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+            for term, other in iterate_removable_terms(node):
+                if is_offset_term(function, node, term):
+                    sign = "added" if isinstance(node.op, ast.Add) else "taken off"
+                    words = f"{function.get_text(term)} is no longer {sign}"
+                    yield function.replace_node(node, function.get_text(other), words)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub):
+            yield function.replace_node(
+                node, "pass", f"{function.get_text(node.target)} stays as it is"
+            )
+
+
+def iterate_removable_terms(node: ast.BinOp) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each term of this one operation that can go, and what stays."""
+    yield node.right, node.left
+    if isinstance(node.op, ast.Add) and not list(iterate_addends(node.left)):
+        yield node.left, node.right
+
+
+def is_offset_term(function: FunctionCode, node: ast.BinOp, term: ast.expr) -> bool:
+    """Whether a term is an offset: a length, a start, a row's place; no pointer, no list."""
+    other = node.left if node.right is term else node.right
+    if isinstance(other, ast.Constant) or "tl.arange" in ast.unparse(term):
+        return False
+    if POINTER_NAME.search(get_last_name(other)) and not isinstance(
+        function.get_parent(node), ast.BinOp
+    ):
+        return False  # all that is left of an address: a neighbour's row says it better
+    if POINTER_NAME.search(get_last_name(term)) or isinstance(term, ast.List | ast.JoinedStr):
+        return False
+    if isinstance(other, ast.List | ast.JoinedStr):
+        return False
+    if isinstance(term, ast.Constant):
+        return is_number(term)
+    if isinstance(other, ast.BinOp) and "tl.arange" in ast.unparse(other):
+        return False  # lanes
+    return any(
+        has_name(n, LENGTH_NAME)
+        or has_name(n, ROW_NAME)
+        or has_name(n, SIZE_NAME)
+        or has_name(n, STRIDE_NAME)
+        for n in ast.walk(term)
+    )

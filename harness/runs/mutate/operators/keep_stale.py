@@ -1,0 +1,53 @@
+"""What was kept from before is not cleared."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.function_code import (
+    CodeChange,
+    FunctionCode,
+    get_dotted_name,
+    get_last_name,
+)
+from harness.runs.mutate.sglang_names import is_number
+
+TITLE = "Forget to clear or refresh what is kept"
+PRS = (24401, 10892, 37165)
+SYMPTOM = Symptom.SILENT_CORRUPTION
+CLEARING_CALL = re.compile(r"\.(clear|zero_|fill_|cache_clear|reset|invalidate)$")
+REFRESHING_CALL = re.compile(r"\.copy_$")
+
+
+def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
+    for node in function.mutable_nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            called = get_dotted_name(node.value.func)
+            if CLEARING_CALL.search(called):
+                yield function.replace_node(node, "pass", "what is there from before stays")
+            elif REFRESHING_CALL.search(called):
+                yield function.replace_node(node, "pass", "the values of the time before stay")
+        elif isinstance(node, ast.Assign) and is_emptying(node):
+            code = function.get_text(node.targets[0])
+            yield function.replace_node(node, "pass", f"{code} keeps what it had")
+
+
+def is_emptying(node: ast.Assign) -> bool:
+    """`self.cache = None`, `buffer[n:] = 0`: something held is emptied, or its tail is."""
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Subscript):
+        return isinstance(target.slice, ast.Slice) and (
+            is_number(value, 0) or is_empty_value(value)
+        )
+    return (
+        isinstance(target, ast.Attribute) and is_empty_value(value) and bool(get_last_name(target))
+    )
+
+
+def is_empty_value(value: ast.expr) -> bool:
+    if isinstance(value, ast.Constant):
+        return value.value is None
+    return isinstance(value, ast.Dict | ast.List) and not ast.unparse(value).strip("[]{}")

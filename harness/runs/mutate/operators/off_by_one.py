@@ -1,0 +1,92 @@
+"""A bound, a window or a stride is one too far or one too near."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
+from harness.runs.mutate.sglang_names import (
+    LENGTH_NAME,
+    MASK_NAME,
+    ROW_NAME,
+    SIZE_NAME,
+    STRIDE_NAME,
+    has_name,
+    is_number,
+    iterate_accesses,
+)
+
+TITLE = "Miss a bound, a window or a stride by one"
+PRS = (22546, 32087, 26147)
+SYMPTOM = Symptom.OUT_OF_BOUNDS
+SHIFTED_OPERATORS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
+
+
+def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
+    for node in function.mutable_nodes:
+        if isinstance(node, ast.Compare) and is_bound_check(function, node):
+            yield shift_comparison(function, node)
+        if isinstance(node, ast.Slice):
+            yield from iterate_shortened_slices(function, node)
+    seen: set[ast.AST] = set()
+    for call in iterate_accesses(function):
+        for node in iterate_address_nodes(function, call.args[0]):
+            if node not in seen and isinstance(node, ast.Name | ast.Attribute):
+                seen.add(node)
+                if STRIDE_NAME.search(get_last_name(node)) and isinstance(
+                    function.get_parent(node), ast.BinOp
+                ):
+                    code = function.get_text(node)
+                    yield function.replace_node(node, f"{code} + 1", f"rows are {code} + 1 apart")
+
+
+def is_bound_check(function: FunctionCode, node: ast.Compare) -> bool:
+    """Whether a comparison is of a position with a bound, and not of a switch or a kind."""
+    if len(node.ops) != 1 or type(node.ops[0]) not in SHIFTED_OPERATORS:
+        return False
+    if function.is_kernel:
+        return True
+    told = (node.left, node.comparators[0])
+    return any(
+        has_name(n, LENGTH_NAME)
+        or has_name(n, SIZE_NAME)
+        or has_name(n, ROW_NAME)
+        or has_name(n, MASK_NAME)
+        for side in told
+        for n in ast.walk(side)
+    )
+
+
+def shift_comparison(function: FunctionCode, node: ast.Compare) -> CodeChange:
+    left, right = node.left, node.comparators[0]
+    sign = SHIFTED_OPERATORS[type(node.ops[0])]
+    start, end = function.get_span(left)[1], function.get_span(right)[0]
+    between = function.module.text[start:end]
+    old = re.search(r"[<>]=?", between)
+    assert old is not None
+    after = between[: old.start()] + sign + between[old.end() :]
+    return CodeChange(start, end, after, f"{old[0]} becomes {sign}: the bound is one off")
+
+
+def iterate_shortened_slices(function: FunctionCode, node: ast.Slice) -> Iterator[CodeChange]:
+    """A slice one short at its end: it loses its last."""
+    if node.upper is None or is_number(node.upper) or isinstance(node.upper, ast.UnaryOp):
+        return
+    code = function.get_text(node.upper)
+    if isinstance(node.upper, ast.BinOp) and is_number(node.upper.right, 1):
+        left = function.get_text(node.upper.left)
+        yield function.replace_node(node.upper, left, f"the slice ends at {left}, one off")
+    else:
+        yield function.replace_node(node.upper, f"{code} - 1", f"the slice ends one before {code}")
+
+
+def iterate_address_nodes(function: FunctionCode, pointer: ast.expr) -> Iterator[ast.AST]:
+    """What a pointer is computed from, with the local names in it looked up once."""
+    for node in ast.walk(pointer):
+        yield node
+        if isinstance(node, ast.Name):
+            for value in function.assigned_values.get(node.id, []):
+                yield from ast.walk(value)

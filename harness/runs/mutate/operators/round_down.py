@@ -1,0 +1,66 @@
+"""Pages or blocks are counted by rounding down: the last, partly filled one is not there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
+
+TITLE = "Round down where up is right"
+PRS = (24587, 31616)
+SYMPTOM = Symptom.OUT_OF_BOUNDS
+CEILING_CALLS = ("cdiv", "ceil_div", "div_ceil", "ceil_align", "align_up", "ceil_divide")
+
+
+def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
+    for node in function.mutable_nodes:
+        if isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
+            name = get_dotted_name(node.func).rpartition(".")[2]
+            if name in CEILING_CALLS:
+                many, size = (add_brackets(function, argument) for argument in node.args)
+                after = f"{many} // {size}"
+                if "align" in name:
+                    after = f"{after} * {size}"
+                yield function.replace_node(node, after, "a partly filled last one is not counted")
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+            yield from iterate_rounded_down_quotients(function, node)
+
+
+def iterate_rounded_down_quotients(function: FunctionCode, node: ast.BinOp) -> Iterator[CodeChange]:
+    """`(n + size - 1) // size` and `(n + 127) // 128`: without what makes them round up."""
+    size = ast.unparse(node.right)
+    rest = list_signed_terms(node.left)
+    codes = [sign + ast.unparse(term) for sign, term in rest]
+    for spare in (["+" + size, "-1"], [f"+{int(size) - 1}"] if size.isdigit() else []):
+        if spare and all(code in codes for code in spare):
+            for code in spare:
+                last = len(codes) - 1 - codes[::-1].index(code)
+                del rest[last], codes[last]
+            if rest:
+                terms = " ".join(f"{sign} {add_brackets(function, term)}" for sign, term in rest)
+                many = terms.removeprefix("+ ")
+                after = f"({many})" if len(rest) > 1 or many.startswith("-") else many
+                words = "a partly filled last one is not counted"
+                yield function.replace_node(
+                    node, f"{after} // {function.get_text(node.right)}", words
+                )
+            return
+
+
+def list_signed_terms(node: ast.expr, sign: str = "+") -> list[tuple[str, ast.expr]]:
+    """The terms of a sum with their signs."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*list_signed_terms(node.left, sign), *list_signed_terms(node.right, sign)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        return [
+            *list_signed_terms(node.left, sign),
+            *list_signed_terms(node.right, "-" if sign == "+" else "+"),
+        ]
+    return [(sign, node)]
+
+
+def add_brackets(function: FunctionCode, node: ast.expr) -> str:
+    code = function.get_text(node)
+    return f"({code})" if isinstance(node, ast.BinOp | ast.IfExp | ast.BoolOp) else code

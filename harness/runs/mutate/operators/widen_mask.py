@@ -1,0 +1,47 @@
+"""A mask lets more through than it should: a condition of it, or all of it, is gone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.function_code import CodeChange, FunctionCode
+from harness.runs.mutate.sglang_names import MASK_NAME, find_keyword, has_name, iterate_accesses
+
+TITLE = "Widen a mask, or drop it"
+PRS = (39593, 39160)
+SYMPTOM = Symptom.OUT_OF_BOUNDS
+
+
+def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
+    for node in function.mutable_nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd):
+            if not function.is_kernel and not is_mask(node):
+                continue
+            for kept, gone in ((node.left, node.right), (node.right, node.left)):
+                words = f"the mask no longer asks for {function.get_text(gone)}"
+                yield function.replace_node(node, function.get_text(kept), words)
+    for call in iterate_accesses(function):
+        mask = find_keyword(call, "mask")
+        if mask is not None and not isinstance(mask.value, ast.BinOp):
+            yield drop_mask(function, call, mask)
+
+
+def is_mask(node: ast.BinOp) -> bool:
+    return any(
+        isinstance(n, ast.Compare | ast.Invert) or has_name(n, MASK_NAME)
+        for side in (node.left, node.right)
+        for n in ast.walk(side)
+    )
+
+
+def drop_mask(function: FunctionCode, call: ast.Call, mask: ast.keyword) -> CodeChange:
+    """Without the mask, and without what stood for the lanes that it left out."""
+    items: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    other = find_keyword(call, "other")
+    gone = {items.index(k) for k in (mask, other) if k is not None}
+    words = f"the access is made whatever {function.get_text(mask.value)} says"
+    if other is not None and max(gone) - min(gone) > 1:
+        return function.replace_node(mask.value, "True", words)
+    return function.remove_items(items, gone, words)

@@ -1,0 +1,230 @@
+"""Which functions get faults: words of the command line, as targets on one release."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+
+from harness.core.errors import UnfixError
+from harness.core.source_scopes import ReleaseSources
+from harness.fixes.registry.schema import CodeTarget, Toggle
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.runs.mutate.function_code import FunctionCode, ModuleCode, get_dotted_name
+from harness.runs.mutate.sglang_names import SIZE_CALL
+
+# Their guards are servers that answer questions: minutes a fault, and no code of their own.
+ENGINE_FAMILY = "engine"
+# What is imported from elsewhere counts where it is a kernel, or launches one, or says a size.
+KERNELS_PREFIX = "sglang.kernels."
+
+
+def select_targets(
+    words: Iterable[str], sources: ReleaseSources, registry: ToggleCatalogue
+) -> list[CodeTarget]:
+    """The functions that the words stand for, in the order of the words and of the source.
+
+    A word is a module, `module:qualname`, a family of toggles or a toggle's id. No word is every
+    family with a property suite. A family or a toggle is the functions that its toggles change on
+    this release and what they work with: the functions of their module that they call, the
+    kernels that these launch, the sizes that they ask for, and for a kernel who launches it.
+    """
+    known = _CallIndex(sources)
+    words = list(words)
+    if not words:
+        chosen = [toggle for toggle in registry if toggle.family != ENGINE_FAMILY]
+        found = known.find_toggled_functions(chosen)
+    else:
+        found = [target for word in words for target in _select_word(word, known, registry)]
+    return list(dict.fromkeys(found))
+
+
+def read_functions(
+    targets: Iterable[CodeTarget], sources: ReleaseSources
+) -> Iterator[FunctionCode]:
+    """The code of targets: each outermost function once, module by module as they come."""
+    known = _CallIndex(sources)
+    asked: dict[str, list[str]] = {}
+    for target in targets:
+        asked.setdefault(target.module, []).append(target.qualname)
+    for module, names in asked.items():
+        code = known.get_module(module)
+        if code is None:
+            raise UnfixError(f"there is no module {module} on this release")
+        for function in code.functions:
+            if any(_is_same_or_nested(name, function.qualname) for name in names):
+                yield function
+
+
+def _is_same_or_nested(name: str, function: str) -> bool:
+    """Whether a qualified name is that function, or a class or module around it, or inside it."""
+    return (
+        not name
+        or name == function
+        or function.startswith(f"{name}.")
+        or name.startswith(f"{function}.")
+    )
+
+
+class _CallIndex:
+    """A release's modules as code, each parsed once."""
+
+    def __init__(self, sources: ReleaseSources) -> None:
+        self.sources = sources
+        self._modules: dict[str, ModuleCode | None] = {}
+        self._imports: dict[str, dict[str, tuple[str, str]]] = {}
+        self._callees: dict[CodeTarget, list[CodeTarget]] = {}
+
+    def get_module(self, name: str) -> ModuleCode | None:
+        if name not in self._modules:
+            source = self.sources.read(name)
+            self._modules[name] = ModuleCode(source) if source is not None else None
+        return self._modules[name]
+
+    def find_functions(self, target: CodeTarget) -> list[CodeTarget]:
+        """A target as outermost functions; empty where the release does not have it."""
+        code = self.get_module(target.module)
+        return [
+            CodeTarget(target.module, function.qualname)
+            for function in (code.functions if code is not None else [])
+            if _is_same_or_nested(target.qualname, function.qualname)
+        ]
+
+    def find_toggled_functions(self, toggles: Iterable[Toggle]) -> list[CodeTarget]:
+        """The functions that toggles change here, each followed by what it calls."""
+        found: dict[CodeTarget, None] = {}
+        for toggle in toggles:
+            version = self.sources.version
+            for variant in toggle.variants:
+                if version is not None and not variant.specifier.contains(version):
+                    continue
+                for target in variant.targets:
+                    if not target.qualname:
+                        continue  # a constant of the module: no function is meant
+                    for function in self.find_functions(target):
+                        found.update(dict.fromkeys(self.iterate_related_functions(function)))
+        return list(found)
+
+    def iterate_related_functions(self, target: CodeTarget) -> Iterator[CodeTarget]:
+        """A function, what it calls, the kernels under that, and who launches it."""
+        yield target
+        for called in self.get_callees(target):
+            yield called
+            yield from self.iterate_launched_kernels(called)
+        code = self.get_module(target.module)
+        assert code is not None
+        if self.get_function(target).is_kernel:
+            for function in code.functions:
+                caller = CodeTarget(target.module, function.qualname)
+                if not function.is_kernel and target in self.get_callees(caller):
+                    yield caller
+
+    def iterate_launched_kernels(
+        self, target: CodeTarget, seen: frozenset[CodeTarget] = frozenset()
+    ) -> Iterator[CodeTarget]:
+        """The kernels that a function launches, and what these call in turn."""
+        for called in self.get_callees(target):
+            if called not in seen and self.get_function(called).is_kernel:
+                yield called
+                yield from self.iterate_launched_kernels(called, seen | {target, called})
+
+    def get_function(self, target: CodeTarget) -> FunctionCode:
+        code = self.get_module(target.module)
+        assert code is not None
+        return next(f for f in code.functions if f.qualname == target.qualname)
+
+    def get_callees(self, target: CodeTarget) -> list[CodeTarget]:
+        """The functions of SGLang that a function names, to call or to launch or to hand on."""
+        if target not in self._callees:
+            self._callees[target] = list(dict.fromkeys(self._iterate_callees(target)))
+        return self._callees[target]
+
+    def _iterate_callees(self, target: CodeTarget) -> Iterator[CodeTarget]:
+        code = self.get_module(target.module)
+        assert code is not None
+        names = {function.qualname for function in code.functions}
+        node = self.get_function(target).node
+        owner = target.qualname.rpartition(".")[0]
+        imported = self.get_imports(target.module, code) | _collect_imports(node)
+        for name in dict.fromkeys(_iterate_called_names(node)):
+            own = name.removeprefix("self.")
+            method = f"{owner}.{own}" if own != name else name
+            if method in names and method != target.qualname:
+                yield CodeTarget(target.module, method)
+            elif own in imported:
+                # `self.NAME` as well: a class may hold a kernel under the kernel's own name.
+                yield from self._iterate_imported_functions(
+                    *imported[own], kernels_only=own != name
+                )
+
+    def get_imports(self, module: str, code: ModuleCode) -> dict[str, tuple[str, str]]:
+        """What a module imports by name, anywhere in it."""
+        if module not in self._imports:
+            self._imports[module] = _collect_imports(code.tree)
+        return self._imports[module]
+
+    def _iterate_imported_functions(
+        self, module: str, name: str, kernels_only: bool
+    ) -> Iterator[CodeTarget]:
+        code = self.get_module(module) if module.startswith("sglang.") else None
+        if code is None:
+            return
+        works = module.startswith(KERNELS_PREFIX) or re.search(SIZE_CALL, name) is not None
+        for function in code.functions:
+            if function.qualname == name and (function.is_kernel or (works and not kernels_only)):
+                yield CodeTarget(module, name)
+        again = self.get_imports(module, code).get(name)
+        if again is not None and again[0] != module:
+            yield from self._iterate_imported_functions(*again, kernels_only=kernels_only)
+
+
+def _iterate_called_names(node: ast.AST) -> Iterator[str]:
+    """What is called by name: `f(...)`, `self.f(...)`, and launched: `f[grid](...)`."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call):
+            called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+            yield get_dotted_name(called)
+
+
+def _collect_imports(tree: ast.AST) -> dict[str, tuple[str, str]]:
+    """The names that `from MODULE import NAME` gives."""
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        for alias in node.names
+    }
+
+
+def _select_word(word: str, index: _CallIndex, registry: ToggleCatalogue) -> list[CodeTarget]:
+    families = {toggle.family for toggle in registry}
+    ids = {toggle.id for toggle in registry}
+    if word in families or word in ids:
+        chosen = [toggle for toggle in registry if word in (toggle.family, toggle.id)]
+        found = index.find_toggled_functions(chosen)
+        if not found:
+            raise UnfixError(f"'{word}' changes no function of this release")
+        return found
+    target = CodeTarget.parse(word)
+    code = index.get_module(target.module)
+    if code is not None:
+        found = index.find_functions(target)
+        if found:
+            return found
+        if not target.qualname:
+            raise UnfixError(f"{word} defines no function")
+        near = difflib.get_close_matches(target.qualname, [f.qualname for f in code.functions], n=3)
+        raise UnfixError(
+            f"{target.module} defines no {target.qualname}{_format_near_names(near, word)}"
+        )
+    choice = [*sorted(families), *sorted(ids), *index.sources.modules()]
+    near = difflib.get_close_matches(target.module, choice, n=3)
+    raise UnfixError(
+        f"'{word}' is no module of this release, no family, no toggle{_format_near_names(near)}"
+    )
+
+
+def _format_near_names(names: list[str], word: str = "") -> str:
+    module = f"{word.partition(':')[0]}:" if word else ""
+    return f"; near it: {', '.join(module + name for name in names)}" if names else ""

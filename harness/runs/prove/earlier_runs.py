@@ -1,0 +1,51 @@
+"""What earlier runs saw of a cell: what takes minutes need not be run again every night."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.store.prove.table import ProveTable
+from harness.store.prove.values import (
+    CellResult,
+    ProveRun,
+    RepeatMode,
+    SideOutcome,
+    SideRepetition,
+    SideResult,
+)
+
+SETTINGS_TO_MATCH = ("code", "profile")  # settings that decide what a guard does
+
+
+class EarlierRuns:
+    """Finished runs of the very same guards and toggles, and what their sides came to."""
+
+    def __init__(self, store: ProveTable, run: ProveRun) -> None:
+        self._store = store
+        self._run = run
+
+    def __call__(self, cell: CellResult) -> Iterator[tuple[str, SideRepetition]]:
+        """Each time that a side of this cell was run, the newest run first."""
+        for run in reversed(self._store.list_runs()):
+            if run.id == self._run.id or run.kind != self._run.kind or run.status != "finished":
+                continue
+            if any(
+                run.settings.get(name) != self._run.settings.get(name) for name in SETTINGS_TO_MATCH
+            ):
+                continue
+            for side in self._store.load_sides(run.id, cell.key):
+                yield from _read_repetitions(side, cell.sides["buggy"].way, run.id)
+
+
+def _read_repetitions(
+    side: SideResult, mode: RepeatMode, run: str
+) -> Iterator[tuple[str, SideRepetition]]:
+    # A first look for what a search found was shorter with the fix in.
+    short = (
+        side.side == "fixed" and mode is RepeatMode.SEARCH and side.outcome is SideOutcome.PASSED
+    )
+    if side.outcome is not SideOutcome.LOST and not short:  # that says nothing of the guard
+        yield side.side, SideRepetition(side.outcome, side.headline, run=run)
+    for again in side.again:
+        if not again.run and again.outcome is not SideOutcome.LOST:
+            yield side.side, SideRepetition(again.outcome, again.headline, run=run)

@@ -1,0 +1,278 @@
+"""What a run is asked for, and what of it is left to do on one release."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.core import paths
+from harness.fixes.registry.schema import Toggle
+from harness.releases.source_trees import SourceTree
+from harness.runs.prove import verdicts
+from harness.store.prove.values import (
+    CellResult,
+    CellVerdict,
+    ReleaseFacts,
+    RepeatMode,
+    SideRepetition,
+    SideResult,
+)
+from harness.workers.messages import GuardsCollected, GuardTask, TaskKey
+
+CellKey = tuple[str, str, str, str]  # release, device, toggle, guard
+# In this order: what the buggy side finds, the other one runs first of all.
+SIDES_BY_KIND = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
+RepetitionSource = Callable[[CellResult], Iterable[tuple[str, SideRepetition]]]
+
+
+@dataclass(frozen=True)
+class ReleaseTarget:
+    """A release that a run goes over."""
+
+    name: str
+    python: Path
+    sources: SourceTree
+    requested_as: str = ""  # the word it was asked for by
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class ProveRequest:
+    """What the caller wants, as `prove` and `lifecycle` share it."""
+
+    kind: str
+    targets: list[ReleaseTarget]
+    toggles: list[Toggle]  # of the whole registry, or those that were named
+    has_named_toggles: bool  # whether some were named
+    device: str = "cpu"
+    jobs: int = 1
+    side_timeout: float = 300.0  # for one side of one cell
+    memory_limit: int = 8 << 30
+    profile: str = "default"
+    pytest_arguments: list[str] = field(default_factory=list)  # further arguments of pytest
+    toggle_folders: list[Path] = field(default_factory=list)  # further toggles
+    shard: tuple[int, int] = (1, 1)
+    skipped_cells: frozenset[CellKey] = frozenset()  # what an earlier run has proven
+    finished_cells: dict[CellKey, CellResult] = field(default_factory=dict)  # of a run that goes on
+    known_seconds: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs, and so far
+
+    @property
+    def sides(self) -> list[str]:
+        return SIDES_BY_KIND[self.kind]
+
+    def build_pytest_arguments(self) -> list[str]:
+        """What pytest is told: the guards are in suites/ unless a path says otherwise."""
+        named = any(
+            is_guard_path(self.pytest_arguments, index)
+            for index in range(len(self.pytest_arguments))
+        )
+        return ["--profile", self.profile, *([] if named else ["suites"]), *self.pytest_arguments]
+
+    def find_working_folder(self) -> Path:
+        """Where workers stand: the names of guards depend on it, and on nothing else."""
+        named = [
+            Path(word.partition("::")[0])
+            for index, word in enumerate(self.pytest_arguments)
+            if is_guard_path(self.pytest_arguments, index)
+        ]
+        folders = [path if path.is_dir() else path.parent for path in named]
+        if not folders or any(folder.is_relative_to(paths.project_folder()) for folder in folders):
+            return paths.project_folder()
+        return Path(os.path.commonpath(folders))
+
+
+OPTIONS_WITH_VALUE = ("-k", "-m", "-p", "-c", "-o", "-W", "-r", "--rootdir", "--confcutdir")
+
+
+def is_guard_path(arguments: list[str], index: int) -> bool:
+    """Whether a word names guards by their path, and is not the value of an option before it."""
+    if index and arguments[index - 1] in OPTIONS_WITH_VALUE:
+        return False
+    return Path(arguments[index].partition("::")[0]).exists()
+
+
+class ReleasePlan:
+    """The cells of one release and the sides still to be run."""
+
+    def __init__(
+        self,
+        request: ProveRequest,
+        target: ReleaseTarget,
+        earlier_repetitions: RepetitionSource = lambda _: (),
+    ) -> None:
+        self.request = request
+        self.target = target
+        self.earlier_repetitions = (
+            earlier_repetitions  # what other runs saw of a cell, side by side
+        )
+        self.facts = ReleaseFacts(target.name, request.device)
+        self.cells: dict[tuple[str, str], CellResult] = {}  # by toggle and guard
+        self.waiting_tasks: deque[TaskKey] = deque()
+        self.exclusive_tasks: dict[
+            TaskKey, str
+        ] = {}  # run again, and what ended them the first time
+        self.task_keys: frozenset[TaskKey] = frozenset()
+        self.is_collected = False
+
+    def plan_tasks(self, collected: GuardsCollected) -> list[CellResult]:
+        """Settle what there is to do from what a first worker collected."""
+        self.is_collected = True
+        self.facts.device = collected.device
+        self.facts.seconds_to_start = collected.seconds
+        self.facts.problems += collected.problems
+        if not collected.tasks:
+            words = " ".join(self.request.pytest_arguments) or "suites"
+            self.facts.problems.append(f"pytest collects no guard of what was asked for: {words}")
+        self.facts.problems += [
+            f"{toggle.id} has a guard: take `unguarded` out of its file"
+            for toggle in self.request.toggles
+            if toggle.unguarded and any(task.toggle == toggle.id for task in collected.tasks)
+        ]
+        self.task_keys = frozenset(task.key for task in collected.tasks)
+        for task in filter(self._is_in_this_run, collected.tasks):
+            pair = task.toggle, task.guard
+            cell = self.cells.get(pair)
+            if cell is None:
+                cell = self.cells[pair] = self._find_or_make_cell(task)
+            if cell.verdict is None and task.side not in cell.sides:
+                self.waiting_tasks.append(task.key)
+        for cell in self.cells.values():  # of a run that was stopped just before it could
+            if cell.verdict is None and set(cell.sides) >= set(self.request.sides):
+                self._judge_or_repeat(cell)
+        self.waiting_tasks = deque(sorted(self.waiting_tasks, key=self._make_sort_key))
+        if not self.request.pytest_arguments:
+            without = self._find_unguarded({task.toggle for task in collected.tasks})
+            self.facts.unguarded = [one.id for one in without if not one.unguarded]
+            self.facts.known_unguarded = [one.id for one in without if one.unguarded]
+        return list(self.cells.values())
+
+    def _is_in_this_run(self, task: GuardTask) -> bool:
+        part, parts = self.request.shard
+        if _hash_to_int(f"{task.toggle} {task.guard}") % parts != part - 1:
+            return False
+        return self._make_cell_key(task) not in self.request.skipped_cells
+
+    def _make_cell_key(self, task: GuardTask) -> CellKey:
+        return self.target.name, self.facts.device, task.toggle, task.guard
+
+    def _find_or_make_cell(self, task: GuardTask) -> CellResult:
+        known = self.request.finished_cells.get(self._make_cell_key(task))
+        if known is not None:
+            return known
+        cell = CellResult(task.guard, task.toggle, self.target.name, self.facts.device, task.state)
+        if task.broken_reason:
+            cell.verdict, cell.why = CellVerdict.BROKEN, task.broken_reason
+        elif task.problem:
+            cell.verdict, cell.why = CellVerdict.STALE, task.problem
+        elif task.not_applicable_reason:
+            cell.verdict, cell.why = CellVerdict.NA, task.not_applicable_reason
+        return cell
+
+    def _make_sort_key(self, task: TaskKey) -> tuple[int, float]:
+        """The longest cells first, so that none is left over for one core at the end.
+
+        Their second sides come after all first ones, or as the first one ends: see `_goes_on`.
+        """
+        sides, took = self.request.sides, self.request.known_seconds
+        of_cell = [took.get((*task[:2], side), math.inf) for side in sides]
+        return sides.index(task[2]) if task[2] in sides else 0, -sum(of_cell)
+
+    def _move_other_side_first(self, cell: CellResult) -> None:
+        """The cell's other side is next: whoever is free now is who has the cell's code ready."""
+        for task in [each for each in self.waiting_tasks if each[:2] == (cell.toggle, cell.guard)]:
+            if task not in self.exclusive_tasks:
+                self.waiting_tasks.remove(task)
+                self.waiting_tasks.appendleft(task)
+
+    def _find_unguarded(self, guarded: set[str]) -> list[Toggle]:
+        return [
+            toggle
+            for toggle in self.request.toggles
+            if self.facts.states.get(toggle.id) in ("fixed", "buggy", "stale")
+            and self.facts.device in {device.value for device in toggle.devices}
+            and toggle.id not in guarded
+        ]
+
+    def schedule_exclusive_retry(self, task: TaskKey, why: str) -> bool:
+        """Whoever ran a task was ended, perhaps by another task: it gets a second chance, alone."""
+        if task in self.exclusive_tasks:
+            return False
+        self.exclusive_tasks[task] = why
+        self.waiting_tasks.append(task)
+        return True
+
+    def add_side_result(self, cell: CellResult, result: SideResult) -> bool:
+        """A side has come, or has come again; gives whether the cell is judged now."""
+        result.first = self.exclusive_tasks.pop((cell.toggle, cell.guard, result.side), "")
+        known, took = cell.sides.get(result.side), result.seconds + result.overhead
+        if known is None:
+            cell.sides[result.side] = result
+            self.request.known_seconds.setdefault((cell.toggle, cell.guard, result.side), took)
+        else:
+            known.again.append(
+                SideRepetition(result.outcome, result.headline, took, first=result.first)
+            )
+        if set(cell.sides) >= set(self.request.sides):
+            return self._judge_or_repeat(cell)
+        self._move_other_side_first(cell)
+        return False
+
+    def find_failure_to_repeat(self, task: TaskKey) -> SideResult | None:
+        """The failure of which a task is to run what failed: again, or `ahead` of its first run."""
+        sides = self.cells[task[:2]].sides
+        return sides["buggy"] if task[2] in sides or self.has_example_to_run_first(task) else None
+
+    def has_example_to_run_first(self, task: TaskKey) -> bool:
+        """Whether the other side has found an example, which a first run may never meet."""
+        buggy = self.cells[task[:2]].sides.get("buggy")
+        fresh = task[2] not in self.cells[task[:2]].sides
+        return fresh and buggy is not None and buggy.way is RepeatMode.EXAMPLE
+
+    def _judge_or_repeat(self, cell: CellResult) -> bool:
+        """Judge a cell, or have a side of it run again: which one, no guard can know before."""
+        if self.request.kind == "prove" and (wanted := verdicts.find_missing_sides(cell)):
+            if verdicts.is_long_to_repeat(cell):
+                wanted = self._use_earlier_repetitions(cell, wanted)
+            if wanted:
+                self.waiting_tasks.appendleft(
+                    (cell.toggle, cell.guard, _system_random.choice(wanted))
+                )
+                return False
+        verdicts.judge_cell(cell)
+        return True
+
+    def _use_earlier_repetitions(self, cell: CellResult, missing_sides: list[str]) -> list[str]:
+        """What other runs saw stands for what has to be run; one that differs tells as well."""
+        known = {again.run for side in cell.sides.values() for again in side.again}
+        for name, again in self.earlier_repetitions(cell):
+            if again.run in known:
+                continue
+            if name in missing_sides or not verdicts.is_expected_outcome(name, again.outcome):
+                cell.sides[name].again.append(again)
+            if name in missing_sides:
+                missing_sides.remove(name)
+        return verdicts.find_missing_sides(cell)
+
+
+_system_random = random.SystemRandom()
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise ValueError(f"'{text}' is no shard: say 1/3, 2/3 and 3/3")
+    return int(part), int(parts)
+
+
+def proven_cell_keys(cells: Iterable[CellResult]) -> frozenset[CellKey]:
+    return frozenset(cell.key for cell in cells if cell.verdict and cell.verdict.is_good)
+
+
+def _hash_to_int(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

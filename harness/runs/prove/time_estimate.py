@@ -1,0 +1,75 @@
+"""How long a run will take, from what earlier ones took here; nothing if they cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean
+
+from harness.runs.prove.plan import ProveRequest
+from harness.store.prove.values import ProveRun, ReleaseFacts
+
+# What an earlier run must share with this one for its times to say anything of it.
+SETTINGS_TO_MATCH = ("device", "profile", "words", "k", "shard")
+MAX_RUNS_READ = 30  # to look at, the newest first
+
+
+def estimate_run_seconds(
+    request: ProveRequest, new_run: ProveRun, earlier_runs: Iterable[ProveRun]
+) -> float | None:
+    """The time of the whole run: imports one ahead of the tests, tests side by side."""
+    alike = [
+        run for run in earlier_runs if run.kind == new_run.kind and _has_same_settings(run, new_run)
+    ]
+    imports: dict[str, float] = {}
+    tests: dict[str, float] = {}
+    for target in request.targets:
+        met = next(
+            ((r, on) for r in alike for on in r.releases if _has_start_time(on, target.name)), None
+        )
+        if met is None:
+            continue
+        run, on = met
+        imports[target.name] = on.seconds_to_start
+        tests[target.name] = _estimate_test_seconds(request, run, target.name)
+    if not imports:
+        return None
+    ended, ready, before = 0.0, 0.0, 0.0
+    for target in request.targets:
+        # Its import began when the last but one ended, as the run keeps one ahead.
+        ready = max(ready, before) + imports.get(target.name, fmean(imports.values()))
+        before = ended
+        ended = max(ended, ready) + tests.get(target.name, fmean(tests.values()))
+    return ended
+
+
+def _has_same_settings(run: ProveRun, new_run: ProveRun) -> bool:
+    return all(run.settings.get(name) == new_run.settings.get(name) for name in SETTINGS_TO_MATCH)
+
+
+def _has_start_time(facts: ReleaseFacts, release: str) -> bool:
+    return facts.release == release and facts.seconds_to_start > 0
+
+
+def _estimate_test_seconds(request: ProveRequest, run: ProveRun, release: str) -> float:
+    """Seconds for the tests of one release, by the pace that they had then."""
+    wanted = {toggle.id for toggle in request.toggles}
+    own = [cell for cell in run.cells if cell.release == release]
+    left = [
+        cell
+        for cell in own
+        if cell.toggle in wanted
+        and cell.key not in request.skipped_cells
+        and cell.key not in request.finished_cells
+    ]
+    jobs = request.jobs if len(left) > 1 else 1
+    return _measure_overhead_factor(run) * sum(cell.seconds for cell in left) / jobs
+
+
+def _measure_overhead_factor(run: ProveRun) -> float:
+    """How long a run had its tests for, against what these say themselves that they took."""
+    jobs = int(run.settings.get("jobs", 1))
+    said = sum(cell.seconds for cell in run.cells) / jobs
+    began = min((on.seconds_to_start for on in run.releases), default=0.0)
+    if len(run.releases) != 1 or run.status != "finished" or said <= 0:
+        return 1.0
+    return max(1.0, (run.seconds - began) / said)

@@ -1,0 +1,49 @@
+"""Put on PYTHONPATH by `unfix exec`: toggles and checks, then the next sitecustomize."""
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+
+_here = os.path.dirname(os.path.abspath(__file__))
+_toggle_variables = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
+_check_variable = "UNFIX_CHECK"
+
+
+def _install_hooks() -> None:
+    engine = os.path.dirname(_here)
+    if "harness" not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            "harness", os.path.join(engine, "__init__.py"), submodule_search_locations=[engine]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        harness = importlib.util.module_from_spec(spec)
+        sys.modules["harness"] = harness
+        spec.loader.exec_module(harness)
+    from harness.kernels.watch import activation as checks
+    from harness.patching import bootstrap
+
+    bootstrap.install_import_hook()
+    checks.install_checks()
+
+
+def _run_next_sitecustomize() -> None:
+    rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _here]
+    spec = PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_toggles_requested = any(os.environ.get(name) for name in _toggle_variables)
+if _toggles_requested or os.environ.get(_check_variable):
+    try:
+        _install_hooks()
+    except BaseException as error:
+        subject = "toggles cannot" if _toggles_requested else "checks cannot"
+        sys.stderr.write(f"unfix: {subject} be applied ({error!r})\n")
+        sys.stderr.flush()
+        os._exit(3)
+_run_next_sitecustomize()

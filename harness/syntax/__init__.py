@@ -1,1 +1,0 @@
-"""Python code as structure: patterns, and places by their qualified names."""

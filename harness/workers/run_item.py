@@ -1,0 +1,161 @@
+"""One collected test, run through pytest's own hooks, and what it said as a `Side`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Generator
+from typing import Any
+
+import hypothesis.errors
+import pytest
+
+from harness.core import device
+from harness.guards import not_applicable, replay, sides, suite_record
+from harness.store.prove.values import SideOutcome, SideResult
+
+MAX_DETAIL_CHARACTERS = 16000  # characters kept of a traceback
+_HIDDEN_FRAMES = re.compile(
+    r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|workers|runs|kernels[/\\](check|watch)))[/\\]"
+    r"|[/\\]triton[/\\](runtime|language)[/\\]"
+)
+
+
+class PhaseRecorder:
+    """Remembers what the phases of the running test came to."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[pytest.TestReport, BaseException | None]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, Any]:
+        report = yield
+        self.phases.append((report, call.excinfo.value if call.excinfo else None))
+        return report
+
+
+def run_protocol(
+    item: pytest.Item, listener: PhaseRecorder, with_details: bool = True
+) -> SideResult:
+    """Set up, call and tear down, with whatever plugins have to say about it.
+
+    How it failed is told `at_length` unless the same failure was told before.
+    """
+    listener.phases.clear()
+    try:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    except BaseException as error:  # pytest lets `exit` and a keyboard interrupt through
+        return SideResult(
+            "",
+            SideOutcome.EXITED,
+            headline=f"it ended the session: {type(error).__name__}: {error}",
+            replay=replay.build_replay_command(item),
+        )
+    side = _make_result_from_phases(listener.phases, with_details)
+    if side.outcome is not SideOutcome.PASSED and with_details:
+        errors = [error for _, error in listener.phases if error is not None]
+        example = replay.build_example_command(item, errors[0]) if errors else ""
+        side.replay = example or replay.build_replay_command(item)
+        side.blob = replay.extract_blob(errors[0]) if errors and hasattr(item, "obj") else ""
+    side.seconds = sum(report.duration for report, _ in listener.phases)
+    return side
+
+
+def _make_result_from_phases(
+    phases: list[tuple[pytest.TestReport, BaseException | None]], with_details: bool
+) -> SideResult:
+    """The first phase that failed says what the test came to, and else one that was skipped."""
+    for report, error in phases:
+        if not report.failed:
+            continue
+        where = "" if report.when == "call" else f"in {report.when}: "
+        if error is None:  # a plugin's own judgement
+            outcome = SideOutcome.FAILED if report.when == "call" else SideOutcome.ERROR
+            first = report.longreprtext.strip().partition("\n")[0]
+            return SideResult(
+                "",
+                outcome,
+                headline=where + first,
+                detail=report.longreprtext[-MAX_DETAIL_CHARACTERS:],
+            )
+        outcome = _classify_error(error) if report.when == "call" else SideOutcome.ERROR
+        side = SideResult("", outcome, headline=where + summarize_error(error))
+        if with_details:
+            side.example = suite_record.extract_falsifying_example(
+                "\n".join(getattr(error, "__notes__", ()))
+            )
+            side.detail = format_own_traceback(error)[-MAX_DETAIL_CHARACTERS:]
+        return side
+    for report, _ in phases:
+        if report.skipped:
+            return _make_result_from_skip(report)
+    if not any(report.when == "call" for report, _ in phases):
+        return SideResult("", SideOutcome.ERROR, headline="pytest never called it")
+    return SideResult("", SideOutcome.PASSED)
+
+
+def format_own_traceback(error: BaseException) -> str:
+    """The traceback without the frames of those who only passed the call on.
+
+    pytest's own is made by parsing every source file on the way, which takes longer than most
+    tests.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = told
+    while part is not None:
+        part.stack = traceback.StackSummary.from_list(
+            [frame for frame in part.stack if not _HIDDEN_FRAMES.search(frame.filename)]
+        )
+        part = part.__cause__ or part.__context__
+    text = "".join(told.format())
+    # Where the project and the release lie is no news.
+    for place in sorted(filter(None, sys.path), key=len, reverse=True):
+        text = text.replace(f'File "{place}/', 'File "')
+    return text
+
+
+def _make_result_from_skip(report: pytest.TestReport) -> SideResult:
+    if hasattr(report, "wasxfail"):
+        return SideResult(
+            "", SideOutcome.SKIPPED, headline=f"it is expected to fail: {report.wasxfail}"
+        )
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    reason = reason.removeprefix("Skipped: ")
+    if reason.startswith(not_applicable.NOT_APPLICABLE_PREFIX):
+        return SideResult(
+            "", SideOutcome.NA, headline=reason.removeprefix(not_applicable.NOT_APPLICABLE_PREFIX)
+        )
+    return SideResult("", SideOutcome.SKIPPED, headline=f"it skips itself: {reason}")
+
+
+def _classify_error(error: BaseException) -> SideOutcome:
+    if is_cuda_error(error):
+        return SideOutcome.CUDA_ERROR
+    if isinstance(error, hypothesis.errors.Flaky):
+        return SideOutcome.FLAKY
+    return SideOutcome.FAILED if isinstance(error, sides.FAILURES) else SideOutcome.ERROR
+
+
+def is_cuda_error(error: BaseException | None) -> bool:
+    if (
+        device.get_device() != "cpu"
+        and isinstance(error, RuntimeError)
+        and "CUDA error" in str(error)
+    ):
+        return True
+    violations = sys.modules.get("harness.kernels.check.violations")
+    if violations is None:  # the suites never asked for a check
+        return False
+    return isinstance(error, violations.CudaError | violations.DeviceLost)
+
+
+def summarize_error(error: BaseException) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    name = type(error).__name__
+    if isinstance(error, pytest.FixtureLookupError):
+        return error.msg or f"there is no fixture '{error.argname}'"
+    plain = (*sides.FAILURES, sides.InsensitiveGuard)
+    return first if isinstance(error, plain) and first else f"{name}: {first}".strip(": ")

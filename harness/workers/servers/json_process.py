@@ -1,0 +1,67 @@
+"""A process that is told things and answers, one after another, each within a time."""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.pipes import PipedProcess
+
+
+class ReplyTimeout(Exception):
+    """No answer within the time."""
+
+
+class ProcessEnded(Exception):
+    """It ended; the last line of its log says why."""
+
+
+class JsonProcess(PipedProcess):
+    """Such a process; it says JSON and is told JSON."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        super().__init__(command, environment, log)
+        self._received_lines: deque[bytes] = deque()
+
+    def send_json(self, message: Mapping[str, Any]) -> None:
+        try:
+            self.pipe.send(json.dumps(message).encode())
+        except OSError:
+            raise ProcessEnded(self._read_last_log_line()) from None
+
+    def receive_json(
+        self, seconds: float, watched_fd: int | None = None, grace_seconds: float = 0.0
+    ) -> Any:
+        """The next line. Once `watched` can be read, it has so many seconds more (`after`)."""
+        ends = time.monotonic() + seconds
+        while not self._received_lines:
+            read_end = self.pipe.read_end
+            ears = [read_end] if watched_fd is None else [read_end, watched_fd]
+            ready = select.select(ears, [], [], max(0.0, ends - time.monotonic()))[0]
+            if watched_fd in ready:
+                watched_fd, ends = None, min(ends, time.monotonic() + grace_seconds)
+                continue
+            if not ready:
+                raise ReplyTimeout(f"{seconds:.0f} s")
+            self._received_lines += self.pipe.receive_lines()
+            if self.pipe.is_peer_closed:
+                raise ProcessEnded(self._read_last_log_line())
+        return json.loads(self._received_lines.popleft())
+
+    def _read_last_log_line(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:400] if lines else "it said nothing"
+
+    def end(self, grace_seconds: float = 0.0) -> None:
+        """End its processes; a thread that waits for it hears of that."""
+        if self.process.poll() is None and grace_seconds:
+            self.process.terminate()
+        self.wait_or_kill(grace_seconds)
+
+    def close(self) -> None:
+        self.pipe.close()

@@ -1,0 +1,62 @@
+"""What is left of a server whose keeper was killed.
+
+Its processes are nobody's children then. They are known by a mark in the environment that they were
+started with, or by the server's log, which they write to; and what those two have below them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.core import processes
+
+MARK_VARIABLE = "UNFIX_SERVER"
+KILL_TIMEOUT = 10.0  # seconds for the kernel to end what was killed
+
+
+def kill_orphans(mark: str, log: Path) -> int:
+    """Kill them until none is left; gives how many there were."""
+    ended: set[int] = set()
+    ends = time.monotonic() + KILL_TIMEOUT
+    while (found := set(find_orphans(mark, log))) and time.monotonic() < ends:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        ended |= found
+        time.sleep(0.02)
+    return len(ended)
+
+
+def find_orphans(mark: str, log: Path) -> Iterator[int]:
+    wanted = f"{MARK_VARIABLE}={mark}".encode()
+    place = str(log.resolve())
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        if pid != os.getpid() and (_is_marked(folder, wanted) or _writes_to_log(folder, place)):
+            yield from processes.iterate_descendants(pid)
+            yield pid
+
+
+def _is_marked(folder: Path, entry: bytes) -> bool:
+    try:
+        return entry in (folder / "environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or somebody else's
+        return False
+
+
+def _writes_to_log(folder: Path, log: str) -> bool:
+    """Whoever only reads the log, as `tail -f` does, has nothing to do with the server."""
+    with contextlib.suppress(OSError):
+        for handle in os.listdir(folder / "fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(folder / "fd" / handle).removesuffix(" (deleted)") != log:
+                    continue
+                flags = (folder / "fdinfo" / handle).read_text().split("flags:")[1].split()[0]
+                if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
+                    return True
+    return False

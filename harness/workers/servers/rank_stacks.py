@@ -1,0 +1,145 @@
+"""Where the ranks of a server stand that answers no more.
+
+Python's own fault handler writes a process's stacks when it is aborted, whatever it waits for. All
+processes are stopped first: a rank whose neighbour goes away is no longer where it hung.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core import processes
+
+SCHEDULER_TITLE = re.compile(r"^sglang::scheduler_?(\S*)")
+FRAME_LINE = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
+THREAD_LINE = re.compile(r"^(Current thread|Thread) 0x")
+DUMP_TIMEOUT = 3.0  # seconds for a process to say where it is
+# Where whoever waits for the other ranks stands, and what only leads there.
+COLLECTIVE_PATH = "torch/distributed/"
+COLLECTIVE_LOGGER_PATH = (
+    "c10d_logger.py"  # around each of torch's own, under a name that says nothing
+)
+SGLANG_PATH = "/sglang/"
+# Where a process waits for its card. What the card waits for was asked of it before: over NCCL a
+# collective returns at once, and whoever needs an answer is the first to stand still.
+CUDA_PATH = "torch/cuda/"
+COLLECTIVE_CALLER_PATHS = ("/parallel_state.py", "/communication_op.py", "/device_communicators/")
+SCHEDULER_PATH = "/managers/scheduler.py"  # which thread of a process is the rank's own
+StackFrame = tuple[str, str, str]  # file, line, function
+
+
+@dataclass(frozen=True)
+class RankStack:
+    """A scheduler of the server, and where it is."""
+
+    name: str
+    location: str  # the innermost place in SGLang that is not the collective's own
+    callee: str  # what it has called there, if that is none of SGLang's
+    waits_for_ranks: bool  # for the other ranks: that is a collective
+    waits_for_gpu: bool = False  # it waits for its card
+
+    def __str__(self) -> str:
+        what = (
+            "waits for its card"
+            if self.waits_for_gpu
+            else "waits"
+            if self.waits_for_ranks
+            else "is"
+        )
+        how = f"{what} in {self.callee}, called" if self.callee else "is"
+        return f"rank {self.name} {how} at {self.location}"
+
+
+def dump_rank_stacks(supervisor_pid: int, log: Path) -> list[RankStack]:
+    """Where each stands; the server is of no use afterwards, and its keeper is to end it."""
+    all_of_it = list(processes.iterate_descendants(supervisor_pid))
+    found = sorted((name, pid) for pid in all_of_it if (name := _read_rank_name(pid)))
+    for pid in all_of_it:
+        _send_signal(pid, signal.SIGSTOP)
+    return [_parse_rank_stack(name, _abort_and_read_stacks(pid, log)) for name, pid in found]
+
+
+def _read_rank_name(pid: int) -> str:
+    """A rank's, as its title says; '' of what is none."""
+    with contextlib.suppress(OSError):
+        title = (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+        if told := SCHEDULER_TITLE.match(title):
+            return told[1] or "0"
+    return ""
+
+
+def _abort_and_read_stacks(pid: int, log: Path) -> list[str]:
+    """What a stopped process writes as it is aborted, and nothing of another one."""
+    before = log.stat().st_size
+    _send_signal(pid, signal.SIGABRT)
+    _send_signal(pid, signal.SIGCONT)
+    ends = time.monotonic() + DUMP_TIMEOUT
+    while not _has_exited(pid) and time.monotonic() < ends:
+        time.sleep(0.02)
+    with open(log, "rb") as file:
+        file.seek(before)
+        return file.read().decode(errors="replace").splitlines()
+
+
+def _has_exited(pid: int) -> bool:
+    """Gone, or dead and not yet fetched by its parent, which is stopped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _send_signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _parse_rank_stack(name: str, lines: list[str]) -> RankStack:
+    stacks = list(_split_threads(lines))
+    mine = next(
+        (stack for stack in stacks if any(SCHEDULER_PATH in file for file, _, _ in stack)), []
+    )
+    waits = any(COLLECTIVE_PATH in file for file, _, _ in mine)
+    inside = list(itertools.takewhile(lambda frame: _is_below_caller(frame[0], waits), mine))
+    calls = mine[len(inside) :]
+    where = _format_frame(calls[0]) if calls else "a place that it does not say"
+    named = [one for file, _, one in reversed(inside) if not waits or _is_torch_collective(file)]
+    card = not waits and any(CUDA_PATH in file for file, _, _ in inside)
+    return RankStack(name, where, named[0] if named else "", waits, card)
+
+
+def _is_torch_collective(file: str) -> bool:
+    return COLLECTIVE_PATH in file and COLLECTIVE_LOGGER_PATH not in file
+
+
+def _is_below_caller(file: str, in_collective: bool) -> bool:
+    return SGLANG_PATH not in file or (
+        in_collective and any(part in file for part in COLLECTIVE_CALLER_PATHS)
+    )
+
+
+def _split_threads(lines: list[str]) -> Iterator[list[StackFrame]]:
+    """Of each thread, from the innermost frame on."""
+    stack: list[StackFrame] = []
+    for line in lines:
+        if THREAD_LINE.match(line):
+            yield stack
+            stack = []
+        elif told := FRAME_LINE.match(line):
+            stack.append((told[1], told[2], told[3]))
+    yield stack
+
+
+def _format_frame(frame: StackFrame) -> str:
+    file, line, function = frame
+    return f"sglang/{file.rpartition(SGLANG_PATH)[2]}:{line}, {function}"

@@ -1,0 +1,343 @@
+"""A server as its user sees it: started, awaited, asked, ended, and why it died if it did."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.core import paths, processes
+from harness.core.errors import NotReadyError, UnfixError
+from harness.kernels.watch import report_files
+from harness.patching import attestation, toggle_environment
+from harness.workers.servers import adaptations, orphans, ports, rank_stacks
+from harness.workers.servers.zygote import REFUSED_EXIT_CODE
+
+COLD_START_MODULE = "harness.workers.servers.cold_start"
+REFERENCE_MODULE = "harness.workers.servers.reference_server"
+POLL_INTERVAL = 0.05
+DEFAULT_ENVIRONMENT = {
+    # Whether it is ready is asked often: SGLang would wait a second and answer a prompt each time.
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
+    # Before it ends with a rank that died, it would wait for dumps that nobody reads.
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
+}
+# So far behind its port a server takes others, unasked, for data-parallel attention.
+DATA_PARALLEL_PORT_OFFSETS = range(233, 243)
+STOP_TIMEOUT = 15.0
+HANG_PREFIX = "hang"
+_LOG_TAIL_BYTES = 60_000
+# The last line of a traceback: what an exception was, without where.
+_ERROR_LINE = re.compile(
+    r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|OutOfBounds|"
+    r"UninitializedMemory|DataRace|IntegerOverflow|UncheckableKernel|AccessRuleViolation|"
+    r"KernelAssertion)\b.*",
+    re.MULTILINE,
+)
+# Where a process stood that a signal ended, which is no word of its own.
+_STACK_LINE = re.compile(r'Fatal Python error: |(Current t|T)hread 0x|  File "|Extension modules: ')
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|not enough memory|(?:cannot|can't) allocate memory|\bbad_alloc\b|^MemoryError",
+    re.IGNORECASE,
+)
+_RECENT_LINES = 5  # errors: one of them may have been the cause of those after it
+
+
+class ServerFailed(NotReadyError):
+    """A server that did not get ready, or is gone; the words say why."""
+
+
+@dataclass(frozen=True)
+class ServerSetup:
+    """What is served, by which SGLang, and under what."""
+
+    python: Path
+    sglang_arguments: tuple[str, ...]  # SGLang's own arguments
+    release: str = "current"
+    revert: tuple[str, ...] = ()
+    enable: tuple[str, ...] = ()
+    toggle_folders: tuple[Path, ...] = ()
+    adaptations: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict, hash=False)
+    module: str = COLD_START_MODULE  # what serves
+    kernel_checks: str = ""  # on a GPU: what its compiled kernels are checked for
+
+
+class ServerStarter(Protocol):
+    """Who may start a server in our place; its keeper's pid, or None."""
+
+    def start_server(self, server: SglangServer, arguments: Sequence[str]) -> int | None: ...
+
+
+class ProcessHandle:
+    """A process that can be waited for, by a `select` as well.
+
+    It is closed when nobody holds it any more: another thread may be waiting when we are done.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pidfd = -1
+        self._pidfd = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def wait_for_exit(self, seconds: float) -> bool:
+        return bool(select.select([self], [], [], max(0.0, seconds))[0])
+
+    def send_signal(self, signal_number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal_number)
+
+    def __del__(self) -> None:
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+
+
+class SglangServer:
+    """One server and all of its processes. Use `with`: at the end none of them is left."""
+
+    def __init__(
+        self, setup: ServerSetup, folder: Path, zygote: ServerStarter | None = None
+    ) -> None:
+        self.setup = setup
+        self.folder = folder
+        self.log = folder / "log"
+        self.attestations = folder / "attestations"
+        self.check_folder = (folder / "check").resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("ended.json", "refused", "log"):
+            (folder / name).unlink(missing_ok=True)
+        self._port_reservations = ports.reserve_ports(2, DATA_PARALLEL_PORT_OFFSETS)
+        self.port = self._port_reservations[0].port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.is_warm = False
+        self.started_at = time.monotonic()
+        self.seconds_to_ready = 0.0  # until it was ready
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mark = secrets.token_hex(8)
+        self._stop_lock, self._is_stopped = threading.Lock(), False
+        try:
+            words = _build_server_arguments(setup, self.port, self._port_reservations[1].port)
+            pid = zygote.start_server(self, words) if zygote is not None else None
+            self._pid = self._start_cold(words) if pid is None else pid
+            self.handle = ProcessHandle(self._pid)
+        except ProcessLookupError:
+            self._release_ports()
+            raise ServerFailed(
+                f"the server ended before it was ready: {self.describe_exit()}"
+            ) from None
+        except BaseException:
+            self._release_ports()
+            raise
+        self.is_warm = pid is not None
+
+    def _start_cold(self, arguments: list[str]) -> int:
+        setup = self.setup
+        command = [str(setup.python), "-m", setup.module, *arguments]
+        given = {**os.environ, **setup.environment}
+        given[adaptations.ADAPTATIONS_VARIABLE] = ",".join(setup.adaptations)
+        engine = os.pathsep.join(
+            dict.fromkeys(
+                [str(paths.HARNESS_FOLDER.parent), *filter(None, [given.get("PYTHONPATH")])]
+            )
+        )
+        given |= {"PYTHONPATH": engine, "PYTHONUNBUFFERED": "1", orphans.MARK_VARIABLE: self._mark}
+        given["PYTHONFAULTHANDLER"] = "1"  # says where a rank hangs
+        toggle_environment.set_toggle_variables(
+            given, setup.revert, setup.enable, list(setup.toggle_folders), self.attestations
+        )
+        if setup.kernel_checks:
+            report_files.request_checks(given, setup.kernel_checks, self.check_folder)
+        asked = {
+            "command": command,
+            "environment": given,
+            "cwd": str(Path.cwd()),
+            "parent": os.getpid(),
+        }
+        (self.folder / "start.json").write_text(json.dumps(asked))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "harness.workers.servers.supervisor", str(self.folder)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is ours to handle
+            env={**os.environ, "PYTHONPATH": engine},
+        )
+        return self._process.pid
+
+    # While it lives
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Until it answers; says why if it never does."""
+        ends = time.monotonic() + seconds
+        while True:
+            if self.handle.wait_for_exit(POLL_INTERVAL):
+                raise ServerFailed(f"the server ended before it was ready: {self.describe_exit()}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self.send_request("/health", seconds=max(0.1, min(10, ends - time.monotonic())))
+                self.seconds_to_ready = time.monotonic() - self.started_at
+                return
+            if time.monotonic() > ends:
+                said = [
+                    self._describe_last_error(),
+                    *map(str, rank_stacks.dump_rank_stacks(self._pid, self.log)),
+                ]
+                raise ServerFailed(
+                    f"the server was not ready after {seconds:.0f} s: {'; '.join(said)}"
+                )
+
+    @property
+    def seconds_since_ready(self) -> float:
+        return time.monotonic() - self.started_at - self.seconds_to_ready
+
+    def send_request(self, path: str, payload: Any = None, seconds: float = 600.0) -> bytes:
+        request = urllib.request.Request(
+            self.url + path,
+            data=None if payload is None else json.dumps(payload).encode(),
+            headers={"content-type": "application/json"},
+        )
+        # A proxy of the environment has no business here.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=seconds) as answer:
+            data: bytes = answer.read()
+            return data
+
+    def is_answering(self, seconds: float) -> bool:
+        """Whether it still says anything, be it that it does not understand."""
+        began = time.monotonic()
+        try:
+            question = {"model": "default", "prompt": "a", "max_tokens": 1}
+            self.send_request("/v1/completions", question, seconds)
+        except (OSError, http.client.HTTPException):
+            return time.monotonic() - began < seconds
+        return True
+
+    @property
+    def has_exited(self) -> bool:
+        return self.handle.wait_for_exit(0)
+
+    def describe_exit(self) -> str:
+        """How it ended, and the last thing that it said went wrong."""
+        said = self._read_exit_record()
+        code = said.get("code")
+        if said.get("out_of_memory") and code in (-signal.SIGKILL, None):
+            return "the kernel killed it: out of memory"
+        if not said:
+            how = "whoever looked after it was killed"
+        elif code is not None and code < 0:
+            how = processes.get_signal_name(-code)
+        else:
+            how = f"exit code {code}"
+        return f"{self._describe_last_error()} ({how})"
+
+    def describe_hang(self) -> str:
+        """Where each of its ranks stands, for one that lives and answers no more; ends them."""
+        found = rank_stacks.dump_rank_stacks(self._pid, self.log)
+        places = "; ".join(map(str, found)) or "it has no rank that could say where it stands"
+        return f"{HANG_PREFIX}: {places}"
+
+    def read_check_reports(self) -> report_files.CheckSummary | None:
+        """What its compiled kernels were checked for came to."""
+        return report_files.read_reports(self.check_folder) if self.setup.kernel_checks else None
+
+    def _describe_last_error(self) -> str:
+        if (checked := self.read_check_reports()) is not None and checked.reports:
+            return checked.reports[0].summary_line
+        text = self.read_log_tail()
+        errors = _ERROR_LINE.findall(text)
+        lines = [line for line in text.splitlines() if line.strip() and not _STACK_LINE.match(line)]
+        said = errors[-_RECENT_LINES:] or lines[-_RECENT_LINES:]
+        memory = [line for line in said if _OUT_OF_MEMORY.search(line)]
+        if memory:
+            return f"out of memory: {memory[-1].strip()[:300]}"
+        return said[-1].strip()[:400] if said else "it said nothing"
+
+    def read_log_tail(self) -> str:
+        return processes.read_log_tail(self.log, _LOG_TAIL_BYTES)
+
+    def _read_exit_record(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "ended.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    @property
+    def refusal(self) -> str:
+        """Why a warm start was refused: the toggles need an import of their own."""
+        if self._read_exit_record().get("code") != REFUSED_EXIT_CODE:
+            return ""
+        with contextlib.suppress(OSError):
+            return str((self.folder / "refused").read_text())
+        return ""
+
+    def read_reach(self) -> dict[str, int]:
+        """How often each toggle's code ran, in all of the server's processes."""
+        found = attestation.read_attestations(self.attestations)
+        names = [(name, "revert") for name in self.setup.revert]
+        names += [(name, "enable") for name in self.setup.enable]
+        return {name: sum(one.reach(name, how) for one in found) for name, how in names}
+
+    # Its end
+
+    def request_stop(self) -> None:
+        """Have it end, without waiting until it did."""
+        self.handle.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End all of it; whoever else does so meanwhile waits until it is done."""
+        with self._stop_lock:
+            if self._is_stopped:
+                return
+            if not self.has_exited:
+                self.request_stop()
+                if not self.handle.wait_for_exit(STOP_TIMEOUT):
+                    self._kill_all()
+            if not self._read_exit_record():
+                orphans.kill_orphans(self._mark, self.log)
+            if self._process is not None:
+                self._process.wait()
+            self._release_ports()
+            self._is_stopped = True
+
+    def _kill_all(self) -> None:
+        for pid in [self._pid, *processes.iterate_descendants(self._pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _release_ports(self) -> None:
+        for one in self._port_reservations:
+            one.close()
+        self._port_reservations = []
+
+    def __enter__(self) -> SglangServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _build_server_arguments(setup: ServerSetup, port: int, nccl_port: int) -> list[str]:
+    """SGLang's arguments, with ports that nobody else has."""
+    ours = ("--port", "--host", "--nccl-port")
+    for word in setup.sglang_arguments:
+        if word.partition("=")[0] in ours:
+            raise UnfixError(f"{word} is not a server's to choose here: each is given a free port")
+    if setup.module == REFERENCE_MODULE:
+        return [*setup.sglang_arguments, "--port", str(port)]
+    named = ["--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(nccl_port)]
+    return [*setup.sglang_arguments, *named]

@@ -1,0 +1,69 @@
+"""Names are the field's words: a function says what it does to what, a class name stands once."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("harness", "reports", "fixtures", "suites")
+# Irregular participles and past forms that say neither what is done nor to what.
+IRREGULAR = """
+    begun born bound brought built caught chosen come cut done drawn driven fallen fed felt fit fled forgotten
+    found given gone grown had heard held hidden kept known laid led left lent let lost made meant met paid put
+    read ridden run said sat seen sent set shown shut spent split stood struck sworn taken taught thought thrown
+    told torn understood woken won worn written
+""".split()
+PARTICIPLE = re.compile(rf"_*(?:[a-z]+ed|{'|'.join(IRREGULAR)})(?:_(?:in|out|on|up|of|by|for|from|to|with|at|as))?")
+# Adjectives, nouns and verbs that only look like participles.
+ALLOWED = {"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "unneeded"}
+
+
+def functions_and_classes() -> Iterator[tuple[Path, str, ast.AST, bool]]:
+    """Each function and class with its file, and whether it stands inside a class."""
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            if "standins" in file.parts or any(part.startswith("standins") for part in file.parts):
+                continue
+            pending: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text()), False)]
+            while pending:
+                node, in_class = pending.pop()
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                        yield file, child.name, child, in_class
+                    pending.append((child, isinstance(child, ast.ClassDef)))
+
+
+def is_property(node: ast.AST) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    return any("property" in ast.unparse(one) for one in decorators)
+
+
+def participles() -> list[str]:
+    return [
+        f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} {name}"
+        for file, name, node, in_class in functions_and_classes()
+        if not isinstance(node, ast.ClassDef)
+        and PARTICIPLE.fullmatch(name)
+        and name.strip("_") not in ALLOWED
+        and not (in_class and is_property(node))
+    ]
+
+
+def class_names() -> dict[str, list[str]]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for file, name, node, _ in functions_and_classes():
+        if isinstance(node, ast.ClassDef):
+            places[name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    return places
+
+
+def test_no_function_is_called_by_a_bare_participle() -> None:
+    assert participles() == []
+
+
+def test_a_class_name_stands_once() -> None:
+    assert {name: places for name, places in class_names().items() if len(places) > 1} == {}
