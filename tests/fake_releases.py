@@ -57,7 +57,7 @@ def workspace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
     """Have releases kept in a folder, and made by a fake pip."""
     fake = FakePip()
     monkeypatch.setenv("UNFIX_HOME", str(folder))
-    monkeypatch.setattr(installer, "_pip", fake)
+    monkeypatch.setattr(installer, "run_pip", fake)
     # The engine is this checkout's, as for a person who calls it bare.
     for name in (*ASKING, checkouts.HARNESS_VARIABLE, "UNFIX_PLANNER"):
         monkeypatch.delenv(name, raising=False)

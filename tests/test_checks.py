@@ -193,7 +193,7 @@ def test_checks_begin_where_triton_s_own_launcher_is_back(
     process = SimpleNamespace(started=started)
     monkeypatch.setitem(sys.modules, "harness.kernels.watch.checked_process", process)
     monkeypatch.setattr(watch, "process", process, raising=False)
-    monkeypatch.setattr(activation, "_exchanged", [])
+    monkeypatch.setattr(activation, "_replaced_launchers", [])
     monkeypatch.delitem(sys.modules, "torch.multiprocessing.reductions", raising=False)
     activation._replace_triton_launcher(SimpleNamespace(JITFunction=JITFunction))
     activation._replace_inductor_launcher(SimpleNamespace(CachingAutotuner=CachingAutotuner))

@@ -14,7 +14,7 @@ from harness.kernels.ir.disk_cache import get_or_compute
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(paths, "state", lambda: tmp_path)
+    monkeypatch.setattr(paths, "state_folder", lambda: tmp_path)
     return tmp_path / "kernels"
 
 

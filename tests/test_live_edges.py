@@ -195,7 +195,7 @@ def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPa
     def full_disk(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(engine.recorder, "applied", full_disk)
+    monkeypatch.setattr(engine.recorder, "record_toggles", full_disk)
     with pytest.raises(OSError, match="no space"):
         toggles.reverted("toy-plain", folders=folder).__enter__()
     assert forms.plain(3, 5) == 30
@@ -215,7 +215,7 @@ def test_a_failure_in_the_middle_of_switching_is_rolled_back(
         if len(calls) == 1:
             raise RuntimeError("interrupted")
 
-    monkeypatch.setattr(engine, "_switch", failing)
+    monkeypatch.setattr(engine, "_switch_module", failing)
     with pytest.raises(RuntimeError, match="interrupted"):
         toggles.reverted("toy-plain", folders=folder).__enter__()
     monkeypatch.undo()

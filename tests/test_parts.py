@@ -38,8 +38,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
             file = tmp_path / f"test_{number}.py"
             file.write_text(text)
             made.append(PytestPart(f"part-{number}", sys.executable, (str(file),)))
-        monkeypatch.setattr(partition, "side_by_side", lambda tests, releases: made[:-1])
-        monkeypatch.setattr(partition, "alone", lambda tests: made[-1])
+        monkeypatch.setattr(partition, "list_concurrent_parts", lambda tests, releases: made[:-1])
+        monkeypatch.setattr(partition, "make_serial_part", lambda tests: made[-1])
         return command.run_all_parts([], list(words), paths.project_folder())
 
     return run

@@ -92,10 +92,10 @@ def test_an_installation_that_fails_leaves_nothing_that_counts(
             raise NotReadyError("the disk is full")
         pip(words)
 
-    monkeypatch.setattr(installer, "_pip", fail_in_the_release)
+    monkeypatch.setattr(installer, "run_pip", fail_in_the_release)
     assert refusal_of_add(capsys) == (3, "unfix: the disk is full")
     assert state_of(release, capsys) == "incomplete"
-    monkeypatch.setattr(installer, "_pip", pip)
+    monkeypatch.setattr(installer, "run_pip", pip)
     assert main(["releases", "add", VERSION]) == 0
     assert state_of(release, capsys) == "yes"
 
@@ -118,7 +118,7 @@ TRUE = ["--", "true"]
 @pytest.fixture
 def nothing_here(pip: FakePip, monkeypatch: pytest.MonkeyPatch) -> FakePip:
     """As on a fresh clone: the toy release that these tests have on their path is none."""
-    monkeypatch.setattr(source_trees, "current", lambda: None)
+    monkeypatch.setattr(source_trees, "find_installed_tree", lambda: None)
     return pip
 
 
@@ -163,7 +163,7 @@ def test_without_a_network_a_command_ends_in_one_sentence(
     def no_network(words: list[str]) -> None:
         raise NotReadyError("the package index cannot be reached")
 
-    monkeypatch.setattr(installer, "_pip", no_network)
+    monkeypatch.setattr(installer, "run_pip", no_network)
     words, _ = FETCHING[command]
     code = main(words)
     told = capsys.readouterr()

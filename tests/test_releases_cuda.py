@@ -164,7 +164,7 @@ def test_without_a_gpu_a_command_says_so_before_it_installs_anything(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(machine, "gpu", lambda: "")
+    monkeypatch.setattr(machine, "describe_gpus", lambda: "")
     assert main(words) == 3
     told = capsys.readouterr().err.splitlines()
     assert told[-1] == "unfix: this machine has no CUDA device: --device cpu"
@@ -190,7 +190,7 @@ def test_wheels_are_fetched_for_the_other_machines_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[list[str]] = []
-    monkeypatch.setattr(installer, "_pip", calls.append)
+    monkeypatch.setattr(installer, "run_pip", calls.append)
     into = tmp_path / "wheels"
     words = ["releases", "wheels", VERSION, "--device", "cuda", "--into", str(into)]
     assert main([*words, "--python", "3.12"]) == 0

@@ -36,7 +36,7 @@ variants:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cache, "_HELD", {})
+    monkeypatch.setattr(cache, "_LOADED_VALUES", {})
     paths.state_folder().mkdir(parents=True)
     return tmp_path
 
@@ -105,7 +105,7 @@ def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = home / "toggles"
     folder.mkdir()
     (folder / "one.yaml").write_text(TOGGLE)
-    monkeypatch.setattr(paths, "toggles", lambda: folder)
+    monkeypatch.setattr(paths, "toggles_folder", lambda: folder)
     return folder
 
 

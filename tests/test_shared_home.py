@@ -161,7 +161,7 @@ def test_a_toggle_is_tried_with_the_engine_of_who_asks(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         live_check,
-        "CODE",
+        "CHECK_SCRIPT",
         "import harness, os; print('27460:', os.path.realpath(harness.__file__))",
     )
     here: Any = SimpleNamespace(state=ToggleState.FIXED)

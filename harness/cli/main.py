@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "UNFIX_PLANNER": sys.executable,
         }
         module = importlib.import_module(_get_module_name(parsed.command))
-        code: int = module.run(parsed)
+        code: int = module.run_command(parsed)
         return code
     except CommandLineError as error:
         print(f"{error.usage}\nunfix: {error}", file=sys.stderr)

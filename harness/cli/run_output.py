@@ -45,17 +45,17 @@ def write_and_print_run(kind: RunKind, runs: Any, arguments: argparse.Namespace)
     write_outputs(
         arguments,
         get_default_page(kind.make_page_name(several[0])),
-        lambda: str(kind.import_report("page").html(runs)),
-        lambda: str(kind.import_report("markdown").text(runs)),
+        lambda: str(kind.import_report("page").render_page(runs)),
+        lambda: str(kind.import_report("markdown").render_markdown(runs)),
         whole,
     )
     if getattr(arguments, "junit", None) is not None:
-        kind.import_report("junit").write(runs, arguments.junit)
+        kind.import_report("junit").write_junit(runs, arguments.junit)
     if arguments.json:
         options.print_json(whole)
     else:
         for run in several:
-            kind.import_report("terminal").show(run, options.make_console())
+            kind.import_report("terminal").print_run(run, options.make_console())
     return max(kind.get_exit_code(run) for run in several)
 
 

@@ -61,7 +61,7 @@ def test_a_guard_that_is_begun_is_python_and_names_its_toggle(name: str) -> None
 def test_no_second_guard_is_begun_for_a_toggle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "project", lambda: tmp_path)
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
     toggle = TOGGLES["moe-lora-expand-programs"]
     there = [one for one in trees() if find_toggle_status(toggle, one).sites]
     file = guard_template.write_guard(toggle, there)

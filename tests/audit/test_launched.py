@@ -114,7 +114,7 @@ def test_the_suites_launches_are_taken_by_themselves(
     assert {one.split(":")[0].split(".")[0] for one in read_launch_modes(DEFAULT_LAUNCHES)} == {
         "sglang"
     }
-    monkeypatch.setattr(execution, "LAUNCHES", launched(release))
+    monkeypatch.setattr(execution, "DEFAULT_LAUNCHES", launched(release))
     assert audited(release, capsys)["verdict"] == "wraps"
 
 

@@ -33,8 +33,8 @@ def record(small: ReleaseAudit, release: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(machine, "require", lambda device: None)
-    monkeypatch.setattr(machine, "gpu", lambda: "NVIDIA H200, 580.1; NVIDIA H200, 580.1")
+    monkeypatch.setattr(machine, "require_device", lambda device: None)
+    monkeypatch.setattr(machine, "describe_gpus", lambda: "NVIDIA H200, 580.1; NVIDIA H200, 580.1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     return monkeypatch
 
@@ -73,7 +73,7 @@ def test_what_a_gpu_showed_is_said(
         assert asked == small.findings
         return [(0, CONFIRMED), (2, "its tensors take 200 GiB"), (3, CONFIRMED_IN_PART)]
 
-    on_an_h200.setattr(gpu_confirmation, "_answers", answers)
+    on_an_h200.setattr(gpu_confirmation, "_iterate_answers", answers)
     found = gpu_confirmation.confirm_on_gpu(small, release, 1, 1.0, lambda said: None)
     around = "NVIDIA H200: some programs of the grid alone"
     assert found.findings[:4] == [
@@ -99,7 +99,7 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
     found = dataclasses.replace(small, kernels=(confirmed, unsure))
     on_an_h200.setattr(
         gpu_confirmation,
-        "_answers",
+        "_iterate_answers",
         lambda *how: [(0, PASSED_AT_THRESHOLD), (1, PASSED_AT_THRESHOLD)],
     )
     first, second = gpu_confirmation.confirm_on_gpu(
@@ -138,7 +138,7 @@ def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
         assert asked == [third, fourth, fifth, *more]
         return [(0, CONFIRMED), (1, "at it passes"), (2, "loses the device")]
 
-    on_an_h200.setattr(gpu_confirmation, "_answers", answers)
+    on_an_h200.setattr(gpu_confirmation, "_iterate_answers", answers)
     found = gpu_confirmation.confirm_on_gpu(small, release, 1, 1.0, lambda said: None, known)
     assert found.findings[:5] == [
         earlier[first],

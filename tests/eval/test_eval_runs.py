@@ -93,7 +93,7 @@ def test_doubts_end_where_there_are_no_more_items(
 ) -> None:
     original = EvaluationRunner._make_job
     monkeypatch.setattr(
-        EvaluationRunner, "_task", lambda *given: replace(original(*given), drawn_items=30)
+        EvaluationRunner, "_make_job", lambda *given: replace(original(*given), drawn_items=30)
     )
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=60, limit=400)
     assert (only(evaluation).verdict, only(evaluation).items) == (ComparisonVerdict.CANNOT_TELL, 30)
@@ -107,7 +107,7 @@ def test_two_doubts_of_one_base_at_different_places(
     """What each of them lacks is asked of the base, whichever comes last."""
     short = fake("short", "base")
     short.items = 10
-    monkeypatch.setattr(paired_statistics, "ITEMS", 15)
+    monkeypatch.setattr(paired_statistics, "DEFAULT_ITEMS", 15)
     evaluation = fakes.run(fake("base"), fake("long", "base"), short, drawn_items=30, limit=45)
     assert [(one.candidate, one.items) for one in evaluation.compared] == [
         ("long", 45),
@@ -261,8 +261,8 @@ def test_what_fails_after_a_stop_is_told_beside_it(
     def full() -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(going, "_serve_all", stopped)
-    monkeypatch.setattr(going, "_compare_all", full)
+    monkeypatch.setattr(going, "_serve_configurations", stopped)
+    monkeypatch.setattr(going, "_compare_served", full)
     with pytest.raises(type(stop)) as raised:
         going.execute()
     assert raised.value is stop

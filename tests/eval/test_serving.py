@@ -128,8 +128,8 @@ def test_a_port_that_is_in_use_is_not_given() -> None:
 def test_what_a_server_takes_behind_its_port_is_nobody_elses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ports, "FIRST", 31500)  # where no other test has servers
-    monkeypatch.setattr(ports, "LAST", 31600)
+    monkeypatch.setattr(ports, "FIRST_PORT", 31500)  # where no other test has servers
+    monkeypatch.setattr(ports, "LAST_PORT", 31600)
     first, *others = ports.reserve_ports(1, (3, 4))
     assert [one.port - first.port for one in others] == [3, 4]
     more = ports.reserve_ports(4)

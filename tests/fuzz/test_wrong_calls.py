@@ -72,7 +72,7 @@ def test_a_release_that_can_be_had_from_nowhere_is_named_and_nothing_is_run(
         raise NotReadyError("the package index cannot be reached")
 
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    monkeypatch.setattr(installer, "_pip", pip)
+    monkeypatch.setattr(installer, "run_pip", pip)
     assert main(["fuzz", "--release", "0.5.18"]) == 3
     says = capsys.readouterr().err
     assert says.startswith("unfix: installing SGLang 0.5.18 (2.6 GB, with torch)\n")

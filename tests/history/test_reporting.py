@@ -285,7 +285,7 @@ def test_a_search_that_is_stored_is_quoted_and_not_made_again(
     def made(*_: object) -> None:
         raise AssertionError("it was made again")
 
-    monkeypatch.setattr(FailureSearches, "_make", made)
+    monkeypatch.setattr(FailureSearches, "_run_search", made)
     nights.prove(2, {"27460": "x"})
     guard = f"{simulated.GUARD}_27460"
     search = BisectSearch("found-it", "toggles", nights.at(2), [guard], status="finished")
@@ -336,9 +336,9 @@ def test_a_search_beyond_the_budget_is_ended(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that will not hear of it
-    monkeypatch.setattr(failure_search, "UNFIX", child)
-    monkeypatch.setattr(failure_search, "TO_END", 0.2)
-    monkeypatch.setattr(failure_search, "LEAST", 0.1)
+    monkeypatch.setattr(failure_search, "UNFIX_COMMAND", child)
+    monkeypatch.setattr(failure_search, "END_TIMEOUT", 0.2)
+    monkeypatch.setattr(failure_search, "MIN_SEARCH_SECONDS", 0.1)
     nights.matrix(2, {"a": "x", "b": "x"}, command="false")
     begun = time.monotonic()
     texts = list(issues(nights, "--bisect", "1s").values())
@@ -352,8 +352,8 @@ def test_who_ends_a_report_ends_its_search(
 ) -> None:
     file = tmp_path / "pid"
     script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"
-    monkeypatch.setattr(failure_search, "UNFIX", ("sh", "-c", script))
-    monkeypatch.setattr(failure_search, "LEAST", 0.1)
+    monkeypatch.setattr(failure_search, "UNFIX_COMMAND", ("sh", "-c", script))
+    monkeypatch.setattr(failure_search, "MIN_SEARCH_SECONDS", 0.1)
     nights.matrix(2, {"a": "x"}, command="false")
     page = tmp_path / "history.html"
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)

@@ -97,7 +97,7 @@ def test_what_the_library_leaves_out_is_added(monkeypatch: pytest.MonkeyPatch, m
     given = starting_rows.make_covertable_rows(space, pairs(space), 0)
     assert given
     few = given[: int(much * len(given))]
-    monkeypatch.setattr(starting_rows, "by_covertable", lambda *_: few)
+    monkeypatch.setattr(starting_rows, "make_covertable_rows", lambda *_: few)
     found = covering_array.build_covering_rows(space, pairs(space), [], 0).rows
     assert met(found, pairs(space)) == met(rows(space), pairs(space))
 

@@ -90,7 +90,7 @@ def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
             table.store.db.execute(f"PRAGMA max_page_count = {pages}")
         keep(table, run, ended)
 
-    monkeypatch.setattr(MatrixTable, "attempts", full)
+    monkeypatch.setattr(MatrixTable, "save_attempts", full)
     with pytest.raises(NotReadyError, match="full"):
         drive.run()
     monkeypatch.undo()

@@ -120,7 +120,7 @@ def test_other_code_waits_until_nothing_runs_from_the_one_before(
 ) -> None:
     first, second = brought(node / "a", "first"), brought(node / "b", "second")
     code = node / "home" / "checkout" / "harness" / "code"
-    monkeypatch.setattr(paths, "PACKAGE", first)
+    monkeypatch.setattr(paths, "HARNESS_FOLDER", first)
     monkeypatch.setenv("PYTHONPATH", f"{node / 'a'}:/elsewhere")
     seen: list[str] = []
 
@@ -147,7 +147,7 @@ def test_other_code_waits_until_nothing_runs_from_the_one_before(
 def test_a_copy_that_was_cut_short_is_made_again(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "PACKAGE", brought(node / "a", "whole"))
+    monkeypatch.setattr(paths, "HARNESS_FOLDER", brought(node / "a", "whole"))
     half = node / "home" / "checkout" / "harness"
     half.mkdir(parents=True)
     with code_shipping.install_shipped_code():

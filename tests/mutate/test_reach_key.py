@@ -37,8 +37,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("Name: triton\nVersion: 3.0\n")
-    monkeypatch.setattr(paths, "project", lambda: tmp_path)
-    monkeypatch.setattr(paths, "PACKAGE", tmp_path / "harness")
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
+    monkeypatch.setattr(paths, "HARNESS_FOLDER", tmp_path / "harness")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     return tmp_path
 

@@ -51,7 +51,7 @@ CODE = text(
 def test_a_statement_alone_says_what_the_function_says(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = made(CODE)
     assert len(alone.faults) > 20
-    monkeypatch.setattr(code_comparison, "_alone", lambda *_: None)
+    monkeypatch.setattr(code_comparison, "_parse_changed_statement", lambda *_: None)
     assert made(CODE) == alone
 
 
@@ -75,7 +75,7 @@ def test_why_a_change_is_none_is_said_by_both(
     spans = [function.get_span(statement) for statement in function.statements]
     index = max(n for n, (first, last) in enumerate(spans) if first <= start < last)
     assert compile_change(OriginalFunction(function), change, index).drop_reason == why
-    monkeypatch.setattr(code_comparison, "_alone", lambda *_: None)
+    monkeypatch.setattr(code_comparison, "_parse_changed_statement", lambda *_: None)
     assert compile_change(OriginalFunction(function), change, index).drop_reason == why
 
 
@@ -84,7 +84,7 @@ def test_a_real_function_has_the_same_faults_either_way(monkeypatch: pytest.Monk
     sources = managed_releases.get_newest_release().open_sources()
     alone = fault_generation.generate_faults([target], sources)
     assert len(alone.faults) > 20
-    monkeypatch.setattr(code_comparison, "_alone", lambda *_: None)
+    monkeypatch.setattr(code_comparison, "_parse_changed_statement", lambda *_: None)
     assert fault_generation.generate_faults([target], sources) == alone
 
 

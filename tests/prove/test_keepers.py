@@ -53,7 +53,7 @@ class Echo(WorkerSession[Any]):
         """Until the one that was given something has answered, or is gone."""
         before = len(self.told)
         [keeper] = [each for each in self._supervisors if each.pending_request is not None]
-        with mock.patch.object(self.line, "say", self._note):
+        with mock.patch.object(self.pipe, "send", self._note):
             while len(self.told) == before:
                 self._receive_from_supervisor(keeper)
         return self.told[-1]

@@ -42,7 +42,7 @@ class Slow(WorkerProcess[Any]):
 @pytest.fixture
 def proving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProveRunner]:
     """A run over four releases on a GPU, of which each has the same tasks."""
-    monkeypatch.setattr(lanes_of, "GuardWorker", Slow)
+    monkeypatch.setattr(lanes_of, "GuardWorkerProcess", Slow)
     targets = [ReleaseTarget(name, Path(sys.executable), SimpleNamespace()) for name in "abcd"]  # type: ignore[arg-type]
     asked = ProveRequest("prove", targets, [], has_named_toggles=False, device="cuda", jobs=2)
     one: Any = object.__new__(ProveRunner)

@@ -71,16 +71,16 @@ def run_audit(arguments: argparse.Namespace) -> int:
     run_output.write_outputs(
         arguments,
         run_output.get_default_page("audit"),
-        lambda: str(import_report("audit", "page").html(found)),
-        lambda: str(import_report("audit", "markdown").text(found)),
+        lambda: str(import_report("audit", "page").render_page(found)),
+        lambda: str(import_report("audit", "markdown").render_markdown(found)),
         data,
     )
     if arguments.sarif:
-        run_output.save_text(arguments.sarif, import_report("audit", "sarif").text(found))
+        run_output.save_text(arguments.sarif, import_report("audit", "sarif").render_sarif(found))
     if arguments.json:
         options.print_json(data)
     else:
-        import_report("audit", "terminal").show(found, options.make_console(), arguments.all)
+        import_report("audit", "terminal").print_run(found, options.make_console(), arguments.all)
     for one in expired:
         options.report_status(
             f"an exception has expired: {one.kernel} has no such finding any more: {one.line}"
@@ -184,5 +184,5 @@ def _audit_to_json(result: ReleaseAudit) -> dict[str, Any]:
 def _print_upstream_report(result: ReleaseAudit, number: int) -> int:
     if not 1 <= number <= len(result.findings):
         raise UnfixError(f"there is no finding {number}: there are {len(result.findings)}")
-    print(import_report("audit", "upstream").text(result.findings[number - 1], result.release))
+    print(import_report("audit", "upstream").render_upstream_report(result.findings[number - 1], result.release))
     return 0

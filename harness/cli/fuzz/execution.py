@@ -169,7 +169,7 @@ def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> i
     if arguments.json:
         options.print_json(msgspec.to_builtins(going.result))
     else:
-        run_kinds.import_report("fuzz", "terminal").show(going.result, options.make_console())
+        run_kinds.import_report("fuzz", "terminal").print_run(going.result, options.make_console())
     if stopped:
         options.report_status("stopped; what was found is kept")
         return 130
@@ -239,7 +239,7 @@ def _replay_failure(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(done))
     else:
-        run_kinds.import_report("fuzz", "terminal").show_replays(done, options.make_console())
+        run_kinds.import_report("fuzz", "terminal").print_replays(done, options.make_console())
     return 1 if any(one.fails for one in done) else 0
 
 

@@ -37,11 +37,11 @@ class FuzzProgress(ProgressDisplay, FuzzListener):
     def report_progress(self, run: FuzzResult) -> None:
         if self.is_watched:
             self.live.update(
-                Group(self.terminal_report.table(run), Text(self.terminal_report.line(run))),
+                Group(self.terminal_report.make_test_table(run), Text(self.terminal_report.format_summary(run))),
                 refresh=True,
             )
         else:
-            self.log_occasionally(self.terminal_report.line(run))
+            self.log_occasionally(self.terminal_report.format_summary(run))
 
     def report_failure(self, failure: RunFailure) -> None:
         self.save_run()

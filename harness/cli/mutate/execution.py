@@ -260,7 +260,7 @@ def _print_faults(
     for fault in faults:
         source = sources.read(fault.module)
         assert source is not None
-        terminal.fault(fault, fault_outcomes.format_fault_diff(fault, source.text), console)
+        terminal.print_fault(fault, fault_outcomes.format_fault_diff(fault, source.text), console)
     console.print(
         f"{len(faults)} of {len(generated.faults)} faults; {len(generated.dropped)} more were dropped: "
         "they do not compile, or are the same code"

@@ -152,7 +152,7 @@ class FuzzEngine(ConjectureRunner):
 @contextlib.contextmanager
 def use_fuzz_engine(time_slice: TimeSlice) -> Iterator[type[FuzzEngine]]:
     """Have Hypothesis search by this engine, for as long as the block lasts."""
-    made = type("SliceEngine", (FuzzEngine,), {"asked": time_slice})
+    made = type("SliceEngine", (FuzzEngine,), {"time_slice": time_slice})
     core: Any = hypothesis.core
     before, longest = core.ConjectureRunner, engine.MAX_SHRINKING_SECONDS
     core.ConjectureRunner = made

@@ -72,7 +72,7 @@ def test_before_a_line_is_run_if_it_was_run_afterwards(
         run.extend(one.key for one, _ in found)
         return set()
 
-    monkeypatch.setattr(overflow_runs, "seen", seen)
+    monkeypatch.setattr(overflow_runs, "select_observed_findings", seen)
     had = analysis_worker._find_observed_keys(
         kernels.release, kernel, size_limits.read_limits(), {FIRST: False, SECOND: True}
     )

@@ -131,7 +131,7 @@ def test_what_was_compiled_is_kept(
     keyed = frontend.compute_cache_key
     monkeypatch.setattr(
         frontend,
-        "key_of",
+        "compute_cache_key",
         lambda kernel, bound: read.append(kernel.__name__) or keyed(kernel, bound),
     )
     assert call() == fixed

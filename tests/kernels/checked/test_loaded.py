@@ -35,8 +35,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         loaded.append(code)
         return function(code)
 
-    monkeypatch.setattr(program_cache, "_loaded", {})
-    monkeypatch.setattr(program_cache, "_function", noted)
+    monkeypatch.setattr(program_cache, "_loaded_programs", {})
+    monkeypatch.setattr(program_cache, "_load_launch_function", noted)
     return loaded
 
 
@@ -64,6 +64,6 @@ def test_a_process_that_forks_has_room_for_so_many(
     launch()
     needed = cpu.list_loaded_programs()
     program_cache._loaded_programs.clear()
-    monkeypatch.setattr(program_cache, "_MOST_LOADED", 0)
+    monkeypatch.setattr(program_cache, "_MAX_LOADED_PROGRAMS", 0)
     cpu.preload_programs(needed)
     assert not cpu.list_loaded_programs()

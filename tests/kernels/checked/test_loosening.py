@@ -80,7 +80,7 @@ def each_for_itself(call: Any, *args: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         for kernel in (asking, far, there_and_back):
             patch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
-        patch.setattr(specialization, "loosened", lambda kernel, binder, bound: bound)
+        patch.setattr(specialization, "specialize_call", lambda kernel, binder, bound: bound)
         return call(*args)
 
 
@@ -94,7 +94,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         keys.append(key)
         return program_of(key, *more)
 
-    monkeypatch.setattr(cpu_launcher.native, "program_of", noted)
+    monkeypatch.setattr(cpu_launcher.cpu, "load_program", noted)
     return keys
 
 

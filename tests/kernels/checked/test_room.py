@@ -40,8 +40,8 @@ class Device:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(gpu_admission, "_folder", lambda: tmp_path)
-    monkeypatch.setattr(gpu_admission, "_TURN", 0.3)
+    monkeypatch.setattr(gpu_admission, "_lock_folder", lambda: tmp_path)
+    monkeypatch.setattr(gpu_admission, "_ADMISSION_SECONDS", 0.3)
     yield tmp_path
     gpu_admission.release_admission()
 
@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_waits_until_there_is_room(
     size: int, free: list[int], cached: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_admission, "_turn", -1)  # it is in
+    monkeypatch.setattr(gpu_admission, "_admission_lock", -1)  # it is in
     device = Device(free, cached)
     gpu_admission.wait_for_memory(size, device, patience=30)
     assert device.asked == asked

@@ -61,7 +61,7 @@ def test_a_number_that_is_1_does_not_have_a_kernel_read_again(
     def refused(kernel: Any, bound: Any) -> str:
         raise AssertionError("it is read again")
 
-    monkeypatch.setattr(frontend, "generic_text", refused)
+    monkeypatch.setattr(frontend, "compile_to_mlir", refused)
     assert launching.run(dict.fromkeys(case.used_quantities, 1)) == overflow_runs.PASSES
     assert launching.run(case.make_largest_loads()) == overflow_runs.OVERFLOWS
 
@@ -96,7 +96,7 @@ def test_what_was_found_stands_though_others_take_too_long(
         while True:
             pass
 
-    monkeypatch.setattr(overflow_runs.OverflowLauncher, "elsewhere", for_ever)
+    monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", for_ever)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert found.is_confirmed
     assert [trial.grid[0] for trial in found.trials] == [found.threshold - 1, found.threshold]
@@ -112,7 +112,7 @@ def test_a_program_that_wraps_or_not_as_it_likes_ends_the_search(
         calls.value += 1
         return (1, 0, 0) if calls.value < 200 else ()
 
-    monkeypatch.setattr(overflow_runs.OverflowLauncher, "elsewhere", always)
+    monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", always)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)
 
@@ -121,7 +121,7 @@ def test_a_number_that_triton_gives_64_bits_is_no_finding_of_a_kernel_that_is_no
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The least load by arithmetic is one that another compiled kernel runs."""
-    monkeypatch.setattr(overflow_runs, "_least", lambda launching, finding, at: "cannot follow it")
+    monkeypatch.setattr(overflow_runs, "_find_least_load", lambda launching, finding, at: "cannot follow it")
     [narrow] = confirmed_in(release, "row_in_32_bits")
     assert (narrow.confirmed, narrow.is_observed) == ("not run: cannot follow it", True)
     [wide] = confirmed_in(release, "behind_what_is_counted")
@@ -141,7 +141,7 @@ def test_programs_that_wrap_now_and_then_end_the_search(
     def another(launching: Any, at: Any) -> tuple[int, ...]:
         return (1, 0, 0) if looked.value < 5000 else ()
 
-    monkeypatch.setattr(overflow_runs, "_least", least)
-    monkeypatch.setattr(overflow_runs.OverflowLauncher, "elsewhere", another)
+    monkeypatch.setattr(overflow_runs, "_find_least_load", least)
+    monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", another)
     [found] = confirmed_in(release, "row_in_32_bits")
     assert (found.confirmed, looked.value < 100) == ("not run: one below: wraps", True)

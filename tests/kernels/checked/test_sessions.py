@@ -93,7 +93,7 @@ def test_triton_must_not_be_interpreting() -> None:
 def test_a_launch_of_no_program_is_remembered_and_makes_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CpuLauncher, "_program", lambda *_: pytest.fail("a program is made"))
+    monkeypatch.setattr(CpuLauncher, "_get_program", lambda *_: pytest.fail("a program is made"))
     target = torch.zeros(4, dtype=torch.int8)
     with check() as held:
         held.run_only("by_row", [])

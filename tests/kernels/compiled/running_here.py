@@ -76,9 +76,9 @@ def put_down(teller: Any, told: Any) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def without_a_gpu() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ReportEmitter, "put_down", put_down)
-        patch.setattr(program_cache, "kept", programs_made)
-        patch.setattr(region_tables.ShadowMemory, "of", lambda *given: 0)  # the executor's own
+        patch.setattr(ReportEmitter, "emit_report", put_down)
+        patch.setattr(program_cache, "get_or_compute", programs_made)
+        patch.setattr(region_tables.ShadowMemory, "allocate_shadow", lambda *given: 0)  # the executor's own
         yield
 
 
@@ -120,9 +120,9 @@ def put_down_by(
     graph = kernels.read_graph(twin, whole, named)
     checked = instrumentation.instrument_graph(graph, asked, 128)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(here.kernels, "graph_of", lambda *bound: checked.graph)
-        patch.setattr(here.loosening, "loosened", lambda kernel, binder, bound: bound)
-        patch.setattr(flow, "addressing", lambda graph: flow.AddressIntegers({}, frozenset()))
+        patch.setattr(here.kernels, "load_graph", lambda *bound: checked.graph)
+        patch.setattr(here.specialization, "specialize_call", lambda kernel, binder, bound: bound)
+        patch.setattr(flow, "analyze_addresses", lambda graph: flow.AddressIntegers({}, frozenset()))
         with here.CpuLauncher(
             MemoryTracker(), LaunchLog(), exact=False, trust_loaded_pointers=True
         ) as session:

@@ -247,7 +247,7 @@ def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_worker, "_SECONDS", {"a launch": (0.1, 0.6)})
+    monkeypatch.setattr(gpu_worker, "_STEP_SECONDS", {"a launch": (0.1, 0.6)})
 
     def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
         begins("a launch")
@@ -288,8 +288,8 @@ def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "launches"
     monkeypatch.setenv(recorded_launches.RECORD_VARIABLE, str(file))
     launcher = checked_launches.CheckedLauncher()
-    monkeypatch.setattr(launcher, "refuses", lambda kernel: "nothing runs here")
-    monkeypatch.setattr(launcher, "_before", lambda *given, **how: None)
+    monkeypatch.setattr(launcher, "find_refusal", lambda kernel: "nothing runs here")
+    monkeypatch.setattr(launcher, "_original_run", lambda *given, **how: None)
     for row in (3, 5):
         launcher.run(two_lines, (torch.zeros(4), row, 1), (1,), False, {})
     [[one]] = recorded_launches.read_launch_modes(file).values()

@@ -79,13 +79,13 @@ def said(
     tmp_path: Path,
     whole: bool = True,
 ) -> tuple[str, gpu_worker._GpuLauncher]:
-    monkeypatch.setattr(gpu_worker, "_WHERE", "cpu")
+    monkeypatch.setattr(gpu_worker, "_DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(gpu_worker.signal, "setitimer", lambda *given: None)
     told = SimpleNamespace(told=lambda: kernel.told, forget=lambda: kernel.told.clear())
-    monkeypatch.setattr(gpu_worker, "REPORTS", told)
+    monkeypatch.setattr(gpu_worker, "PROCESS_REPORTS", told)
     file, line = kernel.place
     source: Any = SimpleNamespace(file=file, line=line)
     monkeypatch.setattr(

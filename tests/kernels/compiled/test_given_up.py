@@ -26,7 +26,7 @@ def endless(x_ptr, stride):
 
 def answered(world: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> KernelAudit:
     read, write = os.pipe()
-    monkeypatch.setattr(analysis_worker, "_answers", write)
+    monkeypatch.setattr(analysis_worker, "_answer_pipe", write)
     analysis_worker._run_lane(
         world,
         [kernel],
@@ -51,14 +51,14 @@ def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "sglang" / "kernels.py").write_text(KERNEL)
     world = lazy_release.LazyRelease(tmp_path)
     [kernel] = collect_kernels(world)
-    monkeypatch.setattr(analysis_worker, "_SECONDS", 0.25)
+    monkeypatch.setattr(analysis_worker, "_KERNEL_SECONDS", 0.25)
     with monkeypatch.context() as patch:
-        patch.setattr(analysis_worker, "_audited", endless)
+        patch.setattr(analysis_worker, "_audit_kernel", endless)
         first = answered(world, kernel, monkeypatch)
     assert first.reasons == ("it takes more than 0.25 s",)
     assert answered(world, kernel, monkeypatch) == first
     monkeypatch.setattr(
-        analysis_worker, "_SECONDS", 20
+        analysis_worker, "_KERNEL_SECONDS", 20
     )  # with another limit it is another question
     assert answered(world, kernel, monkeypatch).verdict is KernelVerdict.SAFE
 
@@ -73,8 +73,8 @@ def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
     (tmp_path / "sglang" / "kernels.py").write_text(KERNEL)
     world = lazy_release.LazyRelease(tmp_path)
     kernels = collect_kernels(world)
-    monkeypatch.setattr(analysis_worker.processes, "die_with", lambda parent: os._exit(1))
-    monkeypatch.setattr(analysis_worker, "_untold", blamed)
+    monkeypatch.setattr(analysis_worker.processes, "die_with_parent", lambda parent: os._exit(1))
+    monkeypatch.setattr(analysis_worker, "_make_unknown_audit", blamed)
     queue = analysis_worker._make_queue(len(kernels))
     analysis_worker._run_lane(
         world, kernels, queue, size_limits.read_limits(size_limits.DEFAULT_LIMITS), None

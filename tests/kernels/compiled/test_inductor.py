@@ -186,7 +186,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     reached: list[Any] = []
     monkeypatch.setattr(
         CheckedLauncher,
-        "_run",
+        "_run_checked",
         lambda self, kernel, args, grid, options, plain, whole, whence: reached.append(
             (grid, whole)
         ),

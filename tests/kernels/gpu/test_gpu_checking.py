@@ -86,7 +86,7 @@ def test_one_compilation_serves_all_strides(monkeypatch: pytest.MonkeyPatch) -> 
         compiled.append(args[-1])
         return before(*args)
 
-    monkeypatch.setattr(compiler_hooks, "checked", counted)
+    monkeypatch.setattr(compiler_hooks, "instrument_module", counted)
     monkeypatch.setenv("TRITON_CACHE_DIR", tempfile.mkdtemp())
     for stride, width in [(9, 5), (5, 5), (11, 2), (64, 8), (1000, 7)]:
         source, target = numbers(4 * stride), numbers(4 * width)
