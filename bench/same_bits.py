@@ -34,12 +34,12 @@ import torch
 from kernels import Launch, Launches, View, each
 
 from bench.recording import record
-from harness import checking, kernels
+from harness import checking
 from harness.kernels.check.cpu_launcher import CpuLauncher
 from harness.kernels.check.launch_log import LaunchLog as Told
 from harness.kernels.check.tracked_memory import MemoryTracker, TensorSpan
 from harness.kernels.cpu.number_formats import FLOAT8_FORMATS
-from harness.kernels.triton import frontend, mlir_parser
+from harness.kernels.triton import frontend, graph_loader, mlir_parser
 
 KEPT = 2  # launches of a kernel, of as many programs
 MOST = 10  # of a kernel in a process: the interpreter takes seconds for one
@@ -201,7 +201,7 @@ def ungiven(launch: Launch) -> list[str]:
     """The operations of a kernel of which Triton does not say to the last place what they give."""
     args = tuple(launch.found(value) for value in launch.args)
     options = {name: launch.found(value) for name, value in launch.options.items()}
-    graph = kernels.read_graph(launch.named.kernel, args, options)
+    graph = graph_loader.read_graph(launch.named.kernel, args, options)
     found = {one.name for one in graph.walk() if is_ungiven(one)}
     kinds = {value.type.element for one in graph.walk() for value in one.results}
     return sorted(found | {kind for kind in kinds if kind in FLOAT8_FORMATS})

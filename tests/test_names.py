@@ -17,7 +17,9 @@ IRREGULAR = """
     read ridden run said sat seen sent set shown shut spent split stood struck sworn taken taught thought thrown
     told torn understood woken won worn written
 """.split()
-PARTICIPLE = re.compile(rf"_*(?:[a-z]+ed|{'|'.join(IRREGULAR)})(?:_(?:in|out|on|up|of|by|for|from|to|with|at|as))?")
+PARTICIPLE = re.compile(
+    rf"_*(?:[a-z]+ed|{'|'.join(IRREGULAR)})(?:_(?:in|out|on|up|of|by|for|from|to|with|at|as))?"
+)
 # Adjectives, nouns and verbs that only look like participles.
 ALLOWED = {"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "unneeded"}
 

@@ -50,7 +50,10 @@ def _shard_of(made: MatrixPlan, costs: Mapping[str, float], number: int, of: int
 def stand_in() -> Callable[[], None]:
     """Have plans read from JSON and shards dealt out one by one; gives what puts it back."""
     made: dict[str, types.ModuleType] = {}
-    for name, inside in (("plan_builder", {"plan_matrix": _read}), ("shard_split", {"select_shard": _shard_of})):
+    for name, inside in (
+        ("plan_builder", {"plan_matrix": _read}),
+        ("shard_split", {"select_shard": _shard_of}),
+    ):
         made[name] = types.ModuleType(f"harness.runs.matrix.{name}")
         vars(made[name]).update(inside)
     before = {name: vars(harness.runs.matrix).get(name) for name in made}

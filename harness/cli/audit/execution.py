@@ -184,5 +184,9 @@ def _audit_to_json(result: ReleaseAudit) -> dict[str, Any]:
 def _print_upstream_report(result: ReleaseAudit, number: int) -> int:
     if not 1 <= number <= len(result.findings):
         raise UnfixError(f"there is no finding {number}: there are {len(result.findings)}")
-    print(import_report("audit", "upstream").render_upstream_report(result.findings[number - 1], result.release))
+    print(
+        import_report("audit", "upstream").render_upstream_report(
+            result.findings[number - 1], result.release
+        )
+    )
     return 0

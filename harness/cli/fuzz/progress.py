@@ -37,7 +37,10 @@ class FuzzProgress(ProgressDisplay, FuzzListener):
     def report_progress(self, run: FuzzResult) -> None:
         if self.is_watched:
             self.live.update(
-                Group(self.terminal_report.make_test_table(run), Text(self.terminal_report.format_summary(run))),
+                Group(
+                    self.terminal_report.make_test_table(run),
+                    Text(self.terminal_report.format_summary(run)),
+                ),
                 refresh=True,
             )
         else:

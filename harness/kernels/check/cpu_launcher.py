@@ -21,7 +21,6 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from harness import kernels
 from harness.kernels import cpu
 from harness.kernels.check import line_tracing
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_full_grid
@@ -37,7 +36,7 @@ from harness.kernels.cpu.abi import (
     ReportField,
     UndefinedResult,
 )
-from harness.kernels.triton import frontend, specialization
+from harness.kernels.triton import frontend, graph_loader, specialization
 from harness.patching import jit_kernels as patching
 
 _SMALLEST_SCRATCH = 1 << 16
@@ -216,7 +215,7 @@ class CpuLauncher:
         return specialization.specialize_call(kernel, binder, bound)
 
     def build_graph(self, kernel: Any, bound: Any) -> kernels.KernelGraph:
-        return kernels.load_graph(kernel, bound)
+        return graph_loader.load_graph(kernel, bound)
 
     def _run_launch(self, launch: KernelLaunch, kernel: Any, binder: Any, bound: Any) -> None:
         chosen = self._launches.get_chosen_programs(launch)

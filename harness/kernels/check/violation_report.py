@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.kernels import SourceLocation
 from harness.kernels.check.tracked_memory import (
     AccessRule,
     MemoryTracker,
@@ -32,6 +31,7 @@ from harness.kernels.cpu.abi import ReportField, ViolationKind
 from harness.kernels.cpu.lane_values import OperationSite
 from harness.kernels.cpu.number_formats import size_of
 from harness.kernels.cpu.overflow_tracking import format_integer_type
+from harness.kernels.ir.graph import SourceLocation
 
 _PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from harness.kernels import KernelGraph
 from harness.kernels.ir.disk_cache import get_or_compute
+from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.triton import frontend, mlir_parser
 from harness.kernels.triton.frontend import BoundCall
 from harness.runs.audit.parameter_inference import SOURCE_UNUSED, AssumedParameter

@@ -28,7 +28,8 @@ from operations_to_check import (
     turned,
 )
 
-from harness import checking, kernels
+from harness import checking
+from harness.kernels.triton import graph_loader
 
 few = settings(max_examples=25, deadline=None)
 SIDES = st.sampled_from((1, 2, 4, 16, 64))
@@ -223,7 +224,7 @@ def test_atomics_give_each_what_was_there(chosen: list[bool]) -> None:
 
 def test_a_graph_can_be_held_and_printed() -> None:
     x = torch.zeros(8, dtype=torch.int32)
-    graph = kernels.read_graph(shifted, (x,), {"N": 8})
+    graph = graph_loader.read_graph(shifted, (x,), {"N": 8})
     assert [value.name for value in graph.parameters] == ["x"]
     assert [one.name for one in graph.walk() if one.name in ("tt.load", "tt.store")] == [
         "tt.load",

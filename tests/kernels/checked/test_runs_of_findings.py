@@ -121,7 +121,9 @@ def test_a_number_that_triton_gives_64_bits_is_no_finding_of_a_kernel_that_is_no
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The least load by arithmetic is one that another compiled kernel runs."""
-    monkeypatch.setattr(overflow_runs, "_find_least_load", lambda launching, finding, at: "cannot follow it")
+    monkeypatch.setattr(
+        overflow_runs, "_find_least_load", lambda launching, finding, at: "cannot follow it"
+    )
     [narrow] = confirmed_in(release, "row_in_32_bits")
     assert (narrow.confirmed, narrow.is_observed) == ("not run: cannot follow it", True)
     [wide] = confirmed_in(release, "behind_what_is_counted")

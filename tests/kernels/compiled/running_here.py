@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from harness import kernels
 from harness.checking import Violation
 from harness.kernels.check import cpu_launcher as here
 from harness.kernels.check import gpu_reports, region_tables
@@ -38,6 +37,7 @@ from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 from harness.kernels.gpu.subgrid import Subgrid
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import ValueType
+from harness.kernels.triton import graph_loader
 
 
 def programs_made(folder: str, key: str, make: Any) -> Any:
@@ -78,7 +78,9 @@ def without_a_gpu() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReportEmitter, "emit_report", put_down)
         patch.setattr(program_cache, "get_or_compute", programs_made)
-        patch.setattr(region_tables.ShadowMemory, "allocate_shadow", lambda *given: 0)  # the executor's own
+        patch.setattr(
+            region_tables.ShadowMemory, "allocate_shadow", lambda *given: 0
+        )  # the executor's own
         yield
 
 
@@ -117,12 +119,14 @@ def put_down_by(
     place = () if part is None else part.launch_values
     head = (records.data_ptr(), 1, *(() if lists is None else (lists,)), *races, *one, *place)
     whole = (*head, *(pointer.reachable_bytes for pointer in pointers), *args)
-    graph = kernels.read_graph(twin, whole, named)
+    graph = graph_loader.read_graph(twin, whole, named)
     checked = instrumentation.instrument_graph(graph, asked, 128)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(here.kernels, "load_graph", lambda *bound: checked.graph)
+        patch.setattr(here.graph_loader, "load_graph", lambda *bound: checked.graph)
         patch.setattr(here.specialization, "specialize_call", lambda kernel, binder, bound: bound)
-        patch.setattr(flow, "analyze_addresses", lambda graph: flow.AddressIntegers({}, frozenset()))
+        patch.setattr(
+            flow, "analyze_addresses", lambda graph: flow.AddressIntegers({}, frozenset())
+        )
         with here.CpuLauncher(
             MemoryTracker(), LaunchLog(), exact=False, trust_loaded_pointers=True
         ) as session:

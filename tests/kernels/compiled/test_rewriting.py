@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from triton.compiler.compiler import ASTSource, GPUTarget
 
-from harness import kernels
 from harness.kernels.gpu import (
     DEFAULT_CHECKS,
     InstrumentationRequest,
@@ -25,7 +24,7 @@ from harness.kernels.gpu import (
 )
 from harness.kernels.gpu.pointer_arguments import find_overlapping_pointers, flatten_arguments
 from harness.kernels.ir import mlir_printer
-from harness.kernels.triton import frontend, mlir_parser
+from harness.kernels.triton import frontend, graph_loader, mlir_parser
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
@@ -175,7 +174,7 @@ def sites(made: Any) -> list[tuple[str, int | None]]:
     ],
 )
 def test_a_graph_is_printed_so_that_it_reads_the_same(kernel: Any, args: Any, named: Any) -> None:
-    graph = kernels.read_graph(kernel, args, named)
+    graph = graph_loader.read_graph(kernel, args, named)
     again = mlir_parser.parse_mlir(mlir_printer.format_mlir(graph))
     assert mlir_printer.format_mlir(again) == mlir_printer.format_mlir(
         mlir_parser.parse_mlir(mlir_printer.format_mlir(again))

@@ -16,5 +16,7 @@ def load_operators() -> dict[str, MutationOperator]:
     for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{__name__}.{info.name}")
         name = info.name.replace("_", "-")
-        found[name] = MutationOperator(name, module.TITLE, module.PRS, module.SYMPTOM, module.find_changes)
+        found[name] = MutationOperator(
+            name, module.TITLE, module.PRS, module.SYMPTOM, module.find_changes
+        )
     return found
