@@ -39,6 +39,7 @@ from harness.kernels.check.cpu_launcher import CpuLauncher
 from harness.kernels.check.launch_log import LaunchLog as Told
 from harness.kernels.check.tracked_memory import MemoryTracker, TensorSpan
 from harness.kernels.cpu.number_formats import FLOAT8_FORMATS
+from harness.kernels.ir.graph import IROperation, KernelGraph
 from harness.kernels.triton import frontend, graph_loader, mlir_parser
 
 KEPT = 2  # launches of a kernel, of as many programs
@@ -125,7 +126,7 @@ class Wide(CpuLauncher):
                 raise ValueError("one storage holds several types")
             self.wide[storage] = launch.storages[storage].view(*dtypes).double()
 
-    def graph_of(self, kernel: Any, bound: Any) -> kernels.KernelGraph:
+    def graph_of(self, kernel: Any, bound: Any) -> KernelGraph:
         return mlir_parser.parse_mlir(widened(frontend.compile_to_mlir(kernel, bound)))
 
     def _span(self, name: str, value: Any, kind: Any) -> TensorSpan:
@@ -207,7 +208,7 @@ def ungiven(launch: Launch) -> list[str]:
     return sorted(found | {kind for kind in kinds if kind in FLOAT8_FORMATS})
 
 
-def is_ungiven(operation: kernels.IROperation) -> bool:
+def is_ungiven(operation: IROperation) -> bool:
     name = operation.name
     if name in ("tt.reduce", "tt.scan"):
         inner = operation.regions[0].block.operations

@@ -36,6 +36,7 @@ from harness.kernels.cpu.abi import (
     ReportField,
     UndefinedResult,
 )
+from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.triton import frontend, graph_loader, specialization
 from harness.patching import jit_kernels as patching
 
@@ -214,7 +215,7 @@ class CpuLauncher:
     def specialize_call(self, kernel: Any, binder: Any, bound: Any) -> Any:
         return specialization.specialize_call(kernel, binder, bound)
 
-    def build_graph(self, kernel: Any, bound: Any) -> kernels.KernelGraph:
+    def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
         return graph_loader.load_graph(kernel, bound)
 
     def _run_launch(self, launch: KernelLaunch, kernel: Any, binder: Any, bound: Any) -> None:
