@@ -37,13 +37,13 @@ SUITES = ("suites/kv_indices", "suites/int64_indices")
 
 
 def a_batch(longest: int = 40, requests: int = 3, topk: int = 3) -> Callable[..., Any]:
-    from fixtures.draft_batches import Batch
+    from fixtures.draft_batches import DraftBatch
 
     def drawn(chance: random.Random) -> Any:
         steps = chance.randint(2, 4)
         context = chance.randint(steps + 1, max(longest, 140))
         count = chance.randint(1, requests)
-        return Batch(
+        return DraftBatch(
             lengths=tuple(chance.randint(1, context - steps) for _ in range(count)),
             topk=chance.randint(1, topk),
             steps=steps,
@@ -57,14 +57,14 @@ def a_batch(longest: int = 40, requests: int = 3, topk: int = 3) -> Callable[...
 
 
 def a_chunk(far: str) -> Callable[..., Any]:
-    from fixtures.int64_indices import BOUNDARY, Chunk, Query
+    from fixtures.int64_indices import BOUNDARY, ChunkQuery, CombineChunk
 
     def drawn(chance: random.Random) -> Any:
         apart = (2048, 2**16 + 8, 2**20)
         wide = chance.choice((256, *apart) if far == "rows" else apart)
-        return Chunk(
+        return CombineChunk(
             queries=tuple(
-                Query(chance.randint(0, 300), chance.randint(1, 3), name)
+                ChunkQuery(chance.randint(0, 300), chance.randint(1, 3), name)
                 for name in range(1, chance.randint(1, 2) + 1)
             ),
             topk=chance.randint(1 if far == "topk" else 0, 16),
@@ -81,31 +81,31 @@ def a_chunk(far: str) -> Callable[..., Any]:
 
 
 def some_keys(most: int = 3) -> Callable[..., Any]:
-    from fixtures.dsv4_keys import Keys, Place, page_bytes
+    from fixtures.dsv4_keys import KeyLocation, QuantisedKeys, compute_page_bytes
     from fixtures.int64_indices import BOUNDARY
 
     def drawn(chance: random.Random) -> Any:
         size = chance.choice((2, 64, 256))
-        last = 2 * BOUNDARY // page_bytes(size) + 2
+        last = 2 * BOUNDARY // compute_page_bytes(size) + 2
         places = {
-            Place(chance.randint(0, last), chance.randint(0, size - 1))
+            KeyLocation(chance.randint(0, last), chance.randint(0, size - 1))
             for _ in range(chance.randint(1, most))
         }
-        return Keys(size, tuple(places), chance.randint(0, 9))
+        return QuantisedKeys(size, tuple(places), chance.randint(0, 9))
 
     return drawn
 
 
 def some_windows(chance: random.Random) -> Any:
-    from fixtures.int64_indices import BOUNDARY, Window, Windows
+    from fixtures.int64_indices import BOUNDARY, WindowBatch, WindowRequest
 
     context = chance.randint(131_072, 2**20 + 4)
     by_row = {}
     for _ in range(chance.randint(1, 3)):
         row, asking = chance.randint(0, 2 * BOUNDARY // context + 2), chance.randint(1, 4)
-        by_row[row] = Window(row, chance.randint(asking, context), asking)
+        by_row[row] = WindowRequest(row, chance.randint(asking, context), asking)
     slot = chance.randint(1000, BOUNDARY - 1)
-    return Windows(context, tuple(by_row.values()), chance.randint(1, 7), slot)
+    return WindowBatch(context, tuple(by_row.values()), chance.randint(1, 7), slot)
 
 
 class Order:
@@ -122,10 +122,10 @@ def domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
     """The arguments of each guard, by the guard's name."""
     import torch
 
-    from fixtures.kv_indices import CHECKED, Way
+    from fixtures.kv_indices import ASSERTING_BACKENDS, FillMode
 
     def in_a_graph(chance: random.Random) -> Any:
-        return chance.choice((Way.REPLAY, Way.CAPTURE))
+        return chance.choice((FillMode.REPLAY, FillMode.CAPTURE))
 
     def batch(**bounds: int) -> Callable[[random.Random], dict[str, Any]]:
         return lambda chance: {"batch": a_batch(**bounds)(chance)}
@@ -134,7 +134,7 @@ def domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
         return {"batch": a_batch()(chance), "way": in_a_graph(chance)}
 
     def too_small(chance: random.Random) -> dict[str, Any]:
-        name, missing = chance.choice(CHECKED), chance.randint(1, 3)
+        name, missing = chance.choice(ASSERTING_BACKENDS), chance.randint(1, 3)
         return {"name": name, "missing": missing, **batch_and_way(chance)}
 
     def chunk(far: str) -> Callable[[random.Random], dict[str, Any]]:

@@ -103,9 +103,9 @@ def of_servers(folder: Path) -> None:
     Kept(folder).pytest_configure()
     for model, words, draft, stand_ins in SERVERS:
         given = {"draft": draft, "stand_ins": stand_ins, "dtype": "float32"}
-        with accuracy.served(model, *words, **given) as running:  # type: ignore[arg-type]
-            for item in accuracy.items("shared", 3):
-                accuracy.answer(running, item)
+        with accuracy.serve_model(model, *words, **given) as running:  # type: ignore[arg-type]
+            for item in accuracy.make_items("shared", 3):
+                accuracy.request_answer(running, item)
 
 
 class Wide(CpuLauncher):

@@ -38,21 +38,23 @@ def _these_servers_run_on_a_cpu() -> None:
 
 @pytest.mark.guards("prefix-positions-forgotten")
 def test_a_prefix_that_lies_in_the_cache_changes_no_answer() -> None:
-    accuracy.assert_answers("llama", accuracy.items("shared", 4), *NATIVE, ahead=1)
+    accuracy.assert_answers("llama", accuracy.make_items("shared", 4), *NATIVE, warmup_count=1)
 
 
 @pytest.mark.guards("chunk-positions-off-by-one")
 def test_a_prompt_in_chunks_is_the_prompt() -> None:
     chunks = ("--chunked-prefill-size", "64")
-    accuracy.assert_answers("llama", accuracy.items("needle", 3), *NATIVE, *chunks)
+    accuracy.assert_answers("llama", accuracy.make_items("needle", 3), *NATIVE, *chunks)
 
 
 @pytest.mark.guards("retraction-frees-shared-pages")
 def test_a_retracted_request_goes_on_as_if_nothing_had_been() -> None:
-    accuracy.not_in(("0.5.12",), "it pins memory for logits of a prompt: on a CPU, it ends")
-    asked = accuracy.items("shared", 32)
+    accuracy.skip_on_releases(
+        ("0.5.12",), "it pins memory for logits of a prompt: on a CPU, it ends"
+    )
+    asked = accuracy.make_items("shared", 32)
     asked = [item for place in range(4) for item in asked[place::4]]  # each prefix comes again
-    with accuracy.retracting():
+    with accuracy.retract_requests():
         accuracy.assert_answers("llama", asked, *NATIVE, "--max-total-tokens", "700")
 
 
@@ -64,31 +66,31 @@ WRONG_AS_THEY_ARE = (
 
 @pytest.mark.guards("window-one-too-wide")
 def test_a_window_holds_what_the_model_was_trained_with() -> None:
-    accuracy.not_in(*WRONG_AS_THEY_ARE)
-    accuracy.assert_answers("gpt-oss", accuracy.items("needle", 2), *TRITON)
+    accuracy.skip_on_releases(*WRONG_AS_THEY_ARE)
+    accuracy.assert_answers("gpt-oss", accuracy.make_items("needle", 2), *TRITON)
 
 
 @pytest.mark.guards("32087")
 def test_a_window_holds_as_much_in_decoding() -> None:
-    accuracy.not_in(*WRONG_AS_THEY_ARE)
+    accuracy.skip_on_releases(*WRONG_AS_THEY_ARE)
     # The window is over before the copy is: what is dropped is its own beginning.
-    asked = [one for one in accuracy.items("copying", 7) if len(one["prompt"]) == 20]
+    asked = [one for one in accuracy.make_items("copying", 7) if len(one["prompt"]) == 20]
     accuracy.assert_answers("gpt-oss", asked, *TRITON)
 
 
 @pytest.mark.guards("verify-takes-wrong-child")
 def test_a_draft_changes_no_answer() -> None:
-    accuracy.needs(
+    accuracy.require_any_module(
         "Triton tree kernels",
         "sglang.kernels.ops.speculative.spec_tree",
         "sglang.srt.speculative.triton_ops.spec_tree",
     )
-    accuracy.not_in(("0.5.15", "0.5.16"), "on a CPU, its draft ends the server")
+    accuracy.skip_on_releases(("0.5.15", "0.5.16"), "on a CPU, its draft ends the server")
     accuracy.assert_answers(
         "llama",
-        accuracy.items("recall", 2),
+        accuracy.make_items("recall", 2),
         *TRITON,
-        *accuracy.EAGLE,
+        *accuracy.EAGLE_ARGUMENTS,
         dtype="float16",
         draft="llama-eagle",
         stand_ins=("tree-kernels", "checked"),

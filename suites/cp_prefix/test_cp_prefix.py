@@ -39,64 +39,64 @@ OPERATORS = ("indexer", "attention")
 def _context_parallelism_runs_here() -> None:
     if device.get_device() != "cpu":
         skip_not_applicable("the Ascend operators are recorders over CPU memory: --device cpu")
-    said = cp_ranks.refusal()
+    said = cp_ranks.get_refusal()
     if said:
         skip_not_applicable(f"the release refuses it: {said}")
 
 
 @pytest.mark.guards("23268-kv-prefix-lens")
 @given(prefill=adapter.prefills())
-def test_each_token_looks_at_its_prefix_and_at_itself(prefill: adapter.Prefill) -> None:
+def test_each_token_looks_at_its_prefix_and_at_itself(prefill: adapter.DealtPrefill) -> None:
     with checking.checked() as check:
-        seen = adapter.attend(prefill, check.device)
+        seen = adapter.run_attention(prefill, check.device)
     for operator in OPERATORS:
-        got, wanted = seen.looks(operator), prefill.attends()
-        assert got == wanted, adapter.complaint(operator, got, wanted)
+        got, wanted = seen.list_queries(operator), prefill.list_expected_queries()
+        assert got == wanted, adapter.describe_mismatch(operator, got, wanted)
 
 
 @pytest.mark.guards("23268-kv-prefix-lens")
 @given(prefill=adapter.prefills())
-def test_ranks_change_nothing_that_is_looked_at(prefill: adapter.Prefill) -> None:
+def test_ranks_change_nothing_that_is_looked_at(prefill: adapter.DealtPrefill) -> None:
     alone = dataclasses.replace(prefill, ranks=1)
     with checking.checked() as check:
-        shared, whole = (adapter.attend(one, check.device) for one in (prefill, alone))
+        shared, whole = (adapter.run_attention(one, check.device) for one in (prefill, alone))
     assert not whole.dealt
     for operator in OPERATORS:
-        got, wanted = shared.looks(operator), whole.looks(operator)
-        assert got == wanted, adapter.complaint(operator, got, wanted)
+        got, wanted = shared.list_queries(operator), whole.list_queries(operator)
+        assert got == wanted, adapter.describe_mismatch(operator, got, wanted)
 
 
 @pytest.mark.guards("23268-kv-prefix-lens")
 @given(prefill=adapter.prefills(), longer=st.integers(1, 300))
-def test_a_longer_prefix_lengthens_every_look(prefill: adapter.Prefill, longer: int) -> None:
-    both = prefill, prefill.lengthened(longer)
+def test_a_longer_prefix_lengthens_every_look(prefill: adapter.DealtPrefill, longer: int) -> None:
+    both = prefill, prefill.lengthen_prefix(longer)
     with checking.checked() as check:
-        before, after = (adapter.attend(one, check.device) for one in both)
+        before, after = (adapter.run_attention(one, check.device) for one in both)
     for operator in OPERATORS:
         wanted = [
-            dataclasses.replace(look, keys=look.keys + longer * (look.request == 0))
-            for look in before.looks(operator)
+            dataclasses.replace(look, keys=look.key_count + longer * (look.request == 0))
+            for look in before.list_queries(operator)
         ]
-        got = after.looks(operator)
-        assert got == wanted, adapter.complaint(operator, got, wanted)
+        got = after.list_queries(operator)
+        assert got == wanted, adapter.describe_mismatch(operator, got, wanted)
 
 
 @given(prefill=adapter.prefills())
-def test_lengths_from_positions_hold_the_prefix(prefill: adapter.Prefill) -> None:
+def test_lengths_from_positions_hold_the_prefix(prefill: adapter.DealtPrefill) -> None:
     """The same claim, where other code took the place of 23268-kv-prefix-lens's."""
     if not cp_ranks.BY_POSITION:
         skip_not_applicable("the KV lengths come from the split, not from the tokens' positions")
     with checking.checked() as check:
-        seen = adapter.attend(prefill, check.device)
+        seen = adapter.run_attention(prefill, check.device)
     for operator in OPERATORS:
-        got, wanted = seen.looks(operator), prefill.attends()
-        assert got == wanted, adapter.complaint(operator, got, wanted)
+        got, wanted = seen.list_queries(operator), prefill.list_expected_queries()
+        assert got == wanted, adapter.describe_mismatch(operator, got, wanted)
 
 
 @given(prefill=adapter.prefills())
-def test_every_rank_stores_all_keys_in_order(prefill: adapter.Prefill) -> None:
+def test_every_rank_stores_all_keys_in_order(prefill: adapter.DealtPrefill) -> None:
     with checking.checked() as check:
-        seen = adapter.attend(prefill, check.device, gathered=True)
+        seen = adapter.run_attention(prefill, check.device, gathered=True)
     for keys in seen.keys:
         assert keys.reshape(len(keys), -1)[:, 0].tolist() == list(range(1, len(keys) + 1))
         assert len(keys) == len(prefill.tokens)
@@ -104,12 +104,12 @@ def test_every_rank_stores_all_keys_in_order(prefill: adapter.Prefill) -> None:
 
 @pytest.mark.guards("23268-fused-qk-split")
 @given(prefill=adapter.prefills())
-def test_the_fused_split_and_context_parallelism_never_meet(prefill: adapter.Prefill) -> None:
+def test_the_fused_split_and_context_parallelism_never_meet(prefill: adapter.DealtPrefill) -> None:
     if not cp_ranks.FUSED_SPLIT:
         skip_not_applicable("no fused split of queries and keys")
     with checking.checked() as check:
-        seen = adapter.prepare(prefill, check.device)
-    assert not seen.unbound, f"the prefill ends: {seen.unbound[0]}"
+        seen = adapter.run_preparation(prefill, check.device)
+    assert not seen.unbound_names, f"the prefill ends: {seen.unbound_names[0]}"
     assert not (seen.dealt and seen.recorder.fused_splits)
     for keys in seen.keys:
-        assert torch.equal(keys.cpu(), adapter.stored(prefill))
+        assert torch.equal(keys.cpu(), adapter.list_expected_keys(prefill))

@@ -23,36 +23,36 @@ import torch
 from hypothesis import example, given
 
 from fixtures import npu_layer as adapter
-from fixtures.npu_layer import Tokens, Way
+from fixtures.npu_layer import LayerVariant, TokenPositions
 from harness import checking
 from harness.core import device
 from harness.guards import skip_not_applicable
 
-TOGETHER = (Tokens((3, 8, 1)), Tokens((5, 6)))
+TOGETHER = (TokenPositions((3, 8, 1)), TokenPositions((5, 6)))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_layer_is_prepared_so_here() -> None:
     if device.get_device() != "cpu":
         skip_not_applicable("the Ascend operators are recorders over CPU memory: --device cpu")
-    if not adapter.HERE:
+    if not adapter.HAS_SLICED_TOKENS:
         skip_not_applicable("an older way to prepare a layer")
 
 
-def check_all(way: Way, forwards: tuple[Tokens, ...]) -> None:
+def check_all(way: LayerVariant, forwards: tuple[TokenPositions, ...]) -> None:
     with checking.checked() as check:
-        stage = adapter.Stage(way, check.device)
+        stage = adapter.PipelineStage(way, check.device)
         for turn, tokens in enumerate(forwards):
-            for layer, prepared in zip(stage.layers, stage.forward(tokens, turn), strict=True):
-                wanted = adapter.expected(way, tokens, layer.layer_id, turn)
+            for layer, prepared in zip(stage.layers, stage.run_forward(tokens, turn), strict=True):
+                wanted = adapter.compute_expected(way, tokens, layer.layer_id, turn)
                 for name, value in wanted.items():
-                    same(name, prepared.made[name], value)
+                    same(name, prepared.outputs[name], value)
                 assert prepared.fused == way.fuses
-                small = way.fused == "int8" and way.fuses and way.small_indexer and way.asks
+                small = way.fusion == "int8" and way.fuses and way.int8_indexer and way.runs_indexer
                 assert (prepared.scale is not None) == small, "scales of INT8 alone"
-                given_up = way.fused == "prolog" and way.fuses and way.server == "decode"
+                given_up = way.fusion == "prolog" and way.fuses and way.disaggregation == "decode"
                 assert (layer.w_kc.untyped_storage().size() == 0) == given_up
-            assert not (way.opted_out and stage.recorder.fused_splits)
+            assert not (way.disables_fused_split and stage.recorder.fused_splits)
 
 
 def same(name: str, got: torch.Tensor | None, wanted: torch.Tensor | None) -> None:
@@ -65,29 +65,29 @@ def same(name: str, got: torch.Tensor | None, wanted: torch.Tensor | None) -> No
 
 
 WAYS = (
-    Way(halves=True, aside=True),
-    Way(halves=True, first=3),
-    Way(halves=True, slices=True, late=True),
-    Way(halves=True, slices=True),
-    Way(halves=True, late=True),
-    Way(halves=True, fused="plain"),
-    Way(fused="plain"),
-    Way(opted_out=True, mode="DECODE"),
-    Way(dealt=True, ranks=2),
-    Way("DECODE", fused="plain", aside=True),
-    Way("DECODE", fused="plain", server="decode"),
-    Way("DECODE", fused="prolog", server="decode"),
-    Way("DECODE", fused="prolog"),
-    Way("DECODE", fused="int8", server="decode"),
-    Way("DECODE", fused="int8", small_indexer=True),
-    Way("TARGET_VERIFY", fused="int8", first=3),
-    Way("DECODE", ranks=2),
-    Way("DECODE", ranks=2, drafting=True),
-    Way("IDLE", ranks=2),
-    Way("DECODE", ranks=2, skips=True, handed=True),
-    Way("DECODE", skips=True, nextn=True),
-    Way("DECODE", skips=True, nextn=True, handed=True),
-    Way("DECODE", skips=True),
+    LayerVariant(rotates_halves=True, uses_alt_stream=True),
+    LayerVariant(rotates_halves=True, first_layer=3),
+    LayerVariant(rotates_halves=True, has_token_slices=True, gathers_late=True),
+    LayerVariant(rotates_halves=True, has_token_slices=True),
+    LayerVariant(rotates_halves=True, gathers_late=True),
+    LayerVariant(rotates_halves=True, fusion="plain"),
+    LayerVariant(fusion="plain"),
+    LayerVariant(disables_fused_split=True, mode="DECODE"),
+    LayerVariant(is_context_parallel=True, ranks=2),
+    LayerVariant("DECODE", fusion="plain", uses_alt_stream=True),
+    LayerVariant("DECODE", fusion="plain", disaggregation="decode"),
+    LayerVariant("DECODE", fusion="prolog", disaggregation="decode"),
+    LayerVariant("DECODE", fusion="prolog"),
+    LayerVariant("DECODE", fusion="int8", disaggregation="decode"),
+    LayerVariant("DECODE", fusion="int8", int8_indexer=True),
+    LayerVariant("TARGET_VERIFY", fusion="int8", first_layer=3),
+    LayerVariant("DECODE", ranks=2),
+    LayerVariant("DECODE", ranks=2, is_draft=True),
+    LayerVariant("IDLE", ranks=2),
+    LayerVariant("DECODE", ranks=2, skips_topk=True, is_given_topk=True),
+    LayerVariant("DECODE", skips_topk=True, is_nextn=True),
+    LayerVariant("DECODE", skips_topk=True, is_nextn=True, is_given_topk=True),
+    LayerVariant("DECODE", skips_topk=True),
 )
 
 
@@ -98,19 +98,24 @@ def every_way(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @every_way
-@given(way=adapter.ways(), forwards=adapter.forwards())
-def test_a_layer_prepares_the_same_in_every_way(way: Way, forwards: tuple[Tokens, ...]) -> None:
+@given(way=adapter.layer_variants(), forwards=adapter.token_batches())
+def test_a_layer_prepares_the_same_in_every_way(
+    way: LayerVariant, forwards: tuple[TokenPositions, ...]
+) -> None:
     check_all(way, forwards)
 
 
 @pytest.mark.parametrize("count", [65534, 65535])
 def test_the_fused_split_takes_fewer_than_65535_tokens(count: int) -> None:
-    way, tokens = Way(), Tokens(tuple(place % adapter.POSITIONS for place in range(count)))
+    way, tokens = (
+        LayerVariant(),
+        TokenPositions(tuple(place % adapter.POSITION_COUNT for place in range(count))),
+    )
     with checking.checked() as check:
-        stage = adapter.Stage(way, check.device)
+        stage = adapter.PipelineStage(way, check.device)
         stage.layers = stage.layers[:1]
-        (prepared,) = stage.forward(tokens, 0)
+        (prepared,) = stage.run_forward(tokens, 0)
         for name in ("query", "query_rotary", "key", "key_rotary", "low"):
-            wanted = adapter.expected(way, tokens, way.first, 0)
-            same(name, prepared.made[name], wanted[name])
+            wanted = adapter.compute_expected(way, tokens, way.first_layer, 0)
+            same(name, prepared.outputs[name], wanted[name])
         assert bool(stage.recorder.fused_splits) == (count < 65535)

@@ -22,42 +22,42 @@ from hypothesis import assume, given
 
 from fixtures import draft_graph
 from fixtures import draft_positions as adapter
-from fixtures.drafting import Draft
+from fixtures.reference_drafts import EagleDraft
 from harness import checking
 
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts())
-def test_each_token_is_read_at_its_own_place(draft: Draft) -> None:
+def test_each_token_is_read_at_its_own_place(draft: EagleDraft) -> None:
     with checking.checked() as check:
-        drafted = adapter.run(draft, check.device)
+        drafted = adapter.run_draft(draft, check.device)
     assert drafted.places == draft.places
 
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts(ways=("chain", "kernel")))
-def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: Draft) -> None:
+def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: EagleDraft) -> None:
     with checking.checked() as check:
-        drafted = adapter.run(draft, check.device)
-    assert drafted.tokens == [draft.chain(request) for request in range(len(draft.lengths))]
+        drafted = adapter.run_draft(draft, check.device)
+    assert drafted.tokens == [draft.compute_chain(request) for request in range(len(draft.lengths))]
 
 
 @pytest.mark.guards("25015")
 @given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
-def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: Draft) -> None:
-    assume(draft.clear)
+def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: EagleDraft) -> None:
+    assume(draft.is_unambiguous)
     with checking.checked() as check:
-        forwards = draft_graph.captured_forwards(draft, check.device)
-    assert [forward.places for forward in forwards] == draft.places * draft_graph.RUNS
-    assert forwards == draft.forwards * draft_graph.RUNS
+        forwards = draft_graph.capture_forwards(draft, check.device)
+    assert [forward.places for forward in forwards] == draft.places * draft_graph.RUN_COUNT
+    assert forwards == draft.forwards * draft_graph.RUN_COUNT
 
 
 @given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
-def test_drafting_together_is_drafting_each_alone(draft: Draft) -> None:
+def test_drafting_together_is_drafting_each_alone(draft: EagleDraft) -> None:
     with checking.checked() as check:
-        together = adapter.run(draft, check.device)
+        together = adapter.run_draft(draft, check.device)
         alone = [
-            adapter.run(dataclasses.replace(draft, lengths=(length,)), check.device)
+            adapter.run_draft(dataclasses.replace(draft, lengths=(length,)), check.device)
             for length in draft.lengths
         ]
     assert together.tokens == [one.tokens[0] for one in alone]

@@ -24,15 +24,29 @@ import torch
 from hypothesis import example, given
 
 from fixtures import draft_positions as adapter
-from fixtures.drafting import Draft, backend
+from fixtures.reference_drafts import EagleDraft, name_backend
 from harness import checking
 from harness.guards import skip_not_applicable
 
-TOLD_APART = Draft(
-    lengths=(5, 9), steps=4, hot=True, packed=adapter.HAS_PACKED, spatial=adapter.HAS_SPATIAL
+TOLD_APART = EagleDraft(
+    lengths=(5, 9),
+    steps=4,
+    has_hot_vocabulary=True,
+    packed=adapter.HAS_PACKED,
+    spatial=adapter.HAS_SPATIAL,
 )
-HOT_TREE = Draft(lengths=(4, 9, 63), steps=4, topk=3, way="tree", kept=7, hot=True, on_gpu=True)
-MANY = Draft(lengths=(1, 2, 3), steps=3, way="kernel" if "kernel" in adapter.WAYS else "chain")
+HOT_TREE = EagleDraft(
+    lengths=(4, 9, 63),
+    steps=4,
+    topk=3,
+    mode="tree",
+    verified_tokens=7,
+    has_hot_vocabulary=True,
+    on_gpu=True,
+)
+MANY = EagleDraft(
+    lengths=(1, 2, 3), steps=3, mode="kernel" if "kernel" in adapter.SELECTION_MODES else "chain"
+)
 
 
 @pytest.mark.guards("25015")
@@ -40,11 +54,11 @@ MANY = Draft(lengths=(1, 2, 3), steps=3, way="kernel" if "kernel" in adapter.WAY
 @example(draft=TOLD_APART)
 @example(draft=HOT_TREE)
 @example(draft=MANY)
-def test_a_draft_is_the_best_of_the_tree_that_it_grows(draft: Draft) -> None:
+def test_a_draft_is_the_best_of_the_tree_that_it_grows(draft: EagleDraft) -> None:
     with checking.checked() as check:
-        drafted = adapter.run(draft, check.device)
+        drafted = adapter.run_draft(draft, check.device)
     assert drafted.forwards == draft.forwards
-    best = [tree.drafted(draft.drafted) for tree in draft.trees]
+    best = [tree.choose_draft(draft.draft_length) for tree in draft.trees]
     assert drafted.tokens == [[leaf.token for leaf in leaves] for leaves in best]
     assert drafted.numbers == [[leaf.number for leaf in leaves] for leaves in best]
     assert drafted.parents == [tree.parents for tree in draft.trees]
@@ -53,28 +67,30 @@ def test_a_draft_is_the_best_of_the_tree_that_it_grows(draft: Draft) -> None:
 
 @pytest.fixture
 def _tokens_are_drawn() -> None:
-    if "drawn" not in adapter.WAYS:
+    if "drawn" not in adapter.SELECTION_MODES:
         skip_not_applicable("every token of a draft is the likeliest")
 
 
 @pytest.mark.usefixtures("_tokens_are_drawn")
 @given(draft=adapter.drawn_drafts())
-def test_drawn_tokens_come_with_the_odds_they_were_drawn_with(draft: Draft) -> None:
+def test_drawn_tokens_come_with_the_odds_they_were_drawn_with(draft: EagleDraft) -> None:
     with checking.checked() as check:
-        drafted = adapter.run(draft, check.device)
+        drafted = adapter.run_draft(draft, check.device)
     tokens, shares = drafted.tokens, drafted.shares
     assert shares is not None
-    came_with = [draft.came_with(request) for request in range(len(draft.lengths))]
+    came_with = [draft.list_initial_probabilities(request) for request in range(len(draft.lengths))]
     assert shares[:, 0].tolist() == torch.tensor(came_with).tolist()
     for step in range(1, draft.steps):
         torch.testing.assert_close(
             shares[:, step],
-            torch.tensor([draft.odds(row, step, said) for row, said in enumerate(tokens)]),
+            torch.tensor(
+                [draft.compute_probabilities(row, step, said) for row, said in enumerate(tokens)]
+            ),
         )
-        drawn = adapter.draws(draft, shares[:, step], step)
+        drawn = adapter.sample_tokens(draft, shares[:, step], step)
         for request, said in enumerate(tokens):
-            if draft.choices(request) == 1:
-                assert said[step] == draft.best(request, step, said)
+            if draft.count_choices(request) == 1:
+                assert said[step] == draft.predict_best_token(request, step, said)
             elif draft.seeds:
                 assert said[step] == drawn[request]
     assert [forward.tokens for forward in drafted.forwards] == [
@@ -92,10 +108,10 @@ def _idle_ranks_are_apart() -> None:
 
 @pytest.mark.usefixtures("_idle_ranks_are_apart")
 @given(draft=adapter.drafts(ways=("tree", "chain", "kernel")))
-def test_an_idle_rank_makes_every_forward(draft: Draft) -> None:
+def test_an_idle_rank_makes_every_forward(draft: EagleDraft) -> None:
     with checking.checked() as check:
-        forwards = adapter.idle(draft, check.device)
+        forwards = adapter.run_idle_draft(draft, check.device)
     assert [forward.backend for forward in forwards] == [
-        backend(step) for step in range(draft.steps - 1)
+        name_backend(step) for step in range(draft.steps - 1)
     ]
     assert all(forward.tokens == forward.places == forward.slots == [] for forward in forwards)

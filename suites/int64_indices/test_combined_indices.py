@@ -23,56 +23,58 @@ from harness import checking
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_kernels_are_here() -> None:
-    adapter.need_sparse_prefill()
+    adapter.require_sparse_prefill()
 
 
-def combined(chunk: adapter.Chunk, check: Any) -> adapter.Combined:
-    case = adapter.Combined(chunk, check.device)
-    check.run_only(adapter.COMBINE_KERNEL, case.programs())
-    case.run()
+def combined(chunk: adapter.CombineChunk, check: Any) -> adapter.CombineCase:
+    case = adapter.CombineCase(chunk, check.device)
+    check.run_only(adapter.COMBINE_KERNEL, case.list_programs())
+    case.run_kernel()
     assert [launch.kernel for launch in check.launches] == [adapter.COMBINE_KERNEL]
     return case
 
 
-def assert_combines(chunk: adapter.Chunk) -> None:
+def assert_combines(chunk: adapter.CombineChunk) -> None:
     with checking.checked() as check:
         case = combined(chunk, check)
-        for token, query, position in case.asking():
-            expected = case.expected(query, position)
+        for token, query, position in case.list_query_tokens():
+            expected = case.compute_expected_row(query, position)
             assert int(case.lengths[token]) == len(expected)
             assert case.rows[token].tolist() == expected + [-1] * (case.width - len(expected))
 
 
 @pytest.mark.guards("25418-combine-int64")
 @given(chunk=adapter.chunks("topk"))
-def test_chosen_keys_are_read_from_a_row_past_any_boundary(chunk: adapter.Chunk) -> None:
+def test_chosen_keys_are_read_from_a_row_past_any_boundary(chunk: adapter.CombineChunk) -> None:
     assert_combines(chunk)
 
 
 @pytest.mark.guards("25418-combine-int64")
 @given(chunk=adapter.chunks("rows"))
-def test_combined_rows_are_written_past_any_boundary(chunk: adapter.Chunk) -> None:
+def test_combined_rows_are_written_past_any_boundary(chunk: adapter.CombineChunk) -> None:
     assert_combines(chunk)
 
 
 @pytest.fixture(scope="module")
 def _windows_can_be_given() -> None:
-    adapter.need_given_windows()
+    adapter.require_given_windows()
 
 
 @pytest.mark.guards("25418-combine-int64")
 @pytest.mark.usefixtures("_windows_can_be_given")
 @given(chunk=adapter.chunks("window"))
-def test_given_windows_are_read_from_a_row_past_any_boundary(chunk: adapter.Chunk) -> None:
+def test_given_windows_are_read_from_a_row_past_any_boundary(chunk: adapter.CombineChunk) -> None:
     assert_combines(chunk)
 
 
 @given(chunk=adapter.chunks("rows"))
-def test_a_request_has_the_same_rows_with_and_without_others(chunk: adapter.Chunk) -> None:
+def test_a_request_has_the_same_rows_with_and_without_others(chunk: adapter.CombineChunk) -> None:
     with checking.checked() as check:
-        together = combined(chunk, check).told()
+        together = combined(chunk, check).list_combined_rows()
     rows = []
     for query in chunk.queries:
         with checking.checked() as check:
-            rows += combined(dataclasses.replace(chunk, queries=(query,)), check).told()
+            rows += combined(
+                dataclasses.replace(chunk, queries=(query,)), check
+            ).list_combined_rows()
     assert together == rows

@@ -31,15 +31,17 @@ KINDS = st.sampled_from((torch.int32, torch.int64))
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_kernels_are_here() -> None:
-    int64_indices.need_sparse_prefill()
+    int64_indices.require_sparse_prefill()
 
 
-def dequantised(keys: adapter.Keys, order: list[int], kind: torch.dtype, check: Any) -> Any:
+def dequantised(
+    keys: adapter.QuantisedKeys, order: list[int], kind: torch.dtype, check: Any
+) -> Any:
     """The rows of these tokens, as the real kernel makes them."""
-    check.allow_argument(adapter.KERNEL, "output_ptr", write=adapter.own_rows)
-    cache = adapter.stored(keys, check.device)
-    ids = adapter.token_ids(keys, order, check.device, kind)
-    rows = adapter.dequantised(cache, ids, keys.page_size)
+    check.allow_argument(adapter.KERNEL, "output_ptr", write=adapter.get_program_rows)
+    cache = adapter.make_cache(keys, check.device)
+    ids = adapter.make_token_ids(keys, order, check.device, kind)
+    rows = adapter.dequantise(cache, ids, keys.page_size)
     assert [launch.kernel for launch in check.launches] == [adapter.KERNEL]
     check.assert_written(rows)
     return rows
@@ -48,59 +50,61 @@ def dequantised(keys: adapter.Keys, order: list[int], kind: torch.dtype, check: 
 @pytest.mark.guards("25418-dequant-int64")
 @given(keys=adapter.keys(), kind=KINDS, data=st.data())
 def test_a_key_is_found_however_many_bytes_lie_before_it(
-    keys: adapter.Keys, kind: torch.dtype, data: st.DataObject
+    keys: adapter.QuantisedKeys, kind: torch.dtype, data: st.DataObject
 ) -> None:
-    numbers = st.integers(0, len(keys.places) - 1)
+    numbers = st.integers(0, len(keys.locations) - 1)
     order = data.draw(st.lists(numbers, min_size=1, max_size=3), label="order")
     with checking.checked() as check:
         rows = dequantised(keys, order, kind, check)
         for row, number in zip(rows, order, strict=True):
-            adapter.assert_is_key(row, *keys.key(number))
+            adapter.assert_is_key(row, *keys.make_key_bytes(number))
 
 
 @pytest.mark.guards("25418-dequant-int64")
 @given(keys=adapter.keys(most=2))
-def test_where_a_key_lies_changes_nothing_of_what_it_is(keys: adapter.Keys) -> None:
-    near = adapter.moved_to_the_front(keys)
-    order = list(range(len(keys.places)))
+def test_where_a_key_lies_changes_nothing_of_what_it_is(keys: adapter.QuantisedKeys) -> None:
+    near = adapter.move_to_front(keys)
+    order = list(range(len(keys.locations)))
     with checking.checked() as check:
         far_rows = dequantised(keys, order, torch.int64, check)
     with checking.checked() as check:
         near_rows = dequantised(near, order, torch.int64, check)
-    assert adapter.same_bits(far_rows, near_rows)
+    assert adapter.has_same_bits(far_rows, near_rows)
 
 
 def test_every_code_and_every_scale() -> None:
-    keys = adapter.EveryByte()
+    keys = adapter.AllCodesKeys()
     with checking.checked() as check:
-        rows = dequantised(keys, list(range(len(keys.places))), torch.int32, check)
+        rows = dequantised(keys, list(range(len(keys.locations))), torch.int32, check)
         for number, row in enumerate(rows):
-            adapter.assert_is_key(row, *keys.key(number))
+            adapter.assert_is_key(row, *keys.make_key_bytes(number))
 
 
 @given(keys=adapter.keys(st.just(0), most=2), before=st.integers(0, 2), after=st.integers(0, 2))
 def test_the_rest_of_a_larger_workspace_stays_as_it_was(
-    keys: adapter.Keys, before: int, after: int
+    keys: adapter.QuantisedKeys, before: int, after: int
 ) -> None:
-    order = list(range(len(keys.places)))
+    order = list(range(len(keys.locations)))
     with checking.checked() as check:
         total = before + len(order) + after
         workspace = torch.full((total, 1, adapter.WIDTH), 7.0, dtype=torch.bfloat16)
         workspace = workspace.to(check.device)
         out = workspace[before : before + len(order)]
-        ids = adapter.token_ids(keys, order, check.device, torch.int32)
-        cache = adapter.stored(keys, check.device)
-        rows = adapter.dequantised(cache, ids, keys.page_size, out)
+        ids = adapter.make_token_ids(keys, order, check.device, torch.int32)
+        cache = adapter.make_cache(keys, check.device)
+        rows = adapter.dequantise(cache, ids, keys.page_size, out)
         for number, row in enumerate(rows):
-            adapter.assert_is_key(row, *keys.key(number))
+            adapter.assert_is_key(row, *keys.make_key_bytes(number))
         rest = torch.cat((workspace[:before], workspace[before + len(order) :]))
         assert rest.eq(7.0).all()
 
 
 @given(keys=adapter.keys(st.just(0), rotary=adapter.ROPE // 2))
-def test_there_are_seven_tiles_in_front_of_a_narrower_rotary_part(keys: adapter.Keys) -> None:
-    order = list(range(len(keys.places)))
-    with checking.checked() as check, adapter.model_with(keys.rotary):
+def test_there_are_seven_tiles_in_front_of_a_narrower_rotary_part(
+    keys: adapter.QuantisedKeys,
+) -> None:
+    order = list(range(len(keys.locations)))
+    with checking.checked() as check, adapter.patch_rotary_size(keys.rotary):
         rows = dequantised(keys, order, torch.int32, check)
         for row, number in zip(rows, order, strict=True):
-            adapter.assert_is_key(row, *keys.key(number))
+            adapter.assert_is_key(row, *keys.make_key_bytes(number))

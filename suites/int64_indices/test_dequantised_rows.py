@@ -20,28 +20,30 @@ from fixtures import int64_indices
 from harness import checking
 
 ROWS = st.sampled_from((0, int64_indices.BOUNDARY, int64_indices.BOUNDARY)).flatmap(
-    lambda boundary: int64_indices.near(boundary, adapter.WIDTH)
+    lambda boundary: int64_indices.rows_near(boundary, adapter.WIDTH)
 )
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_kernels_are_here() -> None:
-    int64_indices.need_sparse_prefill()
+    int64_indices.require_sparse_prefill()
 
 
 @pytest.mark.xfail(
-    adapter.ROWS_WRAP,
+    adapter.ROWS_OVERFLOW,
     strict=True,
     raises=AssertionError,
     reason="upstream: dequantised rows are found in 32 bits, from 0.5.13 to 0.5.18",
 )
 @given(row=ROWS, keys=adapter.keys(st.just(0), most=1))
-def test_a_dequantised_row_is_written_where_it_belongs(row: int, keys: adapter.Keys) -> None:
+def test_a_dequantised_row_is_written_where_it_belongs(
+    row: int, keys: adapter.QuantisedKeys
+) -> None:
     with checking.checked() as check:
-        check.run_only(adapter.KERNEL, [(row // adapter.tokens_a_program(),)])
-        case = adapter.FarRow(keys, row, torch.bfloat16, check.device)
-        adapter.dequantised(case.cache, case.ids, keys.page_size, case.out)
-        adapter.assert_is_key(case.out[row, 0], *keys.key(0))
+        check.run_only(adapter.KERNEL, [(row // adapter.count_tokens_per_program(),)])
+        case = adapter.FarOutputRow(keys, row, torch.bfloat16, check.device)
+        adapter.dequantise(case.cache, case.ids, keys.page_size, case.out)
+        adapter.assert_is_key(case.out[row, 0], *keys.make_key_bytes(0))
 
 
 @pytest.mark.xfail(
@@ -50,12 +52,14 @@ def test_a_dequantised_row_is_written_where_it_belongs(row: int, keys: adapter.K
     reason="the gather of keys as fp8 finds its rows in 32 bits in every release up to 0.5.23",
 )
 @given(row=ROWS, keys=adapter.keys(st.just(0), most=1))
-def test_a_row_gathered_as_fp8_is_written_where_it_belongs(row: int, keys: adapter.Keys) -> None:
-    kind = adapter.gathered_type()
+def test_a_row_gathered_as_fp8_is_written_where_it_belongs(
+    row: int, keys: adapter.QuantisedKeys
+) -> None:
+    kind = adapter.get_gather_dtype()
     with checking.checked() as check:
-        near = adapter.FarRow(keys, 0, kind, check.device)
-        adapter.gathered_as_fp8(near.cache, near.ids, keys.page_size, near.out)
+        near = adapter.FarOutputRow(keys, 0, kind, check.device)
+        adapter.gather_as_fp8(near.cache, near.ids, keys.page_size, near.out)
         check.run_only(adapter.GATHER_KERNEL, [(row,)])
-        far = adapter.FarRow(keys, row, kind, check.device)
-        adapter.gathered_as_fp8(far.cache, far.ids, keys.page_size, far.out)
-        assert adapter.same_bits(far.out[row], near.out[0])
+        far = adapter.FarOutputRow(keys, row, kind, check.device)
+        adapter.gather_as_fp8(far.cache, far.ids, keys.page_size, far.out)
+        assert adapter.has_same_bits(far.out[row], near.out[0])

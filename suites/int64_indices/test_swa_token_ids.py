@@ -24,19 +24,19 @@ from harness import checking
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_kernels_are_here() -> None:
-    adapter.need_sparse_prefill()
+    adapter.require_sparse_prefill()
 
 
 @pytest.mark.guards("25418-swa-token-ids-int64")
 @given(windows=adapter.windows())
-def test_ids_are_read_from_a_row_past_any_boundary(windows: adapter.Windows) -> None:
+def test_ids_are_read_from_a_row_past_any_boundary(windows: adapter.WindowBatch) -> None:
     with checking.checked() as check:
-        case = adapter.Ids(windows, check.device)
-        check.run_only(adapter.SWA_KERNEL, case.programs())
-        ids, first, counts, offsets = case.build()
+        case = adapter.WindowTokenIds(windows, check.device)
+        check.run_only(adapter.SWA_KERNEL, case.list_programs())
+        ids, first, counts, offsets = case.build_token_ids()
         assert [launch.kernel for launch in check.launches] == [adapter.SWA_KERNEL]
         check.assert_written(ids)
-        wanted = [windows.gathered(request) for request in windows.requests]
+        wanted = [windows.count_gathered(request) for request in windows.requests]
         assert counts.tolist() == wanted
         assert offsets.tolist() == list(itertools.accumulate(wanted, initial=0))
         assert first.tolist() == [
@@ -48,27 +48,27 @@ def test_ids_are_read_from_a_row_past_any_boundary(windows: adapter.Windows) -> 
 # Not a guard: the kernel adds an offset and a place to a pointer, one after the other, so that
 # neither can wrap in 32 bits. Only the row above is a product.
 @given(windows=adapter.windows(st.just(0)), back=st.integers(0, 3))
-def test_ids_are_written_across_the_boundary(windows: adapter.Windows, back: int) -> None:
+def test_ids_are_written_across_the_boundary(windows: adapter.WindowBatch, back: int) -> None:
     with checking.checked() as check:
-        case = adapter.Ids(windows, check.device)
-        check.run_only(adapter.SWA_KERNEL, case.programs())
-        counts = [windows.gathered(request) for request in windows.requests]
+        case = adapter.WindowTokenIds(windows, check.device)
+        check.run_only(adapter.SWA_KERNEL, case.list_programs())
+        counts = [windows.count_gathered(request) for request in windows.requests]
         first = adapter.BOUNDARY - 1 - back - sum(counts[:-1])
         offsets = list(itertools.accumulate(counts[:-1], initial=first))
         out = checking.virtual_zeros((adapter.BOUNDARY + 64,), torch.int32, check.device)
-        case.build_into(out, offsets)
+        case.launch_kernel_into(out, offsets)
         assert out[first : first + len(case.expected)].tolist() == case.expected
 
 
 @given(windows=adapter.windows(), data=st.data())
 def test_requests_in_another_order_have_the_same_ids(
-    windows: adapter.Windows, data: st.DataObject
+    windows: adapter.WindowBatch, data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(windows.requests), label="order")
     with checking.checked() as check:
-        case = adapter.Ids(windows, check.device)
-        check.run_only(adapter.SWA_KERNEL, case.programs())
-        as_given = case.by_row(case.build())
-        check.run_only(adapter.SWA_KERNEL, case.programs(order))
-        reordered = case.by_row(case.build(order), order)
+        case = adapter.WindowTokenIds(windows, check.device)
+        check.run_only(adapter.SWA_KERNEL, case.list_programs())
+        as_given = case.group_by_row(case.build_token_ids())
+        check.run_only(adapter.SWA_KERNEL, case.list_programs(order))
+        reordered = case.group_by_row(case.build_token_ids(order), order)
     assert as_given == reordered

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import wide_rows as adapter
-from fixtures.launches import launched
+from fixtures.kernel_launches import launch_kernel
 from harness import checking
 
 FP8 = torch.float8_e4m3fn
@@ -26,13 +26,13 @@ BLOCKS = NOPE // GROUP
 @given(row=adapter.rows(NOPE + ROPE), slot=adapter.rows(NOPE), code=SMALL)
 def test_a_paged_key_is_read_from_its_slot_into_its_row(row: int, slot: int, code: int) -> None:
     with checking.checked() as check:
-        out = adapter.wide(row, NOPE + ROPE, torch.bfloat16, check.device)
-        codes = adapter.wide(slot, NOPE, FP8, check.device)
-        scales = adapter.wide(slot, BLOCKS, torch.float32, check.device)
-        rope = adapter.wide(slot, ROPE, torch.bfloat16, check.device)
+        out = adapter.make_wide_rows(row, NOPE + ROPE, torch.bfloat16, check.device)
+        codes = adapter.make_wide_rows(slot, NOPE, FP8, check.device)
+        scales = adapter.make_wide_rows(slot, BLOCKS, torch.float32, check.device)
+        rope = adapter.make_wide_rows(slot, ROPE, torch.bfloat16, check.device)
         table = checking.virtual_zeros((row + 1,), torch.int32, check.device)
         codes[slot], scales[slot], rope[slot], table[row] = float(code), 2.0, 3.0, slot
-        launched(
+        launch_kernel(
             check, "_dequantize_k_cache_paged_kernel of DSA", (row + 1, BLOCKS + 1),
             [(row, block) for block in range(BLOCKS + 1)],
             output_ptr=out, input_nope_q_ptr=codes, input_nope_s_ptr=scales, input_rope_ptr=rope,
@@ -53,13 +53,13 @@ V4_PAGE_BYTES = V4_PAGE * (V4_BYTES + 8)
 @given(row=adapter.rows(V4_NOPE + ROPE), code=SMALL)
 def test_a_paged_key_of_deepseek_v4_is_written_to_its_row(row: int, code: int) -> None:
     with checking.checked() as check:
-        out = adapter.wide(row, V4_NOPE + ROPE, torch.bfloat16, check.device)
+        out = adapter.make_wide_rows(row, V4_NOPE + ROPE, torch.bfloat16, check.device)
         codes = torch.full((V4_PAGE_BYTES,), float(code), device=check.device).to(FP8)
         rope = torch.full((V4_PAGE_BYTES // 2,), 3.0, dtype=torch.bfloat16, device=check.device)
         scales = torch.full((V4_PAGE_BYTES,), 128, dtype=torch.uint8, device=check.device)
         table = checking.virtual_zeros((row + 1,), torch.int32, check.device)
         table[row] = 5
-        launched(
+        launch_kernel(
             check, "_dequantize_k_cache_paged_kernel of DSV4", (row + 1,), [(row,)],
             output_ptr=out, buf_fp8_ptr=codes, buf_bf16_ptr=rope, buf_uint8_ptr=scales,
             page_table_ptr=table, output_stride_0=out.stride(0), num_tokens=row + 1,
@@ -75,10 +75,10 @@ def test_a_paged_key_of_deepseek_v4_is_written_to_its_row(row: int, code: int) -
 def test_a_key_is_stored_into_its_own_page(page: int, place: int, power: int) -> None:
     with checking.checked() as check:
         keys = torch.full((1, 512), float(2**power), dtype=torch.bfloat16, device=check.device)
-        codes = adapter.wide(page, V4_PAGE_BYTES, FP8, check.device)
-        rope = adapter.wide(page, V4_PAGE_BYTES // 2, torch.bfloat16, check.device)
-        scales = adapter.wide(page, V4_PAGE_BYTES, torch.uint8, check.device)
-        launched(
+        codes = adapter.make_wide_rows(page, V4_PAGE_BYTES, FP8, check.device)
+        rope = adapter.make_wide_rows(page, V4_PAGE_BYTES // 2, torch.bfloat16, check.device)
+        scales = adapter.make_wide_rows(page, V4_PAGE_BYTES, torch.uint8, check.device)
+        launch_kernel(
             check, "_triton_fused_store_flashmla_kernel", (1, V4_TILES + 1),
             input_ptr=keys, cache_fp8_ptr=codes, cache_bf16_ptr=rope, cache_u8_ptr=scales,
             indices_ptr=torch.tensor([page * V4_PAGE + place], device=check.device), N=1,
@@ -104,9 +104,9 @@ INDEX_BYTES = INDEX_PAGE * (INDEX + 4)
 def test_an_index_key_is_stored_into_its_own_page(page: int, place: int, value: int) -> None:
     with checking.checked() as check:
         keys = torch.full((1, INDEX), float(value), dtype=torch.bfloat16, device=check.device)
-        codes = adapter.wide(page, INDEX_BYTES, FP8, check.device)
-        scales = adapter.wide(page, INDEX_BYTES // 4, torch.float32, check.device)
-        launched(
+        codes = adapter.make_wide_rows(page, INDEX_BYTES, FP8, check.device)
+        scales = adapter.make_wide_rows(page, INDEX_BYTES // 4, torch.float32, check.device)
+        launch_kernel(
             check, "_triton_fused_store_indexer_kernel", (1,),
             input_ptr=keys, cache_fp8_ptr=codes, cache_f32_ptr=scales,
             indices_ptr=torch.tensor([page * INDEX_PAGE + place], device=check.device), N=1,
@@ -123,13 +123,13 @@ def test_an_index_key_is_stored_into_its_own_page(page: int, place: int, value: 
 @given(page=adapter.rows(INDEX_BYTES), token=st.integers(0, INDEX_PAGE - 1), value=SMALL)
 def test_an_index_key_is_gathered_from_its_own_page(page: int, token: int, value: int) -> None:
     with checking.checked() as check:
-        codes = adapter.wide(page, INDEX_BYTES, torch.uint8, check.device)
-        scales = adapter.wide(page, INDEX_BYTES // 4, torch.float32, check.device)
+        codes = adapter.make_wide_rows(page, INDEX_BYTES, torch.uint8, check.device)
+        scales = adapter.make_wide_rows(page, INDEX_BYTES // 4, torch.float32, check.device)
         codes[page, token * INDEX : (token + 1) * INDEX] = value
         scales[page, INDEX_PAGE * INDEX // 4 + token] = float(value)
         out = torch.zeros((INDEX_PAGE, INDEX), dtype=torch.uint8, device=check.device)
         out_scales = torch.zeros(INDEX_PAGE, device=check.device)
-        launched(
+        launch_kernel(
             check, "_gather_index_k_scale_prefix_into_kernel", (INDEX_PAGE,), [(token,)],
             buf_u8_ptr=codes, buf_fp32_ptr=scales, k_out_ptr=out, scale_out_ptr=out_scales,
             page_indices_ptr=torch.tensor([page], dtype=torch.int32, device=check.device),
@@ -185,7 +185,7 @@ def assert_written(given: dict[str, torch.Tensor], row: int) -> None:
 def test_a_decoding_request_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
         given = tables(row + 1, 1, check.device)
-        launched(check, "_fused_dsa_decode_metadata_kernel", (row + 2,), [(row + 1,)], **given)
+        launch_kernel(check, "_fused_dsa_decode_metadata_kernel", (row + 2,), [(row + 1,)], **given)
         assert_written(given, row)
 
 
@@ -194,7 +194,7 @@ def test_a_decoding_request_gets_its_own_row_of_the_tables(row: int) -> None:
 def test_an_extended_draft_gets_its_own_rows_of_the_tables(request: int) -> None:
     with checking.checked() as check:
         given = tables(request + 1, 2, check.device)
-        launched(
+        launch_kernel(
             check, "_fused_dsa_draft_extend_metadata_kernel", (request + 2,), [(request + 1,)],
             **given,
         )  # fmt: skip
@@ -208,7 +208,7 @@ def test_a_verified_token_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
         requests = row // 2 + 1
         given = tables(requests, 2, check.device)
-        launched(
+        launch_kernel(
             check, "_fused_dsa_target_verify_metadata_kernel", (2 * requests + 1,), [(row + 1,)],
             **given,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import wide_rows as adapter
-from fixtures.launches import launched
+from fixtures.kernel_launches import launch_kernel
 from harness import checking
 
 NOPE, ROPE, GROUP = 512, 64, 128
@@ -27,12 +27,12 @@ SMALL = st.integers(1, 8)
 @given(row=adapter.rows(NOPE), code=SMALL, scale=SMALL)
 def test_a_key_is_read_back_from_its_own_row(row: int, code: int, scale: int) -> None:
     with checking.checked() as check:
-        out = adapter.wide(row, NOPE + ROPE, torch.bfloat16, check.device)
-        codes = adapter.wide(row, NOPE, FP8, check.device)
-        scales = adapter.wide(row, BLOCKS, torch.float32, check.device)
-        rope = adapter.wide(row, ROPE, torch.bfloat16, check.device)
+        out = adapter.make_wide_rows(row, NOPE + ROPE, torch.bfloat16, check.device)
+        codes = adapter.make_wide_rows(row, NOPE, FP8, check.device)
+        scales = adapter.make_wide_rows(row, BLOCKS, torch.float32, check.device)
+        rope = adapter.make_wide_rows(row, ROPE, torch.bfloat16, check.device)
         codes[row], scales[row], rope[row] = float(code), float(scale), 3.0
-        launched(
+        launch_kernel(
             check, "_dequantize_k_cache_fast_kernel", (row + 1, BLOCKS + 1),
             [(row, block) for block in range(BLOCKS + 1)],
             output_ptr=out, input_nope_q_ptr=codes, input_nope_s_ptr=scales, input_rope_ptr=rope,
@@ -47,13 +47,13 @@ def test_a_key_is_read_back_from_its_own_row(row: int, code: int, scale: int) ->
 @given(row=adapter.rows(NOPE), value=SMALL)
 def test_a_key_is_quantised_into_its_own_row(row: int, value: int) -> None:
     with checking.checked() as check:
-        codes = adapter.wide(row, NOPE, FP8, check.device)
-        scales = adapter.wide(row, BLOCKS, torch.float32, check.device)
-        out_rope = adapter.wide(row, ROPE, torch.bfloat16, check.device)
-        nope = adapter.wide(row, NOPE, torch.bfloat16, check.device)
-        rope = adapter.wide(row, ROPE, torch.bfloat16, check.device)
+        codes = adapter.make_wide_rows(row, NOPE, FP8, check.device)
+        scales = adapter.make_wide_rows(row, BLOCKS, torch.float32, check.device)
+        out_rope = adapter.make_wide_rows(row, ROPE, torch.bfloat16, check.device)
+        nope = adapter.make_wide_rows(row, NOPE, torch.bfloat16, check.device)
+        rope = adapter.make_wide_rows(row, ROPE, torch.bfloat16, check.device)
         nope[row], rope[row] = float(value), 3.0
-        launched(
+        launch_kernel(
             check, "_quantize_k_cache_fast_kernel", (row + 1, BLOCKS + 1),
             [(row, block) for block in range(BLOCKS + 1)],
             output_nope_q_ptr=codes, output_nope_s_ptr=scales, output_rope_ptr=out_rope,
@@ -73,12 +73,12 @@ def test_a_key_is_quantised_into_its_own_row(row: int, value: int) -> None:
 def test_a_key_of_deepseek_v4_is_quantised_into_its_own_row(row: int, value: int) -> None:
     tiles, size, nope = 7, 64, 448
     with checking.checked() as check:
-        keys = adapter.wide(row, nope + ROPE, torch.bfloat16, check.device)
-        codes = adapter.wide(row, nope, FP8, check.device)
-        rope = adapter.wide(row, ROPE, torch.bfloat16, check.device)
-        scales = adapter.wide(row, 8, torch.uint8, check.device)
+        keys = adapter.make_wide_rows(row, nope + ROPE, torch.bfloat16, check.device)
+        codes = adapter.make_wide_rows(row, nope, FP8, check.device)
+        rope = adapter.make_wide_rows(row, ROPE, torch.bfloat16, check.device)
+        scales = adapter.make_wide_rows(row, 8, torch.uint8, check.device)
         keys[row] = float(2**value)
-        launched(
+        launch_kernel(
             check, "_quant_k_cache_fused_kernel", (row + 1, tiles + 1),
             [(row, tile) for tile in range(tiles + 1)],
             k_bf16_ptr=keys, k_nope_fp8_ptr=codes, k_rope_bf16_ptr=rope,
@@ -100,15 +100,15 @@ def test_partial_results_are_joined_from_their_own_batch(
 ) -> None:
     heads, splits, size = 1, 2, 16
     with checking.checked() as check:
-        parts = adapter.wide(batch, 2**20, torch.float32, check.device)
-        weights = adapter.wide(batch, 2**20 // size, torch.float32, check.device)
-        out = adapter.wide(batch, size, torch.float32, check.device)
+        parts = adapter.make_wide_rows(batch, 2**20, torch.float32, check.device)
+        weights = adapter.make_wide_rows(batch, 2**20 // size, torch.float32, check.device)
+        out = adapter.make_wide_rows(batch, size, torch.float32, check.device)
         starts = checking.virtual_zeros((batch + 2,), torch.int32, check.device)
         counts = checking.virtual_zeros((batch + 1,), torch.int32, check.device)
         starts[batch], starts[batch + 1], counts[batch] = 0, 64, splits
         parts[batch, :size], parts[batch, size : 2 * size] = float(first), float(second)
         weights[batch, :splits] = 0.0  # equally likely, so the mean of the two comes out
-        launched(
+        launch_kernel(
             check, "_fwd_kernel_stage2", (batch + 1, heads), [(batch, 0)],
             Mid_O=parts, Mid_O_1=weights, O=out, v_scale=1.0, kv_indptr=starts,
             num_kv_splits=counts, sink_ptr=None, stride_mid_ob=2**20, stride_mid_oh=splits * size,
@@ -124,10 +124,10 @@ def test_a_token_is_copied_to_its_own_row_among_the_experts(row: int, value: int
     hidden = 6144
     with checking.checked() as check:
         tokens = torch.full((1, hidden), float(value), dtype=torch.bfloat16, device=check.device)
-        out = adapter.wide(row, hidden, torch.bfloat16, check.device)
+        out = adapter.make_wide_rows(row, hidden, torch.bfloat16, check.device)
         places = torch.tensor([[row]], dtype=torch.int32, device=check.device)
         experts = torch.zeros((1, 1), dtype=torch.int32, device=check.device)
-        launched(
+        launch_kernel(
             check, "pre_reorder_triton_kernel_for_cutlass_moe", (1, hidden // 1024),
             [(0, block) for block in range(hidden // 1024)],
             input_ptr=tokens, gateup_input_ptr=out, src2dst_ptr=places, topk_ids_ptr=experts,
@@ -145,12 +145,12 @@ VOCABULARY = 2**17
 def test_small_probabilities_are_dropped_from_their_own_row(row: int, pivot: int) -> None:
     block = 1024
     with checking.checked() as check:
-        likely = adapter.wide(row, VOCABULARY, torch.float32, check.device)
-        out = adapter.wide(row, VOCABULARY, torch.float32, check.device)
+        likely = adapter.make_wide_rows(row, VOCABULARY, torch.float32, check.device)
+        out = adapter.make_wide_rows(row, VOCABULARY, torch.float32, check.device)
         pivots = checking.virtual_zeros((row + 1,), torch.float32, check.device)
-        sums = adapter.wide(row, VOCABULARY // block, torch.float32, check.device)
+        sums = adapter.make_wide_rows(row, VOCABULARY // block, torch.float32, check.device)
         likely[row, :block], pivots[row] = torch.arange(block).float(), float(pivot)
-        launched(
+        launch_kernel(
             check, "_mask_and_partial_sum_kernel", (row + 1, VOCABULARY // block), [(row, 0)],
             probs_ptr=likely, pivots_ptr=pivots, out_ptr=out, partial_sums_ptr=sums,
             vocab_size=VOCABULARY, num_chunks=VOCABULARY // block, BLOCK_SIZE=block,
@@ -169,7 +169,7 @@ def test_probabilities_are_divided_by_the_sum_of_their_own_row(block: int, total
         row = block * size // VOCABULARY
         sums = checking.virtual_zeros((row + 2,), torch.float32, check.device)
         out[block * size :], sums[row] = float(total), float(total)
-        launched(
+        launch_kernel(
             check, "_normalize_kernel", (block + 1,), [(block,)],
             out_ptr=out, row_sums_ptr=sums, numel=out.numel(), vocab_size=VOCABULARY,
             BLOCK_SIZE=size,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import delta_states
-from fixtures.launches import launched
-from fixtures.wide_rows import rows, wide
+from fixtures.kernel_launches import launch_kernel
+from fixtures.wide_rows import make_wide_rows, rows
 from harness import checking
 
 SMALL = st.integers(1, 8)
@@ -37,7 +37,7 @@ def test_a_tracked_state_is_copied_between_its_own_slots(
         target += source == target
         for state in states.values():
             state[source, :many] = float(value)
-        launched(
+        launch_kernel(
             check, "track_mamba_state_if_needed_kernel", (1,),
             conv_states_ptr=states["conv"], ssm_states_ptr=states["ssm"],
             cache_indices_ptr=torch.tensor([source], dtype=torch.int32, device=check.device),
@@ -57,15 +57,17 @@ def test_a_tracked_state_is_copied_between_its_own_slots(
 @given(slot=rows(delta_states.CHUNKED), value=SMALL)
 def test_a_chunk_begins_with_the_state_of_its_own_slot(slot: int, value: int) -> None:
     with checking.checked() as check:
-        states = wide(slot, delta_states.CHUNKED, torch.float32, check.device)
+        states = make_wide_rows(slot, delta_states.CHUNKED, torch.float32, check.device)
         states[slot] = float(value)
-        assert delta_states.begun_with(check, states, slot).unique().tolist() == [float(value)]
+        assert delta_states.run_chunk_kernel(check, states, slot).unique().tolist() == [
+            float(value)
+        ]
 
 
 def of_steps(device: str, slot: int, kept: int, value: int) -> tuple[torch.Tensor, torch.Tensor]:
     """States of which one slot holds something, and room for those of each step."""
     states, steps = (
-        wide(rows, delta_states.RECURRENT, torch.float32, device) for rows in (slot, kept)
+        make_wide_rows(rows, delta_states.RECURRENT, torch.float32, device) for rows in (slot, kept)
     )
     states[slot] = float(value)
     return states, steps
@@ -78,7 +80,7 @@ def test_a_step_reads_keeps_and_writes_states_in_their_own_slots(
 ) -> None:
     with checking.checked() as check:
         states, steps = of_steps(check.device, slot, kept, value)
-        delta_states.step(check, states, slot, steps, kept)
+        delta_states.run_step(check, states, slot, steps, kept)
         assert steps[kept].unique().tolist() == [float(value)]
 
 
@@ -89,7 +91,7 @@ def test_a_gated_step_reads_and_writes_the_state_of_its_own_slot(
 ) -> None:
     with checking.checked() as check:
         states, steps = of_steps(check.device, slot, kept, value)
-        assert delta_states.gated_step(check, states, slot, steps, kept) == float(value)
+        assert delta_states.run_gated_step(check, states, slot, steps, kept) == float(value)
 
 
 HIDDEN = 1024
@@ -100,8 +102,8 @@ HIDDEN = 1024
 def test_a_token_is_sent_to_its_own_row_among_the_experts(row: int, value: int) -> None:
     with checking.checked() as check:
         tokens = torch.full((1, HIDDEN), float(value), dtype=torch.bfloat16, device=check.device)
-        out = wide(row, HIDDEN, torch.bfloat16, check.device)
-        launched(
+        out = make_wide_rows(row, HIDDEN, torch.bfloat16, check.device)
+        launch_kernel(
             check, "deepep_permute_triton_kernel", (1,), input_ptr=tokens, gateup_input_ptr=out,
             src2dst_ptr=torch.tensor([[row]], dtype=torch.int32, device=check.device),
             topk_ids_ptr=torch.zeros((1, 1), dtype=torch.int32, device=check.device),
@@ -114,10 +116,10 @@ def test_a_token_is_sent_to_its_own_row_among_the_experts(row: int, value: int) 
 @given(row=rows(HIDDEN), value=SMALL)
 def test_a_token_is_summed_from_its_own_row_among_the_experts(row: int, value: int) -> None:
     with checking.checked() as check:
-        computed = wide(row, HIDDEN, torch.bfloat16, check.device)
+        computed = make_wide_rows(row, HIDDEN, torch.bfloat16, check.device)
         computed[row] = float(value)
         out = torch.zeros((1, HIDDEN), dtype=torch.bfloat16, device=check.device)
-        launched(
+        launch_kernel(
             check, "deepep_post_reorder_triton_kernel", (1,), down_output_ptr=computed,
             output_ptr=out, topk=1, hidden_size=HIDDEN, routed_scaling_factor=1.0,
             src2dst_ptr=torch.tensor([[row]], dtype=torch.int32, device=check.device),
@@ -136,9 +138,11 @@ WIDTH, BANK = 64, 2**16
 @given(token=rows(BANK), value=SMALL)
 def test_residuals_are_scored_from_their_own_bank(token: int, value: int) -> None:
     with checking.checked() as check:
-        prefix, bank, scores = (wide(token, BANK, torch.float32, check.device) for _ in range(3))
+        prefix, bank, scores = (
+            make_wide_rows(token, BANK, torch.float32, check.device) for _ in range(3)
+        )
         prefix[token, :WIDTH], bank[token, :WIDTH] = -float(value), float(value)
-        launched(
+        launch_kernel(
             check, "_score_kernel", (token + 1, 2), [(token, 0), (token, 1)], prefix_ptr=prefix,
             bank_ptr=bank, cw_ptr=torch.ones(WIDTH, device=check.device), scores_ptr=scores, NVB=1,
             eps=0.0, stride_pm=BANK, stride_bm=BANK, stride_bb=WIDTH, stride_sm=BANK, H=WIDTH,
@@ -153,10 +157,10 @@ def test_residuals_are_scored_from_their_own_bank(token: int, value: int) -> Non
 def test_residuals_are_mixed_from_their_own_bank(token: int, first: int, second: int) -> None:
     with checking.checked() as check:
         prefix, bank, scores, out = (
-            wide(token, BANK, torch.float32, check.device) for _ in range(4)
+            make_wide_rows(token, BANK, torch.float32, check.device) for _ in range(4)
         )
         bank[token, :WIDTH], prefix[token, :WIDTH], scores[token, :2] = first, second, 1.0
-        launched(
+        launch_kernel(
             check, "_combine_kernel of residuals", (token + 1, 1), [(token, 0)], prefix_ptr=prefix,
             bank_ptr=bank, scores_ptr=scores, out_ptr=out, NVB=1, stride_pm=BANK, stride_bm=BANK,
             stride_bb=WIDTH, stride_sm=BANK, stride_om=BANK, BLOCK_H=WIDTH, MAX_ROWS=2,
@@ -170,10 +174,12 @@ def test_residuals_in_one_launch_come_from_their_own_bank(
     token: int, first: int, second: int
 ) -> None:
     with checking.checked() as check:
-        prefix, bank, out = (wide(token, BANK, torch.float32, check.device) for _ in range(3))
+        prefix, bank, out = (
+            make_wide_rows(token, BANK, torch.float32, check.device) for _ in range(3)
+        )
         bank[token, :WIDTH], prefix[token, :WIDTH] = float(first), float(second)
         flat = torch.zeros(WIDTH, device=check.device)  # every row scores the same
-        launched(
+        launch_kernel(
             check, "_agg_kernel", (token + 1,), [(token,)], prefix_ptr=prefix, addend_ptr=prefix,
             prefix_out_ptr=prefix, bank_ptr=bank, cw_ptr=flat, ow_ptr=flat, out_ptr=out,
             score_eps=1e-6, out_eps=1e-6, stride_pm=BANK, stride_am=BANK, stride_om=BANK,
@@ -190,12 +196,12 @@ def test_projections_are_packed_from_their_own_row(token: int, value: int) -> No
     strides = {f"stride_{side}{part}{axis}": {"b": 0, "s": BANK, "h": size}[axis]
                for side in "it" for part in "qkv" for axis in "bsh"}  # fmt: skip
     with checking.checked() as check:
-        merged = wide(token, BANK, torch.float32, check.device)
+        merged = make_wide_rows(token, BANK, torch.float32, check.device)
         merged[token, : 3 * size] = float(value)
-        turns = [wide(token, size // 2, torch.float32, check.device) for _ in range(2)]
+        turns = [make_wide_rows(token, size // 2, torch.float32, check.device) for _ in range(2)]
         turns[0][token], turns[1][token] = 1.0, 0.0  # no rotation
         out = checking.virtual_zeros((3, token + 1, size), torch.float32, check.device)
-        launched(
+        launch_kernel(
             check, "_hunyuan_qkv_rope_pack_kernel", (token + 1, 1), [(token, 0)],
             img_q_ptr=merged, img_k_ptr=merged[:, size:], img_v_ptr=merged[:, 2 * size :],
             txt_q_ptr=merged, txt_k_ptr=merged, txt_v_ptr=merged, cos_ptr=turns[0],

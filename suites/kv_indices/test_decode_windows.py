@@ -20,8 +20,8 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from fixtures import decode_windows as adapter
 from fixtures import flash_attention as flash
-from fixtures.draft_batches import Batch
-from fixtures.window_pools import Window
+from fixtures.draft_batches import DraftBatch
+from fixtures.window_pools import WindowPool
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -33,14 +33,16 @@ SIZES = st.one_of(st.integers(1, 9), st.integers(1, LONGEST), st.sampled_from([5
 @pytest.mark.guards("32087")
 @given(batch=flash.batches(longest=LONGEST), size=SIZES, own_pool=st.booleans())
 def test_a_decode_reads_its_token_and_the_window_before_it(
-    batch: Batch, size: int, own_pool: bool
+    batch: DraftBatch, size: int, own_pool: bool
 ) -> None:
     with checking.checked() as check:
-        own = Window(batch, check.device) if own_pool else None
-        one = adapter.backend(batch, size, own, check.device)
-        one.init_forward_metadata(flash.forward_batch(one, batch, ForwardMode.DECODE))
+        own = WindowPool(batch, check.device) if own_pool else None
+        one = adapter.make_backend(batch, size, own, check.device)
+        one.init_forward_metadata(flash.make_forward_batch(one, batch, ForwardMode.DECODE))
         assert one.forward_metadata.window_kv_indptr.numel() == len(batch.lengths) + 1
-        assert adapter.read(one.forward_metadata) == adapter.expected(batch, size, own)
+        assert adapter.list_read_slots(one.forward_metadata) == adapter.list_expected_slots(
+            batch, size, own
+        )
 
 
 @pytest.mark.xfail(
@@ -49,18 +51,20 @@ def test_a_decode_reads_its_token_and_the_window_before_it(
     reason="upstream: a graph's decode reads one key too few, and its buffer has room for no more",
 )
 @given(batch=flash.batches(longest=LONGEST), size=SIZES, own_pool=st.booleans())
-def test_a_graph_reads_the_same(batch: Batch, size: int, own_pool: bool) -> None:
-    if not flash.ONE_ENTRY:
+def test_a_graph_reads_the_same(batch: DraftBatch, size: int, own_pool: bool) -> None:
+    if not flash.HAS_SINGLE_ENTRY:
         skip_not_applicable("one method captures a graph and another replays it")
     with checking.checked() as check:
-        own = Window(batch, check.device) if own_pool else None
-        one = adapter.backend(batch, size, own, check.device)
-        forward = flash.forward_batch(one, batch, ForwardMode.DECODE)
-        metadata = flash.captured(one, forward, batch.slots, 1)
-        metadata.window_kv_indices.fill_(flash.STALE)
-        flash.replay(one, forward)
-        found = adapter.read(metadata)
-        right, known = (adapter.expected(batch, window, own) for window in (size, size - 1))
+        own = WindowPool(batch, check.device) if own_pool else None
+        one = adapter.make_backend(batch, size, own, check.device)
+        forward = flash.make_forward_batch(one, batch, ForwardMode.DECODE)
+        metadata = flash.capture_graph(one, forward, batch.slots, 1)
+        metadata.window_kv_indices.fill_(flash.STALE_VALUE)
+        flash.replay_graph(one, forward)
+        found = adapter.list_read_slots(metadata)
+        right, known = (
+            adapter.list_expected_slots(batch, window, own) for window in (size, size - 1)
+        )
         if found not in (right, known):
             raise ValueError(f"{found} is neither {right} nor, as it is known to be, {known}")
         assert found == right

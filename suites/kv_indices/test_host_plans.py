@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import kv_indices as adapter
-from fixtures.draft_batches import Batch, batches, padded
+from fixtures.draft_batches import DraftBatch, batches, pad_batch
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -36,42 +36,46 @@ def _lengths_are_used() -> None:
 @given(
     batch=batches(requests=2),
     padding=st.integers(0, 2),
-    way=st.sampled_from([adapter.Way.EAGER, adapter.Way.JUST_FITS]),
+    way=st.sampled_from([adapter.FillMode.EAGER, adapter.FillMode.JUST_FITS]),
     known=st.booleans(),
 )
 def test_each_step_plans_with_the_indptr_of_its_row(
-    batch: Batch, padding: int, way: adapter.Way, known: bool
+    batch: DraftBatch, padding: int, way: adapter.FillMode, known: bool
 ) -> None:
-    batch = padded(batch, padding)
+    batch = pad_batch(batch, padding)
     with checking.checked() as check:
-        draft = adapter.backend("flashinfer", batch, check.device)
+        draft = adapter.make_backend("flashinfer", batch, check.device)
         given_lengths = None if known else NOT_USABLE["not known"]
-        filled = adapter.fill(check, draft, batch, way, known=given_lengths)
-    for planned, (indptr, _) in zip(filled.planned, filled.given, strict=True):
+        filled = adapter.fill_rows(check, draft, batch, way, host_lengths=given_lengths)
+    for planned, (indptr, _) in zip(filled.host_indptrs, filled.attend_inputs, strict=True):
         assert planned is not None
         assert planned.tolist() == indptr.tolist()
 
 
 @pytest.mark.usefixtures("_lengths_are_used")
 @given(batch=batches(longest=1700, requests=2, topk=2, shortest=0))
-def test_lengths_known_on_the_host_say_the_same(batch: Batch) -> None:
-    with checking.checked() as check, adapter.planned_on_the_host():
-        draft = adapter.backend("flashinfer", batch, check.device)
-        adapter.holds(adapter.fill(check, draft, batch, adapter.Way.REPLAY), batch)
+def test_lengths_known_on_the_host_say_the_same(batch: DraftBatch) -> None:
+    with checking.checked() as check, adapter.override_host_plan():
+        draft = adapter.make_backend("flashinfer", batch, check.device)
+        adapter.assert_rows_match(
+            adapter.fill_rows(check, draft, batch, adapter.FillMode.REPLAY), batch
+        )
 
 
 @pytest.mark.usefixtures("_lengths_are_used")
 @given(batch=batches(longest=2000, shortest=0))
-def test_the_host_counts_the_branches_of_every_step(batch: Batch) -> None:
+def test_the_host_counts_the_branches_of_every_step(batch: DraftBatch) -> None:
     lengths = torch.tensor(batch.lengths, dtype=torch.int64)
-    counted = adapter.indptr_on_the_host(lengths, batch.topk, batch.steps)
-    assert counted.tolist() == [batch.starts(step) for step in range(batch.steps)]
+    counted = adapter.build_host_indptr(lengths, batch.topk, batch.steps)
+    assert counted.tolist() == [batch.list_branch_starts(step) for step in range(batch.steps)]
 
 
 @pytest.mark.usefixtures("_lengths_are_used")
 @given(batch=batches(), why=st.sampled_from(sorted(NOT_USABLE)))
-def test_lengths_that_the_host_cannot_use_are_not_used(batch: Batch, why: str) -> None:
-    with checking.checked() as check, adapter.planned_on_the_host():
-        draft = adapter.backend("flashinfer", batch, check.device)
-        way = adapter.Way.REPLAY
-        adapter.holds(adapter.fill(check, draft, batch, way, known=NOT_USABLE[why]), batch)
+def test_lengths_that_the_host_cannot_use_are_not_used(batch: DraftBatch, why: str) -> None:
+    with checking.checked() as check, adapter.override_host_plan():
+        draft = adapter.make_backend("flashinfer", batch, check.device)
+        way = adapter.FillMode.REPLAY
+        adapter.assert_rows_match(
+            adapter.fill_rows(check, draft, batch, way, host_lengths=NOT_USABLE[why]), batch
+        )

@@ -29,7 +29,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import kv_indices as adapter
-from fixtures.draft_batches import Batch, batches, one_at_a_time, padded
+from fixtures.draft_batches import DraftBatch, batches, pad_batch, split_batch
 from harness import checking
 from harness.guards import skip_not_applicable
 from harness.runs.fuzz.search_targets import maximize_target
@@ -39,75 +39,75 @@ ANY_BACKEND = st.sampled_from(sorted(adapter.BACKENDS))
 OTHERS = st.sampled_from(["triton", "aiter"])
 
 
-def a_graph_row_holds_what_the_last_step_writes(name: str, batch: Batch) -> None:
+def a_graph_row_holds_what_the_last_step_writes(name: str, batch: DraftBatch) -> None:
     with checking.checked() as check:
-        draft = adapter.backend(name, batch, check.device)
+        draft = adapter.make_backend(name, batch, check.device)
         adapter.size_for_graph(draft, batch)
         steps, width = draft.cuda_graph_kv_indices.shape
-    maximize_target("fullness of a row", batch.need / width)
+    maximize_target("fullness of a row", batch.needed_width / width)
     assert steps == batch.steps
-    assert width >= batch.need
+    assert width >= batch.needed_width
 
 
 @pytest.mark.guards("27338", without=(CHECK,))
 @given(batch=batches(longest=2000))
-def test_a_graph_row_of_flashinfer_holds_what_the_last_step_writes(batch: Batch) -> None:
+def test_a_graph_row_of_flashinfer_holds_what_the_last_step_writes(batch: DraftBatch) -> None:
     a_graph_row_holds_what_the_last_step_writes("flashinfer", batch)
 
 
 @pytest.mark.guards("27460", without=(CHECK,))
 @given(batch=batches(longest=2000))
 def test_a_graph_row_of_flashinfer_mla_holds_what_the_last_step_writes(
-    batch: Batch,
+    batch: DraftBatch,
 ) -> None:
     a_graph_row_holds_what_the_last_step_writes("flashinfer-mla", batch)
 
 
 @given(name=OTHERS, batch=batches(longest=2000))
 def test_a_graph_row_of_another_backend_holds_what_the_last_step_writes(
-    name: str, batch: Batch
+    name: str, batch: DraftBatch
 ) -> None:
     a_graph_row_holds_what_the_last_step_writes(name, batch)
 
 
 @given(name=ANY_BACKEND, batch=batches(longest=2000))
-def test_an_eager_row_holds_what_the_last_step_writes(name: str, batch: Batch) -> None:
+def test_an_eager_row_holds_what_the_last_step_writes(name: str, batch: DraftBatch) -> None:
     with checking.checked() as check:
         check.run_only(adapter.KERNEL, [])
-        draft = adapter.backend(name, batch, check.device)
-        forward = adapter.forward_batch(draft, batch, check.device)
-        adapter.enter(draft, forward, adapter.Way.EAGER)
-        steps, width = adapter.launch_of(check).arguments["kv_indices"].shape
-    maximize_target("fullness of a row", batch.need / width)
+        draft = adapter.make_backend(name, batch, check.device)
+        forward = adapter.make_forward_batch(draft, batch, check.device)
+        adapter.run_backend(draft, forward, adapter.FillMode.EAGER)
+        steps, width = adapter.get_last_launch(check).arguments["kv_indices"].shape
+    maximize_target("fullness of a row", batch.needed_width / width)
     assert steps == batch.steps
-    assert width >= batch.need
+    assert width >= batch.needed_width
 
 
-def each_branch_finds_its_slots(name: str, batch: Batch, way: adapter.Way) -> None:
+def each_branch_finds_its_slots(name: str, batch: DraftBatch, way: adapter.FillMode) -> None:
     with checking.checked() as check:
-        draft = adapter.backend(name, batch, check.device)
-        adapter.holds(adapter.fill(check, draft, batch, way), batch)
+        draft = adapter.make_backend(name, batch, check.device)
+        adapter.assert_rows_match(adapter.fill_rows(check, draft, batch, way), batch)
 
 
 @pytest.mark.guards("27338", without=(CHECK,))
-@given(batch=batches(), way=adapter.IN_A_GRAPH)
+@given(batch=batches(), way=adapter.GRAPH_MODES)
 def test_in_a_graph_each_branch_of_flashinfer_finds_its_slots(
-    batch: Batch, way: adapter.Way
+    batch: DraftBatch, way: adapter.FillMode
 ) -> None:
     each_branch_finds_its_slots("flashinfer", batch, way)
 
 
 @pytest.mark.guards("27460", without=(CHECK,))
-@given(batch=batches(), way=adapter.IN_A_GRAPH)
+@given(batch=batches(), way=adapter.GRAPH_MODES)
 def test_in_a_graph_each_branch_of_flashinfer_mla_finds_its_slots(
-    batch: Batch, way: adapter.Way
+    batch: DraftBatch, way: adapter.FillMode
 ) -> None:
     each_branch_finds_its_slots("flashinfer-mla", batch, way)
 
 
-@given(where=adapter.UNTOUCHED, batch=batches())
+@given(where=adapter.UNAFFECTED_CASES, batch=batches())
 def test_each_branch_finds_its_slots_everywhere_else(
-    where: tuple[str, adapter.Way], batch: Batch
+    where: tuple[str, adapter.FillMode], batch: DraftBatch
 ) -> None:
     name, way = where
     each_branch_finds_its_slots(name, batch, way)
@@ -118,46 +118,48 @@ def test_each_branch_finds_its_slots_everywhere_else(
 
 @pytest.mark.guards("27338", without=(CHECK,))
 @given(batch=batches(requests=2, topk=2))
-def test_a_batch_is_its_requests_one_behind_the_other(batch: Batch) -> None:
-    together = adapter.filled_in_a_graph("flashinfer", batch)
-    alone = [adapter.filled_in_a_graph("flashinfer", one) for one in one_at_a_time(batch)]
+def test_a_batch_is_its_requests_one_behind_the_other(batch: DraftBatch) -> None:
+    together = adapter.fill_in_graph("flashinfer", batch)
+    alone = [adapter.fill_in_graph("flashinfer", one) for one in split_batch(batch)]
     for step in range(batch.steps):
-        assert together.branches(step, batch.branches) == [
-            branch for one in alone for branch in one.branches(step, batch.topk)
+        assert together.list_branches(step, batch.branches) == [
+            branch for one in alone for branch in one.list_branches(step, batch.topk)
         ]
 
 
 @pytest.mark.guards("27460", without=(CHECK,))
 @given(batch=batches(requests=1))
-def test_padding_changes_nothing_for_the_requests(batch: Batch) -> None:
-    more = padded(batch, 1)  # which may reach further: both have its pool's slots
-    bare = adapter.filled_in_a_graph("flashinfer-mla", replace(batch, columns=more.width))
-    filled_up = adapter.filled_in_a_graph("flashinfer-mla", more)
+def test_padding_changes_nothing_for_the_requests(batch: DraftBatch) -> None:
+    more = pad_batch(batch, 1)  # which may reach further: both have its pool's slots
+    bare = adapter.fill_in_graph("flashinfer-mla", replace(batch, columns=more.width))
+    filled_up = adapter.fill_in_graph("flashinfer-mla", more)
     for step in range(batch.steps):
-        assert filled_up.branches(step, batch.branches) == bare.branches(step, batch.branches)
+        assert filled_up.list_branches(step, batch.branches) == bare.list_branches(
+            step, batch.branches
+        )
 
 
-@given(name=st.sampled_from(adapter.WINDOWED), batch=batches(windows=True))
-def test_a_window_keeps_the_first_and_the_most_recent(name: str, batch: Batch) -> None:
+@given(name=st.sampled_from(adapter.WINDOW_BACKENDS), batch=batches(windows=True))
+def test_a_window_keeps_the_first_and_the_most_recent(name: str, batch: DraftBatch) -> None:
     if not adapter.HAS_WINDOW:
         skip_not_applicable("drafts have no window of their own")
-    each_branch_finds_its_slots(name, batch, adapter.Way.REPLAY)
+    each_branch_finds_its_slots(name, batch, adapter.FillMode.REPLAY)
 
 
 @pytest.mark.guards(CHECK)
 @given(
-    name=st.sampled_from(adapter.CHECKED),
+    name=st.sampled_from(adapter.ASSERTING_BACKENDS),
     batch=batches(),
     missing=st.integers(1, 3),
-    way=adapter.IN_A_GRAPH,
+    way=adapter.GRAPH_MODES,
 )
 def test_a_row_that_is_too_small_is_refused_before_it_is_written(
-    name: str, batch: Batch, missing: int, way: adapter.Way
+    name: str, batch: DraftBatch, missing: int, way: adapter.FillMode
 ) -> None:
     with checking.checked() as check:
         check.run_only(adapter.KERNEL, [])
-        draft = adapter.backend(name, batch, check.device)
-        adapter.narrow(draft, batch, batch.need - missing)
-        forward = adapter.forward_batch(draft, batch, check.device)
-        assert adapter.refuses(draft, forward, way)
+        draft = adapter.make_backend(name, batch, check.device)
+        adapter.narrow_rows(draft, batch, batch.needed_width - missing)
+        forward = adapter.make_forward_batch(draft, batch, check.device)
+        assert adapter.is_refused(draft, forward, way)
         assert not check.launches

@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fixtures import kv_indices as adapter
-from fixtures.draft_batches import Batch, batches
-from fixtures.moved_pages import FAR, Moved
+from fixtures.draft_batches import DraftBatch, batches
+from fixtures.moved_pages import FAR_PAGE, MovedPageTranslator
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -28,7 +28,7 @@ def _pages_move() -> None:
         skip_not_applicable("drafts read the pool's own rows alone")
 
 
-GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
+GAPS = DraftBatch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
 
 
 @given(
@@ -40,11 +40,11 @@ GAPS = Batch(lengths=(9, 4), topk=2, steps=2, page=2, context=12, slots=2)
 )
 @example(name="flashinfer", batch=GAPS, in_table=False, far=False, lost=True)
 def test_each_branch_finds_where_its_slots_lie_now(
-    name: str, batch: Batch, in_table: bool, far: bool, lost: bool
+    name: str, batch: DraftBatch, in_table: bool, far: bool, lost: bool
 ) -> None:
-    first = FAR if far and name in adapter.OF_64_BITS and batch.page > 1 else 1
+    first = FAR_PAGE if far and name in adapter.INT64_BACKENDS and batch.page > 1 else 1
     with checking.checked() as check:
-        moved = Moved(batch, in_table, first, lost, check.device)
-        draft = adapter.backend(name, batch, check.device)
-        filled = adapter.fill(check, draft, batch, adapter.Way.REPLAY, moved=moved)
-        adapter.holds(filled, batch, moved)
+        moved = MovedPageTranslator(batch, in_table, first, lost, check.device)
+        draft = adapter.make_backend(name, batch, check.device)
+        filled = adapter.fill_rows(check, draft, batch, adapter.FillMode.REPLAY, moved_pages=moved)
+        adapter.assert_rows_match(filled, batch, moved)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from fixtures import kv_indices as adapter
 from fixtures import token_blocks
-from fixtures.draft_batches import Batch
-from fixtures.token_blocks import MOST_OF_THE_HOST, OF_THE_HOST, Sizes, pieces
+from fixtures.draft_batches import DraftBatch
+from fixtures.token_blocks import HOST_BLOCK_TOKENS, MAX_HOST_BLOCKS, BlockSizes, count_pieces
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -37,17 +37,17 @@ CONTEXTS = st.sampled_from([70_000, 140_000, 33_000, 20_000, 1_700])
 
 
 @pytest.fixture(autouse=True, scope="module")
-def sizes() -> Sizes:
-    module = token_blocks.home()
+def sizes() -> BlockSizes:
+    module = token_blocks.get_kernel_module()
     if module is None:
         skip_not_applicable("one program writes a branch's whole row")
-    return Sizes(module)
+    return BlockSizes(module)
 
 
 @st.composite
 def long_batches(
     draw: st.DrawFn, contexts: st.SearchStrategy[int] = CONTEXTS, piece: int = PIECE
-) -> Batch:
+) -> DraftBatch:
     """Batches of long rows, alone or with a short one, on servers of short and of long contexts."""
     steps, context = draw(st.integers(2, 3)), draw(contexts)
     room = context - steps
@@ -56,10 +56,10 @@ def long_batches(
     lengths = tuple(draw(st.lists(length, min_size=1, max_size=2)))
     window = draw(st.one_of(st.none(), st.tuples(around, st.integers(0, 4))))
     topk, page = draw(st.integers(1, 2)), draw(st.sampled_from([1, 16]))
-    return Batch(lengths, topk, steps, page, context, len(lengths), window=window)
+    return DraftBatch(lengths, topk, steps, page, context, len(lengths), window=window)
 
 
-WINDOW_OF_PIECES = Batch(
+WINDOW_OF_PIECES = DraftBatch(
     lengths=(500, 3), topk=1, steps=2, page=1, context=600, slots=2, window=(300, 4)
 )
 
@@ -69,20 +69,22 @@ WINDOW_OF_PIECES = Batch(
     batch=long_batches(st.sampled_from([400, 700]), SMALL_PIECE),
 )
 @example(name="flashinfer", batch=WINDOW_OF_PIECES)
-def test_many_programs_write_the_same_row(sizes: Sizes, name: str, batch: Batch) -> None:
-    if name not in adapter.WINDOWED:
+def test_many_programs_write_the_same_row(sizes: BlockSizes, name: str, batch: DraftBatch) -> None:
+    if name not in adapter.WINDOW_BACKENDS:
         batch = dataclasses.replace(batch, window=None)
-    with checking.checked() as check, sizes.shared_from_the_start(SMALL_PIECE):
-        draft = adapter.backend(name, batch, check.device)
-        adapter.holds(adapter.fill(check, draft, batch, adapter.Way.REPLAY), batch)
+    with checking.checked() as check, sizes.share_short_rows(SMALL_PIECE):
+        draft = adapter.make_backend(name, batch, check.device)
+        adapter.assert_rows_match(
+            adapter.fill_rows(check, draft, batch, adapter.FillMode.REPLAY), batch
+        )
 
 
-JUST_OVER_A_PIECE = Batch(
+JUST_OVER_A_PIECE = DraftBatch(
     lengths=(20_000,), topk=1, steps=2, page=1, context=40_000, slots=1, window=(8190, 4)
 )
-HUNDREDS_OF_BLOCKS = Batch(lengths=(30_000,), topk=1, steps=2, page=1, context=32_000, slots=1)
+HUNDREDS_OF_BLOCKS = DraftBatch(lengths=(30_000,), topk=1, steps=2, page=1, context=32_000, slots=1)
 
-PART_OF_A_BLOCK = Batch(lengths=(700,), topk=1, steps=2, page=1, context=1_700, slots=1)
+PART_OF_A_BLOCK = DraftBatch(lengths=(700,), topk=1, steps=2, page=1, context=1_700, slots=1)
 
 
 @given(batch=long_batches(), on_host=st.booleans())
@@ -90,23 +92,25 @@ PART_OF_A_BLOCK = Batch(lengths=(700,), topk=1, steps=2, page=1, context=1_700, 
 @example(batch=JUST_OVER_A_PIECE, on_host=False)
 @example(batch=HUNDREDS_OF_BLOCKS, on_host=True)
 def test_a_long_row_is_shared_by_enough_programs_and_no_more(
-    sizes: Sizes, batch: Batch, on_host: bool
+    sizes: BlockSizes, batch: DraftBatch, on_host: bool
 ) -> None:
-    plan = adapter.planned_on_the_host() if on_host else contextlib.nullcontext()
+    plan = adapter.override_host_plan() if on_host else contextlib.nullcontext()
     with checking.checked() as check, plan:
         check.run_only(adapter.KERNEL, [])
-        draft = adapter.backend("flashinfer", batch, check.device)
-        adapter.enter(draft, adapter.forward_batch(draft, batch, check.device), adapter.Way.EAGER)
-        grid = adapter.launch_of(check).grid
+        draft = adapter.make_backend("flashinfer", batch, check.device)
+        adapter.run_backend(
+            draft, adapter.make_forward_batch(draft, batch, check.device), adapter.FillMode.EAGER
+        )
+        grid = adapter.get_last_launch(check).grid
     blocks, rest = divmod(grid[0], batch.steps)
     assert rest == 0
-    base, length = batch.steps * batch.branches, token_blocks.longest(batch)
+    base, length = batch.steps * batch.branches, token_blocks.get_longest_row(batch)
     most = 1
-    if batch.width >= sizes.gate:
-        assert sizes.enough(blocks, length, base)
-        most = sizes.most(min(sum(batch.lengths), batch.width), base)
+    if batch.width >= sizes.min_context:
+        assert sizes.is_enough(blocks, length, base)
+        most = sizes.compute_max_blocks(min(sum(batch.lengths), batch.width), base)
     if on_host and batch.window is None:
-        wanted = min(MOST_OF_THE_HOST, pieces(length, OF_THE_HOST))
+        wanted = min(MAX_HOST_BLOCKS, count_pieces(length, HOST_BLOCK_TOKENS))
         assert blocks >= wanted
         most = max(most, wanted)
     assert 1 <= blocks <= most
@@ -124,7 +128,7 @@ def test_a_long_row_is_shared_by_enough_programs_and_no_more(
 @example(width=40_000, total=200_000, requests=5, base=None, cap=None, context=None)
 @example(width=140_000, total=140_000, requests=1, base=None, cap=9_000, context=None)
 def test_a_row_is_cut_into_as_many_pieces_as_it_can_have(
-    sizes: Sizes,
+    sizes: BlockSizes,
     width: int,
     total: int | None,
     requests: int,
@@ -133,11 +137,11 @@ def test_a_row_is_cut_into_as_many_pieces_as_it_can_have(
     context: int | None,
 ) -> None:
     blocks = sizes.module.spec_kv_index_token_blocks(width, total, requests, base, cap, context)
-    if not requests or (width if context is None else context) < sizes.gate:
+    if not requests or (width if context is None else context) < sizes.min_context:
         assert blocks == 1
         return
     # Without the sum nothing is known of the rows but the table's width.
     bounds = [width] if total is None else [width, total] + ([] if cap is None else [cap])
     programs = requests if base is None else base
-    assert blocks <= sizes.most(min(bounds), programs)
-    assert sizes.enough(blocks, min(bounds), programs)
+    assert blocks <= sizes.compute_max_blocks(min(bounds), programs)
+    assert sizes.is_enough(blocks, min(bounds), programs)

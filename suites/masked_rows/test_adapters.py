@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.launches import ints, launched
+from fixtures.kernel_launches import launch_kernel, make_ints
 from harness import checking
 
 RANK = 16
@@ -27,8 +27,8 @@ def ones(device: torch.device, *shape: int) -> torch.Tensor:
 def segments(device: torch.device, tokens: int, stale: int) -> dict[str, torch.Tensor | int]:
     """One segment with all tokens, and one that is empty."""
     return {
-        "seg_indptr": ints(device, 0, tokens, tokens), "weight_indices": ints(device, 0, stale),
-        "lora_ranks": ints(device, RANK, RANK), "permutation": ints(device, *range(tokens)),
+        "seg_indptr": make_ints(device, 0, tokens, tokens), "weight_indices": make_ints(device, 0, stale),
+        "lora_ranks": make_ints(device, RANK, RANK), "permutation": make_ints(device, *range(tokens)),
         "num_segs": 2, "num_segments": 2, "scalings": torch.ones(2, device=device),
     }  # fmt: skip
 
@@ -38,7 +38,7 @@ def segments(device: torch.device, tokens: int, stale: int) -> dict[str, torch.T
 def test_shrinking_leaves_an_empty_segment_alone(tokens: int, stale: int, value: int) -> None:
     with checking.checked() as check:
         out = ones(check.device, tokens, RANK)
-        launched(
+        launch_kernel(
             check, "_chunked_lora_shrink_kernel", (1, 2), x=ones(check.device, tokens, 16) * value,
             weights=ones(check.device, 2, RANK, 16), output=out, N=RANK, K=16, NUM_SLICES=1,
             BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, **segments(check.device, tokens, stale),
@@ -51,11 +51,11 @@ def test_shrinking_leaves_an_empty_segment_alone(tokens: int, stale: int, value:
 def test_expanding_leaves_an_empty_segment_alone(tokens: int, stale: int, value: int) -> None:
     with checking.checked() as check:
         out = ones(check.device, tokens, 16)
-        launched(
+        launch_kernel(
             check, "_chunked_lora_expand_kernel", (1, 1, 2),
             x=ones(check.device, tokens, RANK) * value, weights=ones(check.device, 2, 16, RANK),
             output=out, output_stride_0=16, output_stride_1=1,
-            slice_offsets=ints(check.device, 0, 16), NUM_SLICES=1, OUTPUT_DIM=16, MAX_RANK=RANK,
+            slice_offsets=make_ints(check.device, 0, 16), NUM_SLICES=1, OUTPUT_DIM=16, MAX_RANK=RANK,
             BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, SLICE_OFFSETS=(),
             **segments(check.device, tokens, stale),
         )  # fmt: skip
@@ -69,7 +69,7 @@ def test_an_embedding_leaves_an_empty_segment_alone(words: list[int], stale: int
     with checking.checked() as check:
         weights = torch.arange(vocabulary, dtype=torch.float16, device=check.device)
         out = ones(check.device, len(words), RANK)
-        launched(
+        launch_kernel(
             check, "_chunked_embedding_lora_a_kernel", (2,), output=out, rank=RANK, num_loras=2,
             input_ids=torch.tensor(words, device=check.device), vocab_size=vocabulary,
             weights=weights.expand(2, RANK, vocabulary).contiguous(), BLOCK_RANK=RANK,

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.launches import ints, launched, real
+from fixtures.kernel_launches import get_real_kernel, launch_kernel, make_ints
 from harness import checking
 
 SMALL = st.integers(1, 8)
@@ -27,13 +27,13 @@ def test_an_adapters_product_stays_in_its_columns(columns: int, tokens: int, val
         small = torch.full((tokens, rank), float(value), dtype=torch.float16, device=check.device)
         weights = torch.ones((1, columns, rank), dtype=torch.float16, device=check.device)
         out = torch.ones((tokens, columns), dtype=torch.float16, device=check.device)
-        launched(
+        launch_kernel(
             check, "_sgemm_lora_b_kernel", (-(-columns // 16), 1), x=small, weights=weights,
             output=out, N=columns, K=rank, x_stride_0=rank, x_stride_1=1,
             w_stride_0=columns * rank, w_stride_1=rank, w_stride_2=1, output_stride_0=columns,
-            output_stride_1=1, seg_lens=ints(check.device, tokens), sorted_token_ids=None,
-            seg_indptr=ints(check.device, 0, tokens), weight_indices=ints(check.device, 0),
-            lora_ranks=ints(check.device, rank), SORTED_BY_ADAPTER=False, BLOCK_S=16, BLOCK_N=16,
+            output_stride_1=1, seg_lens=make_ints(check.device, tokens), sorted_token_ids=None,
+            seg_indptr=make_ints(check.device, 0, tokens), weight_indices=make_ints(check.device, 0),
+            lora_ranks=make_ints(check.device, rank), SORTED_BY_ADAPTER=False, BLOCK_S=16, BLOCK_N=16,
             BLOCK_K=16, scalings=torch.ones(1, device=check.device),
         )  # fmt: skip
         assert out.unique().tolist() == [1.0 + rank * value]
@@ -46,11 +46,11 @@ def test_merged_blocks_stay_in_their_row(wanted: int, requests: int) -> None:
     with checking.checked() as check:
         scores = torch.arange(lanes, 0, -1, dtype=torch.float32, device=check.device)
         out = torch.full((1, requests, wanted), -9, dtype=torch.int32, device=check.device)
-        launched(
+        launch_kernel(
             check, "_topk_index_merge_kernel", (requests, 1), ti_final_ptr=out,
-            ts_partial_ptr=scores.repeat(requests), ti_partial_ptr=ints(
+            ts_partial_ptr=scores.repeat(requests), ti_partial_ptr=make_ints(
                 check.device, *range(1, lanes + 1)
-            ).repeat(requests), seq_lens=ints(check.device, *[2 * lanes] * requests), block_size=2,
+            ).repeat(requests), seq_lens=make_ints(check.device, *[2 * lanes] * requests), block_size=2,
             topk=wanted, stride_ts_c=0, stride_ts_h=0, stride_ts_b=lanes, stride_ts_t=1,
             stride_ti_c=0, stride_ti_h=0, stride_ti_b=lanes, stride_ti_t=1, stride_tif_h=0,
             stride_tif_b=wanted, stride_tif_t=1, NUM_TOPK_CHUNKS=1, BLOCK_SIZE_K=2 * lanes,
@@ -67,7 +67,7 @@ def test_gates_are_read_from_rows_that_lie_apart(tokens: int, heads: int, apart:
         merged = whole.reshape(tokens, -1) / 16 - 1
         a, b = merged[:, :heads], merged[:, heads : 2 * heads]
         rate, bias = (torch.full((heads,), each, device=check.device) for each in (0.5, 0.25))
-        decay, beta = real("fused_gdn_gating")(rate, a, b, bias)
+        decay, beta = get_real_kernel("fused_gdn_gating")(rate, a, b, bias)
         expected = -rate.exp() * torch.nn.functional.softplus(a + bias)
         torch.testing.assert_close(decay[0], expected)
         torch.testing.assert_close(beta[0].float(), b.sigmoid())
@@ -80,12 +80,12 @@ def test_chosen_keys_are_looked_up_in_a_cut_out_of_the_table(
 ) -> None:
     with checking.checked() as check:
         numbers = range(100, 100 + requests * (width + apart))
-        table = ints(check.device, *numbers).reshape(requests, -1)[:, :width]
+        table = make_ints(check.device, *numbers).reshape(requests, -1)[:, :width]
         chosen = torch.full((requests, 2048), -1, dtype=torch.int32, device=check.device)
         place = st.lists(st.integers(-1, width - 1), min_size=4, max_size=4)
         for request in range(requests):
-            chosen[request, :4] = ints(check.device, *data.draw(place))
-        found = real("transform_index_page_table_decode_fast")(table, chosen)
+            chosen[request, :4] = make_ints(check.device, *data.draw(place))
+        found = get_real_kernel("transform_index_page_table_decode_fast")(table, chosen)
         expected = table.gather(1, chosen.clamp(min=0).long()[:, :4]).where(chosen[:, :4] >= 0, -1)
         assert found[:, :4].tolist() == expected.tolist()
 
@@ -97,10 +97,10 @@ def test_every_expert_of_a_token_is_in_its_sum(experts: list[int]) -> None:
     with checking.checked() as check:
         rows = torch.arange(1, many + 1, device=check.device)[:, None].expand(many, hidden)
         out = torch.empty((1, hidden), device=check.device)
-        launched(
+        launch_kernel(
             check, "post_reorder_triton_kernel", (1,), down_output_ptr=rows.float().contiguous(),
-            output_ptr=out, src2dst_ptr=ints(check.device, *range(many)),
-            topk_ids_ptr=ints(check.device, *experts), topk=many, hidden_size=hidden,
+            output_ptr=out, src2dst_ptr=make_ints(check.device, *range(many)),
+            topk_ids_ptr=make_ints(check.device, *experts), topk=many, hidden_size=hidden,
             topk_weights_ptr=torch.ones(many, device=check.device), BLOCK_SIZE=hidden,
         )  # fmt: skip
         total = sum(row for row, expert in enumerate(experts, start=1) if expert >= 0)

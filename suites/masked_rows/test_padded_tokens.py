@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import delta_states
-from fixtures.launches import ints, launched
+from fixtures.kernel_launches import launch_kernel, make_ints
 from harness import checking
 
 SMALL = st.integers(1, 8)
@@ -31,11 +31,11 @@ def seen(lengths: list[int], asking: int) -> list[int]:
 def test_no_token_sees_fewer_keys_than_none(lengths: list[int], asking: int) -> None:
     with checking.checked() as check:
         out = torch.full((2 * asking,), -7, dtype=torch.int32, device=check.device)
-        launched(
+        launch_kernel(
             check, "seqlens_expand_kernel", (2,), N=2, BLOCK=4, output_ptr=out,
-            extend_seq_lens_ptr=ints(check.device, asking, asking),
-            seq_lens_ptr=ints(check.device, *lengths),
-            offsets_ptr=ints(check.device, 0, asking, 2 * asking),
+            extend_seq_lens_ptr=make_ints(check.device, asking, asking),
+            seq_lens_ptr=make_ints(check.device, *lengths),
+            offsets_ptr=make_ints(check.device, 0, asking, 2 * asking),
         )  # fmt: skip
         assert out.tolist() == seen(lengths, asking)
 
@@ -51,11 +51,11 @@ def test_no_extended_draft_sees_fewer_keys_than_none(lengths: list[int], asking:
                 ("dsa_cache_seqlens", 2 * asking), ("dsa_cu_seqlens_k", 2 * asking + 1),
             )
         }  # fmt: skip
-        table = ints(check.device, *range(16))
-        launched(
+        table = make_ints(check.device, *range(16))
+        launch_kernel(
             check, "_fused_dsa_draft_extend_metadata_kernel", (1,), **out,
-            seq_lens=ints(check.device, *lengths), req_pool_indices=table, req_to_token=table,
-            extend_seq_lens=ints(check.device, asking, asking), page_table_1=None,
+            seq_lens=make_ints(check.device, *lengths), req_pool_indices=table, req_to_token=table,
+            extend_seq_lens=make_ints(check.device, asking, asking), page_table_1=None,
             real_page_table=None, seq_lens_stride=1, extend_seq_lens_stride=1,
             req_pool_indices_stride=1, req_to_token_stride_0=16, req_to_token_stride_1=1,
             page_table_stride_0=16, page_table_stride_1=1, real_page_table_stride_0=16,
@@ -76,7 +76,7 @@ def test_no_extended_draft_sees_fewer_keys_than_none(lengths: list[int], asking:
 def test_a_padded_row_begins_with_nothing_and_leaves_nothing(slot: int, value: int) -> None:
     with checking.checked() as check:
         states = torch.full((3, delta_states.CHUNKED), float(value), device=check.device)
-        begun = delta_states.begun_with(check, states, slot)
+        begun = delta_states.run_chunk_kernel(check, states, slot)
         assert begun.unique().tolist() == [0.0 if slot < 0 else float(value)]
         assert states.unique().tolist() == [float(value)]
 
@@ -95,7 +95,7 @@ def test_a_padded_token_is_stored_nowhere(slots: list[int], value: int) -> None:
         caches = [torch.ones((PAGE, WIDTH), device=check.device).to(torch.float8_e4m3fn)
                   for _ in "kv"]  # fmt: skip
         kept = [torch.zeros(PAGE * scales, dtype=torch.uint8, device=check.device) for _ in "kv"]
-        launched(
+        launch_kernel(
             check, "_mxfp8_quant_store_qkv_kernel", (many, 3 * HEADS), q_ptr=rows, k_ptr=rows,
             v_ptr=rows, loc_ptr=torch.tensor(slots, device=check.device), sqt=WIDTH, sqh=WIDTH,
             q8_ptr=torch.empty((many, WIDTH), device=check.device).to(torch.float8_e4m3fn),
@@ -115,8 +115,8 @@ def test_a_padded_tokens_scales_are_stored_nowhere(slots: list[int], value: int)
     slots = list(dict.fromkeys(slots)) + [0] * slots.count(0)
     with checking.checked() as check:
         out = torch.full((2, PAGE), -1, dtype=torch.int32, device=check.device)
-        launched(
-            check, "_store_sf_interleaved_kernel", (1,), sf_in_ptr=ints(check.device, *slots),
+        launch_kernel(
+            check, "_store_sf_interleaved_kernel", (1,), sf_in_ptr=make_ints(check.device, *slots),
             sf_out_ptr=out, loc_ptr=torch.tensor(slots, device=check.device),
             num_tokens=len(slots), nheads=1, page_size=PAGE, BLOCK_T=8,
         )  # fmt: skip
@@ -133,15 +133,15 @@ def test_metadata_has_places_for_the_tokens_that_are_written(
     written: int, rows: int, length: int
 ) -> None:
     with checking.checked() as check:
-        lengths = ints(check.device, *[length] * rows)
+        lengths = make_ints(check.device, *[length] * rows)
         own = {f"{kind}_{name}_ptr": torch.zeros_like(lengths)
                for kind in ("c4", "c128")
                for name in ("positions", "seq_lens_raw", "seq_lens_clamp1")}  # fmt: skip
         places = {f"{kind}_out_loc_ptr": torch.zeros_like(lengths[:written])
                   for kind in ("c4", "c128")}  # fmt: skip
-        launched(
+        launch_kernel(
             check, "_init_compressed_attn_metadata_kernel", (rows,), seq_lens_ptr=lengths,
-            positions_ptr=lengths - 1, raw_out_loc_ptr=ints(check.device, *[900] * written),
+            positions_ptr=lengths - 1, raw_out_loc_ptr=make_ints(check.device, *[900] * written),
             page_table_ptr=lengths, **own, **places, c128_page_indices_ptr=lengths, bs=rows,
             num_write_tokens=written, max_pages=1, c128_cur_max_seq_len=1, c128_page_size=2,
             BLOCK_SIZE=1, COMPUTE_PAGE_INDICES=False,
@@ -160,7 +160,7 @@ def test_what_no_rank_holds_comes_out_as_nought(values: list[int | None]) -> Non
         weights = [float("-inf") if value is None else 0.0 for value in values]
         parts = [[float(value or 0)] * size for value in values]
         out = torch.empty((1, 1, size), device=check.device)
-        launched(
+        launch_kernel(
             check, "_dcp_lse_combine_kernel", (1, 1), out_ptr=out, out_lse_ptr=None,
             recv_output_ptr=torch.tensor(parts, device=check.device),
             recv_lse_ptr=torch.tensor(weights, device=check.device), recv_output_stride_N=size,
@@ -181,11 +181,11 @@ def test_only_rows_that_hold_tokens_name_their_expert(held: list[int]) -> None:
     with checking.checked() as check:
         rows = torch.full((sum(shares),), -9, dtype=torch.int32, device=check.device)
         for expert in range(4):  # each writes where all begin, and the same as the others
-            launched(
+            launch_kernel(
                 check, "_fwd_kernel_ep_scatter_1", (4,), [(expert,)], m_indices=rows,
-                num_recv_tokens_per_expert=ints(check.device, *shares),
-                num_valid_tokens_per_expert=ints(check.device, *held),
-                expert_start_loc=ints(check.device, 0, 0, 0, 0), num_experts=4, BLOCK_E=block,
+                num_recv_tokens_per_expert=make_ints(check.device, *shares),
+                num_valid_tokens_per_expert=make_ints(check.device, *held),
+                expert_start_loc=make_ints(check.device, 0, 0, 0, 0), num_experts=4, BLOCK_E=block,
                 BLOCK_EXPERT_NUM=4,
             )  # fmt: skip
         assert rows.tolist() == [

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from fixtures import flash_attention as flash
-from fixtures.draft_batches import Batch, padded
+from fixtures.draft_batches import DraftBatch, pad_batch
 from harness import checking
 from harness.core import device
 from harness.guards import skip_not_applicable
@@ -30,7 +30,7 @@ SPARE = 4
 
 @pytest.fixture(autouse=True)
 def encoders(request: pytest.FixtureRequest) -> None:
-    if not flash.ONE_ENTRY:
+    if not flash.HAS_SINGLE_ENTRY:
         skip_not_applicable("a graph knows of the first request's encoder alone")
     fails = request.node.get_closest_marker("xfail") and not request.config.option.runxfail
     if fails and device.get_device() != "cpu":
@@ -40,13 +40,13 @@ def encoders(request: pytest.FixtureRequest) -> None:
 
 
 @st.composite
-def encoded(draw: st.DrawFn, images: st.SearchStrategy[int]) -> tuple[Batch, tuple[int, ...]]:
+def encoded(draw: st.DrawFn, images: st.SearchStrategy[int]) -> tuple[DraftBatch, tuple[int, ...]]:
     """A batch, and how many tokens the encoder made of each request's image."""
     context = draw(st.sampled_from([16, 40]))
     count = draw(st.integers(1, 3))
     before = [min(context - 1, draw(images)) for _ in range(count)]
     lengths = tuple(draw(st.integers(1, context - image)) for image in before)
-    batch = Batch(
+    batch = DraftBatch(
         lengths=lengths,
         topk=1,
         steps=1,
@@ -57,36 +57,36 @@ def encoded(draw: st.DrawFn, images: st.SearchStrategy[int]) -> tuple[Batch, tup
         columns=context + SPARE,
     )
     padding = draw(st.integers(0, 2))
-    return padded(batch, padding), (*before, *[0] * padding)
+    return pad_batch(batch, padding), (*before, *[0] * padding)
 
 
-def reads_text_and_image(batch: Batch, images: tuple[int, ...]) -> None:
+def reads_text_and_image(batch: DraftBatch, images: tuple[int, ...]) -> None:
     with checking.checked() as check:
-        one = flash.backend(batch, check.device, is_encoder_decoder=True)
-        forward = flash.forward_batch(one, batch, ForwardMode.DECODE)
+        one = flash.make_backend(batch, check.device, is_encoder_decoder=True)
+        forward = flash.make_forward_batch(one, batch, ForwardMode.DECODE)
         forward.encoder_lens = torch.zeros(len(images), dtype=torch.int32, device=check.device)
-        metadata = flash.captured(one, forward, batch.slots, 1)
-        canaries = flash.stale(metadata, "encoder_page_table", "encoder_lens_int32")
-        metadata.encoder_cu_seqlens_k[1:] = flash.STALE
+        metadata = flash.capture_graph(one, forward, batch.slots, 1)
+        canaries = flash.fill_stale(metadata, "encoder_page_table", "encoder_lens_int32")
+        metadata.encoder_cu_seqlens_k[1:] = flash.STALE_VALUE
         forward.encoder_lens = torch.tensor(images, dtype=torch.int32, device=check.device)
-        flash.replay(one, forward)
+        flash.replay_graph(one, forward)
         rows = list(zip(batch.row_of, images, batch.lengths, strict=True))
-        assert flash.seen(metadata, 1) == [
-            [batch.slot(row, image + column) for column in range(length)]
+        assert flash.list_read_slots(metadata, 1) == [
+            [batch.get_slot(row, image + column) for column in range(length)]
             for row, image, length in rows
         ]
         named = metadata.encoder_page_table.tolist()
         assert metadata.encoder_lens_int32.tolist() == list(images)
         assert [row[:image] for row, image in zip(named, images, strict=True)] == [
-            [batch.slot(row, column) for column in range(image)] for row, image, _ in rows
+            [batch.get_slot(row, column) for column in range(image)] for row, image, _ in rows
         ]
         assert metadata.encoder_cu_seqlens_k.tolist() == [*itertools.accumulate(images, initial=0)]
-        flash.counts_add_up(metadata, [1] * len(images))
-        canaries.are_alive()
+        flash.assert_counts_add_up(metadata, [1] * len(images))
+        canaries.assert_untouched()
 
 
 @given(case=encoded(st.integers(0, SPARE)))
-def test_text_is_read_behind_the_image(case: tuple[Batch, tuple[int, ...]]) -> None:
+def test_text_is_read_behind_the_image(case: tuple[DraftBatch, tuple[int, ...]]) -> None:
     reads_text_and_image(*case)
 
 
@@ -96,5 +96,5 @@ def test_text_is_read_behind_the_image(case: tuple[Batch, tuple[int, ...]]) -> N
     reason="a graph reads a whole context behind the image: past the row, up to 0.5.23",
 )
 @given(case=encoded(st.integers(SPARE + 1, 39)))
-def test_text_is_read_behind_any_image(case: tuple[Batch, tuple[int, ...]]) -> None:
+def test_text_is_read_behind_any_image(case: tuple[DraftBatch, tuple[int, ...]]) -> None:
     reads_text_and_image(*case)

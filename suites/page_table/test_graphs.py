@@ -28,8 +28,8 @@ from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from fixtures import attention_graphs as graphs
 from fixtures import flash_attention as flash
-from fixtures.attention_graphs import POOLS, Graph, Pool, Way, padded_batches
-from fixtures.draft_batches import Batch
+from fixtures.attention_graphs import POOLS, CapturedGraph, GraphForward, PoolKind, padded_batches
+from fixtures.draft_batches import DraftBatch
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -37,28 +37,33 @@ HAS_RAGGED = importlib.util.find_spec("sglang.srt.speculative.ragged_verify") is
 HAS_REACH = hasattr(flash.flashattention_backend.FlashAttentionBackend, "_spec_read_seq_len_delta")
 
 
-def each_request_reads_its_own(batch: Batch, way: Way, pool: Pool) -> None:
+def each_request_reads_its_own(batch: DraftBatch, way: GraphForward, pool: PoolKind) -> None:
     with checking.checked() as check:
-        graph = Graph(batch, way, pool, check.device)
-        canaries = flash.stale(graph.metadata)
+        graph = CapturedGraph(batch, way, pool, check.device)
+        canaries = flash.fill_stale(graph.metadata)
         graph.replay()
-        graph.reads(flash.of_requests(batch, way.reads))
-        flash.counts_add_up(graph.metadata, [way.queries] * len(batch.lengths))
-        canaries.are_alive()
+        graph.assert_reads(flash.list_request_slots(batch, way.extra_read_tokens))
+        flash.assert_counts_add_up(graph.metadata, [way.queries] * len(batch.lengths))
+        canaries.assert_untouched()
         if HAS_REACH:
-            assert graph.one._spec_read_seq_len_delta(way.mode, way.spec_info) == way.reads
+            assert (
+                graph.backend._spec_read_seq_len_delta(way.mode, way.spec_info)
+                == way.extra_read_tokens
+            )
 
 
 # The last: the graph of a draft's extension, on a rank that has no draft to extend.
 DECODES = {
-    "a decode": graphs.decode(idle=False),
-    "idle": graphs.decode(idle=True),
-    "idle extension": graphs.idle_extension(),
+    "a decode": graphs.make_decode(idle=False),
+    "idle": graphs.make_decode(idle=True),
+    "idle extension": graphs.make_idle_extension(),
 }
 
 
 @given(batch=padded_batches(), pool=POOLS, kind=st.sampled_from(sorted(DECODES)))
-def test_a_decode_reads_the_tokens_of_each_request(batch: Batch, pool: Pool, kind: str) -> None:
+def test_a_decode_reads_the_tokens_of_each_request(
+    batch: DraftBatch, pool: PoolKind, kind: str
+) -> None:
     if DECODES[kind].spec_info is not None and not HAS_REACH:
         kind = "idle"
     each_request_reads_its_own(batch, DECODES[kind], pool)
@@ -66,20 +71,22 @@ def test_a_decode_reads_the_tokens_of_each_request(batch: Batch, pool: Pool, kin
 
 @given(batch=padded_batches(), pool=POOLS, step=st.integers(0, 4), idle=st.booleans())
 def test_a_draft_of_one_branch_reads_what_it_drafted(
-    batch: Batch, pool: Pool, step: int, idle: bool
+    batch: DraftBatch, pool: PoolKind, step: int, idle: bool
 ) -> None:
-    each_request_reads_its_own(batch, graphs.draft_step(batch, step % batch.steps, idle), pool)
+    each_request_reads_its_own(batch, graphs.make_draft_step(batch, step % batch.steps, idle), pool)
 
 
 @given(batch=flash.batches())
-def test_a_mode_that_no_graph_serves_is_refused(batch: Batch) -> None:
-    if not flash.ONE_ENTRY:
+def test_a_mode_that_no_graph_serves_is_refused(batch: DraftBatch) -> None:
+    if not flash.HAS_SINGLE_ENTRY:
         skip_not_applicable("what no graph serves is left alone")
     with checking.checked() as check:
-        graph = Graph(batch, graphs.verification(batch), Pool(False, False), check.device)
-        forward = flash.forward_batch(graph.one, batch, ForwardMode.DLLM_EXTEND)
+        graph = CapturedGraph(
+            batch, graphs.make_verification(batch), PoolKind(False, False), check.device
+        )
+        forward = flash.make_forward_batch(graph.backend, batch, ForwardMode.DLLM_EXTEND)
         with pytest.raises(ValueError, match="DLLM_EXTEND"):
-            flash.replay(graph.one, forward)
+            flash.replay_graph(graph.backend, forward)
 
 
 WHOLE = (ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DRAFT_EXTEND_V2)
@@ -93,12 +100,12 @@ IN_TWO_HALVES = (ForwardMode.DECODE, ForwardMode.IDLE, ForwardMode.TARGET_VERIFY
     step=st.integers(0, 4),
 )
 def test_lengths_that_count_all_tokens_are_read_no_further(
-    batch: Batch, mode: ForwardMode, topk: int, step: int
+    batch: DraftBatch, mode: ForwardMode, topk: int, step: int
 ) -> None:
     if not HAS_REACH:
         skip_not_applicable("no mode says how far it reads")
     with checking.checked() as check:
-        one = flash.backend(
+        one = flash.make_backend(
             batch,
             check.device,
             topk=max(2, topk) if mode in IN_TWO_HALVES else topk,
@@ -109,30 +116,30 @@ def test_lengths_that_count_all_tokens_are_read_no_further(
 
 
 @given(batch=padded_batches(), pool=POOLS)
-def test_a_verification_reads_all_that_it_verifies(batch: Batch, pool: Pool) -> None:
-    each_request_reads_its_own(batch, graphs.verification(batch), pool)
+def test_a_verification_reads_all_that_it_verifies(batch: DraftBatch, pool: PoolKind) -> None:
+    each_request_reads_its_own(batch, graphs.make_verification(batch), pool)
 
 
 @given(batch=padded_batches(), pool=POOLS, data=st.data())
 def test_a_ragged_verification_reads_what_each_request_verifies(
-    batch: Batch, pool: Pool, data: st.DataObject
+    batch: DraftBatch, pool: PoolKind, data: st.DataObject
 ) -> None:
     if not HAS_RAGGED:
         skip_not_applicable("every request verifies as many tokens")
     lengths, spare = data.draw(graphs.ragged_lengths(batch))
     with checking.checked() as check:
-        layout = graphs.ragged_layout(lengths, spare, check.device)
-        graph = Graph(batch, graphs.verification(batch, layout), pool, check.device)
-        canaries = flash.stale(graph.metadata, "cu_seqlens_q")
+        layout = graphs.make_ragged_layout(lengths, spare, check.device)
+        graph = CapturedGraph(batch, graphs.make_verification(batch, layout), pool, check.device)
+        canaries = flash.fill_stale(graph.metadata, "cu_seqlens_q")
         graph.replay()
-        rows = flash.of_requests(batch, batch.steps)
+        rows = flash.list_request_slots(batch, batch.steps)
         verified = zip(rows, lengths, batch.lengths, strict=False)
-        graph.reads([row[: length + count] for row, count, length in verified])
+        graph.assert_reads([row[: length + count] for row, count, length in verified])
         queries = graph.metadata.cu_seqlens_q.tolist()
-        assert queries[: len(lengths) + 1] == flash.ends(lengths)
+        assert queries[: len(lengths) + 1] == flash.accumulate_counts(lengths)
         assert queries[-1] == sum(lengths) + spare
-        flash.counts_add_up(graph.metadata, torch.diff(graph.metadata.cu_seqlens_q).tolist())
-        canaries.are_alive()
+        flash.assert_counts_add_up(graph.metadata, torch.diff(graph.metadata.cu_seqlens_q).tolist())
+        canaries.assert_untouched()
 
 
 @given(
@@ -144,11 +151,16 @@ def test_a_ragged_verification_reads_what_each_request_verifies(
     data=st.data(),
 )
 def test_an_extension_of_a_draft_reads_the_tokens_of_each_request(
-    batch: Batch, pool: Pool, known: bool, on_host: bool, on_device: bool, data: st.DataObject
+    batch: DraftBatch,
+    pool: PoolKind,
+    known: bool,
+    on_host: bool,
+    on_device: bool,
+    data: st.DataObject,
 ) -> None:
     queries = [data.draw(st.integers(1, batch.steps)) for _ in batch.lengths]
     with checking.checked() as check:
-        way = graphs.extension(
+        way = graphs.make_extension(
             batch,
             known,
             extend_seq_lens_cpu=queries if on_host else None,
@@ -158,11 +170,11 @@ def test_an_extension_of_a_draft_reads_the_tokens_of_each_request(
         )
         if not (on_host or on_device):
             queries = [batch.steps] * len(queries)
-        graph = Graph(batch, way, pool, check.device)
-        canaries = flash.stale(graph.metadata, "cu_seqlens_q")
+        graph = CapturedGraph(batch, way, pool, check.device)
+        canaries = flash.fill_stale(graph.metadata, "cu_seqlens_q")
         graph.metadata.cu_seqlens_q[0] = 0  # where the first row starts nobody says again
         graph.replay()
-        graph.reads(flash.of_requests(batch))
-        flash.counts_add_up(graph.metadata, queries)
+        graph.assert_reads(flash.list_request_slots(batch))
+        flash.assert_counts_add_up(graph.metadata, queries)
         assert graph.metadata.max_seq_len_q == (max(queries) if on_host else batch.steps)
-        canaries.are_alive()
+        canaries.assert_untouched()

@@ -16,9 +16,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.draft_batches import Batch, req_to_token
+from fixtures.draft_batches import DraftBatch, make_req_to_token
 from fixtures.flash_attention import flashattention_backend
-from fixtures.window_pools import Window
+from fixtures.window_pools import WindowPool
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -27,7 +27,7 @@ BLOCK = 4096  # tokens whose pages a program names
 
 
 @st.composite
-def long_batches(draw: st.DrawFn) -> Batch:
+def long_batches(draw: st.DrawFn) -> DraftBatch:
     """Requests around whole blocks: no power of two is the room of the longest."""
     page = draw(st.sampled_from([64, 16, 64, 16, 1]))
     length = st.one_of(
@@ -37,7 +37,7 @@ def long_batches(draw: st.DrawFn) -> Batch:
     )
     lengths = tuple(draw(st.lists(length, min_size=1, max_size=2, unique=True)))
     context = max(lengths) + draw(st.sampled_from([0, 1, page]))
-    return Batch(
+    return DraftBatch(
         lengths=lengths,
         topk=1,
         steps=1,
@@ -48,7 +48,7 @@ def long_batches(draw: st.DrawFn) -> Batch:
     )
 
 
-def fence(check: Any, batch: Batch, window: Window | None) -> None:
+def fence(check: Any, batch: DraftBatch, window: WindowPool | None) -> None:
     def tokens(request: int, block: int) -> range:
         end = min(batch.lengths[request], (block + 1) * BLOCK)
         return range(block * BLOCK, end, batch.page)
@@ -61,7 +61,7 @@ def fence(check: Any, batch: Batch, window: Window | None) -> None:
 
     def own_slots(launch: Any, request: int, block: int, _: int) -> Any:
         row = batch.row_of[request]
-        return [batch.slot(row, token) for token in tokens(request, block)]
+        return [batch.get_slot(row, token) for token in tokens(request, block)]
 
     nothing = {"write": lambda *program: None}
     check.allow_argument(KERNEL, "req_to_token_ptr", read=own_tokens, **nothing)
@@ -72,17 +72,19 @@ def fence(check: Any, batch: Batch, window: Window | None) -> None:
 
 
 @given(batch=long_batches(), has_window=st.booleans(), narrow=st.booleans())
-def test_a_row_names_the_pages_of_its_request(batch: Batch, has_window: bool, narrow: bool) -> None:
+def test_a_row_names_the_pages_of_its_request(
+    batch: DraftBatch, has_window: bool, narrow: bool
+) -> None:
     if not hasattr(flashattention_backend, "build_trtllm_mha_page_table"):
         skip_not_applicable("the host says how wide a table is")
     with checking.checked() as check:
-        window = Window(batch, check.device) if has_window else None
+        window = WindowPool(batch, check.device) if has_window else None
         columns = -(-(max(batch.lengths) if narrow else batch.context) // batch.page)
         tables = torch.full((2, len(batch.lengths), columns), -7, dtype=torch.int32)
         tables = tables.to(check.device)
         fence(check, batch, window)
         flashattention_backend.build_trtllm_mha_page_table(
-            req_to_token=req_to_token(batch, check.device),
+            req_to_token=make_req_to_token(batch, check.device),
             req_pool_indices=torch.tensor(batch.row_of, device=check.device),
             cache_seqlens=torch.tensor(batch.lengths, dtype=torch.int32, device=check.device),
             page_table=tables[0],
@@ -91,8 +93,10 @@ def test_a_row_names_the_pages_of_its_request(batch: Batch, has_window: bool, na
             full_to_swa=None if window is None else window.pool.full_to_swa_index_mapping,
         )
         for request, (row, length) in enumerate(zip(batch.row_of, batch.lengths, strict=True)):
-            firsts = [batch.slot(row, column) for column in range(0, length, batch.page)]
+            firsts = [batch.get_slot(row, column) for column in range(0, length, batch.page)]
             named = [[slot // batch.page for slot in firsts]]
-            named += [[window.slot(slot) // batch.page for slot in firsts]] if window else [[]]
+            named += (
+                [[window.to_window_slot(slot) // batch.page for slot in firsts]] if window else [[]]
+            )
             for table, pages in zip(tables[:, request].tolist(), named, strict=True):
                 assert table == pages + [-7] * (columns - len(pages))

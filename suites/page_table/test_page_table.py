@@ -25,7 +25,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fixtures import page_table as adapter
-from fixtures.draft_batches import Batch, one_at_a_time, padded
+from fixtures.draft_batches import DraftBatch, pad_batch, split_batch
 from harness import checking
 
 CHECK = "draft-page-table-size-check"
@@ -33,53 +33,61 @@ CHECK = "draft-page-table-size-check"
 
 @pytest.mark.guards("27360", without=(CHECK,))
 @given(batch=adapter.batches())
-def test_no_step_writes_behind_a_row_of_its_table(batch: Batch) -> None:
+def test_no_step_writes_behind_a_row_of_its_table(batch: DraftBatch) -> None:
     with checking.checked() as check:
-        for step in adapter.replayed(batch, adapter.drafted_slots(batch), check.device):
-            assert (step.own.behind == adapter.FREE).all(), step.own.rows.tolist()
+        for step in adapter.replay_step_tables(
+            batch, adapter.list_draft_slots(batch), check.device
+        ):
+            assert (step.own.trailing_columns == adapter.FREE_VALUE).all(), step.own.rows.tolist()
 
 
 @given(batch=adapter.batches(), known=st.booleans())
-def test_each_branch_finds_its_own_pages(batch: Batch, known: bool) -> None:
-    slots = adapter.drafted_slots(batch)
+def test_each_branch_finds_its_own_pages(batch: DraftBatch, known: bool) -> None:
+    slots = adapter.list_draft_slots(batch)
     with checking.checked() as check:
-        for number, step in enumerate(adapter.replayed(batch, slots, check.device, known)):
-            adapter.shows(step.prefix, adapter.prefix_half(batch))
-            adapter.shows(step.own, adapter.own_half(batch, slots, number))
+        for number, step in enumerate(
+            adapter.replay_step_tables(batch, slots, check.device, known)
+        ):
+            adapter.assert_table_matches(step.prefix, adapter.make_prefix_half(batch))
+            adapter.assert_table_matches(step.own, adapter.make_own_half(batch, slots, number))
 
 
 @given(batch=adapter.batches())
-def test_each_branch_finds_its_own_pages_without_a_graph(batch: Batch) -> None:
-    slots = adapter.drafted_slots(batch)
+def test_each_branch_finds_its_own_pages_without_a_graph(batch: DraftBatch) -> None:
+    slots = adapter.list_draft_slots(batch)
     with checking.checked() as check:
-        for number, step in enumerate(adapter.eager(batch, slots, check.device)):
-            adapter.shows(step.prefix, adapter.prefix_half(batch))
-            adapter.shows(step.own, adapter.own_half(batch, slots, number))
+        for number, step in enumerate(adapter.build_step_tables(batch, slots, check.device)):
+            adapter.assert_table_matches(step.prefix, adapter.make_prefix_half(batch))
+            adapter.assert_table_matches(step.own, adapter.make_own_half(batch, slots, number))
 
 
 @pytest.mark.guards("27360", without=(CHECK,))
 @given(batch=adapter.batches())
-def test_one_more_step_changes_none_before(batch: Batch) -> None:
-    longer = adapter.drafted_slots(batch)
+def test_one_more_step_changes_none_before(batch: DraftBatch) -> None:
+    longer = adapter.list_draft_slots(batch)
     shorter = dataclasses.replace(batch, steps=batch.steps - 1)
     assume(shorter.steps > 1)
     with checking.checked() as check:
-        before = adapter.replayed(shorter, [branch[:-1] for branch in longer], check.device)
-        after = adapter.replayed(batch, longer, check.device)
+        before = adapter.replay_step_tables(
+            shorter, [branch[:-1] for branch in longer], check.device
+        )
+        after = adapter.replay_step_tables(batch, longer, check.device)
         for one, other in zip(before, after, strict=False):
             assert one.own.rows.tolist() == other.own.rows.tolist()
             assert one.own.tokens.tolist() == other.own.tokens.tolist()
 
 
 @given(batch=adapter.batches(), padding=st.integers(0, 2))
-def test_a_batch_is_its_requests_whatever_fills_it_up(batch: Batch, padding: int) -> None:
-    slots = adapter.drafted_slots(batch)
+def test_a_batch_is_its_requests_whatever_fills_it_up(batch: DraftBatch, padding: int) -> None:
+    slots = adapter.list_draft_slots(batch)
     nowhere = [[0] * batch.steps] * (padding * batch.topk)
     with checking.checked() as check:
-        together = adapter.replayed(padded(batch, padding), slots + nowhere, check.device)
+        together = adapter.replay_step_tables(
+            pad_batch(batch, padding), slots + nowhere, check.device
+        )
         alone = [
-            adapter.replayed(one, adapter.drafted_slots(one), check.device)
-            for one in one_at_a_time(batch)
+            adapter.replay_step_tables(one, adapter.list_draft_slots(one), check.device)
+            for one in split_batch(batch)
         ]
         for number, step in enumerate(together):
             own = [row for one in alone for row in one[number].own.rows.tolist()]
@@ -91,15 +99,15 @@ def test_a_batch_is_its_requests_whatever_fills_it_up(batch: Batch, padding: int
 @pytest.mark.guards(CHECK)
 @given(batch=adapter.batches(pages=st.just(64)), chosen=st.integers(0, 4))
 def test_a_table_that_is_too_narrow_is_refused_before_it_is_written(
-    batch: Batch, chosen: int
+    batch: DraftBatch, chosen: int
 ) -> None:
     assume(batch.steps > 2)  # the first step's one column cannot be taken
     # All on one page: SGLang counts tokens, and would write what it did not refuse.
     assume(all(length % 64 + batch.steps <= 64 for length in batch.lengths))
     step = 1 + chosen % (batch.steps - 2)
     with checking.checked() as check:
-        forward = adapter.forward_batch(batch, adapter.drafted_slots(batch), check.device)
-        many = adapter.captured(batch, forward, check.device)
-        table = adapter.take_a_column(many, batch, step)
-        assert adapter.refuses(many, forward)
-        assert (table == adapter.FREE).all()
+        forward = adapter.make_forward_batch(batch, adapter.list_draft_slots(batch), check.device)
+        many = adapter.capture_draft(batch, forward, check.device)
+        table = adapter.remove_column(many, batch, step)
+        assert adapter.is_refused(many, forward)
+        assert (table == adapter.FREE_VALUE).all()

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from fixtures import attention_graphs as graphs
 from fixtures import flash_attention as flash
-from fixtures.attention_graphs import Graph, Pool, padded_batches
-from fixtures.draft_batches import Batch
+from fixtures.attention_graphs import CapturedGraph, PoolKind, padded_batches
+from fixtures.draft_batches import DraftBatch
 from harness import checking
 from harness.guards import skip_not_applicable
 
-OWN_ROWS = Pool(window=False, moved=False)
+OWN_ROWS = PoolKind(has_window_pool=False, has_moved_pages=False)
 
 
 def plan(*, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **told: Any) -> torch.Tensor:
@@ -57,10 +57,10 @@ def planning() -> None:
 
 
 @given(batch=padded_batches(longest=64), known=st.booleans())
-def test_a_graph_is_planned_anew(batch: Batch, known: bool) -> None:
+def test_a_graph_is_planned_anew(batch: DraftBatch, known: bool) -> None:
     with checking.checked() as check:
-        way = graphs.decode(idle=False, known=known)
-        graph = Graph(batch, way, OWN_ROWS, check.device, **PLANNER)
+        way = graphs.make_decode(idle=False, lengths_on_host=known)
+        graph = CapturedGraph(batch, way, OWN_ROWS, check.device, **PLANNER)
         captured = graph.metadata.scheduler_metadata
         longest = max(batch.lengths) if known else batch.context
         graph.replay()
@@ -76,14 +76,16 @@ def test_a_graph_is_planned_anew(batch: Batch, known: bool) -> None:
     latent=st.booleans(),
     together=st.booleans(),
 )
-def test_a_plan_is_made_where_it_is_of_use(batch: Batch, latent: bool, together: bool) -> None:
+def test_a_plan_is_made_where_it_is_of_use(batch: DraftBatch, latent: bool, together: bool) -> None:
     with checking.checked() as check:
-        one = flash.backend(
+        one = flash.make_backend(
             batch,
             check.device,
             **PLANNER | {"use_mla": latent, "_disable_scheduler_metadata_precompute": together},
         )
-        one.init_forward_metadata(flash.forward_batch(one, batch, graphs.decode(False).mode))
+        one.init_forward_metadata(
+            flash.make_forward_batch(one, batch, graphs.make_decode(False).mode)
+        )
         count = len(batch.lengths)
         made = one.forward_metadata.scheduler_metadata
         if latent or together:

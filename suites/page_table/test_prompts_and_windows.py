@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from fixtures import flash_attention as flash
-from fixtures.draft_batches import Batch, padded
+from fixtures.draft_batches import DraftBatch, pad_batch
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -38,7 +38,7 @@ def windows_that_spare_prompts() -> None:
 class Talk:
     """A batch, how long each prompt was (none: it was read elsewhere), and the window."""
 
-    batch: Batch
+    batch: DraftBatch
     prompts: tuple[int, ...]
     window: int
 
@@ -52,7 +52,7 @@ class Talk:
     def rows(self) -> list[list[int]]:
         batch = self.batch
         return [
-            [batch.slot(row, column) for column in self.columns(request)]
+            [batch.get_slot(row, column) for column in self.columns(request)]
             for request, row in enumerate(batch.row_of)
         ]
 
@@ -68,7 +68,7 @@ def talks(draw: st.DrawFn, padding: bool) -> Talk:
     prompts = tuple(draw(st.lists(prompt, min_size=1, max_size=3)))
     said = st.one_of(st.integers(1, context), st.sampled_from([1, window, window + 1, 2 * window]))
     lengths = tuple(min(context, prompt + draw(said)) for prompt in prompts)
-    batch = Batch(
+    batch = DraftBatch(
         lengths=lengths,
         topk=1,
         steps=1,
@@ -77,12 +77,12 @@ def talks(draw: st.DrawFn, padding: bool) -> Talk:
         slots=len(lengths) + draw(st.integers(0, 1)),
         first_row=draw(st.sampled_from([1, 5])),
     )
-    return Talk(padded(batch, draw(st.integers(0, 2)) if padding else 0), prompts, window)
+    return Talk(pad_batch(batch, draw(st.integers(0, 2)) if padding else 0), prompts, window)
 
 
 def backend(talk: Talk, device: str) -> Any:
     rows = max(talk.batch.row_of) + 2
-    one = flash.backend(
+    one = flash.make_backend(
         talk.batch,
         device,
         has_swa=True,
@@ -101,7 +101,7 @@ def read_prompts(one: Any, talk: Talk) -> None:
     count = len(talk.prompts)
     batch = dataclasses.replace(talk.batch, lengths=talk.prompts, padding=0)
     rows = talk.batch.row_of[:count]
-    forward = flash.forward_batch(one, batch, ForwardMode.EXTEND)
+    forward = flash.make_forward_batch(one, batch, ForwardMode.EXTEND)
     forward.req_pool_indices = torch.tensor(rows, device=one.device)
     forward.extend_seq_lens = forward.seq_lens
     forward.extend_seq_lens_cpu = list(talk.prompts)
@@ -125,7 +125,9 @@ def fence(check: Any, talk: Talk) -> None:
     check.allow_argument(KERNEL, "kv_lens_ptr", write=own_count, read=lambda *program: None)
 
 
-NO_PROMPTS = Talk(Batch((9, 5), topk=1, steps=1, page=1, context=24, slots=2), (0, 0), window=4)
+NO_PROMPTS = Talk(
+    DraftBatch((9, 5), topk=1, steps=1, page=1, context=24, slots=2), (0, 0), window=4
+)
 
 
 @given(talk=talks(padding=True))
@@ -133,21 +135,21 @@ NO_PROMPTS = Talk(Batch((9, 5), topk=1, steps=1, page=1, context=24, slots=2), (
 def test_a_graph_reads_the_prompt_and_the_window(talk: Talk) -> None:
     with checking.checked() as check:
         one = backend(talk, check.device)
-        forward = flash.forward_batch(one, talk.batch, ForwardMode.DECODE)
-        metadata = flash.captured(one, forward, talk.batch.slots, 1)
-        canaries = flash.stale(metadata)
+        forward = flash.make_forward_batch(one, talk.batch, ForwardMode.DECODE)
+        metadata = flash.capture_graph(one, forward, talk.batch.slots, 1)
+        canaries = flash.fill_stale(metadata)
         fence(check, talk)
-        flash.replay(one, forward)
-        assert flash.seen(metadata, 1) == talk.rows
+        flash.replay_graph(one, forward)
+        assert flash.list_read_slots(metadata, 1) == talk.rows
         assert metadata.pa_swa_page_table.data_ptr() == metadata.page_table.data_ptr()
-        canaries.are_alive()
+        canaries.assert_untouched()
 
 
 @given(talk=talks(padding=False), known=st.booleans())
 def test_the_same_without_a_graph(talk: Talk, known: bool) -> None:
     with checking.checked() as check:
         one = backend(talk, check.device)
-        forward = flash.forward_batch(one, talk.batch, ForwardMode.DECODE)
+        forward = flash.make_forward_batch(one, talk.batch, ForwardMode.DECODE)
         if not known:
             forward.seq_lens_cpu = None
         fence(check, talk)

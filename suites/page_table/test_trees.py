@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from fixtures import flash_attention as flash
 from fixtures import verified_trees as trees
 from fixtures.attention_graphs import MOVES_PAGES, padded_batches
-from fixtures.draft_batches import Batch
-from fixtures.verified_trees import Tree
-from fixtures.window_pools import Window
+from fixtures.draft_batches import DraftBatch
+from fixtures.verified_trees import ParentTree
+from fixtures.window_pools import WindowPool
 from harness import checking
 
 KERNEL = "create_trtllm_mha_kv_indices_triton"
 
 
-def fence(check: Any, batch: Batch) -> None:
+def fence(check: Any, batch: DraftBatch) -> None:
     """A program names its own request's pages in its own row, and reads that request's alone."""
 
     def own_row(launch: Any, request: int, block: int, _: int) -> Any:
@@ -42,69 +42,71 @@ def fence(check: Any, batch: Batch) -> None:
     check.allow_argument(KERNEL, "req_to_token_ptr", read=own_tokens, write=lambda *program: None)
 
 
-def each_draft_reads_its_path(one: Any, batch: Batch, forest: tuple[Tree, ...]) -> None:
+def each_draft_reads_its_path(one: Any, batch: DraftBatch, forest: tuple[ParentTree, ...]) -> None:
     """What the two halves say of the requests, the padding aside."""
     first, second = one.forward_metadata, one.forward_metadata_spec_decode_expand
     count = len(forest)
-    assert flash.seen(first, batch.page)[:count] == flash.of_requests(batch)[:count]
-    drafts = trees.drafts_read(batch, forest)
-    assert flash.seen(second, 1)[: len(drafts)] == drafts
-    flash.counts_add_up(first, [batch.steps] * len(batch.lengths))
-    flash.counts_add_up(second, [1] * len(batch.lengths) * batch.steps)
+    assert (
+        flash.list_read_slots(first, batch.page)[:count] == flash.list_request_slots(batch)[:count]
+    )
+    drafts = trees.list_draft_reads(batch, forest)
+    assert flash.list_read_slots(second, 1)[: len(drafts)] == drafts
+    flash.assert_counts_add_up(first, [batch.steps] * len(batch.lengths))
+    flash.assert_counts_add_up(second, [1] * len(batch.lengths) * batch.steps)
 
 
 def each_draft_finds_its_window(
-    one: Any, batch: Batch, forest: tuple[Tree, ...], window: Window | None
+    one: Any, batch: DraftBatch, forest: tuple[ParentTree, ...], window: WindowPool | None
 ) -> None:
     metadata = one.forward_metadata.swa_spec_metadata
-    rows = trees.all_read(batch, forest)
-    expected = rows if window is None else window.slots(rows)
-    assert flash.seen(metadata, 1)[: len(rows)] == expected
-    flash.counts_add_up(metadata, [1] * len(batch.lengths) * batch.steps)
+    rows = trees.list_all_reads(batch, forest)
+    expected = rows if window is None else window.to_window_slots(rows)
+    assert flash.list_read_slots(metadata, 1)[: len(rows)] == expected
+    flash.assert_counts_add_up(metadata, [1] * len(batch.lengths) * batch.steps)
 
 
 WINDOW_POOLS = st.booleans() if MOVES_PAGES else st.just(False)
 
 
 @given(batch=padded_batches(), data=st.data())
-def test_each_draft_reads_its_prefix_and_its_path(batch: Batch, data: st.DataObject) -> None:
+def test_each_draft_reads_its_prefix_and_its_path(batch: DraftBatch, data: st.DataObject) -> None:
     forest = data.draw(trees.trees(batch))
     with checking.checked() as check:
-        one = trees.backend(batch, check.device, False, None)
-        forward = trees.forward_batch(one, batch, forest)
-        flash.captured(one, forward, batch.slots, batch.steps)
+        one = trees.make_backend(batch, check.device, False, None)
+        forward = trees.make_forward_batch(one, batch, forest)
+        flash.capture_graph(one, forward, batch.slots, batch.steps)
         halves = (
-            flash.stale(one.forward_metadata),
-            flash.stale(one.forward_metadata_spec_decode_expand),
+            flash.fill_stale(one.forward_metadata),
+            flash.fill_stale(one.forward_metadata_spec_decode_expand),
         )
         fence(check, batch)
-        flash.replay(one, forward)
+        flash.replay_graph(one, forward)
         each_draft_reads_its_path(one, batch, forest)
         for canaries in halves:
-            canaries.are_alive()
+            canaries.assert_untouched()
 
 
 @given(batch=padded_batches(pages=st.just(1)), own_pool=WINDOW_POOLS, data=st.data())
 def test_a_window_finds_both_halves_in_one_row(
-    batch: Batch, own_pool: bool, data: st.DataObject
+    batch: DraftBatch, own_pool: bool, data: st.DataObject
 ) -> None:
     forest = data.draw(trees.trees(batch))
     with checking.checked() as check:
-        window = Window(batch, check.device) if own_pool else None
-        one = trees.backend(batch, check.device, True, window)
-        forward = trees.forward_batch(one, batch, forest)
-        flash.captured(one, forward, batch.slots, batch.steps)
+        window = WindowPool(batch, check.device) if own_pool else None
+        one = trees.make_backend(batch, check.device, True, window)
+        forward = trees.make_forward_batch(one, batch, forest)
+        flash.capture_graph(one, forward, batch.slots, batch.steps)
         kinds = (
             one.forward_metadata,
             one.forward_metadata_spec_decode_expand,
             one.forward_metadata.swa_spec_metadata,
         )
-        halves = [flash.stale(metadata) for metadata in kinds]
-        flash.replay(one, forward)
+        halves = [flash.fill_stale(metadata) for metadata in kinds]
+        flash.replay_graph(one, forward)
         each_draft_reads_its_path(one, batch, forest)
         each_draft_finds_its_window(one, batch, forest, window)
         for canaries in halves:
-            canaries.are_alive()
+            canaries.assert_untouched()
 
 
 @given(
@@ -115,14 +117,14 @@ def test_a_window_finds_both_halves_in_one_row(
     data=st.data(),
 )
 def test_the_same_without_a_graph(
-    batch: Batch, windows: bool, own_pool: bool, known: bool, data: st.DataObject
+    batch: DraftBatch, windows: bool, own_pool: bool, known: bool, data: st.DataObject
 ) -> None:
     forest = data.draw(trees.trees(batch))
     with checking.checked() as check:
-        window = Window(batch, check.device) if own_pool and windows else None
-        one = trees.backend(batch, check.device, windows, window)
-        forward = trees.forward_batch(one, batch, forest)
-        if not known and flash.ONE_ENTRY:  # before, the host always knew
+        window = WindowPool(batch, check.device) if own_pool and windows else None
+        one = trees.make_backend(batch, check.device, windows, window)
+        forward = trees.make_forward_batch(one, batch, forest)
+        if not known and flash.HAS_SINGLE_ENTRY:  # before, the host always knew
             forward.seq_lens_cpu = None
         one.init_forward_metadata(forward)
         each_draft_reads_its_path(one, batch, forest)

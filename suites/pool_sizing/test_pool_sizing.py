@@ -24,7 +24,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fixtures import pool_sizing as adapter
-from fixtures.pool_sizing import Draft, History, Memory
+from fixtures.pool_sizing import DecodeHistory, DraftShape, ServerMemory
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -33,75 +33,79 @@ CHECK = "req-to-token-row-check"
 
 @pytest.fixture
 def rows_are_sized_for_drafts() -> None:
-    if not adapter.HERE:
+    if not adapter.HAS_RESERVATION:
         skip_not_applicable("rows are sized elsewhere, for one draft")
 
 
 @pytest.fixture
 def uno_is_here() -> None:
-    if not adapter.knows("UNO"):
+    if not adapter.has_algorithm("UNO"):
         skip_not_applicable("no UNO")
 
 
 @pytest.mark.guards("26972", without=(CHECK,))
 @given(draft=adapter.drafts())
-def test_a_row_has_room_for_two_drafts_beyond_the_context(draft: Draft) -> None:
-    assert adapter.extra_columns(draft) >= 2 * draft.footprint
+def test_a_row_has_room_for_two_drafts_beyond_the_context(draft: DraftShape) -> None:
+    assert adapter.get_extra_columns(draft) >= 2 * draft.max_slots
 
 
 @pytest.mark.usefixtures("rows_are_sized_for_drafts")
 @given(draft=adapter.drafts(pages=(1, 2, 3, 16), least_topk=1), drafting=st.booleans())
-@example(draft=Draft(topk=1, steps=1, tokens=2, page=2, context=16), drafting=True)
-@example(draft=Draft(topk=1, steps=3, tokens=4, page=1, context=16), drafting=True)
-def test_a_row_has_four_slots_and_a_draft_to_spare(draft: Draft, drafting: bool) -> None:
-    spare = adapter.extra_columns(draft, "EAGLE" if drafting else None)
-    assert spare >= 4 + draft.tokens
+@example(draft=DraftShape(topk=1, steps=1, verified_tokens=2, page=2, context=16), drafting=True)
+@example(draft=DraftShape(topk=1, steps=3, verified_tokens=4, page=1, context=16), drafting=True)
+def test_a_row_has_four_slots_and_a_draft_to_spare(draft: DraftShape, drafting: bool) -> None:
+    spare = adapter.get_extra_columns(draft, "EAGLE" if drafting else None)
+    assert spare >= 4 + draft.verified_tokens
 
 
 @pytest.mark.usefixtures("uno_is_here")
 @given(draft=adapter.drafts(pages=(1, 2, 16), least_topk=1))
-@example(draft=Draft(topk=1, steps=1, tokens=4, page=1, context=16))
-def test_a_row_has_room_for_two_drafts_of_uno(draft: Draft) -> None:
-    spare = adapter.extra_columns(draft, "UNO")
-    assert spare >= 2 * (draft.tokens + 1)
+@example(draft=DraftShape(topk=1, steps=1, verified_tokens=4, page=1, context=16))
+def test_a_row_has_room_for_two_drafts_of_uno(draft: DraftShape) -> None:
+    spare = adapter.get_extra_columns(draft, "UNO")
+    assert spare >= 2 * (draft.verified_tokens + 1)
 
 
 @pytest.mark.guards("26972", without=(CHECK,))
 @given(drafted=adapter.drafts_with_histories())
-def test_reserving_stays_in_the_request_s_own_row(drafted: tuple[Draft, History]) -> None:
+def test_reserving_stays_in_the_request_s_own_row(
+    drafted: tuple[DraftShape, DecodeHistory],
+) -> None:
     draft, history = drafted
     with checking.checked() as check:
-        memory = adapter.prepared(check, draft, history)
+        memory = adapter.prepare_memory(check, draft, history)
         for added in history.decodes:
             memory.decode(added)
-            before = memory.named()
+            before = memory.list_request_slots()
             memory.prepare()
-            adapter.holds(memory)
-            assert memory.still_names(before)
-        assert adapter.WRITER in {launch.kernel for launch in check.launches}
+            adapter.assert_reservations(memory)
+            assert memory.has_same_slots(before)
+        assert adapter.WRITER_KERNEL in {launch.kernel for launch in check.launches}
 
 
 @pytest.mark.xfail(
     strict=True,
     reason="upstream: two drafts at page size 1 outgrow a row near the context's end",
 )
-@pytest.mark.parametrize("draft", [Draft(1, 5, 6, 1, 64), Draft(4, 5, 16, 1, 64)])
-def test_reserving_slot_by_slot_stays_in_the_request_s_own_row(draft: Draft) -> None:
-    if not adapter.HERE:
+@pytest.mark.parametrize("draft", [DraftShape(1, 5, 6, 1, 64), DraftShape(4, 5, 16, 1, 64)])
+def test_reserving_slot_by_slot_stays_in_the_request_s_own_row(draft: DraftShape) -> None:
+    if not adapter.HAS_RESERVATION:
         skip_not_applicable("rows are sized elsewhere, for one draft")
-    history = History((draft.context - 1, draft.context - 3), ())
+    history = DecodeHistory((draft.context - 1, draft.context - 3), ())
     with checking.checked() as check:
-        adapter.prepared(check, draft, history)
+        adapter.prepare_memory(check, draft, history)
 
 
 @given(drafted=adapter.drafts_with_histories())
-def test_a_request_reserves_the_same_in_any_company(drafted: tuple[Draft, History]) -> None:
-    if not adapter.HERE:
+def test_a_request_reserves_the_same_in_any_company(
+    drafted: tuple[DraftShape, DecodeHistory],
+) -> None:
+    if not adapter.HAS_RESERVATION:
         skip_not_applicable("drafts with topk and page size above 1 reserve nothing ahead")
     draft, history = drafted
-    together = adapter.reserved(draft, history)
+    together = adapter.compute_reservations(draft, history)
     alone = [
-        adapter.reserved(draft, History((prompt,), history.decodes))[0]
+        adapter.compute_reservations(draft, DecodeHistory((prompt,), history.decodes))[0]
         for prompt in history.prompts
     ]
     assert together == alone
@@ -110,13 +114,13 @@ def test_a_request_reserves_the_same_in_any_company(drafted: tuple[Draft, Histor
 @pytest.mark.guards(CHECK)
 @given(drafted=adapter.drafts_with_histories())
 def test_a_row_that_is_too_short_is_refused_before_it_is_written(
-    drafted: tuple[Draft, History],
+    drafted: tuple[DraftShape, DecodeHistory],
 ) -> None:
     draft, history = drafted
     with checking.checked() as check:
         longest = max(history.prompts)
-        memory = Memory(draft, history, check.device, longest + 2 * draft.footprint - 1)
-        adapter.fence(check)
+        memory = ServerMemory(draft, history, check.device, longest + 2 * draft.max_slots - 1)
+        adapter.add_access_rule(check)
         before = memory.table.tolist()
-        assert memory.refuses()
+        assert memory.is_refused()
         assert memory.table.tolist() == before

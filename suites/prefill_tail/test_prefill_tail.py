@@ -24,22 +24,22 @@ from harness import checking
 
 @pytest.mark.guards("26329")
 @given(prefill=adapter.prefills())
-def test_the_draft_reads_one_token_ahead(prefill: adapter.Prefill) -> None:
+def test_the_draft_reads_one_token_ahead(prefill: adapter.ChunkedPrefill) -> None:
     with checking.checked() as check:
-        read = adapter.run(prefill, check.device)
-    assert read == [prefill.reads(number) for number in range(len(read))]
+        read = adapter.run_prefill(prefill, check.device)
+    assert read == [prefill.list_expected_reads(number) for number in range(len(read))]
 
 
 @pytest.mark.guards("26329")
 @given(prefill=adapter.prefills())
-def test_chunks_change_nothing_that_is_read(prefill: adapter.Prefill) -> None:
+def test_chunks_change_nothing_that_is_read(prefill: adapter.ChunkedPrefill) -> None:
     last = prefill.chunks[-1]
     whole = dataclasses.replace(
         prefill, chunks=(dataclasses.replace(last, size=len(prefill.prompt)),)
     )
     with checking.checked() as check:
-        in_chunks = adapter.run(prefill, check.device)
-        at_once = adapter.run(whole, check.device)
+        in_chunks = adapter.run_prefill(prefill, check.device)
+        at_once = adapter.run_prefill(whole, check.device)
     read = [
         token
         for chunk, batch in zip(prefill.chunks, in_chunks, strict=True)
@@ -49,12 +49,12 @@ def test_chunks_change_nothing_that_is_read(prefill: adapter.Prefill) -> None:
 
 
 @given(prefill=adapter.prefills())
-def test_other_prompts_change_nothing_that_is_read(prefill: adapter.Prefill) -> None:
+def test_other_prompts_change_nothing_that_is_read(prefill: adapter.ChunkedPrefill) -> None:
     alone = dataclasses.replace(
-        prefill, chunks=tuple(adapter.Chunk(chunk.size) for chunk in prefill.chunks)
+        prefill, chunks=tuple(adapter.PrefillChunk(chunk.size) for chunk in prefill.chunks)
     )
     with checking.checked() as check:
-        together, by_itself = (adapter.run(one, check.device) for one in (prefill, alone))
+        together, by_itself = (adapter.run_prefill(one, check.device) for one in (prefill, alone))
     for chunk, batch, own in zip(prefill.chunks, together, by_itself, strict=True):
         assert [batch[len(chunk.before)]] == own
 
@@ -64,15 +64,17 @@ def test_other_prompts_change_nothing_that_is_read(prefill: adapter.Prefill) -> 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="the multi-layer worker has 26329")
 @given(prefill=adapter.prefills(workers=("multi-layer",)))
-def test_the_multi_layer_draft_reads_one_token_ahead(prefill: adapter.Prefill) -> None:
+def test_the_multi_layer_draft_reads_one_token_ahead(prefill: adapter.ChunkedPrefill) -> None:
     with checking.checked() as check:
-        read = adapter.run(prefill, check.device)
-    assert read == [prefill.reads(number) for number in range(len(read))]
+        read = adapter.run_prefill(prefill, check.device)
+    assert read == [prefill.list_expected_reads(number) for number in range(len(read))]
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="upstream pull request 28254, open")
 @given(prefill=adapter.prefills(answered=True))
-def test_an_answer_from_before_a_retraction_is_read_like_a_prompt(prefill: adapter.Prefill) -> None:
+def test_an_answer_from_before_a_retraction_is_read_like_a_prompt(
+    prefill: adapter.ChunkedPrefill,
+) -> None:
     with checking.checked() as check:
-        read = adapter.run(prefill, check.device)
-    assert read == [prefill.reads(number) for number in range(len(read))]
+        read = adapter.run_prefill(prefill, check.device)
+    assert read == [prefill.list_expected_reads(number) for number in range(len(read))]

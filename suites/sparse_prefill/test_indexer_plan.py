@@ -43,44 +43,46 @@ def pieces() -> None:
 def test_more_queries_than_deepgemm_holds_are_planned_by_sglang(
     queries: int, own_asked_for: bool
 ) -> None:
-    batch = adapter.Batch(queries, own_asked_for=own_asked_for)
+    batch = adapter.IndexerBatch(queries, prefers_own_kernel=own_asked_for)
     with checking.checked() as check:
-        ((planner, lengths),) = adapter.plan(check, batch).asked
-    assert planner == ("own" if own_asked_for or queries > adapter.LIMIT else "DeepGEMM")
+        ((planner, lengths),) = adapter.make_plan(check, batch).planner_calls
+    assert planner == (
+        "own" if own_asked_for or queries > adapter.MAX_DECODE_QUERIES else "DeepGEMM"
+    )
     assert lengths == [[length] for length in batch.lengths]
 
 
-def every_piece_is_planned(batch: adapter.Batch) -> None:
+def every_piece_is_planned(batch: adapter.IndexerBatch) -> None:
     with checking.checked() as check:
-        planned = adapter.plan(check, batch)
-    cut = adapter.pieces(batch)
-    several, who = len(cut) > 1, adapter.planner(batch)
+        planned = adapter.make_plan(check, batch)
+    cut = adapter.split_rows(batch)
+    several, who = len(cut) > 1, adapter.choose_planner(batch)
     lengths = [batch.lengths[piece.start : piece.stop] for piece in cut]
     assert planned.pieces == cut
     if who == "nobody":
-        assert (planned.asked, planned.plans) == ([], [(cut[0], None)])
+        assert (planned.planner_calls, planned.plans) == ([], [(cut[0], None)])
     else:
-        groups = [[*zip(*[iter(piece)] * batch.together, strict=True)] for piece in lengths]
-        assert planned.asked == [(who, [[*one] for one in piece]) for piece in groups]
+        groups = [[*zip(*[iter(piece)] * batch.rows_per_request, strict=True)] for piece in lengths]
+        assert planned.planner_calls == [(who, [[*one] for one in piece]) for piece in groups]
         assert planned.plans == [(piece, call) for call, piece in enumerate(cut)]
         assert isinstance(planned.metadata.deep_gemm_metadata, list) == several
     choices = [batch.lengths, *(lengths if several else [])] if batch.topk else []
-    assert planned.chosen == choices
+    assert planned.topk_plans == choices
 
 
 @pytest.mark.usefixtures("pieces")
 @given(adapter.batches())
-def test_scores_fit_into_memory_piece_by_piece(batch: adapter.Batch) -> None:
+def test_scores_fit_into_memory_piece_by_piece(batch: adapter.IndexerBatch) -> None:
     every_piece_is_planned(batch)
 
 
 @pytest.mark.usefixtures("pieces")
 @given(adapter.batches(sm120=True))
-def test_on_sm120_a_piece_has_4096_rows_at_most(batch: adapter.Batch) -> None:
+def test_on_sm120_a_piece_has_4096_rows_at_most(batch: adapter.IndexerBatch) -> None:
     every_piece_is_planned(batch)
 
 
 @pytest.mark.usefixtures("pieces")
-@given(st.sampled_from(adapter.FIXED).flatmap(adapter.batches))
-def test_memory_does_not_cut_what_a_graph_fixes(batch: adapter.Batch) -> None:
+@given(st.sampled_from(adapter.FIXED_SHAPE_REASONS).flatmap(adapter.batches))
+def test_memory_does_not_cut_what_a_graph_fixes(batch: adapter.IndexerBatch) -> None:
     every_piece_is_planned(batch)

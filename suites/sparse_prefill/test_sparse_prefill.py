@@ -32,7 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import sparse_prefill as adapter
-from fixtures.sparse_prefill import Chunk, Rows, Scenario
+from fixtures.sparse_prefill import CombineCall, PrefillScenario, SparseChunk
 from harness import checking
 from harness.guards import skip_not_applicable
 
@@ -49,12 +49,12 @@ def sparse_prefill() -> None:
         skip_not_applicable("this release has no sparse prefill")
 
 
-def every_layer_reads_its_own(scenario: Scenario) -> None:
-    with checking.checked() as check, adapter.machine(check, scenario.window) as world:
-        for step, reads in zip(scenario.steps, world.run(scenario), strict=True):
+def every_layer_reads_its_own(scenario: PrefillScenario) -> None:
+    with checking.checked() as check, adapter.set_up_backend(check, scenario.window) as world:
+        for step, reads in zip(scenario.steps, world.run_scenario(scenario), strict=True):
             assert [read.kernel for read in reads] == ["sparse"] * len(step.layers)
             for layer, (ratio, read) in enumerate(zip(step.layers, reads, strict=True)):
-                wanted = adapter.should_read(
+                wanted = adapter.list_expected_reads(
                     step.chunk, layer, ratio, scenario.window, world.full_to_swa
                 )
                 for row, (got, due) in enumerate(zip(read.rows, wanted, strict=True)):
@@ -63,48 +63,48 @@ def every_layer_reads_its_own(scenario: Scenario) -> None:
 
 @pytest.mark.guards("25418-sparse-prefill-switch")
 @given(adapter.scenarios())
-def test_every_query_reads_its_window_and_its_blocks(scenario: Scenario) -> None:
+def test_every_query_reads_its_window_and_its_blocks(scenario: PrefillScenario) -> None:
     every_layer_reads_its_own(scenario)
 
 
 @pytest.mark.guards("25418-chunk-cache")
 @given(adapter.scenarios("copied", "copied", "new"))
-def test_no_forward_reads_what_another_left(scenario: Scenario) -> None:
+def test_no_forward_reads_what_another_left(scenario: PrefillScenario) -> None:
     every_layer_reads_its_own(scenario)
 
 
 @REPLAYED
 @given(adapter.scenarios("replayed", "copied", "replayed"))
-def test_no_replay_reads_what_the_capture_left(scenario: Scenario) -> None:
+def test_no_replay_reads_what_the_capture_left(scenario: PrefillScenario) -> None:
     every_layer_reads_its_own(scenario)
 
 
 @pytest.mark.guards("25418-sparse-prefill-switch")
 @given(adapter.chunks(), st.sampled_from((4, 128, 0, 4)), adapter.orders(3))
 def test_a_request_reads_the_same_in_any_company(
-    chunk: Chunk, ratio: int, order: tuple[tuple[int, ...], int]
+    chunk: SparseChunk, ratio: int, order: tuple[tuple[int, ...], int]
 ) -> None:
     """Shuffling the requests, cutting the chunk in two and padding it changes nothing for any."""
     whole = keys_read(chunk, ratio)
     apart: dict[int, list[Any]] = {}
-    for part in chunk.parts(order):
+    for part in chunk.split_chunk(order):
         apart |= keys_read(part, ratio)
     assert whole == apart
 
 
-def keys_read(chunk: Chunk, ratio: int) -> dict[int, list[Any]]:
+def keys_read(chunk: SparseChunk, ratio: int) -> dict[int, list[Any]]:
     """Under each request's name, the keys of its queries in a layer of this ratio."""
-    step = adapter.Step("new", chunk, (ratio,))
-    with checking.checked() as check, adapter.machine(check) as world:
-        ((read,),) = world.run(Scenario((step,)))
+    step = adapter.PrefillStep("new", chunk, (ratio,))
+    with checking.checked() as check, adapter.set_up_backend(check) as world:
+        ((read,),) = world.run_scenario(PrefillScenario((step,)))
     assert read.kernel == "sparse"
-    return adapter.by_request(chunk, read.rows)
+    return adapter.group_by_request(chunk, read.rows)
 
 
 @given(adapter.rows())
-def test_a_row_is_blocks_then_window_then_nothing(case: Rows) -> None:
+def test_a_row_is_blocks_then_window_then_nothing(case: CombineCall) -> None:
     with checking.checked() as check:
-        assert adapter.combine(check, case) == adapter.combined(case)
+        assert adapter.run_combine(check, case) == adapter.compute_expected_rows(case)
 
 
 MODES = st.just("EXTEND") | st.sampled_from(adapter.FORWARD_MODES)
@@ -116,8 +116,8 @@ def test_the_kernel_is_the_one_that_the_table_says(
     mode: str, ratio: int, queries: int, switched_on: bool
 ) -> None:
     with checking.checked() as check:
-        kernel = adapter.route(check, mode, ratio, queries, switched_on)
-    assert kernel == adapter.kernel(mode, queries, switched_on)
+        kernel = adapter.find_kernel(check, mode, ratio, queries, switched_on)
+    assert kernel == adapter.choose_kernel(mode, queries, switched_on)
 
 
 @pytest.fixture
@@ -132,8 +132,8 @@ def test_what_is_prepared_is_for_the_kernel_that_runs(
     mode: str, queries: int, switched_on: bool, uniform: bool
 ) -> None:
     with checking.checked() as check:
-        kernel = adapter.route(check, mode, 4, queries, switched_on, uniform)
-        workspace, pages = adapter.prepared(check, mode, queries, switched_on, uniform)
-    assert kernel == adapter.kernel(mode, queries, switched_on, uniform)
+        kernel = adapter.find_kernel(check, mode, 4, queries, switched_on, uniform)
+        workspace, pages = adapter.inspect_preparation(check, mode, queries, switched_on, uniform)
+    assert kernel == adapter.choose_kernel(mode, queries, switched_on, uniform)
     assert workspace == (kernel == "sparse")
-    assert pages or adapter.kernel(mode, 0, switched_on, uniform) == "sparse"
+    assert pages or adapter.choose_kernel(mode, 0, switched_on, uniform) == "sparse"

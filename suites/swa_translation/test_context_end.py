@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fixtures import hybrid_pools
 from fixtures import swa_translation as adapter
-from fixtures import swa_world
 from harness import checking
 
 
@@ -25,13 +25,15 @@ from harness import checking
     raises=AssertionError,
     reason="upstream: a graph's row is no longer than the longest context, from 0.5.9 to 0.5.15",
 )
-@given(batch=swa_world.batches(most=2), data=st.data())
+@given(batch=hybrid_pools.batches(most=2), data=st.data())
 def test_a_graphs_row_holds_the_drafts_past_the_longest_context(
-    batch: swa_world.Batch, data: st.DataObject
+    batch: hybrid_pools.VerifyBatch, data: st.DataObject
 ) -> None:
     order = list(range(len(batch.requests)))
-    beyond = data.draw(st.integers(1, batch.drafts - 1), label="drafts past the context")
+    beyond = data.draw(
+        st.integers(1, batch.drafts_per_request - 1), label="drafts past the context"
+    )
     with checking.checked() as check:
-        backend = adapter.flash(swa_world.World(batch, check.device, beyond))
-        backend.captured(len(order))
-        adapter.assert_tells(backend.world, order, backend.replayed(order))
+        backend = adapter.make_flash_backend(hybrid_pools.HybridPools(batch, check.device, beyond))
+        backend.capture_graph(len(order))
+        adapter.assert_metadata_matches(backend.pools, order, backend.replay_graph(order))

@@ -24,79 +24,90 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fixtures import hybrid_pools
 from fixtures import swa_translation as adapter
-from fixtures import swa_world
 from harness import checking
 
 
-def backend_of(batch: swa_world.Batch, check: Any) -> adapter.Backend:
-    adapter.fence(check)
-    return adapter.flash(swa_world.World(batch, check.device))
+def backend_of(batch: hybrid_pools.VerifyBatch, check: Any) -> adapter.VerifyBackend:
+    adapter.add_access_rules(check)
+    return adapter.make_flash_backend(hybrid_pools.HybridPools(batch, check.device))
 
 
 @pytest.mark.guards("24617")
-@given(asked=swa_world.asked())
-@example(asked=(swa_world.LONG_ONES, [2, 0, 1]))
+@given(asked=hybrid_pools.batches_with_orders())
+@example(asked=(hybrid_pools.LONG_BATCH, [2, 0, 1]))
 def test_metadata_made_on_the_spot_names_slots_of_the_sliding_pool(
-    asked: tuple[swa_world.Batch, list[int]],
+    asked: tuple[hybrid_pools.VerifyBatch, list[int]],
 ) -> None:
     batch, order = asked
     with checking.checked() as check:
         backend = backend_of(batch, check)
-        metadata = backend.eager(order)
+        metadata = backend.make_eager_metadata(order)
         assert adapter.KERNEL in [launch.kernel for launch in check.launches]
-        adapter.assert_tells(backend.world, order, metadata)
+        adapter.assert_metadata_matches(backend.pools, order, metadata)
 
 
 @pytest.mark.guards("24617")
-@given(batch=swa_world.batches(most=2), empty=st.integers(0, 1), data=st.data())
+@given(batch=hybrid_pools.batches(most=2), empty=st.integers(0, 1), data=st.data())
 def test_a_replayed_graph_names_slots_of_the_sliding_pool(
-    batch: swa_world.Batch, empty: int, data: st.DataObject
+    batch: hybrid_pools.VerifyBatch, empty: int, data: st.DataObject
 ) -> None:
-    replays = [data.draw(swa_world.orders(batch), label="order") for _ in range(2)]
+    replays = [data.draw(hybrid_pools.orders(batch), label="order") for _ in range(2)]
     with checking.checked() as check:
         backend = backend_of(batch, check)
-        backend.captured(len(batch.requests) + empty)
+        backend.capture_graph(len(batch.requests) + empty)
         for order in replays:
-            metadata = backend.replayed(order)
-            adapter.assert_tells(backend.world, order, metadata)
-            rows = adapter.used(metadata.swa_spec_metadata)[len(order) * batch.drafts :]
+            metadata = backend.replay_graph(order)
+            adapter.assert_metadata_matches(backend.pools, order, metadata)
+            rows = adapter.list_used_slots(metadata.swa_spec_metadata)[
+                len(order) * batch.drafts_per_request :
+            ]
             assert {slot for row in rows for slot in row} <= {0}, "an empty place reads a real slot"
 
 
 @pytest.mark.guards("24617")
-@given(batch=swa_world.batches(most=2), graph=st.booleans())
+@given(batch=hybrid_pools.batches(most=2), graph=st.booleans())
 def test_both_kinds_of_layer_find_the_keys_of_the_same_tokens(
-    batch: swa_world.Batch, graph: bool
+    batch: hybrid_pools.VerifyBatch, graph: bool
 ) -> None:
     order = list(range(len(batch.requests)))
     with checking.checked() as check:
         backend = backend_of(batch, check)
         if graph:
-            backend.captured(len(order))
-        metadata = backend.replayed(order) if graph else backend.eager(order)
-        world = backend.world
-        full = adapter.full_layer_reads(backend, metadata, len(order))
-        assert full == adapter.full_slots(world, order), "a full layer lost its own numbers"
-        for slots, seen in zip(full, adapter.used(metadata.swa_spec_metadata), strict=True):
+            backend.capture_graph(len(order))
+        metadata = backend.replay_graph(order) if graph else backend.make_eager_metadata(order)
+        world = backend.pools
+        full = adapter.list_full_layer_reads(backend, metadata, len(order))
+        assert full == adapter.list_full_slots(world, order), "a full layer lost its own numbers"
+        for slots, seen in zip(
+            full, adapter.list_used_slots(metadata.swa_spec_metadata), strict=True
+        ):
             assert len(slots) == len(seen)
-            there = [place for place, slot in enumerate(world.sliding(slots)) if slot]
-            assert max(seen) < world.sliding_slots, f"slot {max(seen)} of {world.sliding_slots}"
-            assert world.names(swa_world.SLIDING_LAYER, [seen[place] for place in there]) == (
-                world.names(swa_world.FULL_LAYER, [slots[place] for place in there])
+            there = [place for place, slot in enumerate(world.to_window_slots(slots)) if slot]
+            assert max(seen) < world.window_slot_count, (
+                f"slot {max(seen)} of {world.window_slot_count}"
+            )
+            assert world.read_token_names(
+                hybrid_pools.SLIDING_LAYER, [seen[place] for place in there]
+            ) == (
+                world.read_token_names(hybrid_pools.FULL_LAYER, [slots[place] for place in there])
             )
 
 
-@given(batch=swa_world.batches(fewest=2), data=st.data())
+@given(batch=hybrid_pools.batches(fewest=2), data=st.data())
 def test_a_requests_rows_are_its_own_whoever_else_is_there(
-    batch: swa_world.Batch, data: st.DataObject
+    batch: hybrid_pools.VerifyBatch, data: st.DataObject
 ) -> None:
-    order = data.draw(swa_world.orders(batch), label="order")
+    order = data.draw(hybrid_pools.orders(batch), label="order")
     with checking.checked() as check:
         backend = backend_of(batch, check)
-        together = adapter.used(backend.eager(order).swa_spec_metadata)
-        backend.captured(len(order))
-        replayed = adapter.used(backend.replayed(order).swa_spec_metadata)
-        alone = [adapter.used(backend.eager([place]).swa_spec_metadata) for place in order]
+        together = adapter.list_used_slots(backend.make_eager_metadata(order).swa_spec_metadata)
+        backend.capture_graph(len(order))
+        replayed = adapter.list_used_slots(backend.replay_graph(order).swa_spec_metadata)
+        alone = [
+            adapter.list_used_slots(backend.make_eager_metadata([place]).swa_spec_metadata)
+            for place in order
+        ]
     assert together == [row for rows in alone for row in rows]
     assert replayed == together

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fixtures import hybrid_pools
 from fixtures import swa_translation as adapter
-from fixtures import swa_world
 from harness import checking
 from harness.core import device
 from harness.guards import skip_not_applicable
@@ -23,15 +23,15 @@ from harness.guards import skip_not_applicable
     raises=AssertionError,
     reason="xpu_backend lacks the translation of #24617 in every release up to 0.5.23",
 )
-@given(batch=swa_world.batches(), data=st.data())
+@given(batch=hybrid_pools.batches(), data=st.data())
 def test_the_xpu_backend_names_slots_of_the_sliding_pool(
-    batch: swa_world.Batch, data: st.DataObject
+    batch: hybrid_pools.VerifyBatch, data: st.DataObject
 ) -> None:
     if device.get_device() != "cpu":
         skip_not_applicable(
             "the XPU backend imports sgl_kernel as it is built for XPU: --device cpu"
         )
-    order = data.draw(swa_world.orders(batch), label="order")
+    order = data.draw(hybrid_pools.orders(batch), label="order")
     with checking.checked() as check:
-        backend = adapter.xpu(swa_world.World(batch, check.device))
-        adapter.assert_tells(backend.world, order, backend.eager(order))
+        backend = adapter.make_xpu_backend(hybrid_pools.HybridPools(batch, check.device))
+        adapter.assert_metadata_matches(backend.pools, order, backend.make_eager_metadata(order))

@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fixtures import topk_offset as adapter
-from fixtures.topk_offset import Batch, Server
+from fixtures.topk_offset import TopkBatch, TopkServer
 from harness import checking
 from harness.core import device
 from harness.guards import skip_not_applicable
@@ -30,7 +30,7 @@ PARTS = 2  # query tokens at once
 
 
 def every_choice(test: Callable[..., None]) -> Callable[..., None]:
-    for server, batch in adapter.choices():
+    for server, batch in adapter.list_topk_cases():
         at_once = PARTS if batch.requests[0].cached else len(batch.rows)
         test = example(server, batch, at_once)(test)
     return test
@@ -40,25 +40,30 @@ def every_choice(test: Callable[..., None]) -> Callable[..., None]:
 @every_choice
 @given(
     adapter.right_servers(prefill="flashmla_sparse", decode="flashmla_kv"),
-    adapter.decoding_or_not(),
+    adapter.mixed_batches(),
     st.integers(1, 30),
 )
 def test_the_transform_numbers_the_best_tokens_of_the_row(
-    server: Server, batch: Batch, at_once: int
+    server: TopkServer, batch: TopkBatch, at_once: int
 ) -> None:
-    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
-        _, metadata = world.prepare(batch)
-        scores = adapter.scores_for(batch, check.device)
-        best = adapter.best_places(batch, scores, server.topk)
+    with (
+        checking.checked() as check,
+        adapter.set_up_backend(server, check.device) as (world, kernels),
+    ):
+        _, metadata = world.prepare_batch(batch)
+        scores = adapter.make_scores(batch, check.device)
+        best = adapter.list_best_places(batch, scores, server.topk)
         method = metadata.topk_transform_method
-        chosen = adapter.choose(server, batch, metadata, scores, at_once)
-        assert adapter.written(chosen) == adapter.numbered(world, batch, best, method)
+        chosen = adapter.run_transform(server, batch, metadata, scores, at_once)
+        assert adapter.list_written_rows(chosen) == adapter.number_places(
+            world, batch, best, method
+        )
         assert chosen.shape == (len(batch.rows), server.topk)
-        assert kernels.choosers <= adapter.allowed_choosers(server)
+        assert kernels.choosers <= adapter.list_allowed_choosers(server)
 
 
 def every_short_choice(test: Callable[..., None]) -> Callable[..., None]:
-    for server, batch in adapter.choices():
+    for server, batch in adapter.list_topk_cases():
         if batch.mode in ("DECODE", "EXTEND"):
             test = example(server, batch)(test)
     return test
@@ -70,20 +75,25 @@ def every_short_choice(test: Callable[..., None]) -> Callable[..., None]:
     adapter.right_servers(prefill="flashmla_sparse", decode="flashmla_kv"),
     adapter.batches("DECODE", "EXTEND"),
 )
-def test_what_is_short_is_taken_whole_without_scores(server: Server, batch: Batch) -> None:
-    server = adapter.taking(server, batch.longest)
-    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
-        _, metadata = world.prepare(batch)
+def test_what_is_short_is_taken_whole_without_scores(server: TopkServer, batch: TopkBatch) -> None:
+    server = adapter.raise_topk(server, batch.longest_request)
+    with (
+        checking.checked() as check,
+        adapter.set_up_backend(server, check.device) as (world, kernels),
+    ):
+        _, metadata = world.prepare_batch(batch)
         method = metadata.topk_transform_method
-        chosen = adapter.choose_all(server, batch, metadata, check.device)
-        everything = adapter.all_places(batch)
-        assert adapter.written(chosen) == adapter.numbered(world, batch, everything, method)
-        assert kernels.choosers <= adapter.allowed_choosers(server)
+        chosen = adapter.run_transform_without_scores(server, batch, metadata, check.device)
+        everything = adapter.list_all_places(batch)
+        assert adapter.list_written_rows(chosen) == adapter.number_places(
+            world, batch, everything, method
+        )
+        assert kernels.choosers <= adapter.list_allowed_choosers(server)
 
 
 @pytest.fixture
 def _packed_rows_are_taken_here() -> None:
-    if not adapter.HAS_ROCM_OF_ITS_OWN:
+    if not adapter.HAS_ROCM_KERNEL:
         skip_not_applicable("no kernel for packed rows")
     if device.get_device() != "cpu":
         skip_not_applicable("the kernel for packed rows runs on ROCm alone")
@@ -93,22 +103,25 @@ def _packed_rows_are_taken_here() -> None:
 @pytest.mark.parametrize("scored", ["float32", "bfloat16", "rows in the middle of 16 bytes"])
 @given(batch=adapter.batches("EXTEND"), topk=st.integers(1, 5), at_once=st.integers(1, 30))
 def test_packed_rows_that_are_not_taken_go_to_another_kernel(
-    scored: str, batch: Batch, topk: int, at_once: int
+    scored: str, batch: TopkBatch, topk: int, at_once: int
 ) -> None:
-    server = Server(
+    server = TopkServer(
         False, "flashmla_sparse", "flashmla_kv", second_kernel=True, rocm=True, page=4, topk=topk
     )
-    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
-        _, metadata = world.prepare(batch)
-        scores = adapter.scores_for(batch, check.device)
+    with (
+        checking.checked() as check,
+        adapter.set_up_backend(server, check.device) as (world, kernels),
+    ):
+        _, metadata = world.prepare_batch(batch)
+        scores = adapter.make_scores(batch, check.device)
         taken = scored == "float32"
         if scored == "bfloat16":
             scores = scores.argsort(dim=-1).remainder(256).to(torch.bfloat16)
             scores = torch.nn.functional.pad(scores, (0, -scores.shape[1] % 4))
         elif not taken:
             scores = torch.nn.functional.pad(scores, (0, 5 - scores.shape[1] % 4))
-        best = adapter.best_places(batch, scores, topk)
-        chosen = adapter.choose(server, batch, metadata, scores, at_once)
-        wanted = adapter.numbered(world, batch, best, metadata.topk_transform_method)
-        assert adapter.written(chosen) == wanted
+        best = adapter.list_best_places(batch, scores, topk)
+        chosen = adapter.run_transform(server, batch, metadata, scores, at_once)
+        wanted = adapter.number_places(world, batch, best, metadata.topk_transform_method)
+        assert adapter.list_written_rows(chosen) == wanted
         assert kernels.choosers == {"second" if taken else "sgl-kernel"}

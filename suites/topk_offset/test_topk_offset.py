@@ -23,12 +23,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fixtures import topk_offset as adapter
-from fixtures.topk_offset import Batch, Method, Request, Server
+from fixtures.topk_offset import CachedRequest, TopkBatch, TopkServer, TransformMethod
 from harness import checking
 from harness.guards import skip_not_applicable
 
 CHECK = "20606-offset-check"
-COLD = Batch("EXTEND", (Request(0, 2),))
+COLD = TopkBatch("EXTEND", (CachedRequest(0, 2),))
 SPECULATIVE = (
     pytest.mark.guards("20606", without=(CHECK,))
     if adapter.ASKS_FOR_EXTEND
@@ -37,7 +37,7 @@ SPECULATIVE = (
     )
 )
 FLASHINFER = pytest.mark.xfail(
-    adapter.FLASHINFER_READS_ANOTHERS_SCORES,
+    adapter.FLASHINFER_READS_WRONG_SCORES,
     strict=True,
     reason="upstream: paged prefill through FlashInfer ranks the first request's scores, to 0.5.16",
 )
@@ -48,102 +48,110 @@ MIXED = pytest.mark.xfail(
 )
 
 
-def told(server: Server, batch: Batch) -> tuple[Any, list[int] | None]:
-    with checking.checked() as check, adapter.machine(server, check.device) as (world, _):
-        _, metadata = world.prepare(batch)
+def told(server: TopkServer, batch: TopkBatch) -> tuple[Any, list[int] | None]:
+    with checking.checked() as check, adapter.set_up_backend(server, check.device) as (world, _):
+        _, metadata = world.prepare_batch(batch)
         offsets = metadata.attn_metadata.topk_indices_offset
         return metadata.topk_transform_method, None if offsets is None else offsets.tolist()
 
 
 @pytest.mark.guards("20606", without=(CHECK,))
-@given(adapter.servers(), adapter.decoding_or_not())
-@example(Server(False, "flashmla_sparse", "flashmla_kv"), COLD)
-def test_only_a_batch_with_offsets_is_told_ragged(server: Server, batch: Batch) -> None:
+@given(adapter.servers(), adapter.mixed_batches())
+@example(TopkServer(False, "flashmla_sparse", "flashmla_kv"), COLD)
+def test_only_a_batch_with_offsets_is_told_ragged(server: TopkServer, batch: TopkBatch) -> None:
     method, offsets = told(server, batch)
-    if method == Method.RAGGED:
-        assert offsets == adapter.offsets_of(batch)
-    if batch.mode in adapter.DECODING:
-        assert method == Method.PAGED
+    if method == TransformMethod.RAGGED:
+        assert offsets == adapter.list_offsets(batch)
+    if batch.mode in adapter.DECODE_MODES:
+        assert method == TransformMethod.PAGED
     if batch.mode == "EXTEND" and server.fp8 and server.prefill == "flashmla_sparse":
-        assert method == Method.RAGGED
+        assert method == TransformMethod.RAGGED
     if not server.fp8 and server.prefill != "flashmla_sparse_q8":
-        assert method == Method.PAGED
+        assert method == TransformMethod.PAGED
 
 
 @SPECULATIVE
-@given(adapter.servers(fp8=True, prefill="flashmla_sparse"), adapter.batches(*adapter.SPECULATING))
-def test_a_speculative_batch_is_told_paged(server: Server, batch: Batch) -> None:
+@given(
+    adapter.servers(fp8=True, prefill="flashmla_sparse"),
+    adapter.batches(*adapter.SPECULATIVE_MODES),
+)
+def test_a_speculative_batch_is_told_paged(server: TopkServer, batch: TopkBatch) -> None:
     method, _ = told(server, batch)
-    assert method == Method.PAGED
+    assert method == TransformMethod.PAGED
 
 
-def read(server: Server, batch: Batch, at_once: int) -> tuple[adapter.World, adapter.Attention]:
+def read(
+    server: TopkServer, batch: TopkBatch, at_once: int
+) -> tuple[adapter.DsaBackendSetup, adapter.AttentionCall]:
     """The whole way, from a batch to what its attention kernel is handed."""
-    with checking.checked() as check, adapter.machine(server, check.device) as (world, _):
-        forward_batch, metadata = world.prepare(batch)
-        scores = adapter.scores_for(batch, check.device)
-        chosen = adapter.choose(server, batch, metadata, scores, at_once)
-        return world, adapter.attend(world, batch, forward_batch, chosen)
+    with checking.checked() as check, adapter.set_up_backend(server, check.device) as (world, _):
+        forward_batch, metadata = world.prepare_batch(batch)
+        scores = adapter.make_scores(batch, check.device)
+        chosen = adapter.run_transform(server, batch, metadata, scores, at_once)
+        return world, adapter.run_attention(world, batch, forward_batch, chosen)
 
 
 @pytest.mark.guards("20606", without=(CHECK,))
 @given(
     adapter.right_servers(),
-    adapter.decoding_or_not(),
+    adapter.mixed_batches(),
     st.integers(1, 30),
 )
 def test_attention_reads_the_best_tokens_of_the_row(
-    server: Server, batch: Batch, at_once: int
+    server: TopkServer, batch: TopkBatch, at_once: int
 ) -> None:
     world, attention = read(server, batch, at_once)
-    scores = adapter.scores_for(batch, "cpu")
-    best = adapter.best_places(batch, scores, server.topk)
-    assert attention.slots() == adapter.best_slots(world, batch, best)
+    scores = adapter.make_scores(batch, "cpu")
+    best = adapter.list_best_places(batch, scores, server.topk)
+    assert attention.list_slots() == adapter.list_best_slots(world, batch, best)
 
 
 @pytest.mark.guards("20606", without=(CHECK,))
 @given(
     adapter.right_servers(),
-    adapter.decoding_or_not(),
+    adapter.mixed_batches(),
     st.integers(1, 30),
     adapter.orders(4),
 )
 def test_a_request_reads_the_same_tokens_in_any_company(
-    server: Server, batch: Batch, at_once: int, order: tuple[tuple[int, ...], int]
+    server: TopkServer, batch: TopkBatch, at_once: int, order: tuple[tuple[int, ...], int]
 ) -> None:
     """Shuffling the batch and cutting it in two changes nothing for any request."""
     whole = tokens_read(server, batch, at_once)
     apart: dict[int, list[list[int]]] = {}
-    for part in adapter.parts(batch, order):
+    for part in adapter.split_batch(batch, order):
         apart |= tokens_read(server, part, at_once)
     assert whole == apart
 
 
-def tokens_read(server: Server, batch: Batch, at_once: int) -> dict[int, list[list[int]]]:
+def tokens_read(server: TopkServer, batch: TopkBatch, at_once: int) -> dict[int, list[list[int]]]:
     """Under each request's name, by place in that request: what its query tokens attend to."""
     world, attention = read(server, batch, at_once)
     places = [{slot: place for place, slot in enumerate(slots)} for slots in world.slots]
     owners = [request for request, _ in batch.rows]
     own = [
         [places[owner].get(slot, -slot) for slot in row]  # a stranger's slot shows as below zero
-        for owner, row in zip(owners, attention.slots(), strict=True)
+        for owner, row in zip(owners, attention.list_slots(), strict=True)
     ]
-    return adapter.by_request(batch, own)
+    return adapter.group_by_request(batch, own)
 
 
 @pytest.mark.parametrize("chooser", ["sgl-kernel", "flashinfer"])
 @pytest.mark.guards(CHECK)
-@given(adapter.batches(*adapter.DECODING), st.integers(1, 5))
+@given(adapter.batches(*adapter.DECODE_MODES), st.integers(1, 5))
 def test_ragged_without_offsets_stops_before_any_kernel(
-    chooser: str, batch: Batch, topk: int
+    chooser: str, batch: TopkBatch, topk: int
 ) -> None:
     if chooser not in adapter.FUSED_CHOOSERS:
         skip_not_applicable(f"this release cannot choose its best tokens by {chooser}")
-    server = Server(True, "flashmla_sparse", "flashmla_kv", chooser=chooser, topk=topk)
-    with checking.checked() as check, adapter.machine(server, check.device) as (world, kernels):
-        _, metadata = world.prepare(batch)
-        ragged = replace(metadata, topk_transform_method=Method.RAGGED)
-        scores = adapter.scores_for(batch, check.device)
+    server = TopkServer(True, "flashmla_sparse", "flashmla_kv", chooser=chooser, topk=topk)
+    with (
+        checking.checked() as check,
+        adapter.set_up_backend(server, check.device) as (world, kernels),
+    ):
+        _, metadata = world.prepare_batch(batch)
+        ragged = replace(metadata, topk_transform_method=TransformMethod.RAGGED)
+        scores = adapter.make_scores(batch, check.device)
         with pytest.raises(Exception, match="requires topk_indices_offset") as stop:
             ragged.topk_transform(scores, server.topk)
         assert stop.type is RuntimeError
@@ -155,14 +163,14 @@ def test_ragged_without_offsets_stops_before_any_kernel(
     adapter.servers(chooser="flashinfer", fp8=False, prefill="flashmla_kv", fused=True),
     adapter.batches("EXTEND"),
 )
-def test_flashinfer_reads_the_scores_of_the_row(server: Server, batch: Batch) -> None:
+def test_flashinfer_reads_the_scores_of_the_row(server: TopkServer, batch: TopkBatch) -> None:
     if "flashinfer" not in adapter.FUSED_CHOOSERS:
         skip_not_applicable("this release cannot choose its best tokens by FlashInfer")
     if adapter.REAL_KERNELS:
         skip_not_applicable("FlashInfer compiles its kernels when they are first called: minutes")
     world, attention = read(server, batch, len(batch.rows))
-    best = adapter.best_places(batch, adapter.scores_for(batch, "cpu"), server.topk)
-    assert attention.slots() == adapter.best_slots(world, batch, best)
+    best = adapter.list_best_places(batch, adapter.make_scores(batch, "cpu"), server.topk)
+    assert attention.list_slots() == adapter.list_best_slots(world, batch, best)
 
 
 @MIXED
@@ -170,7 +178,9 @@ def test_flashinfer_reads_the_scores_of_the_row(server: Server, batch: Batch) ->
     adapter.right_servers(fp8=True, prefill="flashmla_sparse"),
     adapter.batches("EXTEND", "MIXED"),
 )
-def test_the_bf16_prefill_kernel_is_not_handed_the_fp8_pool(server: Server, batch: Batch) -> None:
+def test_the_bf16_prefill_kernel_is_not_handed_the_fp8_pool(
+    server: TopkServer, batch: TopkBatch
+) -> None:
     _, attention = read(server, batch, len(batch.rows))
     assert attention.kernel == "flashmla_sparse"
     assert not attention.keys.fp8

@@ -16,7 +16,7 @@ from harness.fixes.registry.schema import CodeTarget, Toggle
 from harness.releases.source_trees import SourceTree
 
 ADAPTER_IMPORT = re.compile(r"^from fixtures import \w+(?: as adapter)?$", re.MULTILINE)
-LAUNCH_IMPORT = "from fixtures.launches import launched"
+LAUNCH_IMPORT = "from fixtures.kernel_launches import launched"
 
 
 def write_guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
@@ -39,7 +39,7 @@ def render_guard(toggle: Toggle, trees: Sequence[SourceTree], folder: Path) -> s
     if kernel:
         fixture = LAUNCH_IMPORT
         call = [f'launched(check, "{node.name}", (1,),', *(f"    {one}" for one in given), ")"]
-        said = f"# Its modules belong in HOMES of fixtures/launches.py: {target.module}"
+        said = f"# Its modules belong in HOMES of fixtures/kernel_launches.py: {target.module}"
     else:
         fixture = _find_fixture_import(folder)
         takes = ", ".join(one.rstrip(",") for one in given)
