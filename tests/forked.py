@@ -242,7 +242,7 @@ def main() -> None:
                 importlib.import_module(module)
     importlib.import_module(
         "harness.fixes.registry.toggle_catalogue"
-    ).load()  # a fork need not read it again
+    ).load_catalogue()  # a fork need not read it again
     gc.collect()
     gc.freeze()
     processes.adopt_orphans()

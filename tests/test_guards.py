@@ -23,7 +23,7 @@ HEAD = """
 import pytest
 from hypothesis import given, strategies as st
 from sglang import forms
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 """
 
 PLAIN = """
@@ -82,7 +82,7 @@ def test_a_guard_that_does_not_notice_is_toothless(suites: Suites) -> None:
     blind = PLAIN.replace("== rows * topk * 2", ">= 0")
     done = suites.run(blind, "--teeth")
     assert done.returncode == 1
-    assert "Toothless: toy-plain is out, its code ran" in done.stdout
+    assert "ToothlessGuard: toy-plain is out, its code ran" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
 
 
@@ -166,7 +166,7 @@ def test_a_guard_that_is_expected_to_fail_is_refused(suites: Suites) -> None:
 def test_a_guard_may_not_step_aside_on_one_side(suites: Suites) -> None:
     aside = PLAIN.replace(
         "    assert",
-        "    if forms.plain(3, 5) != 30:\n        not_here('away')\n    assert",
+        "    if forms.plain(3, 5) != 30:\n        skip_not_applicable('away')\n    assert",
     )
     done = suites.run(aside, "--teeth")
     assert done.returncode == 1
@@ -175,12 +175,12 @@ def test_a_guard_may_not_step_aside_on_one_side(suites: Suites) -> None:
 
 @pytest.mark.parametrize("seed", [(), ("--hypothesis-seed", "7"), ("--hypothesis-seed", "random")])
 def test_a_run_in_which_nothing_applies_is_red(suites: Suites, seed: tuple[str, ...]) -> None:
-    away = PLAIN.replace("    assert", "    not_here('away')\n    assert")
+    away = PLAIN.replace("    assert", "    skip_not_applicable('away')\n    assert")
     assert suites.run(away, "--teeth", *seed).returncode == 5
 
 
 def test_what_is_not_here_is_counted_and_named(suites: Suites) -> None:
-    text = PLAIN + '\ndef test_away():\n    not_here("no such backend")\n'
+    text = PLAIN + '\ndef test_away():\n    skip_not_applicable("no such backend")\n'
     done = suites.run(text)
     assert "n/a: 1 guards do not apply here" in done.stdout
     assert "n/a suites/test_toy.py::test_away: no such backend" in done.stdout
@@ -250,7 +250,7 @@ def test_a_profile_says_how_hard_to_look(suites: Suites, profile: str, examples:
 
 
 def test_a_run_is_recorded(suites: Suites) -> None:
-    text = PLAIN + '\ndef test_away():\n    not_here("no such backend")\n'
+    text = PLAIN + '\ndef test_away():\n    skip_not_applicable("no such backend")\n'
     assert suites.run(text, "--teeth", "--record", "out/run.json").returncode == 0
     record = json.loads((suites.root / "out" / "run.json").read_text())
     assert record["counts"] == {"passed": 2, "failed": 0, "error": 0, "skipped": 1}

@@ -21,8 +21,8 @@ def format_summary(run: FuzzResult) -> str:
     files = format_share(
         sum(row.lines for row in run.coverage), sum(r.lines_of for r in run.coverage)
     )
-    tried = sum(bool(test.examples and not test.exclusion) for test in run.tests)
-    here = sum(not test.exclusion for test in run.tests)
+    tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
+    here = sum(not test.left_out for test in run.tests)
     return (
         f"{run.seconds:.0f} of {run.budget:.0f} s: {run.examples} examples, "
         f"{run.examples / max(run.seconds, 0.001):.0f}/s; {tried} of {here} tests; lines run: "
@@ -40,7 +40,7 @@ def make_test_table(run: FuzzResult, max_rows: int = MAX_ROWS) -> Table:
     for name in ("test", "SGLang", "examples", "per s", "nearest to an edge"):
         made.add_column(name, justify="right" if name in ("examples", "per s") else "left")
     tried = [test for test in run.tests if test.examples]
-    failing = {(kept.record.test, kept.record.release) for kept in run.failures}
+    failing = {(kept.repro.test, kept.repro.release) for kept in run.failures}
     tried.sort(key=lambda test: ((test.test, test.release) not in failing, -test.examples))
     for test in tried[:max_rows]:
         style = "red" if (test.test, test.release) in failing else ""
@@ -80,9 +80,9 @@ def print_run(run: FuzzResult, console: Console) -> None:
         parts += [make_coverage_table(run.coverage), ""]
     console.print(Group(*parts))
     for test in run.tests:
-        if test.exclusion:
+        if test.left_out:
             console.print(
-                f"left out: {escape(test.test)} on {test.release}: {escape(test.exclusion)}"
+                f"left out: {escape(test.test)} on {test.release}: {escape(test.left_out)}"
             )
     for problem in run.problems:
         console.print(f"[red]problem[/]: {escape(problem)}", soft_wrap=True)
@@ -92,7 +92,7 @@ def print_run(run: FuzzResult, console: Console) -> None:
 
 
 def _print_failure(console: Console, saved_failure: RunFailure) -> None:
-    failure = saved_failure.record
+    failure = saved_failure.repro
     as_found = "" if failure.shrunk else " (as it was found, not shrunk)"
     console.print(f"[red]failed[/]: {escape(saved_failure.name)}{as_found}", soft_wrap=True)
     lines = [failure.test, f"{failure.error}: {failure.headline}", failure.where]

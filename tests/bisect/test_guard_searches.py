@@ -15,7 +15,7 @@ HEAD = """
 import os, signal, time
 import pytest
 from sglang import forms
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 pytestmark = pytest.mark.guards("toy-class-body", "toy-static")
 """
@@ -92,7 +92,7 @@ def test_what_cannot_be_told(bisect: Bisect, body: str, how: str) -> None:
 
 def test_parameters_that_do_not_apply_have_no_say(bisect: Bisect) -> None:
     mark = "@pytest.mark.parametrize('what', ['here', 'away'])"
-    body = f"if what == 'away': not_here('away')\nassert not {WIDE}"
+    body = f"if what == 'away': skip_not_applicable('away')\nassert not {WIDE}"
     assert bisect.sets(command=guard(bisect, body, mark, "what")) == [["toy-class-body"]]
 
 

@@ -17,16 +17,16 @@ import os, signal, sys, time
 import pytest
 from hypothesis import assume, given, strategies as st
 from sglang import forms
-from harness.runs.fuzz.search_targets import toward
-from harness.guards import not_here
+from harness.runs.fuzz.search_targets import maximize_target
+from harness.guards import skip_not_applicable
 
 guards = pytest.mark.guards
 """
 CONFTEST = """
-from harness.runs.fuzz.regressions import Regressions
+from harness.runs.fuzz.regressions import RegressionPlugin
 
 def pytest_configure(config):
-    config.pluginmanager.register(Regressions())
+    config.pluginmanager.register(RegressionPlugin())
 """
 
 

@@ -28,10 +28,10 @@ import os, signal, sys
 from harness.cli import main
 from harness.cli.fuzz import progress
 
-def failed(self, kept):
+def report_failure(self, failure):
     os.kill(os.getpid(), signal.SIGINT)
 
-progress.Progress.failed = failed
+progress.FuzzProgress.report_failure = report_failure
 sys.exit(main.main(sys.argv[1:]))
 """
 KILLS = """

@@ -64,7 +64,7 @@ def test_a_failure_is_news() -> None:
 def test_one_that_is_exhausted_or_left_out_has_no_turn() -> None:
     first, second, third = states(3)
     first.test_result.exhausted = True
-    second.test_result.exclusion = "it draws no examples"
+    second.test_result.left_out = "it draws no examples"
     schedule = FuzzSchedule([first, second, third], 1, 60)
     assert schedule.pick_next() is third
     third.test_result.exhausted = True

@@ -165,7 +165,7 @@ def a_run() -> FuzzResult:
     tests = [
         FuzzTestResult("suites/k/test_k.py::test_x", "1.0", 100, 2.0, 1, {"fullness": 0.75}),
         FuzzTestResult("suites/k/test_k.py::test_y", "1.0", 300, 2.0, 1),
-        FuzzTestResult("suites/k/test_k.py::test_z", "1.0", exclusion="it draws no examples"),
+        FuzzTestResult("suites/k/test_k.py::test_z", "1.0", left_out="it draws no examples"),
     ]
     coverage = [FileCoverage("1.0", "sglang/a.py", 3, 4, 10, 200)]
     return FuzzResult(7, 60.0, [], 20.0, "finished", tests, coverage, [kept])

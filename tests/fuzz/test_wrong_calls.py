@@ -164,7 +164,7 @@ def test_a_disk_that_fills_up_meanwhile_is_an_error_and_not_a_loss(
 
 def test_a_night_on_a_disk_that_fills_up_ends_with_words(nights: Nights) -> None:
     nights.write(
-        PASSING.replace("pass\n", "toward('x', number); os.replace = full\n")
+        PASSING.replace("pass\n", "maximize_target('x', number); os.replace = full\n")
         + """
 def full(*arguments):
     if str(arguments[1]).count("examples"):

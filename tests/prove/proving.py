@@ -19,7 +19,7 @@ import os, signal, subprocess, sys, threading, time
 import pytest
 from hypothesis import given, strategies as st
 from sglang import forms
-from harness.guards import not_here
+from harness.guards import skip_not_applicable
 
 guards = pytest.mark.guards
 

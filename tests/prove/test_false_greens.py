@@ -146,7 +146,7 @@ def test_the_caller_s_environment_chooses_no_guards(
 def test_a_fixture_that_fails_behind_an_n_a_is_no_n_a(prove: Prove) -> None:
     prove.write(
         GOOD + "@pytest.fixture\ndef untidy():\n    yield\n    raise RuntimeError('no')\n"
-        "@guards('toy-plain')\ndef test_it(untidy):\n    not_here('nothing')\n"
+        "@guards('toy-plain')\ndef test_it(untidy):\n    skip_not_applicable('nothing')\n"
     )
     code, found = run(prove)
     assert code == 1

@@ -11,9 +11,9 @@ from harness.core import processes
 # Seven forks that all go on are 128 processes, if nothing stops them.
 FORKS = """
 import os, sys
-from harness import processes
+from harness.core import processes
 processes.adopt_orphans()
-processes.allow_forks(10)
+processes.limit_forks(10)
 here = os.getpid()
 codes = []
 for _ in range(7):

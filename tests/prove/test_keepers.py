@@ -35,7 +35,7 @@ class Echo(WorkerSession[Any]):
 
     def __init__(self) -> None:
         read, write = os.pipe()
-        self.line = PipeEnd(read, write)
+        self.pipe = PipeEnd(read, write)
         self.told: list[Answer] = []
         self._supervisors = []
         self.items = []
@@ -73,7 +73,7 @@ def session() -> Iterator[Echo]:
     echo = Echo()
     yield echo
     echo.renew_supervisors()
-    echo.line.close()
+    echo.pipe.close()
 
 
 def test_one_keeper_answers_many(session: Echo) -> None:

@@ -67,30 +67,32 @@ def step(home=pathlib.Path(os.environ["UNFIX_HOME"])):
     for file in (home / ".unfix").glob("runs.sqlite*"):
         shutil.copy(file, kept)
 from harness.cli import main
-from harness.runs.prove import run, lanes
-from harness.store.prove.table import Proofs
-for name in ("begin", "met", "plan", "side", "judged", "end"):
-    stepped(Proofs, name)
-for owner, name in ((run.Proving, "_take"), (lanes.GuardWorker, "__init__")):
-    stepped(owner, name)
+from harness.runs.prove import runner, worker_pool
+from harness.store.prove.table import ProveTable
+STORED = ("begin", "save_release", "save_planned_cells", "save_side", "save_verdict", "end")
+for name in STORED:
+    stepped(ProveTable, name)
+stepped(runner.ProveRunner, "_handle_message")
+stepped(worker_pool.GuardWorkerProcess, "__init__")
 sys.exit(main.main(sys.argv[1:]))
 """
 OF_A_WORKER = f"""{STEPS}
 import sys
-from harness.runs.prove import keeper
-worker = sys.modules["__main__"]
-for name in ("_task", "give", "_hear", "say", "heard"):
-    stepped(worker.Worker, name)
+GuardWorker = sys.modules["__main__"].GuardWorker
+MESSAGES = ("_receive_from_supervisor", "send_message", "receive_requests")
+for name in ("_make_task", "dispatch_request", *MESSAGES):
+    stepped(GuardWorker, name)
 """
 OF_A_KEEPER = f"""{STEPS}
 count = step
 def step():
     if os.getsid(0) == os.getpid():  # a keeper, and not the test it looks after
         count()
-from harness import processes
-from harness.runs.prove import keeper
-for owner, name in ((keeper, "keep"), (keeper, "_wait"), (processes, "said_last")):
-    stepped(owner, name)
+from harness.core import processes
+from harness.workers import supervisor
+stepped(supervisor, "run_supervised_test")
+stepped(supervisor, "_wait_within_limits")
+stepped(processes, "read_log_tail")
 """
 
 

@@ -28,11 +28,11 @@ class Slow(WorkerProcess[Any]):
 
     def __init__(self, python: Path, setting: Any, folders: Any, place: Path, log: Path) -> None:
         super(WorkerProcess, self).__init__([sys.executable, "-c", SLOW], {}, log)
-        self.folder, self.ready, self.started = Path(setting.folder), True, 0.0
-        self.running: dict[int, Any] = {}
+        self.folder, self.is_ready, self.started = Path(setting.folder), True, 0.0
+        self.running_tasks: dict[int, Any] = {}
 
     def request_test(self, task: Any, *limits: Any, **options: Any) -> int:
-        self.running[0] = task
+        self.running_tasks[0] = task
         return 0
 
     def is_overdue(self, *times: Any) -> bool:
@@ -46,10 +46,10 @@ def proving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProveRu
     targets = [ReleaseTarget(name, Path(sys.executable), SimpleNamespace()) for name in "abcd"]  # type: ignore[arg-type]
     asked = ProveRequest("prove", targets, [], has_named_toggles=False, device="cuda", jobs=2)
     one: Any = object.__new__(ProveRunner)
-    one.asked = asked
-    one.lanes = [ReleaseWorkerPool(ReleasePlan(asked, target), tmp_path) for target in targets]
+    one.request = asked
+    one.pools = [ReleaseWorkerPool(ReleasePlan(asked, target), tmp_path) for target in targets]
     yield one
-    for lane in one.lanes:
+    for lane in one.pools:
         lane.end()
 
 

@@ -30,13 +30,13 @@ variants:
 """
 CONFTEST = """
 import os, sys, types
-from harness import device
-device.get = lambda: "cuda"
+from harness.core import device
+device.get_device = lambda: "cuda"
 
 violations = types.ModuleType("harness.kernels.check.violations")
 class CudaError(AssertionError): pass
-class LostDevice(BaseException): pass
-violations.CudaError, violations.LostDevice = CudaError, LostDevice
+class DeviceLost(BaseException): pass
+violations.CudaError, violations.DeviceLost = CudaError, DeviceLost
 sys.modules[violations.__name__] = violations
 with open(os.path.join(os.environ["UNFIX_HOME"], "workers"), "a") as file:
     file.write(f"{os.getpid()}\\n")
@@ -120,7 +120,7 @@ def lacks():
     )
     generator = types.SimpleNamespace(manual_seed=id)
     sys.modules["torch"] = types.SimpleNamespace(cuda=cuda, default_generator=generator)
-    errors = types.SimpleNamespace(CudaError=ArithmeticError, LostDevice=ArithmeticError)
+    errors = types.SimpleNamespace(CudaError=ArithmeticError, DeviceLost=ArithmeticError)
     sys.modules["harness.checking"] = errors
 
 @contextlib.contextmanager

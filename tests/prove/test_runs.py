@@ -18,7 +18,9 @@ def test_nothing_collected_is_red(prove: Prove) -> None:
 
 
 def test_all_not_applicable_is_red(prove: Prove) -> None:
-    prove.write("@guards('toy-plain')\ndef test_away():\n    not_here('no such backend')\n")
+    prove.write(
+        "@guards('toy-plain')\ndef test_away():\n    skip_not_applicable('no such backend')\n"
+    )
     assert prove.run().returncode == 1
 
 

@@ -61,12 +61,12 @@ def test_wrong_as_fixed():
 
 @plain
 def test_n_a():
-    not_here("no such backend")
+    skip_not_applicable("no such backend")
 
 @plain
 def test_n_a_when_buggy():
     if buggy():
-        not_here("it has gone")
+        skip_not_applicable("it has gone")
 
 @plain
 def test_skips():

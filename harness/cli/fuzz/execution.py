@@ -194,16 +194,16 @@ def _make_snapshot(stored: FuzzRun, run: FuzzResult) -> FuzzRun:
         status=run.status,
         seconds=run.seconds,
         tests=[
-            FuzzedTest(one.test, one.release, one.examples, one.seconds, one.exclusion)
+            FuzzedTest(one.test, one.release, one.examples, one.seconds, one.left_out)
             for one in run.tests
         ],
         failures=[
             FuzzFailure(
                 kept.name,
-                kept.record.test,
-                kept.record.release,
-                kept.record.headline,
-                failure_files.format_failure(kept.record),
+                kept.repro.test,
+                kept.repro.release,
+                kept.repro.headline,
+                failure_files.format_failure(kept.repro),
             )
             for kept in run.failures
         ],

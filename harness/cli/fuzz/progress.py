@@ -48,8 +48,8 @@ class FuzzProgress(ProgressDisplay, FuzzListener):
 
     def report_failure(self, failure: RunFailure) -> None:
         self.save_run()
-        self.print_line(f"failed: {failure.record.test} on SGLang {failure.record.release}")
-        self.print_line(f"    {failure.record.headline}")
+        self.print_line(f"failed: {failure.repro.test} on SGLang {failure.repro.release}")
+        self.print_line(f"    {failure.repro.headline}")
         self.print_line(f"    {failure.replay}")
 
     def report_problem(self, release: str, text: str) -> None:

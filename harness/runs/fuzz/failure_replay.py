@@ -72,10 +72,10 @@ def _find_test_number(lane: ReleaseSearch, failure: FailureRecord) -> int:
         if isinstance(said, FuzzTestsCollected):
             for test in said.tests:
                 if test.name == failure.test:
-                    if test.exclusion:
+                    if test.left_out:
                         raise UnfixError(
                             f"{test.name} cannot be replayed on SGLang {lane.target.name}: "
-                            f"{test.exclusion}"
+                            f"{test.left_out}"
                         )
                     return test.number
     raise UnfixError(f"pytest does not collect {failure.test} on SGLang {lane.target.name}")

@@ -28,7 +28,7 @@ class FuzzTestState:
 
     @property
     def is_open(self) -> bool:
-        return not self.test_result.exclusion and not self.test_result.exhausted
+        return not self.test_result.left_out and not self.test_result.exhausted
 
     def add_result(self, slice_result: TimeSliceResult) -> None:
         """What a slice came to."""

@@ -21,7 +21,7 @@ class FuzzTask(msgspec.Struct, omit_defaults=True):
 
     number: int  # this worker's own
     name: str  # its node
-    exclusion: str = ""  # why it cannot be fuzzed
+    left_out: str = ""  # why it cannot be fuzzed
     covered_files: list[str] = []  # whose lines are looked at while it runs
 
 
@@ -144,7 +144,7 @@ class RunFailure(msgspec.Struct):
     name: str
     file: str
     replay: str
-    record: FailureRecord
+    repro: FailureRecord
     again: int = 0  # how often it came up after it was known
 
 
@@ -157,7 +157,7 @@ class FuzzTestResult(msgspec.Struct):
     seconds: float = 0.0
     slices: int = 0
     targets: dict[str, float] = {}
-    exclusion: str = ""
+    left_out: str = ""
     exhausted: bool = False
 
 

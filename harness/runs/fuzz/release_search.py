@@ -113,7 +113,7 @@ class ReleaseSearch:
             if test.name in by_name:
                 by_name[test.name].task = test
             else:
-                tested = FuzzTestResult(test.name, self.target.name, exclusion=test.exclusion)
+                tested = FuzzTestResult(test.name, self.target.name, left_out=test.left_out)
                 self.test_states.append(FuzzTestState(test, tested))
         self.is_ready = True
 
@@ -164,7 +164,7 @@ class ReleaseSearch:
         return [
             key
             for (name, key), kept in self.failures.items()
-            if name == test and kept.record.blob not in blobs_to_shrink
+            if name == test and kept.repro.blob not in blobs_to_shrink
         ]
 
     def shrink_later(self, state: FuzzTestState, key: str, blob: str) -> None:

@@ -148,7 +148,7 @@ class FuzzDriver:
         if again:
             return
         self.result.tests += [state.test_result for state in lane.test_states]
-        left_out = sum(bool(test.exclusion) for test in message.tests)
+        left_out = sum(bool(test.left_out) for test in message.tests)
         self.listener.report_collected(
             name, len(message.tests) - left_out, left_out, message.seconds
         )
@@ -185,9 +185,9 @@ class FuzzDriver:
             if not found.shrunk:
                 lane.shrink_later(state, found.key, found.blob)
         if outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
-            state.test_result.exclusion = message.headline
+            state.test_result.left_out = message.headline
         elif outcome is not SideOutcome.PASSED and not slice_result.failures:
-            state.test_result.exclusion = message.headline
+            state.test_result.left_out = message.headline
             self._add_problem(lane.target.name, f"{state.task.name}: {message.headline}")
 
     def _handle_death(
@@ -204,7 +204,7 @@ class FuzzDriver:
             self._record_failure(lane, running, found, "")
         if note is None or not note.is_running:
             self._add_problem(lane.target.name, f"{state.task.name}: {outcome}: {message.headline}")
-            state.test_result.exclusion = f"{outcome}: {message.headline}"
+            state.test_result.left_out = f"{outcome}: {message.headline}"
             return
         state.test_result.examples += note.examples
         state.charge_time(1.0)
@@ -229,7 +229,7 @@ class FuzzDriver:
     ) -> None:
         test = running.test_state.task.name
         known = lane.failures.get((test, failure.key))
-        if known is not None and (known.record.shrunk or not failure.shrunk):
+        if known is not None and (known.repro.shrunk or not failure.shrunk):
             return
         made = failure_files.make_failure_record(
             failure,

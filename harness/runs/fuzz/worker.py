@@ -64,7 +64,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         session.config.stash[regressions.WITHOUT_REGRESSIONS] = True
         code, files = self._collect_code_files(self.items, [choice.toggle for choice in under])
         self.tests = [
-            FuzzTask(number, get_node_id(item), explain_exclusion(item), files[item.path.parent])
+            FuzzTask(number, get_node_id(item), explain_left_out(item), files[item.path.parent])
             for number, item in enumerate(self.items)
         ]
         if self.refuse_without_forks():
@@ -147,7 +147,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         )
 
 
-def explain_exclusion(item: Any) -> str:
+def explain_left_out(item: Any) -> str:
     """Why a test cannot be fuzzed; nothing if it can."""
     if not hasattr(getattr(item, "obj", None), "hypothesis"):
         return "it draws no examples"
