@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +36,10 @@ from harness.kernels.cpu.abi import (
     ReportField,
     UndefinedResult,
 )
-from harness.kernels.ir.graph import KernelGraph
+from harness.kernels.cpu.lowering import LoweredKernel
+from harness.kernels.ir.graph import KernelGraph, ValueType
 from harness.kernels.triton import frontend, graph_loader, specialization
+from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.patching import jit_kernels as patching
 
 _SMALLEST_SCRATCH = 1 << 16
@@ -180,11 +182,13 @@ class CpuLauncher:
             self._launches.end_launch(launch)
 
     def _get_program(
-        self, name: str, kernel: Any, binder: Any, bound: Any
-    ) -> tuple[cpu.CompiledProgram, tuple[Any, ...]]:
+        self, name: str, kernel: Any, binder: CallBinder, bound: BoundCall
+    ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
         """What runs a call, and the numbers of its constants that it is given for that."""
         key = (bound.key, self._exact, self.graph_variant)
-        found: tuple[cpu.CompiledProgram, tuple[Any, ...]] | None = binder.programs.get(key)
+        found: tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]] | None = binder.programs.get(
+            key
+        )
         if found is None:
             try:
                 found = binder.programs[key] = self.make_program(kernel, binder, bound)
@@ -195,8 +199,8 @@ class CpuLauncher:
         return found
 
     def make_program(
-        self, kernel: Any, binder: Any, bound: Any
-    ) -> tuple[cpu.CompiledProgram, tuple[Any, ...]]:
+        self, kernel: Any, binder: CallBinder, bound: BoundCall
+    ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
         shared = self.specialize_call(kernel, binder, bound)
         key = (shared.key, self._exact, self.graph_variant)
         known = binder.programs.get(key)
@@ -207,25 +211,31 @@ class CpuLauncher:
                 self._exact,
             )
             known = binder.programs[key] = program, ()
-        return known[0], shared.numbers
+        return known[0], shared.symbolic_arguments
 
-    def bind_call(self, binder: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def bind_call(
+        self, binder: CallBinder, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> BoundCall:
         return binder.bind(args, options)
 
-    def specialize_call(self, kernel: Any, binder: Any, bound: Any) -> Any:
+    def specialize_call(self, kernel: Any, binder: CallBinder, bound: BoundCall) -> BoundCall:
         return specialization.specialize_call(kernel, binder, bound)
 
-    def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
+    def build_graph(self, kernel: Any, bound: BoundCall) -> KernelGraph:
         return graph_loader.load_graph(kernel, bound)
 
-    def _run_launch(self, launch: KernelLaunch, kernel: Any, binder: Any, bound: Any) -> None:
+    def _run_launch(
+        self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
+    ) -> None:
         chosen = self._launches.get_chosen_programs(launch)
         if chosen is not None and not chosen:
             return  # what runs no program needs none made
         process = self._process_state
         program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
-        values, spans = self._encode_arguments(launch, (*bound.arguments(), *numbers), lowered)
+        values, spans = self._encode_arguments(
+            launch, (*bound.runtime_arguments(), *numbers), lowered
+        )
         programs = range(launch.program_count) if chosen is None else chosen
         process.shadows.begin_launch()
         tables = RegionTables(
@@ -286,10 +296,10 @@ class CpuLauncher:
     def _make_report(
         self,
         launch: KernelLaunch,
-        lowered: Any,
-        spans: Any,
+        lowered: LoweredKernel,
+        spans: list[TensorSpan | None],
         tables: RegionTables,
-        programs: Any,
+        programs: Sequence[int] | Sequence[ProgramId],
         regions: int,
     ) -> ViolationReport:
         context = self._process_state.context
@@ -318,14 +328,14 @@ class CpuLauncher:
     # Arguments
 
     def _encode_arguments(
-        self, launch: KernelLaunch, arguments: Iterable[Any], lowered: Any
+        self, launch: KernelLaunch, arguments: Iterable[RuntimeArgument], lowered: LoweredKernel
     ) -> tuple[list[int], list[TensorSpan | None]]:
         """Each as the 64 bits that the kernel is given, and the memory behind a pointer."""
         values: list[int] = []
         spans: list[TensorSpan | None] = []
-        kinds = iter(lowered.kinds)
+        kinds = iter(lowered.parameter_types)
         for argument in arguments:
-            if argument.kind.startswith("tensordesc"):
+            if argument.type.startswith("tensordesc"):
                 self._encode_descriptor(argument, kinds, values, spans)
                 continue
             kind = next(kinds)
@@ -338,12 +348,12 @@ class CpuLauncher:
                     span = replace(span, start=span.storage.start, end=span.storage.end)
             values.append(_encode_value(value, kind.element))
             spans.append(span)
-        if len(values) != len(lowered.kinds):
-            given = f"{len(values)} values for {len(lowered.kinds)} parameters"
+        if len(values) != len(lowered.parameter_types):
+            given = f"{len(values)} values for {len(lowered.parameter_types)} parameters"
             raise UncheckableKernel(f"{launch.kernel}: the checker cannot follow it: {given}")
         return values, spans
 
-    def _get_span(self, name: str, value: Any, value_type: Any) -> TensorSpan:
+    def _get_span(self, name: str, value: Any, value_type: ValueType) -> TensorSpan:
         base = getattr(value, "base", value)  # of a reinterpreted tensor
         if not isinstance(base, torch.Tensor):
             raise UncheckableKernel(f"{name} is {type(value).__name__}, and not a tensor")
@@ -353,7 +363,11 @@ class CpuLauncher:
         return self._memory.make_span(base, name, size)
 
     def _encode_descriptor(
-        self, argument: Any, parameter_types: Any, values: list[int], spans: list[TensorSpan | None]
+        self,
+        argument: RuntimeArgument,
+        parameter_types: Iterator[ValueType],
+        values: list[int],
+        spans: list[TensorSpan | None],
     ) -> None:
         """A descriptor made by the host, as all that Triton hands over in its place."""
         base, *rest = frontend.expand_descriptor(argument.value)

@@ -210,7 +210,7 @@ class _MlirParser:
         """The one of this name; where it was used before its block, that very one."""
         known = self._values.get(name)
         if known is not None and known.type.element == "?":
-            object.__setattr__(known, "kind", parse_type(type_text))
+            object.__setattr__(known, "type", parse_type(type_text))
             object.__setattr__(known, "name", variable)
             return known
         self._value_count += 1

@@ -58,7 +58,7 @@ def record_launch(kernel: Any, bound: Any) -> None:
     _recorded.add((name, bound.key))
     kinds, constants = {}, {}
     for parameter, value, kind in zip(
-        kernel.params, bound.values.values(), bound.kinds, strict=True
+        kernel.params, bound.values.values(), bound.types, strict=True
     ):
         if kind == CONSTEXPR and type(value) is int and not parameter.is_constexpr:
             kind = "i32"  # a 1, which Triton compiles for

@@ -114,7 +114,7 @@ def _make_comparison(name: str, symbol: str) -> Callable[[SymbolicInt, Any], Any
 
 
 def _make_concretizing_method(name: str) -> Callable[..., Any]:
-    return lambda self, *others: getattr(self.taken(), name)(*others)
+    return lambda self, *others: getattr(self.concretize(), name)(*others)
 
 
 for _name, _sign in _BINARY_OPERATORS.items():

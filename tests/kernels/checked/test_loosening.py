@@ -88,7 +88,7 @@ def each_for_itself(call: Any, *args: Any) -> Any:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The programs that are made or looked for on disk."""
     keys: list[str] = []
-    program_of = cpu_launcher.native.load_program
+    program_of = cpu_launcher.cpu.load_program
 
     def noted(key: str, *more: Any) -> Any:
         keys.append(key)
@@ -144,9 +144,9 @@ def test_what_a_kernel_asks_is_known() -> None:
         ("v[2]", "i32", 30),
         ("v[3]", "i32", 7),
     ]
-    assert all("v[2]" in text or "v[3]" in text for text in shared.specialization.asked)
-    assert shared.specialization.serves({2: 31, 3: 2})
-    assert not shared.specialization.serves({2: 31, 3: 2**31})
+    assert all("v[2]" in text or "v[3]" in text for text in shared.specialization.conditions)
+    assert shared.specialization.matches({2: 31, 3: 2})
+    assert not shared.specialization.matches({2: 31, 3: 2**31})
 
 
 def test_what_is_swapped_in_triton_comes_back_though_threads_meet() -> None:
