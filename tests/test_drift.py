@@ -153,8 +153,8 @@ def test_upstreams_own_reverts_are_as_they_were_seen_to_be(release: str) -> None
 RUN_DRIFT = """
 import json, sys, time
 from harness.cli.main import main
-from harness.core.cache import Remembered
-Remembered.get = lambda *_: None  # as on the first day
+from harness.core.cache import DiskCache
+DiskCache.get = lambda *_: None  # as on the first day
 code = main(["drift", "--json"])
 seconds = time.process_time()
 loaded = sorted(n for n in sys.modules if n.split(".")[0] in ("sglang", "torch", "triton"))

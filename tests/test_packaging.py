@@ -114,8 +114,8 @@ def test_the_wheel_holds_the_whole_engine_and_nothing_that_was_made(
         "releases/standins/sgl_kernel/__init__.py",
         "releases/standins/_refusing.py",
         "releases/standins_npu/torch_npu/__init__.py",
-        "patching/site/unfix_start.py",
-        "patching/site/sitecustomize.py",
+        "startup/unfix_start.py",
+        "startup/sitecustomize.py",
     ):
         assert f"harness/{needed}" in files
 

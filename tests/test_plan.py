@@ -227,10 +227,10 @@ PRINT_PLAN = """
 import json
 from memory import Memory
 from test_plan import CALL, RUN, TEXT, WIDTH, edit, revert
-from harness.patching.patch_plan import make
+from harness.patching.patch_plan import make_plan
 many = edit("many($$$A, $$$B)", "few($$$B, $$$A)", "n", name="many")
 modules = {"m": TEXT, "n": "many()"}
-print(json.dumps(make(revert(WIDTH, many, CALL, RUN), Memory(modules), "0.5.9").as_data()))
+print(json.dumps(make_plan(revert(WIDTH, many, CALL, RUN), Memory(modules), "0.5.9").as_data()))
 """
 
 

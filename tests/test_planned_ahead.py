@@ -58,6 +58,6 @@ def test_another_question_is_not_answered_by_it(asked: dict[str, Any]) -> None:
 def test_an_engine_that_changed_meanwhile_makes_its_own(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bootstrap, "list_planner_signatures", lambda: ["tomorrow's"])
+    monkeypatch.setattr(bootstrap, "digest_code", lambda wing: "tomorrow's")
     with pytest.raises(AssertionError, match="asked again"):
         bootstrap.fetch_plan(asked, nobody)
