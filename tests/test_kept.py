@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.core import paths
-from harness.kernels.ir.disk_cache import get_or_compute
+from harness.core.cache import get_or_compute
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def test_what_nobody_read_for_a_month_goes_and_the_rest_stays(folder: Path) -> N
     now = time.time()
     os.utime(file_of(folder, "old"), (now - 40 * 86400, now - 40 * 86400))
     os.utime(file_of(folder, "read"), (now - 86400, now - 40 * 86400))
-    get_or_compute("graphs", "more", lambda: 1)  # looked through today already
+    get_or_compute("graphs", "more", lambda: 1)  # evicted today already
     assert file_of(folder, "old").exists()
-    os.utime(folder / "looked-through", (now - 2 * 86400, now - 2 * 86400))
+    os.utime(folder / "last-eviction", (now - 2 * 86400, now - 2 * 86400))
     get_or_compute("graphs", "another", lambda: 1)
     assert not file_of(folder, "old").exists()
     assert all(file_of(folder, key).exists() for key in ("read", "new", "more", "another"))

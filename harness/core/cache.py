@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import pickle
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -18,9 +20,12 @@ import msgspec
 
 from harness.core import paths
 from harness.core.code_digest import compute_digest
+from harness.core.files import write_atomically
 
 T = TypeVar("T")
 MAX_ENTRIES = 8192
+_DAY = 86400.0
+_MONTH = 30 * _DAY
 _LOADED_VALUES: dict[str, dict[str, Any]] = {}
 
 
@@ -67,3 +72,47 @@ class DiskCache(Generic[T]):
             beside.write_bytes(msgspec.msgpack.encode(kept))
             beside.replace(self._path)
         self._has_new_values = False
+
+
+# Values of any class, a pickle each: a kernel's graph, a compiled program, an audited release
+
+
+def get_or_compute(category: str, key: str, compute: Callable[[], T]) -> T:
+    """Read a value from disk, or compute and save it; a file that cannot be read is a miss.
+
+    The key says all that the value depends on, the code that computes it included.
+    """
+    unreadable = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError)
+    with contextlib.suppress(*unreadable):  # a class that has moved since is an ImportError
+        return pickle.loads(_cache_path(category, key).read_bytes())  # type: ignore[no-any-return]
+    value = compute()
+    save_cached(category, key, value)
+    return value
+
+
+def save_cached(category: str, key: str, value: Any) -> None:
+    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    with contextlib.suppress(OSError):  # a disk that is full or read-only costs time alone
+        write_atomically(_cache_path(category, key), data)
+        _evict_old_entries()
+
+
+def is_cached(category: str, key: str) -> bool:
+    return _cache_path(category, key).exists()
+
+
+def _evict_old_entries() -> None:
+    """Once a day, delete the pickles that no process has read for a month."""
+    folder, now = paths.state_folder() / "kernels", time.time()
+    last_eviction = folder / "last-eviction"
+    if last_eviction.exists() and now - last_eviction.stat().st_mtime < _DAY:
+        return
+    last_eviction.touch()
+    for file in folder.glob("*/??/*"):
+        with contextlib.suppress(OSError):  # another process may delete it first
+            if now - max(file.stat().st_atime, file.stat().st_mtime) > _MONTH:
+                file.unlink()
+
+
+def _cache_path(category: str, key: str) -> Path:
+    return paths.state_folder() / "kernels" / category / key[:2] / key

@@ -47,8 +47,8 @@ def list_access_functions() -> list[str]:
 def _build_find_region() -> LlvmFunction:
     """The known memory that an address lies in, or null."""
     code = LlvmFunction("define internal ptr @find(ptr %context, i64 %address)")
-    table = code.to_pointer(code.load_field("%context", LaunchField.STORAGES))
-    with code.loop(code.load_field("%context", LaunchField.STORAGE_COUNT)) as index:
+    table = code.to_pointer(code.load_context(LaunchField.STORAGES))
+    with code.loop(code.load_context(LaunchField.STORAGE_COUNT)) as index:
         region = code.element_pointer(table, f"[{len(RegionField)} x i64]", index)
         after = code.let(f"icmp uge i64 %address, {code.load_field(region, RegionField.START)}")
         before = code.let(f"icmp ult i64 %address, {code.load_field(region, RegionField.END)}")
@@ -63,16 +63,16 @@ def _build_record_overflow() -> LlvmFunction:
     code = LlvmFunction(
         "define i32 @unfix_wrap(ptr %context, i64 %site, i64 %left, i64 %right, i64 %result)"
     )
-    only = code.load_field("%context", LaunchField.WATCHED_SITES)
+    only = code.load_context(LaunchField.WATCHED_SITES)
     with code.when(code.let(f"icmp ne i64 {only}, 0")):
-        counts = code.load("i8", code.element_pointer(code.to_pointer(only), "i8", "%site"))
+        counts = code.load_element("i8", code.to_pointer(only), "%site")
         with code.when(code.let(f"icmp eq i8 {counts}, 0"), exits=True):
             code.emit("ret i32 0")
-    count = code.load_field("%context", LaunchField.OVERFLOW_COUNT)
+    count = code.load_context(LaunchField.OVERFLOW_COUNT)
     full = code.let(f"icmp uge i64 {count}, {MAX_OVERFLOWS - 2}")
     number = code.let(f"select i1 {full}, i64 {count}, i64 {code.let(f'add i64 {count}, 1')}")
-    code.store("i64", number, code.element_pointer("%context", "i64", LaunchField.OVERFLOW_COUNT))
-    table = code.to_pointer(code.load_field("%context", LaunchField.OVERFLOWS))
+    code.store_element("i64", number, "%context", LaunchField.OVERFLOW_COUNT)
+    table = code.to_pointer(code.load_context(LaunchField.OVERFLOWS))
     entry = code.element_pointer(table, f"[{len(OverflowField)} x i64]", number)
     for place, value in (
         (OverflowField.SITE, "%site"),
@@ -80,7 +80,7 @@ def _build_record_overflow() -> LlvmFunction:
         (OverflowField.RIGHT, "%right"),
         (OverflowField.RESULT, "%result"),
     ):
-        code.store("i64", value, code.element_pointer(entry, "i64", place))
+        code.store_element("i64", value, entry, place)
     code.emit(f"ret i32 {code.let(f'trunc i64 {number} to i32')}")
     return code
 
@@ -118,7 +118,7 @@ class _CheckedAccess(RaceCheckedAccess):
             code.when(code.let("icmp ne ptr %wraps, null")),
             self._each_active_lane() as (index, address),
         ):
-            wrap = code.load("i32", code.element_pointer("%wraps", "i32", index))
+            wrap = code.load_element("i32", "%wraps", index)
             with code.when(code.let(f"icmp ne i32 {wrap}, 0"), exits=True):
                 self._emit_report(
                     ViolationKind.OVERFLOW, address, "1", code.let(f"zext i32 {wrap} to i64")
@@ -164,7 +164,7 @@ class _CheckedAccess(RaceCheckedAccess):
         table = code.load_field("%region", rules_field)
         with code.when(code.let(f"icmp ne i64 {table}, 0")):
             masks = code.to_pointer(table)
-            mask = code.load_field(masks, code.load_field("%context", LaunchField.PROGRAM_ORDINAL))  # type: ignore[arg-type]
+            mask = code.load_field(masks, code.load_context(LaunchField.PROGRAM_ORDINAL))  # type: ignore[arg-type]
             allowed = code.to_pointer(mask)
             last = code.let(f"sub i64 {code.load_field('%region', RegionField.STORAGE_SIZE)}, 1")
             with (
@@ -174,8 +174,8 @@ class _CheckedAccess(RaceCheckedAccess):
                 offset = self._emit_storage_offset(address)
                 end = code.let(f"add i64 {offset}, {self.size - 1}")
                 end = code.let(f"call i64 @llvm.umin.i64(i64 {end}, i64 {last})")
-                at_start = code.load("i8", code.element_pointer(allowed, "i8", offset))
-                at_end = code.load("i8", code.element_pointer(allowed, "i8", end))
+                at_start = code.load_element("i8", allowed, offset)
+                at_end = code.load_element("i8", allowed, end)
                 both = code.let(f"and i8 {at_start}, {at_end}")
                 self._count_violation(code.let(f"icmp eq i8 {both}, 0"), address)
             self._return_if_violated(violation)
@@ -187,10 +187,7 @@ class _CheckedAccess(RaceCheckedAccess):
             unwritten = code.to_pointer(shadow)
             if self.access != "write":
                 with self._each_active_lane() as (_, address):
-                    empty = code.load(
-                        "i8",
-                        code.element_pointer(unwritten, "i8", self._emit_storage_offset(address)),
-                    )
+                    empty = code.load_element("i8", unwritten, self._emit_storage_offset(address))
                     self._count_violation(code.let(f"icmp ne i8 {empty}, 0"), address)
                 self._return_if_violated(ViolationKind.UNINITIALIZED_READ)
             if self.access != "read":
@@ -206,22 +203,18 @@ class _CheckedAccess(RaceCheckedAccess):
         code = self._code
         with self._each_active_lane() as (index, address):
             value = code.load(self.llvm_type, code.to_pointer(address) + ", align 1")
-            code.store(
-                self.llvm_type, value, code.element_pointer("%values", self.llvm_type, index)
-            )
+            code.store_element(self.llvm_type, value, "%values", index)
         self._fill_masked_lanes()
 
     def _fill_masked_lanes(self) -> None:
         code = self._code
         with code.when(code.let("icmp ne ptr %mask, null")), code.loop("%lanes") as index:
-            bit = code.load("i8", code.element_pointer("%mask", "i8", index))
+            bit = code.load_element("i8", "%mask", index)
             with code.when(code.let(f"icmp eq i8 {bit}, 0")):
                 filler = code.alloca(self.llvm_type)
                 code.store(self.llvm_type, "0", filler)
                 with code.when(code.let("icmp ne ptr %other, null")):
-                    given = code.load(
-                        self.llvm_type, code.element_pointer("%other", self.llvm_type, index)
-                    )
+                    given = code.load_element(self.llvm_type, "%other", index)
                     code.store(self.llvm_type, given, filler)
                 place = code.element_pointer("%values", self.llvm_type, index)
                 code.store(self.llvm_type, code.load(self.llvm_type, filler), place)
@@ -229,16 +222,14 @@ class _CheckedAccess(RaceCheckedAccess):
     def _emit_store(self) -> None:
         code = self._code
         with self._each_active_lane() as (index, address):
-            value = code.load(
-                self.llvm_type, code.element_pointer("%values", self.llvm_type, index)
-            )
+            value = code.load_element(self.llvm_type, "%values", index)
             code.emit(f"store {self.llvm_type} {value}, ptr {code.to_pointer(address)}, align 1")
         self._check_lane_races()
 
     def _check_lane_races(self) -> None:
         """Two lanes of one store with one address: which of them stays is nobody's to say."""
         code = self._code
-        only = code.load_field("%context", LaunchField.WATCHED_SITES)
+        only = code.load_context(LaunchField.WATCHED_SITES)
         several = code.let("icmp ugt i64 %lanes, 1")
         with code.when(self._emit_and(several, code.let(f"icmp eq i64 {only}, 0"))):
             with self._each_active_lane() as (index, address):

@@ -35,10 +35,10 @@ class AccessFunction:
             test, on, off = code.make_name("test"), code.make_name("on"), code.make_name("off")
             code.emit(f"br i1 {masked}, label %{test}, label %{on}")
             code.start_block(test)
-            bit = code.load("i8", code.element_pointer("%mask", "i8", index))
+            bit = code.load_element("i8", "%mask", index)
             code.emit(f"br i1 {code.let(f'icmp ne i8 {bit}, 0')}, label %{on}, label %{off}")
             code.start_block(on)
-            yield index, code.load("i64", code.element_pointer("%addresses", "i64", index))
+            yield index, code.load_element("i64", "%addresses", index)
             code.jump(off)
             code.start_block(off)
 
@@ -68,7 +68,7 @@ class AccessFunction:
         self, violation: ViolationKind, address: str, violating_lanes: str, other: str
     ) -> None:
         code = self._code
-        report = code.to_pointer(code.load_field("%context", LaunchField.REPORT))
+        report = code.to_pointer(code.load_context(LaunchField.REPORT))
         region = code.let("ptrtoint ptr %region to i64")
         for place, value in (
             (ReportField.KIND, str(int(violation))),
@@ -79,7 +79,7 @@ class AccessFunction:
             (ReportField.OTHER, other),
             (ReportField.REGION, region),
         ):
-            code.store("i64", value, code.element_pointer(report, "i64", place))
+            code.store_element("i64", value, report, place)
         code.emit("ret i32 1")
 
     def _emit_storage_offset(self, address: str) -> str:

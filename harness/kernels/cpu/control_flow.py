@@ -29,9 +29,7 @@ class ControlFlowLowering(LaneValues):
         super().__init__(graph, exact)
         self._carried_slots: dict[IRValue, str] = {}  # of scalars that control flow carries
         self.block_lines: list[tuple[tuple[str, int], ...]] = []
-        self.ran_flags = self.code.to_pointer(
-            self.code.load_field("%context", LaunchField.RAN_FLAGS)
-        )
+        self.ran_flags = self.code.to_pointer(self.code.load_context(LaunchField.RAN_FLAGS))
 
     def lower_operation(self, operation: IROperation) -> None:
         raise NotImplementedError
@@ -85,9 +83,7 @@ class ControlFlowLowering(LaneValues):
             self.overflows.buffers.pop(value, None)
 
     def _lower_block(self, block: IRBlock) -> None:
-        self.code.store(
-            "i8", "1", self.code.element_pointer(self.ran_flags, "i8", len(self.block_lines))
-        )
+        self.code.store_element("i8", "1", self.ran_flags, len(self.block_lines))
         self.block_lines.append(tuple(sorted(set(_list_source_lines(block)))))
         for operation in block.operations:
             self.lower_operation(operation)

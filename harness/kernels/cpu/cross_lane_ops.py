@@ -249,11 +249,7 @@ def lower_histogram(emitter: OperationEmitter, operation: IROperation) -> None:
             known = code.let(f"icmp ult i64 {number}, {result.type.lanes}")
             with code.when(code.let(f"xor i1 {known}, true")):
                 answer = str(int(UndefinedResult.HISTOGRAM))
-                code.store(
-                    "i64",
-                    answer,
-                    code.element_pointer("%context", "i64", LaunchField.UNDEFINED_RESULT),
-                )
+                code.store_element("i64", answer, "%context", LaunchField.UNDEFINED_RESULT)
             with code.when(known):
                 counted = emitter.emit_lane_load(base, element, number)
                 more = code.let(f"add {llvm_type(element)} {counted}, 1")
@@ -361,7 +357,7 @@ def lower_atomic(emitter: OperationEmitter, operation: IROperation) -> None:
         emitter.emit_lane_store(_zero_literal(element), base, element, index)
         on = "true" if mask is None else emitter.emit_lane(mask, index, {})[0]
         with code.when(on):
-            place = code.to_pointer(code.load("i64", code.element_pointer(addresses, "i64", index)))
+            place = code.to_pointer(code.load_element("i64", addresses, index))
             before = code.load(stored, place)
             given, _ = emitter.emit_lane(value, index, {})
             if compares:
@@ -370,7 +366,7 @@ def lower_atomic(emitter: OperationEmitter, operation: IROperation) -> None:
             else:
                 now = _emit_atomic_update(code, operation, element, before, given)
             code.store(stored, now, place)
-            code.store(stored, before, code.element_pointer(base, stored, index))
+            code.store_element(stored, before, base, index)
     emitter.set_result_buffer(result, room)
 
 

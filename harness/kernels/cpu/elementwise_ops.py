@@ -211,9 +211,7 @@ def _emit_float_conversion(code: LlvmFunction, operation: IROperation, operands:
         size = code.let(f"and i8 {operands[0]}, 127")
         with code.when(code.let(f"icmp uge i8 {size}, 124")):
             answer = str(int(UndefinedResult.CONVERSION))
-            code.store(
-                "i64", answer, code.element_pointer("%context", "i64", LaunchField.UNDEFINED_RESULT)
-            )
+            code.store_element("i64", answer, "%context", LaunchField.UNDEFINED_RESULT)
     value, kind = emit_widening(code, operands[0], source)
     return emit_narrowing(code, value, kind, target)
 

@@ -53,9 +53,7 @@ class LaneValues:
         self._scratch_used = 0
         self._buffers_by_address: dict[str, str] = {}
         self.global_definitions: list[str] = []
-        self.scratch_base = self.code.to_pointer(
-            self.code.load_field("%context", LaunchField.SCRATCH)
-        )
+        self.scratch_base = self.code.to_pointer(self.code.load_context(LaunchField.SCRATCH))
         for operation in graph.walk():
             for operand in operation.operands:
                 self.users[operand].append(operation)
@@ -92,20 +90,14 @@ class LaneValues:
 
     def emit_lane_load(self, buffer: str, element: str, index: str) -> str:
         stored = llvm_storage_type(element)
-        value = self.code.load(
-            stored, self.code.element_pointer(self.emit_buffer_address(buffer), stored, index)
-        )
+        value = self.code.load_element(stored, self.emit_buffer_address(buffer), index)
         return value if element != "i1" else self.code.let(f"icmp ne i8 {value}, 0")
 
     def emit_lane_store(self, value: str, buffer: str, element: str, index: str) -> None:
         stored = llvm_storage_type(element)
         if element == "i1":
             value = self.code.let(f"zext i1 {value} to i8")
-        self.code.store(
-            stored,
-            value,
-            self.code.element_pointer(self.emit_buffer_address(buffer), stored, index),
-        )
+        self.code.store_element(stored, value, self.emit_buffer_address(buffer), index)
 
     def emit_copy(self, target: str, source: str, size: int) -> None:
         to, start = self.emit_buffer_address(target), self.emit_buffer_address(source)
@@ -128,14 +120,14 @@ class LaneValues:
         self, violation: ViolationKind, site: int, address: str = "0", other: str = "0"
     ) -> None:
         code = self.code
-        table = code.to_pointer(code.load_field("%context", LaunchField.REPORT))
+        table = code.to_pointer(code.load_context(LaunchField.REPORT))
         for place, value in (
             (ReportField.KIND, str(int(violation))),
             (ReportField.SITE, str(site)),
             (ReportField.ADDRESS, address),
             (ReportField.OTHER, other),
         ):
-            code.store("i64", value, code.element_pointer(table, "i64", place))
+            code.store_element("i64", value, table, place)
         code.emit("ret i32 1")
 
     # Lanes

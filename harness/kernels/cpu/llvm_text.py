@@ -94,9 +94,19 @@ class LlvmFunction:
     def store(self, kind: str, value: str, pointer: str) -> None:
         self.emit(f"store {kind} {value}, ptr {pointer}")
 
-    def load_field(self, base: str, index: int) -> str:
-        """A number in a table of 64-bit ones."""
-        return self.load("i64", self.element_pointer(base, "i64", index))
+    def load_element(self, kind: str, base: str, index: int | str) -> str:
+        return self.load(kind, self.element_pointer(base, kind, index))
+
+    def store_element(self, kind: str, value: str, base: str, index: int | str) -> None:
+        self.store(kind, value, self.element_pointer(base, kind, index))
+
+    def load_field(self, base: str, index: int | str) -> str:
+        """Load a number of a table of 64-bit numbers."""
+        return self.load_element("i64", base, index)
+
+    def load_context(self, field: int) -> str:
+        """Load a field of the launch's table (`abi.LaunchField`)."""
+        return self.load_field("%context", field)
 
     def to_pointer(self, number: str) -> str:
         return self.let(f"inttoptr i64 {number} to ptr")

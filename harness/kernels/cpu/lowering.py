@@ -57,8 +57,8 @@ class KernelLowering(ControlFlowLowering):
         code = self.code
         if self.graph.functions:
             raise UnsupportedOnCpu(f"calls that are not inlined: {', '.join(self.graph.functions)}")
-        arguments = code.to_pointer(code.load_field("%context", LaunchField.ARGUMENTS))
-        self.regions = code.to_pointer(code.load_field("%context", LaunchField.REGIONS))
+        arguments = code.to_pointer(code.load_context(LaunchField.ARGUMENTS))
+        self.regions = code.to_pointer(code.load_context(LaunchField.REGIONS))
         for place, parameter in enumerate(self.graph.parameters):
             if parameter.type.shape:
                 raise UnsupportedOnCpu(f"a parameter of type {parameter.type}")
@@ -145,7 +145,7 @@ class KernelLowering(ControlFlowLowering):
         self.scalars[operation.result] = f"%{'xyz'[operation.get_int('axis')]}"
 
     def _lower_num_programs(self, operation: IROperation) -> None:
-        side = self.code.load_field("%context", LaunchField.GRID_X + operation.get_int("axis"))
+        side = self.code.load_context(LaunchField.GRID_X + operation.get_int("axis"))
         self.scalars[operation.result] = self.code.let(f"trunc i64 {side} to i32")
 
     def _lower_unsplat(self, operation: IROperation) -> None:
@@ -264,15 +264,11 @@ _OPERATION_LOWERINGS: dict[str, Callable[[KernelLowering, IROperation], None]] =
 def _build_launch_function() -> str:
     """All programs of a launch, the last axis of the grid first; it ends at the first report."""
     code = LlvmFunction("define i32 @launch(ptr %context)")
-    y, z = (
-        code.load_field("%context", place) for place in (LaunchField.GRID_Y, LaunchField.GRID_Z)
-    )
-    chosen = code.load_field("%context", LaunchField.CHOSEN_PROGRAMS)
-    with code.loop(code.load_field("%context", LaunchField.PROGRAM_COUNT)) as index:
-        code.store(
-            "i64", index, code.element_pointer("%context", "i64", LaunchField.PROGRAM_ORDINAL)
-        )
-        code.store("i64", "0", code.element_pointer("%context", "i64", LaunchField.OVERFLOW_COUNT))
+    y, z = (code.load_context(place) for place in (LaunchField.GRID_Y, LaunchField.GRID_Z))
+    chosen = code.load_context(LaunchField.CHOSEN_PROGRAMS)
+    with code.loop(code.load_context(LaunchField.PROGRAM_COUNT)) as index:
+        code.store_element("i64", index, "%context", LaunchField.PROGRAM_ORDINAL)
+        code.store_element("i64", "0", "%context", LaunchField.OVERFLOW_COUNT)
         rest = code.let(f"udiv i64 {index}, {z}")
         places = [
             code.alloca("i64", code.let(text))
@@ -286,11 +282,11 @@ def _build_launch_function() -> str:
         given = ", ".join(f"i32 {code.let(f'trunc i64 {one} to i32')}" for one in program)
         wrong = code.let(f"call i32 @program(ptr %context, {given})")
         with code.when(code.let(f"icmp ne i32 {wrong}, 0"), exits=True):
-            report = code.to_pointer(code.load_field("%context", LaunchField.REPORT))
+            report = code.to_pointer(code.load_context(LaunchField.REPORT))
             for field, one in zip(
                 (ReportField.X, ReportField.Y, ReportField.Z), program, strict=True
             ):
-                code.store("i64", one, code.element_pointer(report, "i64", field))
+                code.store_element("i64", one, report, field)
             code.emit("ret i32 1")
     code.emit("ret i32 0")
     return str(code)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import digest_code
 from harness.kernels.cpu import access_checks
 from harness.kernels.cpu.llvm_jit import LlvmJit, describe_host
 from harness.kernels.cpu.lowering import KernelLowering, LoweredKernel
-from harness.kernels.ir.disk_cache import get_or_compute, is_cached
 from harness.kernels.ir.graph import KernelGraph
 
 CODE_DIGEST = digest_code("kernels")

@@ -23,9 +23,9 @@ class RaceCheckedAccess(AccessFunction):
     """Granules of a region, each with who wrote it last and who read it since."""
 
     def _emit_program_number(self) -> str:
-        ordinal = self._code.load_field("%context", LaunchField.PROGRAM_ORDINAL)
+        ordinal = self._code.load_context(LaunchField.PROGRAM_ORDINAL)
         return self._code.let(
-            f"add i64 {self._code.load_field('%context', LaunchField.FIRST_PROGRAM)}, {ordinal}"
+            f"add i64 {self._code.load_context(LaunchField.FIRST_PROGRAM)}, {ordinal}"
         )
 
     @contextmanager
@@ -47,7 +47,7 @@ class RaceCheckedAccess(AccessFunction):
 
     def _emit_is_current_launch(self, number: str) -> str:
         """Of this launch, whatever was written there in earlier ones."""
-        first = self._code.load_field("%context", LaunchField.FIRST_PROGRAM)
+        first = self._code.load_context(LaunchField.FIRST_PROGRAM)
         return self._code.let(f"icmp uge i64 {number}, {first}")
 
     def _check_no_other_writer(
@@ -104,7 +104,7 @@ class RaceCheckedAccess(AccessFunction):
     def _emit_changes_value(self, index: str, address: str) -> str:
         code = self._code
         held = code.load(self.llvm_type, code.to_pointer(address) + ", align 1")
-        new = code.load(self.llvm_type, code.element_pointer("%values", self.llvm_type, index))
+        new = code.load_element(self.llvm_type, "%values", index)
         return code.let(f"icmp ne {self.llvm_type} {held}, {new}")
 
     def _check_write_races(self) -> None:

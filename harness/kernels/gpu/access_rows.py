@@ -18,9 +18,9 @@ from harness.kernels.gpu.axis_contiguity import AxisContiguity
 from harness.kernels.gpu.graph_builder import SGE, SGT, SLE, SLT, GraphBuilder
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.operations import POINTER_CASTS, SPREADING_OPERATIONS
 
-_SHAPE_OPERATIONS = ("tt.splat", "tt.broadcast", "tt.expand_dims")
-_ELEMENTWISE_OPERATIONS = ("tt.addptr", "tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr")
+_ELEMENTWISE_OPERATIONS = POINTER_CASTS | {"tt.addptr"}
 _COUNT_ELEMENT = "i64"
 
 
@@ -152,7 +152,7 @@ class AccessRows:
             return False
         if maker.name == "arith.andi":
             return all(self._can_split_mask(part, axis) for part in maker.operands)
-        if maker.name in _SHAPE_OPERATIONS:
+        if maker.name in SPREADING_OPERATIONS:
             inner = _map_axis_to_operand(maker, axis)
             return inner is not None and self._can_split_mask(maker.operands[0], inner)
         if maker.name != "arith.cmpi" or (compared := _parse_comparison(maker)) is None:
@@ -177,7 +177,7 @@ class AccessRows:
                 for name, one, other in zip(("andi", "minsi"), left, right, strict=True)
             ]
             return both[0], both[1]
-        if maker.name in _SHAPE_OPERATIONS:
+        if maker.name in SPREADING_OPERATIONS:
             inner = _map_axis_to_operand(maker, axis)
             assert inner is not None
             parts = self._split_mask(maker.operands[0], inner)
@@ -215,7 +215,7 @@ class AccessRows:
             return False
         if _is_row(value, axis) or maker.name in ("tt.make_range", "arith.constant"):
             return "[" not in maker.attributes.get("value", "")
-        if maker.name in _SHAPE_OPERATIONS:
+        if maker.name in SPREADING_OPERATIONS:
             inner = _map_axis_to_operand(maker, axis)
             return inner is None or self._can_compute_row(maker.operands[0], inner, seen)
         if not _is_elementwise(maker):
@@ -243,7 +243,7 @@ class AccessRows:
             return code.constant(maker.get_int("start"), kind)
         if maker.name == "arith.constant":
             return code.emit(maker.name, (), kind, value=_format_row_constant(maker, kind))
-        if maker.name in _SHAPE_OPERATIONS:
+        if maker.name in SPREADING_OPERATIONS:
             inner, below = _map_axis_to_operand(maker, axis), maker.operands[0]
             return self._spread_row(
                 maker, axis, below if inner is None else self._get_first_lane(below, inner)
@@ -269,7 +269,7 @@ class AccessRows:
             ]
             kind = lane.type.with_element(value.type.element)
             return code.clone_operation(maker, operands, kind)
-        if moves and maker is not None and maker.name in _SHAPE_OPERATIONS:
+        if moves and maker is not None and maker.name in SPREADING_OPERATIONS:
             inner = _map_axis_to_operand(maker, axis)
             if inner is not None:
                 return self._compute_last_lane(

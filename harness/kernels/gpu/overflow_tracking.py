@@ -15,6 +15,7 @@ from harness.kernels.gpu.value_ranges import ValueRanges
 from harness.kernels.ir import flow
 from harness.kernels.ir.flow import AddressIntegers
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
+from harness.kernels.ir.operations import POINTER_CASTS, SHAPE_OPERATIONS
 
 OVERFLOW_SYMBOLS = {
     "arith.addi": "+",
@@ -25,12 +26,7 @@ OVERFLOW_SYMBOLS = {
     "tt.reduce": "sum",
     "tt.scan": "sum",
 }
-_SHAPE_OPERATIONS = frozenset(
-    f"tt.{name}" for name in "splat broadcast expand_dims reshape trans unsplat".split()
-)
-_SAME_SHAPE_OPERATIONS = frozenset(
-    {"tt.addptr", "tt.bitcast", "tt.ptr_to_int", "tt.int_to_ptr", "math.absi"}
-)
+_SAME_SHAPE_OPERATIONS = POINTER_CASTS | {"tt.addptr", "math.absi"}
 
 
 class OverflowState(NamedTuple):
@@ -178,7 +174,7 @@ class OverflowTracker:
         code, name = self._code, operation.name
         if name in ("tt.reduce", "tt.scan"):
             return self._track_sum(operation)
-        if name in _SHAPE_OPERATIONS:
+        if name in SHAPE_OPERATIONS or name == "tt.unsplat":
             return tuple(
                 SpreadOverflowState(part.state, (*part.shape_operations, operation))
                 for part in self.get_states(operation.operands[0])

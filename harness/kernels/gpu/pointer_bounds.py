@@ -16,12 +16,10 @@ from harness.kernels.gpu.report_assembly import KernelTable
 from harness.kernels.gpu.storage_registry import MAX_STORAGES
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.operations import SHAPE_OPERATIONS
 
 _INT64 = ValueType("i64")
 _UNBOUNDED = 1 << 62
-_SHAPE_OPERATIONS = frozenset(
-    f"tt.{name}" for name in "splat broadcast expand_dims reshape trans".split()
-)
 _SAME_MEMORY_OPERATIONS = ("tt.addptr", "tt.bitcast")
 
 
@@ -96,7 +94,7 @@ class PointerBoundsTracker:
         name, result = operation.name, operation.result
         if name in _SAME_MEMORY_OPERATIONS:
             self.set_bounds(result, self.get_bounds(operation.operands[0]))
-        elif name in _SHAPE_OPERATIONS:
+        elif name in SHAPE_OPERATIONS:
             given = self.get_bounds(operation.operands[0])
             if given is not None and given.shape:
                 start, size = (

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.operations import SHAPE_OPERATIONS
 
 ValueRange = tuple[int, int]
-_VALUE_PRESERVING = frozenset(
-    f"tt.{name}" for name in "splat broadcast expand_dims reshape trans".split()
-)
 
 
 class ValueRanges:
@@ -53,7 +51,7 @@ class ValueRanges:
         if name not in _SUPPORTED_OPERATIONS:
             return None
         given = [self.get_range(one) for one in operation.operands]
-        if name in _VALUE_PRESERVING or name in ("arith.extsi", "arith.trunci"):
+        if name in SHAPE_OPERATIONS or name in ("arith.extsi", "arith.trunci"):
             return given[0]
         if name == "arith.extui":
             bits = operation.operands[0].type.bits
@@ -83,7 +81,7 @@ _RANGE_RULES: dict[str, Callable[[ValueRange, ValueRange], ValueRange]] = {
     "arith.maxsi": lambda one, other: (max(one[0], other[0]), max(one[1], other[1])),
 }
 _SUPPORTED_OPERATIONS = (
-    _VALUE_PRESERVING
+    SHAPE_OPERATIONS
     | _RANGE_RULES.keys()
     | {f"arith.{name}" for name in "extsi extui trunci andi remsi remui shli".split()}
 )

@@ -7,32 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.kernels.ir.graph import IROperation, IRRegion, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.operations import (
+    ACCESS_OPERATIONS,
+    INTEGER_ARITHMETIC,
+    OVERFLOWING_OPERATIONS,
+    POINTER_MERGING,
+    POINTER_PRESERVING,
+    SIGNED_OPERATIONS,
+    UNSIGNED_OPERATIONS,
+)
 
-# Operations whose result points where their first operand does.
-_POINTER_PRESERVING = frozenset(
-    f"tt.{name}"
-    for name in "addptr splat broadcast expand_dims reshape trans bitcast split gather".split()
-)
-_POINTER_MERGING = frozenset({"arith.select", "tt.join", "tt.cat"})
-
-# Operations through which a number goes on to be part of an address.
-_ARITHMETIC = frozenset(
-    [f"arith.{name}" for name in "addi subi muli shli andi ori xori".split()]
-    + [f"arith.{name}" for name in "minsi maxsi minui maxui select".split()]
-    + [f"arith.{name}" for name in "divsi remsi shrsi divui extsi extui trunci".split()]
-    + [f"tt.{name}" for name in "splat broadcast expand_dims reshape trans join cat split".split()]
-    + ["tt.gather", "tt.reduce", "tt.scan", "math.absi", "tt.bitcast", "arith.index_cast"]
-    + ["tt.unsplat", "tt.addptr", "tt.ptr_to_int", "tt.int_to_ptr"]
-)
-_SIGNED_OPERATIONS = frozenset(
-    f"arith.{name}" for name in "divsi remsi shrsi extsi minsi maxsi".split()
-)
-_UNSIGNED_OPERATIONS = frozenset(f"arith.{name}" for name in "divui extui minui maxui".split())
 _CACHE_MODIFIER_CV = 7  # how Triton writes `cache_modifier=".cv"`
-# Operations whose true result may not fit.
-OVERFLOWING_OPERATIONS = frozenset(
-    {"arith.addi", "arith.subi", "arith.muli", "arith.shli", "arith.trunci"}
-)
 
 
 def get_terminator(region: IRRegion) -> IROperation:
@@ -135,9 +120,9 @@ def find_pointer_origins(graph: KernelGraph) -> dict[IRValue, int | None]:
         for result in operation.results:
             if not result.type.is_pointer or result in sources:
                 continue
-            if operation.name in _POINTER_PRESERVING:
+            if operation.name in POINTER_PRESERVING:
                 sources[result] = [operation.operands[0]]
-            elif operation.name in _POINTER_MERGING:
+            elif operation.name in POINTER_MERGING:
                 start = 1 if operation.name == "arith.select" else 0
                 sources[result] = list(operation.operands[start:])
             else:
@@ -195,7 +180,7 @@ def _collect_signedness(
             waiting += [(value, True) for value in operation.operands]
         elif operation.name == "tt.int_to_ptr":
             waiting += [(value, False) for value in operation.operands]
-        elif operation.name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+        elif operation.name in ACCESS_OPERATIONS:
             waiting.append((operation.operands[0], True))
     while waiting:
         value, sign = waiting.pop()
@@ -204,13 +189,13 @@ def _collect_signedness(
         signs[value].add(sign)
         waiting += [(source, sign) for source in sources.get(value, ())]
         maker = definitions.get(value)
-        if maker is None or maker.name not in _ARITHMETIC:
+        if maker is None or maker.name not in INTEGER_ARITHMETIC:
             continue
         below = (
             True
-            if maker.name in _SIGNED_OPERATIONS
+            if maker.name in SIGNED_OPERATIONS
             else False
-            if maker.name in _UNSIGNED_OPERATIONS
+            if maker.name in UNSIGNED_OPERATIONS
             else sign
         )
         operands = maker.operands
@@ -246,7 +231,7 @@ def _find_overflow_candidates(
             maker = definitions.get(value)
             given = list(sources.get(value, ()))
             own = False
-            if maker is not None and maker.name in _ARITHMETIC:
+            if maker is not None and maker.name in INTEGER_ARITHMETIC:
                 given += [operand for operand in maker.operands if operand in signed]
                 own = maker.name in OVERFLOWING_OPERATIONS or (
                     maker.name in ("tt.reduce", "tt.scan") and value.type.is_integer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.kernels.ir.disk_cache import get_or_compute
+from harness.core.cache import get_or_compute
 from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.triton import frontend, specialization
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.kernels.ir.disk_cache import get_or_compute, save_cached
+from harness.core.cache import get_or_compute, save_cached
 from harness.kernels.ir.graph import (
     IRBlock,
     IROperation,
@@ -27,6 +27,7 @@ from harness.kernels.ir.graph import (
     KernelGraph,
     walk_operations,
 )
+from harness.kernels.ir.operations import SPREADING_OPERATIONS
 from harness.kernels.triton import frontend, mlir_parser
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.kernels.triton.symbolic_int import SymbolicInt
@@ -41,9 +42,7 @@ _FOLDABLE_WITH = {
     "arith.subi": _SUM_OPERATIONS,
     "arith.muli": frozenset(("arith.muli",)),
 }
-_VALUE_PRESERVING = frozenset(
-    ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.extsi", "arith.extui", "arith.trunci")
-)
+_VALUE_PRESERVING = SPREADING_OPERATIONS | {"arith.extsi", "arith.extui", "arith.trunci"}
 _SMALLEST_SYMBOLIC = 2  # 0 and 1 are cases of their own, to whoever optimises
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from harness.kernels.ir.flow import (
-    OVERFLOWING_OPERATIONS,
     analyze_addresses,
     find_pointer_origins,
     get_terminator,
@@ -13,11 +12,19 @@ from harness.kernels.ir.flow import (
     map_control_flow_sources,
 )
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph
+from harness.kernels.ir.operations import (
+    ACCESS_OPERATIONS,
+    OVERFLOWING_OPERATIONS,
+    SHAPE_OPERATIONS,
+)
 
-ACCESS_OPERATIONS = frozenset({"tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"})
-VALUE_PRESERVING = frozenset(
-    f"tt.{name}" for name in "splat broadcast expand_dims reshape trans unsplat bitcast".split()
-) | {"arith.extsi", "arith.extui", "arith.index_cast"}
+VALUE_PRESERVING = SHAPE_OPERATIONS | {
+    "tt.unsplat",
+    "tt.bitcast",
+    "arith.extsi",
+    "arith.extui",
+    "arith.index_cast",
+}
 
 
 class AccessGraph:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.core import preloading, processes
+from harness.core.cache import get_or_compute, is_cached, save_cached
 from harness.core.code_digest import digest_code
-from harness.kernels.ir.disk_cache import get_or_compute, is_cached, save_cached
 from harness.kernels.triton import recorded_launches
 from harness.runs.audit import (
     lazy_release,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from harness.kernels.ir.disk_cache import get_or_compute
+from harness.core.cache import get_or_compute
 from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.triton import frontend, mlir_parser
 from harness.kernels.triton.frontend import BoundCall

@@ -25,7 +25,8 @@ from harness.kernels.ir.graph import (
     KernelGraph,
     walk_operations,
 )
-from harness.runs.audit.access_graph import ACCESS_OPERATIONS, find_mask, iterate_address_values
+from harness.kernels.ir.operations import ACCESS_OPERATIONS
+from harness.runs.audit.access_graph import find_mask, iterate_address_values
 
 _TERMINATORS = ("scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
 _FOLD_OPERATIONS = ("tt.reduce", "tt.scan", "tt.map_elementwise")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from harness.kernels.ir.flow import OVERFLOWING_OPERATIONS
 from harness.kernels.ir.graph import IROperation, IRValue
-from harness.runs.audit.access_graph import ACCESS_OPERATIONS, find_mask
+from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
+from harness.runs.audit.access_graph import find_mask
 from harness.runs.audit.intervals import IntegerRange
 from harness.runs.audit.range_analysis import (
     UNBOUNDED,

@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 from harness.kernels.ir.graph import IROperation, IRValue
+from harness.kernels.ir.operations import SHAPE_OPERATIONS
 from harness.runs.audit.expressions import (
     COMPARISONS,
     UNKNOWN_TEST,
@@ -32,9 +33,6 @@ from harness.runs.audit.range_analysis import IntegerRangeAnalysis, LaunchInputs
 
 TRIED_LOADS = (1, 2, 3, 7, 33, 129, 1000, 4097)  # what grows is tried at; each is odd to some block
 _DEFAULT_VALUE = 16  # what no name says anything of
-_SHAPE_OPERATIONS = frozenset(
-    {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans"}
-)
 _META_CONSTANT = re.compile(r"""\w+\[['"](\w+)['"]\]$""")
 _TENSOR_PROPERTY = re.compile(
     r"(?P<name>\w+)\.(?P<what>shape|stride|numel)[\[(](?P<place>-?\d*)[\])]$"
@@ -382,7 +380,7 @@ class SizedCase:
     ) -> IntegerRange | None:
         """How far from where its tensor begins, in elements; None where that is not followed."""
         maker = self.case.access_graph.defining_operations.get(pointer)
-        while maker is not None and maker.name in _SHAPE_OPERATIONS:
+        while maker is not None and maker.name in SHAPE_OPERATIONS:
             pointer = maker.operands[0]
             maker = self.case.access_graph.defining_operations.get(pointer)
         if maker is None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import digest_code
 from harness.core.errors import NotReadyError
-from harness.kernels.ir.disk_cache import get_or_compute, is_cached
 from harness.releases import checkouts
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.exemptions import FindingExemption

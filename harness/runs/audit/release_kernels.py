@@ -12,8 +12,8 @@ from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
 
+from harness.core.cache import get_or_compute
 from harness.core.code_digest import digest_code
-from harness.kernels.ir.disk_cache import get_or_compute
 from harness.runs.audit.host_scope import HostLaunch
 from harness.runs.audit.kernel_discovery import SourceKernel, collect_kernels
 from harness.runs.audit.lazy_release import LazyRelease

@@ -1,0 +1,48 @@
+"""Names of IR operations by what they do: one table for every back end and analysis.
+
+A set says one thing of each operation in it, and is named after that. Example: `tt.reshape` is in
+`SHAPE_OPERATIONS`, for its result holds its operand's elements in another shape; `tt.addptr` is not,
+for it computes.
+"""
+
+from __future__ import annotations
+
+
+def _tt(names: str) -> frozenset[str]:
+    return frozenset(f"tt.{name}" for name in names.split())
+
+
+def _arith(names: str) -> frozenset[str]:
+    return frozenset(f"arith.{name}" for name in names.split())
+
+
+# The elements of the operand, repeated.
+SPREADING_OPERATIONS = _tt("splat broadcast expand_dims")
+# The elements of the operand in another shape or order, and no other ones.
+SHAPE_OPERATIONS = SPREADING_OPERATIONS | _tt("reshape trans")
+# The same bits seen as another type, or a pointer moved within its memory.
+POINTER_CASTS = _tt("bitcast ptr_to_int int_to_ptr")
+ACCESS_OPERATIONS = _tt("load store atomic_rmw atomic_cas")
+
+# The result points into the memory that the first operand points into.
+POINTER_PRESERVING = SHAPE_OPERATIONS | _tt("addptr bitcast split gather")
+# The result may point where any of the operands does.
+POINTER_MERGING = _tt("join cat") | _arith("select")
+
+# The true result may not fit into the result's type.
+OVERFLOWING_OPERATIONS = _arith("addi subi muli shli trunci")
+# How an operation reads its integer operands, where it says so; the others pass on how they are read.
+SIGNED_OPERATIONS = _arith("divsi remsi shrsi extsi minsi maxsi")
+UNSIGNED_OPERATIONS = _arith("divui extui minui maxui")
+# An integer operand goes on to be part of the result.
+INTEGER_ARITHMETIC = (
+    OVERFLOWING_OPERATIONS
+    | SIGNED_OPERATIONS
+    | UNSIGNED_OPERATIONS
+    | SHAPE_OPERATIONS
+    | POINTER_MERGING
+    | POINTER_CASTS
+    | _arith("andi ori xori index_cast")
+    | _tt("split gather reduce scan unsplat addptr")
+    | {"math.absi"}
+)
