@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from harness.kernels.cpu import elementwise_ops, view_ops
 from harness.kernels.cpu.abi import LaunchField, ReportField, ViolationKind
-from harness.kernels.cpu.emitter_protocols import LaneCache, LaneRegister
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import llvm_storage_type, size_of
 from harness.kernels.cpu.overflow_tracking import LaneOverflowTracker
+from harness.kernels.cpu.view_ops import LaneCache, LaneRegister, ViewedLane
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, SourceLocation, ValueType
 
@@ -150,7 +150,8 @@ class LaneValues:
             return loaded, None if twin is None else self.emit_lane_load(twin, "i32", index)
         if value in self.views:
             operation = self.views[value]
-            return view_ops.VIEW_EMITTERS[operation.name](self, operation, value, index, lane_cache)
+            lane = ViewedLane(self, operation, value, index, lane_cache)
+            return view_ops.VIEW_EMITTERS[operation.name](lane)
         operation = self.pending[value]
         given = [self.emit_lane(operand, index, lane_cache) for operand in operation.operands]
         return self.emit_elementwise(operation, given)

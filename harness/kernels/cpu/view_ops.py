@@ -1,14 +1,18 @@
 """Operations that compute nothing: where a lane of the result lies in the operands.
 
-Lanes are counted in row-major order, so a reshape or a new axis leaves each where it was.
+Lanes are counted in row-major order, so a reshape or a new axis leaves each where it was. Example:
+lane 5 of a 2x3 tensor is its element [1, 2]; if the tensor is the transpose of a 3x2 one, that is
+the operand's element [2, 1], its lane 5, and lane 4 is the operand's lane 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
-from harness.kernels.cpu.emitter_protocols import LaneCache, LaneRegister, ValueEmitter
+from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
     UnsupportedOnCpu,
     format_literal,
@@ -17,163 +21,139 @@ from harness.kernels.cpu.number_formats import (
 )
 from harness.kernels.ir.graph import IROperation, IRValue
 
-ViewEmitter = Callable[[ValueEmitter, IROperation, IRValue, str, LaneCache], LaneRegister]
+if TYPE_CHECKING:
+    from harness.kernels.cpu.lane_values import LaneValues
+
+LaneRegister = tuple[str, str | None]  # the register of a lane, and that of its overflow state
+LaneCache = dict[tuple[IRValue, str], LaneRegister]  # by value and index
 
 
-def _emit_splat(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    return emitter.emit_lane(operation.operands[0], "0", lane_cache)
+@dataclass(frozen=True, slots=True)
+class ViewedLane:
+    """The lane at `index` of `value`, a result of the view `operation`."""
+
+    emitter: LaneValues
+    operation: IROperation
+    value: IRValue
+    index: str
+    cache: LaneCache
+
+    @property
+    def code(self) -> LlvmFunction:
+        return self.emitter.code
+
+    def emit_operand(self, position: int, index: str) -> LaneRegister:
+        return self.emitter.emit_lane(self.operation.operands[position], index, self.cache)
+
+    def emit_element(self, coordinates: list[tuple[str, int]]) -> LaneRegister:
+        """The first operand's lane at a sum of coordinates, each times its stride."""
+        lane = "0"
+        for coordinate, stride in coordinates:
+            term = coordinate
+            if stride != 1 and coordinate != "0":
+                term = self.code.let(f"mul i64 {coordinate}, {stride}")
+            lane = term if lane == "0" else self.code.let(f"add i64 {lane}, {term}")
+        return self.emit_operand(0, lane)
+
+    def emit_coordinate(self, axis: int) -> str:
+        """Compute the lane's index along an axis of the result."""
+        shape = self.value.type.shape
+        below = prod(shape[axis + 1 :])
+        if shape[axis] == 1:
+            return "0"
+        over = self.index if below == 1 else self.code.let(f"udiv i64 {self.index}, {below}")
+        return over if axis == 0 else self.code.let(f"urem i64 {over}, {shape[axis]}")
 
 
-def _emit_same_lane(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    return emitter.emit_lane(operation.operands[0], index, lane_cache)
+def _emit_splat(lane: ViewedLane) -> LaneRegister:
+    return lane.emit_operand(0, "0")
 
 
-def _emit_range(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    kind = llvm_type(value.type.element)
-    place = index if kind == "i64" else emitter.code.let(f"trunc i64 {index} to {kind}")
-    start = operation.get_int("start")
-    return (emitter.code.let(f"add {kind} {place}, {start}") if start else place), None
+def _emit_same_lane(lane: ViewedLane) -> LaneRegister:
+    return lane.emit_operand(0, lane.index)
 
 
-def _emit_constant(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    text = operation.attributes["value"]
+def _emit_range(lane: ViewedLane) -> LaneRegister:
+    kind, start = llvm_type(lane.value.type.element), lane.operation.get_int("start")
+    number = lane.index if kind == "i64" else lane.code.let(f"trunc i64 {lane.index} to {kind}")
+    return (lane.code.let(f"add {kind} {number}, {start}") if start else number), None
+
+
+def _emit_constant(lane: ViewedLane) -> LaneRegister:
+    text = lane.operation.attributes["value"]
     inner = text[text.index("<") + 1 : text.index("> : tensor")].strip()
-    element = value.type.element
+    element = lane.value.type.element
     if inner.startswith('"'):
-        raise UnsupportedOnCpu(f"a constant tensor of {value.type}")
+        raise UnsupportedOnCpu(f"a constant tensor of {lane.value.type}")
     if not inner.startswith("["):
         return format_literal(inner, element), None
     numbers = inner.replace("[", " ").replace("]", " ").split(",")
-    stored = llvm_storage_type(element)
-    listed = ", ".join(f"{stored} {format_literal(one, element)}" for one in numbers)
-    name = f"@listed{len(emitter.global_definitions)}"
-    emitter.global_definitions.append(
-        f"{name} = internal constant [{len(numbers)} x {stored}] [{listed}]"
-    )
-    return emitter.emit_lane_load(
-        emitter.code.element_pointer(name, stored, 0), element, index
-    ), None
+    stored, definitions = llvm_storage_type(element), lane.emitter.global_definitions
+    literals = ", ".join(f"{stored} {format_literal(number, element)}" for number in numbers)
+    name = f"@listed{len(definitions)}"
+    definitions.append(f"{name} = internal constant [{len(numbers)} x {stored}] [{literals}]")
+    table = lane.code.element_pointer(name, stored, 0)
+    return lane.emitter.emit_lane_load(table, element, lane.index), None
 
 
-def _emit_flat_index(emitter: ValueEmitter, parts: list[tuple[str, int]]) -> str:
-    """A sum of coordinates, each times its stride."""
-    total = "0"
-    for coordinate, stride in parts:
-        term = coordinate
-        if stride != 1 and coordinate != "0":
-            term = emitter.code.let(f"mul i64 {coordinate}, {stride}")
-        total = term if total == "0" else emitter.code.let(f"add i64 {total}, {term}")
-    return total
+def _emit_broadcast(lane: ViewedLane) -> LaneRegister:
+    inner = lane.operation.operands[0].type.shape
+    axes = (axis for axis in range(len(inner)) if inner[axis] != 1)
+    return lane.emit_element([(lane.emit_coordinate(x), prod(inner[x + 1 :])) for x in axes])
 
 
-def emit_coordinate(emitter: ValueEmitter, index: str, shape: tuple[int, ...], axis: int) -> str:
-    below = prod(shape[axis + 1 :])
-    if shape[axis] == 1:
-        return "0"
-    over = index if below == 1 else emitter.code.let(f"udiv i64 {index}, {below}")
-    return over if axis == 0 else emitter.code.let(f"urem i64 {over}, {shape[axis]}")
+def _emit_transpose(lane: ViewedLane) -> LaneRegister:
+    inner = lane.operation.operands[0].type.shape
+    order = enumerate(lane.operation.get_ints("order"))
+    return lane.emit_element([(lane.emit_coordinate(x), prod(inner[of + 1 :])) for x, of in order])
 
 
-def _emit_broadcast(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    source, shape = operation.operands[0], value.type.shape
-    inner = source.type.shape
-    parts = [
-        (emit_coordinate(emitter, index, shape, axis), prod(inner[axis + 1 :]))
-        for axis in range(len(shape))
-        if inner[axis] != 1
-    ]
-    return emitter.emit_lane(source, _emit_flat_index(emitter, parts), lane_cache)
-
-
-def _emit_transpose(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    source, shape = operation.operands[0], value.type.shape
-    inner = source.type.shape
-    parts = [
-        (emit_coordinate(emitter, index, shape, axis), prod(inner[place + 1 :]))
-        for axis, place in enumerate(operation.get_ints("order"))
-    ]
-    return emitter.emit_lane(source, _emit_flat_index(emitter, parts), lane_cache)
-
-
-def _emit_choice(
-    emitter: ValueEmitter,
-    operation: IROperation,
-    second: str,
-    places: list[str],
-    lane_cache: LaneCache,
-) -> LaneRegister:
-    pairs = [
-        emitter.emit_lane(operand, place, lane_cache)
-        for operand, place in zip(operation.operands, places, strict=True)
-    ]
-    kind = llvm_type(operation.result.type.element)
-    code = emitter.code
-    value = code.let(f"select i1 {second}, {kind} {pairs[1][0]}, {kind} {pairs[0][0]}")
-    if pairs[0][1] is None and pairs[1][1] is None:
+def _emit_choice(lane: ViewedLane, second: str, index: str) -> LaneRegister:
+    """The lane of the second operand where `second` holds, else of the first."""
+    (a, a_state), (b, b_state) = (lane.emit_operand(position, index) for position in (0, 1))
+    kind = llvm_type(lane.operation.result.type.element)
+    value = lane.code.let(f"select i1 {second}, {kind} {b}, {kind} {a}")
+    if a_state is None and b_state is None:
         return value, None
-    twins = [twin or "0" for _, twin in pairs]
-    return value, code.let(f"select i1 {second}, i32 {twins[1]}, i32 {twins[0]}")
+    states = f"i32 {b_state or '0'}, i32 {a_state or '0'}"
+    return value, lane.code.let(f"select i1 {second}, {states}")
 
 
-def _emit_join(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    second = emitter.code.let(f"trunc i64 {index} to i1")
-    place = emitter.code.let(f"lshr i64 {index}, 1")
-    return _emit_choice(emitter, operation, second, [place, place], lane_cache)
+def _emit_join(lane: ViewedLane) -> LaneRegister:
+    second = lane.code.let(f"trunc i64 {lane.index} to i1")
+    return _emit_choice(lane, second, lane.code.let(f"lshr i64 {lane.index}, 1"))
 
 
-def _emit_split(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    place = emitter.code.let(f"shl i64 {index}, 1")
-    if value is operation.results[1]:
-        place = emitter.code.let(f"or i64 {place}, 1")
-    return emitter.emit_lane(operation.operands[0], place, lane_cache)
+def _emit_split(lane: ViewedLane) -> LaneRegister:
+    index = lane.code.let(f"shl i64 {lane.index}, 1")
+    if lane.value is lane.operation.results[1]:
+        index = lane.code.let(f"or i64 {index}, 1")
+    return lane.emit_operand(0, index)
 
 
-def _emit_concatenation(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    first = operation.operands[0].type.lanes
-    second = emitter.code.let(f"icmp uge i64 {index}, {first}")
-    place = emitter.code.let(f"urem i64 {index}, {first}")
-    return _emit_choice(emitter, operation, second, [place, place], lane_cache)
+def _emit_concatenation(lane: ViewedLane) -> LaneRegister:
+    first = lane.operation.operands[0].type.lanes
+    second = lane.code.let(f"icmp uge i64 {lane.index}, {first}")
+    return _emit_choice(lane, second, lane.code.let(f"urem i64 {lane.index}, {first}"))
 
 
-def _emit_gather(
-    emitter: ValueEmitter, operation: IROperation, value: IRValue, index: str, lane_cache: LaneCache
-) -> LaneRegister:
-    source, indices = operation.operands
-    axis, inner = operation.get_int("axis"), source.type.shape
-    at, _ = emitter.emit_lane(indices, index, lane_cache)
+def _emit_gather(lane: ViewedLane) -> LaneRegister:
+    source, indices = lane.operation.operands
+    axis, inner = lane.operation.get_int("axis"), source.type.shape
+    at, _ = lane.emit_operand(1, lane.index)
     kind = llvm_type(indices.type.element)
     if kind != "i64":
-        at = emitter.code.let(f"zext {kind} {at} to i64")
-    at = emitter.code.let(f"urem i64 {at}, {inner[axis]}")
-    parts = [
-        (
-            at if place == axis else emit_coordinate(emitter, index, value.type.shape, place),
-            prod(inner[place + 1 :]),
-        )
-        for place in range(len(inner))
-    ]
-    return emitter.emit_lane(source, _emit_flat_index(emitter, parts), lane_cache)
+        at = lane.code.let(f"zext {kind} {at} to i64")
+    at = lane.code.let(f"urem i64 {at}, {inner[axis]}")
+    return lane.emit_element(
+        [
+            (at if place == axis else lane.emit_coordinate(place), prod(inner[place + 1 :]))
+            for place in range(len(inner))
+        ]
+    )
 
 
-VIEW_EMITTERS: dict[str, ViewEmitter] = {
+VIEW_EMITTERS: dict[str, Callable[[ViewedLane], LaneRegister]] = {
     "arith.constant": _emit_constant,
     "tt.splat": _emit_splat,
     "tt.make_range": _emit_range,
@@ -186,5 +166,5 @@ VIEW_EMITTERS: dict[str, ViewEmitter] = {
     "tt.cat": _emit_concatenation,
     "tt.gather": _emit_gather,
 }
-# Their lanes are where they were: what they are made of can be computed in the same loop.
+# A loop over the result's lanes can compute the operand as well: each lane is where it was.
 LANE_PRESERVING = frozenset({"tt.splat", "tt.expand_dims", "tt.reshape"})

@@ -87,7 +87,7 @@ class Played:
         self._least = least
         self.loads: list[int] = []
 
-    def outcome(self, at: dict[str, int]) -> str:
+    def run(self, at: dict[str, int]) -> str:
         self.loads.append(at["tokens"])
         return overflow_runs.OVERFLOWS if at["tokens"] >= self._least else overflow_runs.PASSES
 

@@ -103,7 +103,7 @@ def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_pa
     toy = FOLDER[0].parent
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(paths.HARNESS_FOLDER / "patching" / "site"), str(toy)]),
+        "PYTHONPATH": os.pathsep.join([str(paths.HARNESS_FOLDER / "startup"), str(toy)]),
         "SGLANG_DEBUG_REVERT_PR": "toy-helper,toy-kernel,toy-tuned",
         "UNFIX_TOGGLES": str(FOLDER[0]),
         "UNFIX_ATTESTATIONS": str(tmp_path / "attestations"),
