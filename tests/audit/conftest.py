@@ -9,7 +9,7 @@ import pytest
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import ReleaseAudit, audit_release
 
-LIMITS = Path(__file__).parents[2] / "harness" / "audit" / "limits.yaml"
+LIMITS = Path(__file__).parents[2] / "harness" / "runs" / "audit" / "limits.yaml"
 KERNELS = """
 import torch
 import triton

@@ -7,6 +7,7 @@ report, and here it becomes words.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import sys
@@ -16,10 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton.language as tl
-from triton.runtime.autotuner import Autotuner
-from triton.runtime.driver import driver
-from triton.runtime.jit import JITFunction
 
 from harness.kernels import cpu
 from harness.kernels.check import line_tracing
@@ -38,32 +35,12 @@ from harness.kernels.cpu.abi import (
 )
 from harness.kernels.cpu.lowering import LoweredKernel
 from harness.kernels.ir.graph import KernelGraph, ValueType
-from harness.kernels.triton import frontend, graph_loader, specialization
+from harness.kernels.triton import adapter, frontend, graph_loader, specialization
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
-from harness.patching import jit_kernels as patching
 
 _SMALLEST_SCRATCH = 1 << 16
 _UINT64_MASK = (1 << 64) - 1
 FileLine = tuple[str, int]  # a file's
-
-
-class _CpuDriver:
-    """What code under test asks Triton's driver, where there is none."""
-
-    def get_current_target(self) -> Any:
-        return frontend.TARGET
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int | None = None) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def get_device_interface(self) -> Any:
-        return torch.cuda
 
 
 class _ProcessState:
@@ -102,7 +79,7 @@ def load_process_state() -> _ProcessState:
 
 
 class CpuLauncher:
-    """Launches under check, from `__enter__` to `__exit__`."""
+    """Launches kernels under check while it is open."""
 
     graph_variant = "whole"  # what of a kernel is run, in a word: `graph_of` makes it
 
@@ -121,38 +98,23 @@ class CpuLauncher:
         self._launches = launches
         self._current_launch: KernelLaunch | None = None
         self.watched_lines: frozenset[FileLine] | None = None  # whose wraps count, and nothing else
-        self._originals: list[Any] = []
 
     def __enter__(self) -> CpuLauncher:
-        if not isinstance(tl.sum, JITFunction):
+        if adapter.is_interpreting():
             raise UncheckableKernel("Triton is interpreting: start without TRITON_INTERPRET")
         self._process_state = load_process_state()
-        session = self
+        launcher = self
 
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
             if not warmup:
-                session.launch(kernel, args, grid, options)
+                launcher.launch(kernel, args, grid, options)
 
-        self._originals = [
-            patching.replace_run(JITFunction, run),
-            (Autotuner, Autotuner.__dict__["_bench"]),
-        ]
-        # One configuration is as right as another, and none is faster here.
-        Autotuner._bench = lambda tuner, *args, **options: 0.0
-        self._originals.append((driver, driver._active))
-        if not torch.cuda.is_available():
-            driver.set_active(_CpuDriver())
+        self._patches = contextlib.ExitStack()
+        self._patches.enter_context(adapter.run_launches_with(run))
         return self
 
     def __exit__(self, *error: object) -> None:
-        (_, active), (_, bench), run = (
-            self._originals.pop(),
-            self._originals.pop(),
-            self._originals.pop(),
-        )
-        driver._active = active
-        Autotuner._bench = bench
-        patching.replace_run(JITFunction, run)
+        self._patches.close()
 
     def launch(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]
@@ -370,7 +332,7 @@ class CpuLauncher:
         spans: list[TensorSpan | None],
     ) -> None:
         """A descriptor made by the host, as all that Triton hands over in its place."""
-        base, *rest = frontend.expand_descriptor(argument.value)
+        base, *rest = adapter.expand_descriptor(argument.value)
         span = self._get_span(argument.name, base, next(parameter_types))
         values += [span.start, *(_encode_value(one, next(parameter_types).element) for one in rest)]
         spans += [span, *[None] * len(rest)]

@@ -164,7 +164,7 @@ class _CheckedAccess(RaceCheckedAccess):
         table = code.load_field("%region", rules_field)
         with code.when(code.let(f"icmp ne i64 {table}, 0")):
             masks = code.to_pointer(table)
-            mask = code.load_field(masks, code.load_context(LaunchField.PROGRAM_ORDINAL))  # type: ignore[arg-type]
+            mask = code.load_field(masks, code.load_context(LaunchField.PROGRAM_ORDINAL))
             allowed = code.to_pointer(mask)
             last = code.let(f"sub i64 {code.load_field('%region', RegionField.STORAGE_SIZE)}, 1")
             with (

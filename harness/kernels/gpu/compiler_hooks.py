@@ -27,7 +27,7 @@ from harness.kernels.cpu.lane_values import OperationSite
 from harness.kernels.gpu import InstrumentationRequest, instrumentation
 from harness.kernels.ir import mlir_printer
 from harness.kernels.ir.graph import SourceLocation
-from harness.kernels.triton import frontend, mlir_parser, specialization
+from harness.kernels.triton import adapter, mlir_parser, specialization
 from harness.patching import jit_kernels as patching
 
 METADATA_KEY = "unfix"  # in a compiled kernel's metadata
@@ -113,7 +113,7 @@ def install_compiler_hooks() -> None:
         )
         source.constants = constants | {(first + place,): one for place, one in loose.items()}
         try:
-            with frontend.accept_symbolic_ints():
+            with adapter.accept_symbolic_ints():
                 module = read(source, *how, **named)
         finally:
             source.constants = constants

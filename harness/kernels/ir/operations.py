@@ -1,8 +1,8 @@
 """Names of IR operations by what they do: one table for every back end and analysis.
 
 A set says one thing of each operation in it, and is named after that. Example: `tt.reshape` is in
-`SHAPE_OPERATIONS`, for its result holds its operand's elements in another shape; `tt.addptr` is not,
-for it computes.
+`SHAPE_OPERATIONS`: its result holds its operand's elements in another shape. `tt.addptr` is not: it
+computes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POINTER_MERGING = _tt("join cat") | _arith("select")
 
 # The true result may not fit into the result's type.
 OVERFLOWING_OPERATIONS = _arith("addi subi muli shli trunci")
-# How an operation reads its integer operands, where it says so; the others pass on how they are read.
+# How an operation reads its integer operands; the others leave that to what uses the result.
 SIGNED_OPERATIONS = _arith("divsi remsi shrsi extsi minsi maxsi")
 UNSIGNED_OPERATIONS = _arith("divui extui minui maxui")
 # An integer operand goes on to be part of the result.

@@ -20,7 +20,7 @@ from typing import Any
 from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
-from harness.kernels.triton import frontend
+from harness.kernels.triton import adapter
 from harness.runs.audit.release_files import PACKAGE, FileTree, iterate_sources, open_location
 from harness.runs.audit.syntax_walk import iterate_children, walk_tree
 
@@ -250,7 +250,7 @@ def _find_used_names(kernel: JITFunction[Any]) -> tuple[list[str], list[tuple[st
     if found is None:
         names: dict[str, None] = {}
         attributes: dict[tuple[str, str], None] = {}
-        for node in walk_tree(frontend.get_syntax_tree(kernel)):
+        for node in walk_tree(adapter.get_syntax_tree(kernel)):
             match node:
                 case ast.Name(id=name):
                     names[name] = None

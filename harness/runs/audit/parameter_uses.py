@@ -9,7 +9,7 @@ from typing import Any
 
 from triton.runtime.jit import JITFunction
 
-from harness.kernels.triton import frontend
+from harness.kernels.triton import adapter
 from harness.runs.audit.lazy_release import LazyModule
 
 _ACCESS_CALLS = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
@@ -144,7 +144,7 @@ class ParameterUses(ast.NodeVisitor):
         helper = self._module.names.get(ast.unparse(call.func))
         if not isinstance(helper, JITFunction):
             return
-        [inner] = frontend.get_syntax_tree(helper).body
+        [inner] = adapter.get_syntax_tree(helper).body
         uses = find_parameter_uses(self._module, inner)
         names = [one.arg for one in inner.args.args]
         given = dict(zip(names, call.args, strict=False))

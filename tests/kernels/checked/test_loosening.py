@@ -16,7 +16,7 @@ from triton.language.semantic import TritonSemantic
 
 from harness import checking
 from harness.kernels.check import cpu_launcher
-from harness.kernels.triton import frontend, specialization
+from harness.kernels.triton import adapter, frontend, specialization
 
 
 @triton.jit
@@ -155,12 +155,12 @@ def test_what_is_swapped_in_triton_comes_back_though_threads_meet() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def second() -> None:
-        with frontend.accept_symbolic_ints():
+        with adapter.accept_symbolic_ints():
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=second)
-    with frontend.accept_symbolic_ints():
+    with adapter.accept_symbolic_ints():
         thread.start()
         met = inside.wait(0.2)
     leave.set()

@@ -154,7 +154,7 @@ def compiled(
         for place, (value, kind) in enumerate(zip(bound.values.values(), bound.types, strict=True))
         if isinstance(value, torch.Tensor) or (kind in ("i32", "i64") and value % 16 == 0)
     }
-    source = ASTSource(twin, signature, dict(frontend._iterate_constants(bound)), aligned)
+    source = ASTSource(twin, signature, dict(bound.iterate_constants()), aligned)
     with compiler_hooks.compile_with_checks(asked if checks else None):
         return triton.compile(source, target=HOPPER)
 

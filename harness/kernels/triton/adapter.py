@@ -1,0 +1,186 @@
+"""Everything of Triton that is not its public API, for the modules that read and launch kernels.
+
+Triton has no interface for "give me this kernel's IR" or "launch it some other way". All that
+`harness` reaches for instead stands here, so that a new Triton that moves something breaks this
+module and the test that names the part (`tests/kernels/checked/test_triton_contract.py`). Two more
+modules know private parts: `harness/patching/jit_kernels.py`, a wing below, swaps a kernel's source
+and its `run`; `harness/kernels/gpu/compiler_hooks.py` hooks into the compiler for GPUs.
+
+The target is the newest one for which descriptors become plain pointers and fp8 is there. Whether a
+pointer is aligned changes nothing in the IR, so kernels are not specialized on it here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.backends.nvidia import driver as nvidia_driver
+from triton.compiler import code_generator
+from triton.compiler.compiler import ASTSource, GPUTarget, make_backend
+from triton.language.core import constexpr_type
+from triton.language.semantic import TritonSemantic
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITCallable, JITFunction, create_function_from_signature
+
+from harness.kernels.triton.symbolic_int import SymbolicInt
+from harness.patching import jit_kernels
+
+COMPUTE_CAPABILITY = 89
+TARGET = GPUTarget("cuda", COMPUTE_CAPABILITY, 32)
+TRITON_VERSION: str = triton.__version__
+SYMBOLIC_PREFIX = "number "  # of the name of an operation that stands for a symbolic int
+# One thread at a time: a second one would take the first one's patch for the original.
+_PATCH_LOCK = threading.RLock()
+
+RunKernel = Callable[..., Any]
+
+
+# Reading kernels
+
+
+def make_argument_binder(kernel: Any) -> Callable[..., Any]:
+    """Triton's own function from a call's arguments to values, types and constants."""
+    return create_function_from_signature(  # type: ignore[no-any-return]
+        kernel.signature, kernel.params, make_backend(TARGET)
+    )
+
+
+def expand_descriptor(descriptor: Any) -> list[Any]:
+    """List what a kernel receives for a host's descriptor, where those become plain pointers."""
+    return list(nvidia_driver.make_tensordesc_arg(descriptor, None))
+
+
+def has_stale_globals(kernel: Any) -> bool:
+    """Whether a module's constant that the kernel has read has another value now."""
+    return any(
+        scope.get(name, kernel) is not value and scope.get(name, kernel) != value
+        for (name, _), (value, scope) in kernel.used_global_vals.items()
+    )
+
+
+def compile_to_mlir(
+    kernel: Any, signature: dict[str, Any], constants: dict[tuple[int, ...], Any]
+) -> str:
+    """The kernel's IR in MLIR's generic form, in which all operations have the same syntax."""
+    backend = make_backend(TARGET)
+    # The back ends look for overflow themselves; the kernel's own assertions are kept.
+    options = backend.parse_options({"debug": True, "sanitize_overflow": False})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    hooks = backend.get_codegen_implementation(options), backend.get_module_map(), context
+    with accept_symbolic_ints(), _cache_parsed_sources():
+        module = ASTSource(kernel, signature, constants, {}).make_ir(TARGET, options, *hooks)
+    module = backend.make_ttir(module, {}, options, COMPUTE_CAPABILITY)
+    # MLIR prints a module that it takes for invalid in the generic form: this name has no dialect.
+    module.set_attr("generic", ir.builder(context).get_int32_attr(1))
+    return str(module.str())
+
+
+_original_parse = JITCallable.parse
+_syntax_trees: dict[str, Any] = {}  # by source text
+
+
+def get_syntax_tree(kernel: Any) -> Any:
+    """A kernel's syntax tree, shared by all that read it: not to be changed."""
+    if kernel.src not in _syntax_trees:
+        _syntax_trees[kernel.src] = _original_parse(kernel)
+    return _syntax_trees[kernel.src]
+
+
+@contextlib.contextmanager
+def _cache_parsed_sources() -> Iterator[None]:
+    """Parse each helper once. Triton parses it at every call, and marks it alike each time."""
+    with _PATCH_LOCK:
+        before = JITCallable.parse
+        JITCallable.parse = get_syntax_tree
+        try:
+            yield
+        finally:
+            JITCallable.parse = before
+
+
+@contextlib.contextmanager
+def accept_symbolic_ints() -> Iterator[None]:
+    """Let the front end write a symbolic int into the IR: an operation of unknown result."""
+    with _PATCH_LOCK:
+        before, printed = TritonSemantic.scalar_constant, constexpr_type.__repr__
+
+        def scalar_constant(semantic: Any, value: Any, dtype: Any) -> Any:
+            is_symbolic = type(value) is SymbolicInt and dtype.is_int()
+            if (
+                not is_symbolic
+                or dtype.int_bitwidth not in (32, 64)
+                or not dtype.get_int_min_value() <= value <= dtype.get_int_max_value()
+            ):
+                return before(semantic, value, dtype)
+            builder, name = semantic.builder, f"{SYMBOLIC_PREFIX}{value.expression}"
+            kind = dtype.to_ir(builder)
+            handle = builder.create_extern_elementwise("", "", name, [], kind, True)
+            return semantic.tensor(handle, dtype)
+
+        TritonSemantic.scalar_constant = scalar_constant
+        # The type's own text would read the number, and record a condition on it.
+        constexpr_type.__repr__ = lambda kind: f"constexpr_type[{kind.value!r}]"
+        code_generator._condition_types.add(SymbolicInt)
+        try:
+            yield
+        finally:
+            code_generator._condition_types.discard(SymbolicInt)
+            TritonSemantic.scalar_constant, constexpr_type.__repr__ = before, printed
+
+
+# Launching kernels
+
+
+def is_interpreting() -> bool:
+    """Whether this process runs kernels in Triton's interpreter (TRITON_INTERPRET=1)."""
+    return not isinstance(tl.sum, JITFunction)
+
+
+class _CpuDriver:
+    """What code under test calls on Triton's driver, on a machine that has none."""
+
+    def get_current_target(self) -> Any:
+        return TARGET
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.cuda
+
+
+@contextlib.contextmanager
+def run_launches_with(run: RunKernel) -> Iterator[None]:
+    """Have `run` launch every kernel, without a GPU: no autotuning, and a driver of no device."""
+    import torch
+
+    run_before = jit_kernels.replace_run(JITFunction, run)
+    bench, active = Autotuner.__dict__["_bench"], driver._active
+    # All configurations compute the same, and none is faster here.
+    Autotuner._bench = lambda tuner, *args, **options: 0.0
+    if not torch.cuda.is_available():
+        driver.set_active(_CpuDriver())
+    try:
+        yield
+    finally:
+        driver._active, Autotuner._bench = active, bench
+        jit_kernels.replace_run(JITFunction, run_before)
