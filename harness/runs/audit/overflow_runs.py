@@ -286,8 +286,8 @@ class SlicedCpuLauncher(CpuLauncher):
     def bind_call(self, binder: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         bound = super().bind_call(binder, args, options)
         kinds = tuple(one.kind for one in self._case.parameters) if self._case is not None else ()
-        both = zip(bound.kinds, bound.constants, kinds, strict=False)
-        self._is_case_launch = len(kinds) == len(bound.kinds) and all(
+        both = zip(bound.types, bound.constants, kinds, strict=False)
+        self._is_case_launch = len(kinds) == len(bound.types) and all(
             kind == read or (kind == "constexpr" and constant == (int, 1) and read[0] in "iu")
             for kind, constant, read in both
         )
@@ -295,7 +295,7 @@ class SlicedCpuLauncher(CpuLauncher):
             return bound
         own = zip(bound.constants, kinds, strict=True)
         constants = tuple(one if kind == "constexpr" else None for one, kind in own)
-        return replace(bound, kinds=kinds, constants=constants, key=(kinds, constants))
+        return replace(bound, types=kinds, constants=constants, key=(kinds, constants))
 
     def make_program(self, kernel: Any, binder: Any, bound: Any) -> Any:
         found = super().make_program(kernel, binder, bound)
