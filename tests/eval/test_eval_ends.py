@@ -19,12 +19,12 @@ from harness.store.database import Store
 DRIVER = """
 import functools, sys
 from harness.cli import main
-from harness.cli.eval import running
-from harness.runs.eval import scorer
+from harness.cli.eval import execution
+from harness.runs.eval import lm_eval_scorer
 module, python = sys.argv[1:3]
-running.Where = functools.partial(running.Where, module=module)
+execution.ServingSettings = functools.partial(execution.ServingSettings, server_module=module)
 if python:
-    scorer.python = lambda: python
+    lm_eval_scorer.find_lm_eval_python = lambda: python
 sys.exit(main.main(["eval", *sys.argv[3:]]))
 """
 SILENT = """

@@ -25,7 +25,7 @@ TASK = "unfix_recall"
 def ask(
     shared: Shared, server: SglangServer, numbers: list[int] | None = None, **settings: Any
 ) -> list[ItemAnswer]:
-    settings = {"items": 60, "concurrency": 4, "model": "m", "limit": 20.0, **settings}
+    settings = {"items": 60, "concurrency": 4, "model": "m", "request_timeout": 20.0, **settings}
     samples = settings.pop("samples", {TASK: list(range(20)) if numbers is None else numbers})
     return shared.scorer.score_items(server, samples, **settings)
 
@@ -94,7 +94,7 @@ def test_no_answer_is_an_error_and_neither_wrong_nor_dropped(
     assert 0 < len(bad) < 10
     bes: dict[str, Any] = {how: share}
     server = serve(**bes)
-    answers = ask(shared, server, numbers, limit=0.7 if how == "hang" else 20.0)
+    answers = ask(shared, server, numbers, request_timeout=0.7 if how == "hang" else 20.0)
     assert [answer.number for answer in answers] == numbers
     for answer in answers:
         if answer.number in bad:
@@ -113,7 +113,7 @@ def test_a_server_that_hangs_altogether_is_not_waited_for_by_each_item(
 ) -> None:
     server = serve(hang=[1, 1])
     began = time.monotonic()
-    answers = ask(shared, server, list(range(40)), limit=0.5)
+    answers = ask(shared, server, list(range(40)), request_timeout=0.5)
     assert time.monotonic() - began < 5
     assert [answer.right for answer in answers] == [None] * 40
     errors = {answer.error for answer in answers}
@@ -122,7 +122,7 @@ def test_a_server_that_hangs_altogether_is_not_waited_for_by_each_item(
 
 
 def test_time_for_all_of_them_ends(serve: Serve, shared: Shared) -> None:
-    answers = ask(shared, serve(slow=0.3), list(range(40)), concurrency=2, seconds=1.0)
+    answers = ask(shared, serve(slow=0.3), list(range(40)), concurrency=2, total_timeout=1.0)
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
     assert 2 <= len(right) < 12
@@ -180,7 +180,7 @@ def test_the_examples_of_an_item_are_its_own_whatever_else_is_asked(
         "def documents(**settings):\n"
         "    return {'test': Dataset.from_list([{'a': f'n{n}'} for n in range(30)])}\n"
     )
-    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.FOLDER", serve.root)
+    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
     server = serve()
     every = ask(shared, server, samples={"shots": list(range(30))})
     assert len({answer.prompt.rpartition("what is")[0] for answer in every}) > 10
@@ -243,7 +243,7 @@ def stand_in(patch: pytest.MonkeyPatch, folder: Path, does: str) -> LmEvalScorer
     (folder / "stand_in.py").write_text(STAND_IN % does)
     python.write_text(f'#!/bin/sh\nexec {PYTHON} {folder / "stand_in.py"} "$3" "$4"\n')
     python.chmod(0o755)
-    patch.setattr("harness.runs.eval.lm_eval_scorer.python", lambda: python)
+    patch.setattr("harness.runs.eval.lm_eval_scorer.find_lm_eval_python", lambda: python)
     return LmEvalScorer(folder / "log", 0)
 
 
@@ -259,8 +259,8 @@ def test_lm_eval_that_ends_is_no_traceback_and_no_hang(
 
 
 def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.SPARE", 0.1)
-    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.AFTER_DEATH", 0.3)
+    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.SCORING_SECONDS", 0.1)
+    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.DEAD_SERVER_SECONDS", 0.3)
     scorer = stand_in(monkeypatch, serve.root, "")
     server = serve()
     asked: dict[str, Any] = {"items": 9, "concurrency": 2, "model": "m"}

@@ -173,17 +173,17 @@ def test_no_gpu_is_held_twice(tmp_path: Path) -> None:
 
 ADDER = """
 import json, sys
-from harness import paths
-from harness.releases import managed
-with open(paths.workspace() / "added", "a") as file:
+from harness.core import paths
+from harness.releases import managed_releases as managed
+with open(paths.workspace_folder() / "added", "a") as file:
     file.write("x")
-if (paths.workspace() / "broken").exists():
+if (paths.workspace_folder() / "broken").exists():
     sys.exit("no disk for it")
-for release in (managed.BASE, managed.get(sys.argv[1])):
+for release in (managed.CPU_BASE, managed.get_release(sys.argv[1])):
     (release.folder / "lib" / "python3" / "site-packages").mkdir(parents=True)
     release.python.parent.mkdir()
     release.python.touch()
-    (release.folder / managed.COMPLETE).write_text(json.dumps(release.facts(None)))
+    (release.folder / managed.COMPLETION_MARKER).write_text(json.dumps(release.describe_installation(None)))
 """
 
 
