@@ -2,7 +2,7 @@
 
     python bench/fleet.py [--cells N] [--workers N] [--shards N] [--record FILE]
 
-Only the work is made up (`harness/runs/matrix/simulated_fleet.py`). Every shard is run into a store of its
+Only the work is made up (`bench/simulated_fleet.py`). Every shard is run into a store of its
 own, as on a machine of its own; the stores are merged, joined, and the page is written.
 """
 
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness.runs.matrix import run_resumption
+from bench.simulated_fleet import SimulatedFleet
+from harness.runs.matrix import shards
 from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan
 from harness.runs.matrix.cell_scheduler import CellScheduler, RetryRules, RunLocation
-from harness.runs.matrix.shard_merge import ShardPart, merge_shards
-from harness.runs.matrix.simulated_fleet import SimulatedFleet
+from harness.runs.matrix.shards import ShardPart, merge_shards
 from harness.store.database import Store
 from harness.store.matrix.values import AttemptOutcome, MatrixRun
 from reports.matrix import page as matrix_page
@@ -77,7 +77,7 @@ def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int
         started=f"2026-01-01T00:00:{number:02}+00:00",
         number=number,
         of=of,
-        cells=run_resumption.make_unrun_cells(cells),
+        cells=shards.make_unrun_cells(cells),
     )
     store.matrix.begin(run)
     fleet = SimulatedFleet(workers, seed=number)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driving import Drive, stand_in
+from driving import Drive, replace_planning
 
 
 @pytest.fixture
-def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive]:
+def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drive:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    back = stand_in()
-    yield Drive(tmp_path)
-    back()
+    replace_planning(monkeypatch.setattr)
+    return Drive(tmp_path)

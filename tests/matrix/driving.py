@@ -10,16 +10,15 @@ import os
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import harness.runs.matrix
 from harness.cli.matrix import execution
 from harness.core.errors import UnfixError
+from harness.runs.matrix import plan_builder, shards
 from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan, PlanShard
 from harness.store.database import Store
 from harness.store.matrix.values import MatrixRun
@@ -38,40 +37,19 @@ def plan(*cells: MatrixCell, digest: str = "digest-1") -> MatrixPlan:
     return MatrixPlan("tried", digest, axes, list(cells), [], [], 0.0)
 
 
-def _read(file: Path, seconds: Mapping[str, float]) -> MatrixPlan:
+def _read_plan(file: Path, seconds: Mapping[str, float]) -> MatrixPlan:
     return msgspec.json.decode(file.read_bytes(), type=MatrixPlan)
 
 
-def _shard_of(made: MatrixPlan, costs: Mapping[str, float], number: int, of: int) -> PlanShard:
-    mine = [one.identity for one in made.cells[number - 1 :: of]]
-    return PlanShard(made.digest, number, of, mine, 0.0)
+def _deal_shard(planned: MatrixPlan, costs: Mapping[str, float], number: int, of: int) -> PlanShard:
+    cells = [cell.identity for cell in planned.cells[number - 1 :: of]]
+    return PlanShard(planned.digest, number, of, cells, 0.0)
 
 
-def stand_in() -> Callable[[], None]:
-    """Have plans read from JSON and shards dealt out one by one; gives what puts it back."""
-    made: dict[str, types.ModuleType] = {}
-    for name, inside in (
-        ("plan_builder", {"plan_matrix": _read}),
-        ("shard_split", {"select_shard": _shard_of}),
-    ):
-        made[name] = types.ModuleType(f"harness.runs.matrix.{name}")
-        vars(made[name]).update(inside)
-    before = {name: vars(harness.runs.matrix).get(name) for name in made}
-    known = {name: sys.modules.get(f"harness.runs.matrix.{name}") for name in made}
-    for name, module in made.items():
-        setattr(harness.runs.matrix, name, module)
-        sys.modules[f"harness.runs.matrix.{name}"] = module
-
-    def back() -> None:
-        for name in made:
-            delattr(harness.runs.matrix, name)
-            del sys.modules[f"harness.runs.matrix.{name}"]
-            if (module := known[name]) is not None:
-                sys.modules[f"harness.runs.matrix.{name}"] = module
-            if (attribute := before[name]) is not None:
-                setattr(harness.runs.matrix, name, attribute)
-
-    return back
+def replace_planning(patch: Callable[[object, str, object], None] = setattr) -> None:
+    """Have plans read from JSON, and cells dealt out to shards one by one."""
+    patch(plan_builder, "plan_matrix", _read_plan)
+    patch(shards, "select_shard", _deal_shard)
 
 
 def call(words: list[str]) -> int:
@@ -143,7 +121,7 @@ def is_there(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    stand_in()
+    replace_planning()
     try:
         sys.exit(call(sys.argv[1:]))
     except UnfixError as error:

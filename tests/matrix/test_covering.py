@@ -127,8 +127,8 @@ def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
     there = rows(space)
     keep = [list(there[0]), list(there[-1])[:2], [there[len(there) // 2][3]]]
     found = covering_array.build_covering_rows(space, pairs(space), keep, seed)
-    assert len(found.kept_rows) == 3
-    for values, row in zip(keep, found.kept_rows, strict=True):
+    assert len(found.required_rows) == 3
+    for values, row in zip(keep, found.required_rows, strict=True):
         assert set(values) <= set(row)
     assert met(found.rows, pairs(space)) == met(there, pairs(space))
 

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from bench import fleet as bench
-from harness.runs.matrix import run_resumption
+from bench.simulated_fleet import FleetRates, SimulatedFleet
+from harness.runs.matrix import shards
 from harness.runs.matrix.cell_scheduler import MAX_LOSSES, CellScheduler, RetryRules, RunLocation
-from harness.runs.matrix.simulated_fleet import FleetRates, SimulatedFleet
 from harness.store.database import Store
 from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixRun
 
@@ -32,7 +32,7 @@ def kept_by(count: int, odds: FleetRates, rules: RetryRules, file: Path) -> Matr
     plan = bench.planned(count)
     store = Store(file)
     run = MatrixRun("m-1", "fleet", "", plan.digest, count, {}, "then")
-    run.cells = run_resumption.make_unrun_cells(plan.cells)
+    run.cells = shards.make_unrun_cells(plan.cells)
     store.matrix.begin(run)
 
     def keep(ended: list[tuple[str, CellAttempt]]) -> None:

@@ -13,8 +13,8 @@ from driving import Drive, cell
 
 from harness.cli.report import command
 from harness.core.errors import NotReadyError, UnfixError
-from harness.runs.matrix import shard_merge
-from harness.runs.matrix.shard_merge import ShardPart
+from harness.runs.matrix import shards
+from harness.runs.matrix.shards import ShardPart
 from harness.store.database import Store
 from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
 from harness.store.prove.values import ProveRun
@@ -47,7 +47,7 @@ def parts(*runs: MatrixRun) -> list[ShardPart]:
 
 
 def test_shards_in_any_order_are_the_whole_plan() -> None:
-    whole = shard_merge.merge_shards(parts(shard(3), shard(1), shard(2)))
+    whole = shards.merge_shards(parts(shard(3), shard(1), shard(2)))
     assert sorted(one.identity for one in whole.cells) == NAMES
     assert whole.green
     assert (whole.of, whole.status, whole.seconds) == (1, "finished", 180.0)
@@ -56,12 +56,12 @@ def test_shards_in_any_order_are_the_whole_plan() -> None:
 
 
 def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
-    red = shard_merge.merge_shards(parts(shard(1), shard(2, outcome=AttemptOutcome.RED), shard(3)))
+    red = shards.merge_shards(parts(shard(1), shard(2, outcome=AttemptOutcome.RED), shard(3)))
     assert red.counts == {"green": 5, "red": 2}
     assert red.exit_code == 1
     stopped = shard(3, status="stopped")
     stopped.cells[0].attempts = []
-    whole = shard_merge.merge_shards(parts(shard(1), shard(2), stopped))
+    whole = shards.merge_shards(parts(shard(1), shard(2), stopped))
     assert whole.problems == ["1 cell without an outcome", "the run was stopped"]
 
 
@@ -87,13 +87,13 @@ def test_what_is_absent_doubled_or_of_another_plan_is_an_error(
     runs: list[MatrixRun], words: str
 ) -> None:
     with pytest.raises(UnfixError, match=words):
-        shard_merge.merge_shards(parts(*runs))
+        shards.merge_shards(parts(*runs))
 
 
 def test_the_same_run_in_two_stores_is_one_run_and_the_further_one_counts() -> None:
     half = shard(2, status="stopped")
     half.cells = [MatrixCellResult(one.identity, one.values, "work", [], "") for one in half.cells]
-    whole = shard_merge.merge_shards(parts(shard(1), half, shard(2), shard(3)))
+    whole = shards.merge_shards(parts(shard(1), half, shard(2), shard(3)))
     assert whole.counts == {"green": 7}
 
 
@@ -101,10 +101,10 @@ def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> 
     old = shard(1, id="old", started="2025-01-01T00:00:00+00:00")
     other = shard(1, id="other", plan="before", started="2025-01-01T00:00:00+00:00")
     single = shard(1, id="single", only=["cell-0"], started="2027-01-01T00:00:00+00:00")
-    found = shard_merge.select_newest_shards([other, old, shard(1), shard(2), single], "a")
+    found = shards.select_newest_shards([other, old, shard(1), shard(2), single], "a")
     assert [run.id for run in found] == ["m-1", "m-2"]
     with pytest.raises(UnfixError, match="a holds no run of"):
-        shard_merge.select_newest_shards([single], "a")
+        shards.select_newest_shards([single], "a")
 
 
 # By the command

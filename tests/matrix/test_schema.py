@@ -64,7 +64,7 @@ def test_the_release_of_this_interpreter_is_one(tmp_path: Path) -> None:
         ("{when: {kv: fp8}, never: {pages: 1}, because: x}", "no axis is called pages"),
         ("{when: {kv: fp8}, applies: [tpok], because: x}", "no axis is called tpok"),
         ("{when: {kv: fp8}, because: x}", "one of never, only, or applies"),
-        ("{applies: [topk], because: x}", "applies: says which axes are there"),
+        ("{applies: [topk], because: x}", "applies: needs a `when:`"),
         ("{when: {kv: fp8}, never: {kv: auto}, because: x}", "kv: on both sides"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_cell_over_an_unknown_axis_is_refused(tmp_path: Path) -> None:
 def test_two_cells_alike_are_refused(tmp_path: Path) -> None:
     cells = "cells:\n  - {values: {page: 16, kv: fp8}, because: x}\n"
     content = text(more=cells + "  - {values: {kv: fp8, page: 16}, because: y}\n")
-    assert refused(tmp_path, content) == "small.yaml:10: cells 1 and 2 are alike"
+    assert refused(tmp_path, content) == "small.yaml:10: cells 1 and 2 have the same values"
 
 
 def test_a_strength_larger_than_its_axes_is_refused(tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ def run(command: str, more: str = "") -> str:
             run("serve {relaese} {words}"),
             "{relaese} in '{relaese}' is no axis; did you mean release?",
         ),
-        (run("serve --{words}"), "{words} is a word by itself"),
+        (run("serve --{words}"), "{words} is an argument by itself"),
         (run(""), "an empty command"),
         (run("serve {words} {release}", ", environment: {A: '{b}'}"), "{b} in '{b}' is no axis"),
-        (run("serve {words}"), "the axis release changes nothing of what is run"),
-        (run("serve {release}"), "the axis kv changes nothing of what is run"),
+        (run("serve {words}"), "the axis release changes no command"),
+        (run("serve {release}"), "the axis kv changes no command"),
         (run("serve {release} {words}", ", limit: 0"), "limit"),
     ],
 )

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from harness.core.errors import UnfixError
-from harness.runs.matrix import shard_split
+from harness.runs.matrix import shards
 from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan
 
 
@@ -32,17 +32,17 @@ def test_the_slowest_of_eight_is_within_a_fifth_of_the_mean(seed: int) -> None:
     plan = plan_of(300)
     costs = skewed(plan, seed)
     assert max(costs.values()) > 20 * sorted(costs.values())[150]  # skewed, indeed
-    shares = shard_split.split_plan(plan, costs, 8)
+    shares = shards.split_plan(plan, costs, 8)
     loads = [sum(costs[identity] for identity in share.cells) for share in shares]
     assert max(loads) <= 1.2 * sum(loads) / 8
     assert [share.seconds for share in shares] == pytest.approx(loads)
-    assert shard_split.compute_imbalance(shares) == pytest.approx(max(loads) * 8 / sum(loads))
+    assert shards.compute_imbalance(shares) == pytest.approx(max(loads) * 8 / sum(loads))
 
 
 def test_a_cell_that_takes_more_than_a_share_has_a_shard_of_its_own() -> None:
     plan = plan_of(100)
     costs = skewed(plan) | {"c0050": 10_000.0}
-    shares = shard_split.split_plan(plan, costs, 8)
+    shares = shards.split_plan(plan, costs, 8)
     (own,) = [share for share in shares if "c0050" in share.cells]
     assert own.cells == ["c0050"]
     others = [share.seconds for share in shares if share is not own]
@@ -52,7 +52,7 @@ def test_a_cell_that_takes_more_than_a_share_has_a_shard_of_its_own() -> None:
 @pytest.mark.parametrize("of", [1, 2, 7, 40])
 def test_each_cell_is_in_one_shard_and_none_is_empty(of: int) -> None:
     plan = plan_of(40)
-    shares = shard_split.split_plan(plan, skewed(plan), of)
+    shares = shards.split_plan(plan, skewed(plan), of)
     given = [identity for share in shares for identity in share.cells]
     assert sorted(given) == sorted(cell.identity for cell in plan.cells)
     assert all(share.cells for share in shares)
@@ -63,12 +63,12 @@ def test_each_cell_is_in_one_shard_and_none_is_empty(of: int) -> None:
 
 def test_what_never_ran_takes_the_mean() -> None:
     plan = plan_of(4)
-    costs = shard_split.estimate_costs(plan, {"c0000": 10.0, "c0002": 30.0, "elsewhere": 1000.0})
+    costs = shards.estimate_costs(plan, {"c0000": 10.0, "c0002": 30.0, "elsewhere": 1000.0})
     assert costs == {"c0000": 10.0, "c0001": 20.0, "c0002": 30.0, "c0003": 20.0}
 
 
 def test_without_measured_cells_all_count_alike() -> None:
-    shares = shard_split.split_plan(plan_of(10), {}, 3)
+    shares = shards.split_plan(plan_of(10), {}, 3)
     assert sorted(len(share.cells) for share in shares) == [3, 3, 4]
 
 
@@ -77,22 +77,22 @@ def test_the_split_hangs_on_no_order_of_the_costs() -> None:
     costs = skewed(plan)
     other = dict(reversed(costs.items()))
     for number in range(1, 6):
-        assert shard_split.select_shard(plan, costs, number, 5) == shard_split.select_shard(
+        assert shards.select_shard(plan, costs, number, 5) == shards.select_shard(
             plan, other, number, 5
         )
         assert (
-            shard_split.select_shard(plan, costs, number, 5)
-            == shard_split.split_plan(plan, costs, 5)[number - 1]
+            shards.select_shard(plan, costs, number, 5)
+            == shards.split_plan(plan, costs, 5)[number - 1]
         )
 
 
 def test_the_cells_of_a_shard_are_in_the_order_of_the_plan() -> None:
     plan = plan_of(30)
-    share = shard_split.select_shard(plan, skewed(plan), 2, 3)
+    share = shards.select_shard(plan, skewed(plan), 2, 3)
     assert share.cells == sorted(share.cells)
 
 
 @pytest.mark.parametrize(("number", "of"), [(0, 2), (3, 2), (1, 0), (1, 11), (-1, 3)])
 def test_a_shard_that_cannot_be_is_refused(number: int, of: int) -> None:
     with pytest.raises(UnfixError, match="from 1 to"):
-        shard_split.select_shard(plan_of(10), {}, number, of)
+        shards.select_shard(plan_of(10), {}, number, of)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import UnfixError
+from harness.core.yaml_document import YamlDocument
 from harness.runs.matrix import matrix_reader, plan_builder
 from harness.runs.matrix.cell_plan import MatrixPlan
 from harness.runs.matrix.matrix_schema import MatrixSpec
@@ -41,7 +42,7 @@ def put(folder: Path, content: str) -> Path:
 
 
 def read(folder: Path, content: str) -> MatrixSpec:
-    return matrix_reader.read_matrix(put(folder, content))
+    return matrix_reader.read_matrix(YamlDocument(put(folder, content)))
 
 
 def planned(folder: Path, content: str) -> MatrixPlan:

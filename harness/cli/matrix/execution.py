@@ -108,7 +108,7 @@ def _choose_cells(
         return [_find_cell(plan, name) for name in dict.fromkeys(arguments.cell)], 1, 1
     if not arguments.shard:
         return plan.cells, 1, 1
-    from harness.runs.matrix import shard_split
+    from harness.runs.matrix import shards
     from harness.store.database import Store
 
     number, of = _parse_shard(arguments.shard)
@@ -117,7 +117,7 @@ def _choose_cells(
         measured = Store(arguments.costs, create=False)
         costs = measured.matrix.load_median_seconds()
         measured.close()
-    mine = set(shard_split.select_shard(plan, costs, number, of).cells)
+    mine = set(shards.select_shard(plan, costs, number, of).cells)
     return [cell for cell in plan.cells if cell.identity in mine], number, of
 
 
@@ -146,15 +146,13 @@ def _make_or_resume_run(
     shard_number: int,
     shard_count: int,
 ) -> MatrixRun:
-    from harness.runs.matrix import run_resumption
+    from harness.runs.matrix import shards
     from harness.store.matrix.values import MatrixRun
 
     if arguments.resume:
-        found = run_resumption.find_resumable_run(
-            store.matrix.list_runs(), plan, shard_number, shard_count
-        )
+        found = shards.find_resumable_run(store.matrix.list_runs(), plan, shard_number, shard_count)
         going = store.matrix.load_whole(found)
-        run_resumption.check_same_cells(going, cells)
+        shards.check_same_cells(going, cells)
         going = msgspec.structs.replace(going, where=arguments.on, notes=[])
     else:
         now = datetime.datetime.now(datetime.UTC)
@@ -173,7 +171,7 @@ def _make_or_resume_run(
             number=shard_number,
             of=shard_count,
             only=[cell.identity for cell in cells] if arguments.cell else [],
-            cells=run_resumption.make_unrun_cells(cells),
+            cells=shards.make_unrun_cells(cells),
         )
     return going
 

@@ -11,7 +11,7 @@ import msgspec
 
 from harness.cli import options
 from harness.runs.matrix import plan_builder
-from harness.runs.matrix import shard_split as sharing
+from harness.runs.matrix import shards as sharing
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard, SeedConfiguration
 
 if TYPE_CHECKING:

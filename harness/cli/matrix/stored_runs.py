@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun | None:
     """The matrix run that `report` was asked for, shards joined; None: it was not for one."""
-    from harness.runs.matrix.shard_merge import ShardPart, merge_shards
+    from harness.runs.matrix.shards import ShardPart, merge_shards
 
     if arguments.proofs:
         return None
@@ -53,7 +53,7 @@ def _is_proof(run: MatrixRun) -> bool:
 
 def _collect_shards(store: Store, other_stores: list[Path]) -> list[Any]:
     """What the other stores hold of a matrix; nothing if none of them holds any."""
-    from harness.runs.matrix.shard_merge import ShardPart, select_newest_shards
+    from harness.runs.matrix.shards import ShardPart, select_newest_shards
     from harness.store.database import Store
 
     held = []

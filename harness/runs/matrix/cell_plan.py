@@ -1,4 +1,4 @@
-"""What planning hands to running: cells, how they were chosen, and what each needs."""
+"""A plan as frozen values: the cells to run, the reasons for them, and the coverage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class MachineNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a cell takes of a machine while it runs."""
+    """The resources that a cell holds while it runs."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -15,7 +15,7 @@ class MachineNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MatrixCell(msgspec.Struct, frozen=True):
-    """One configuration, and what is run in it."""
+    """One configuration with one command."""
 
     identity: str  # from its values and its work alone, so the same in every plan that has it
     values: dict[str, str]  # by axis; an axis that does not apply is left out
@@ -24,50 +24,50 @@ class MatrixCell(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     needs: MachineNeeds
     limit: float  # seconds after which it hangs
-    why: str  # 'covering', 'seed', or the words of the file for a fixed cell
+    why: str  # 'covering', 'seed 27338', or the reason in the file for a fixed cell
     seconds: float | None = None  # expected, from stored runs
 
 
 class DroppedTuples(msgspec.Struct, frozen=True):
-    """What one constraint keeps out."""
+    """The tuples and fixed cells that one constraint forbids."""
 
     constraint: str
     because: str
-    tuples: int  # allowed but for it, in the groups that are covered
-    fixed: list[str] = []  # fixed cells that it forbids, in words
+    tuples: int  # of the covered groups; would be allowed without this constraint
+    fixed: list[str] = []  # descriptions of the seeds that it forbids
 
 
 class GroupCoverage(msgspec.Struct, frozen=True):
-    """One group of axes, counted tuple by tuple."""
+    """The coverage of one group of axes, counted tuple by tuple."""
 
     axes: list[str]
     strength: int  # len(axes) for all
     tuples: int  # that the constraints allow
     covered: int
-    forbidden: int  # that no allowed cell can hold
+    forbidden: int  # impossible in an allowed cell
 
 
 class SeedConfiguration(msgspec.Struct, frozen=True):
-    """The configuration of one historical bug, as far as a matrix has it."""
+    """The configuration of one historical bug, as far as a matrix has its axes."""
 
     pr: int
     title: str
     state: str  # 'whole', 'part', 'out'
-    values: dict[str, str]  # what of it is in one cell
-    lacking: list[str] = []  # why the rest is not, in words
+    values: dict[str, str]  # the part of it that one cell has
+    lacking: list[str] = []  # the reasons why the rest is missing
 
 
 class MatrixPlan(msgspec.Struct, frozen=True):
     """A matrix file, planned."""
 
     name: str
-    digest: str  # of all that decides the cells: two plans of one digest have the same cells
+    digest: str  # two plans of one digest run the same cells
     axes: dict[str, list[str]]
     cells: list[MatrixCell]
     dropped: list[DroppedTuples]
     coverage: list[GroupCoverage]
-    seconds: float  # that planning took
-    estimated: float | None = None  # of running all cells one after the other
+    seconds: float  # of planning
+    estimated: float | None = None  # seconds of all cells, one after the other
     seeds: list[SeedConfiguration] = []
 
 

@@ -1,9 +1,9 @@
-"""The order of a run: what waits, what goes on somewhere, what is tried again, what is kept.
+"""Schedules the cells of a run: the longest first, retries, and saving of attempts.
 
-Knows nothing of where a cell runs; whoever runs it is an `Executor`. Knows nothing of the store;
-what ended is handed to `keep` within a moment, many at a time: a write to the disk for each would
-be slower than a large fleet. A failure is kept before its cell is run again: were it forgotten by a
-driver that dies in between, a flaky cell would come out green.
+A `CellExecutor` runs the cells, here or on a cluster. Finished attempts are saved in batches, within
+a quarter of a second: a disk write each would be slower than a large fleet. One invariant: a failure
+is saved before its cell runs again. If the driver died in between and the failure were lost, a flaky
+cell would be reported as green.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
 from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
-WAIT_SECONDS = 0.5  # seconds to wait for an end before looking around
-FLUSH_SECONDS = 0.25  # seconds after which what ended is kept at the latest
-MAX_LOSSES = 3  # a cell that takes down so many machines is not given a further one
+WAIT_SECONDS = 0.5  # of one wait for a finished attempt
+FLUSH_SECONDS = 0.25  # until a finished attempt is saved, at the latest
+MAX_LOSSES = 3  # machines that a cell may take down before it is given up
 
 
 class FinishedAttempt(msgspec.Struct, frozen=True):
@@ -34,43 +34,43 @@ class FinishedAttempt(msgspec.Struct, frozen=True):
 
 
 class CellExecutor(Protocol):
-    """Whoever runs cells, many at a time."""
+    """Runs cells, many at a time."""
 
     def describe_shortage(self, needs: MachineNeeds) -> str:
-        """What no machine has of these needs, in words; '' if there is one that has all."""
+        """The needs that no machine meets, in words; '' if one machine meets all."""
         ...
 
     def has_room(self, needs: MachineNeeds) -> bool:
-        """Whether one more with these needs may be started now."""
+        """Whether one more cell with these needs may start now."""
         ...
 
     def start(self, task: CellTask, needs: MachineNeeds) -> None: ...
 
     def wait(self, seconds: float) -> list[FinishedAttempt]:
-        """All that ended, waiting at most so long for the first."""
+        """All finished attempts; waits at most so long for the first."""
         ...
 
     def stop(self) -> None:
-        """End all that runs; nothing more is told of it."""
+        """End all running attempts, without a report."""
         ...
 
     def close(self) -> None: ...
 
 
 class RetryRules(msgspec.Struct, frozen=True):
-    """How a run goes on after a cell that is not green."""
+    """How a run continues after a cell that is not green."""
 
     retries: int = 0  # of a cell whose command failed
     fail_fast: bool = False
 
 
 class RunLocation(msgspec.Struct, frozen=True):
-    """Which run it is, and where its logs go."""
+    """The identity of a run, and the folders of its logs."""
 
     run_id: str
     log_folder: Path
     started_in: Path
-    install_command: list[str] = []  # words that install a release, if not unfix's own
+    install_command: list[str] = []  # installs a release; default: unfix itself
 
     def locate_cell_folder(self, cell_id: str) -> Path:
         return self.log_folder / cell_id
@@ -91,22 +91,23 @@ class CellScheduler:
         save_attempts: SaveAttempts,
         earlier_attempts: dict[str, list[CellAttempt]] | None = None,
     ) -> None:
-        """`before` has the attempts of a run that goes on, for the cells that are not done."""
+        """`earlier_attempts`: of a resumed run, the attempts at cells that are not done."""
         self.cells = {cell.identity: cell for cell in cells}
         self.executor = executor
         self.location = location
         self.rules = rules
         self.save_attempts = save_attempts
-        self.attempts = {name: list((earlier_attempts or {}).get(name, [])) for name in self.cells}
-        self.earlier_attempt_counts = {name: len(tried) for name, tried in self.attempts.items()}
+        earlier = earlier_attempts or {}
+        self.attempts = {name: list(earlier.get(name, [])) for name in self.cells}
+        self.earlier_attempt_counts = {name: len(earlier.get(name, [])) for name in self.cells}
         self.waiting: dict[bytes, deque[MatrixCell]] = {}
         self.running: set[str] = set()
-        self.shortages: dict[bytes, str] = {}  # what no machine has, by needs
+        self.shortages: dict[bytes, str] = {}  # by needs: the resources that no machine has
         self.unsaved: list[tuple[str, CellAttempt]] = []
         self.saved_at = time.monotonic()
 
     def run(self) -> bool:
-        """Run them all; False if it ended at the first that is not green, as asked for."""
+        """Run all cells; False if --fail-fast ended the run at a cell that is not green."""
         for cell in sort_longest_first(self.cells.values()):
             self.waiting.setdefault(_encode_shape(cell.needs), deque()).append(cell)
         try:
@@ -118,30 +119,31 @@ class CellScheduler:
 
     def _run_until_done(self) -> bool:
         while self.running or any(self.waiting.values()):
-            fine = self._save_finished(self._fail_unplaceable())
-            if fine or not self.rules.fail_fast:
+            green = self._save_finished(self._fail_unplaceable())
+            if green or not self.rules.fail_fast:
                 self._start_waiting()
-                patience = FLUSH_SECONDS if self.unsaved else WAIT_SECONDS
-                ended = self.executor.wait(patience) if self.running else []
-                fine = self._save_finished([self._finish_attempt(one) for one in ended]) and fine
-            if not fine and self.rules.fail_fast:
+                seconds = FLUSH_SECONDS if self.unsaved else WAIT_SECONDS
+                finished = self.executor.wait(seconds) if self.running else []
+                attempts = [self._finish_attempt(one) for one in finished]
+                green = self._save_finished(attempts) and green
+            if not green and self.rules.fail_fast:
                 return False
         return True
 
     def _fail_unplaceable(self) -> list[tuple[str, CellAttempt]]:
-        """Those that wait for what no machine has, said at once."""
-        ended = []
+        """End the waiting cells whose needs no machine meets."""
+        finished = []
         for shape, queue in self.waiting.items():
             if not queue:
                 continue
-            why = self.executor.describe_shortage(queue[0].needs)
-            if why:
-                self.shortages[shape] = why
-                ended += [
-                    (cell.identity, self._make_not_ready_attempt(cell, why)) for cell in queue
+            shortage = self.executor.describe_shortage(queue[0].needs)
+            if shortage:
+                self.shortages[shape] = shortage
+                finished += [
+                    (cell.identity, self._make_not_ready_attempt(cell, shortage)) for cell in queue
                 ]
                 queue.clear()
-        return ended
+        return finished
 
     def _make_not_ready_attempt(self, cell: MatrixCell, reason: str) -> CellAttempt:
         number = len(self.attempts[cell.identity]) + 1
@@ -171,25 +173,24 @@ class CellScheduler:
         )
 
     def _finish_attempt(self, finished: FinishedAttempt) -> tuple[str, CellAttempt]:
-        """Whether it is the last attempt; if not, its cell waits again, before all others."""
+        """Mark whether the attempt is the last; a cell to retry waits again, before all others."""
         self.running.discard(finished.cell_id)
         cell = self.cells[finished.cell_id]
-        attempt = finished.attempt
-        again = self._can_retry(cell, attempt)
-        if again:
+        retry = self._can_retry(cell, finished.attempt)
+        if retry:
             self.waiting[_encode_shape(cell.needs)].appendleft(cell)
-        return finished.cell_id, msgspec.structs.replace(attempt, last=not again)
+        return finished.cell_id, msgspec.structs.replace(finished.attempt, last=not retry)
 
     def _can_retry(self, cell: MatrixCell, attempt: CellAttempt) -> bool:
-        tried = [*self.attempts[cell.identity], attempt]
+        attempts = [*self.attempts[cell.identity], attempt]
         if attempt.outcome is AttemptOutcome.LOST:
-            mine = tried[self.earlier_attempt_counts[cell.identity] :]
-            return sum(one.outcome is AttemptOutcome.LOST for one in mine) < MAX_LOSSES
-        failed = sum(one.outcome.is_failure for one in tried)
+            own = attempts[self.earlier_attempt_counts[cell.identity] :]
+            return sum(one.outcome is AttemptOutcome.LOST for one in own) < MAX_LOSSES
+        failed = sum(one.outcome.is_failure for one in attempts)
         return attempt.outcome.is_failure and failed <= self.rules.retries
 
     def _save_finished(self, finished: list[tuple[str, CellAttempt]]) -> bool:
-        """Have them kept; whether none of them ends a cell that is not green."""
+        """Save them, now or with the next batch; False if one ends a cell that is not green."""
         self.unsaved += finished
         for cell, attempt in finished:
             self.attempts[cell].append(attempt)
@@ -199,14 +200,14 @@ class CellScheduler:
         return not any(one.last and one.outcome is not AttemptOutcome.GREEN for _, one in finished)
 
     def _flush(self) -> None:
-        ended, self.unsaved = self.unsaved, []
-        if ended:
-            self.save_attempts(ended)
+        attempts, self.unsaved = self.unsaved, []
+        if attempts:
+            self.save_attempts(attempts)
         self.saved_at = time.monotonic()
 
 
 def sort_longest_first(cells: Iterable[MatrixCell]) -> list[MatrixCell]:
-    """The longest that is known first; one that nobody has run may be long as well."""
+    """Cells without a known time first, since they may be long, then the longest."""
     return sorted(cells, key=lambda cell: -(float("inf") if cell.seconds is None else cell.seconds))
 
 

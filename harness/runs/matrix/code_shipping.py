@@ -1,8 +1,8 @@
-"""This checkout on a node that has Ray and nothing of ours.
+"""Installs this checkout on a node that has Ray alone (`--ship`).
 
-Ray carries the code and the packages to the node, into a folder that it takes away again. Releases
-refer to the code that installed them, for longer than that: so the code is copied once more, to a
-folder of the node's own that keeps its releases from run to run.
+Ray copies the code and the packages to a folder on the node and deletes it afterwards. An installed
+release refers to the code that installed it for longer than that, so the code is copied once more,
+to the folder on the node that keeps the releases between runs.
 """
 
 from __future__ import annotations
@@ -20,76 +20,59 @@ from typing import Any
 from harness.core import paths
 from harness.releases import checkouts
 
-HOME_VARIABLE = "UNFIX_HOME"  # on the node: where the code and the releases are kept
+HOME_VARIABLE = "UNFIX_HOME"  # on the node: the folder of the code and the releases
 SHIPPED_VARIABLE = "UNFIX_SHIPPED"
-EXCLUDED_PATHS = [
-    ".git",
-    ".venv",
-    ".venv.lock",
-    ".releases",
-    ".unfix",
-    ".gpu",
-    "reports/out",
-    "**/__pycache__",
-]
+EXCLUDED_PATHS = ".git .venv .venv.lock .releases .unfix .gpu reports/out **/__pycache__".split()
 
 
 def build_runtime_environment() -> dict[str, Any]:
-    """What Ray is told: this code, and the packages that it needs."""
-    checkout = paths.project_folder() != paths.HARNESS_FOLDER / "carried"
+    """Ray's `runtime_env`: this code, and the packages that it needs."""
     code: dict[str, Any] = {"working_dir": str(paths.project_folder()), "excludes": EXCLUDED_PATHS}
-    if not checkout:
+    if paths.project_folder() == paths.HARNESS_FOLDER / "carried":  # installed from a wheel
         code = {"py_modules": [str(paths.HARNESS_FOLDER)]}
-    # Only where a cell goes: a head node may run none.
-    later = {"eager_install": False}
-    return {
-        **code,
-        "pip": list_requirements(),
-        "env_vars": {SHIPPED_VARIABLE: "1"},
-        "config": later,
-    }
+    variables = {SHIPPED_VARIABLE: "1"}
+    lazy = {"eager_install": False}  # only on nodes that run a cell; a head node may run none
+    return {**code, "pip": list_requirements(), "env_vars": variables, "config": lazy}
 
 
 def list_requirements() -> list[str]:
-    """What this project requires, without its extras."""
-    wanted = metadata.requires("unfix") or []
-    return sorted(one for one in wanted if "extra ==" not in one)
+    """The requirements of this project, without its extras."""
+    requirements = metadata.requires("unfix") or []
+    return sorted(line for line in requirements if "extra ==" not in line)
 
 
 def is_shipped() -> bool:
-    """Whether Ray brought the code that runs here."""
+    """Whether Ray copied the running code to this machine."""
     return SHIPPED_VARIABLE in os.environ
 
 
 @contextlib.contextmanager
 def install_shipped_code() -> Iterator[None]:
-    """The code at its place on this node, for as long as something runs from it."""
+    """Have the code in the node's own folder, and keep it there while the context lasts."""
     home = Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".cache" / "unfix").resolve()
     home.mkdir(parents=True, exist_ok=True)
-    brought = paths.HARNESS_FOLDER.parent
-    with _lock_checkout(home / "checkout.lock", home / "checkout", brought):
+    shipped_code, checkout = paths.HARNESS_FOLDER.parent, home / "checkout"
+    with _lock_checkout(home / "checkout.lock", checkout, shipped_code):
         os.environ[HOME_VARIABLE] = str(home)
-        # Not the folder that Ray takes away: what a release's processes import outlives it.
-        others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        gone = (brought, home / "checkout")
-        kept = [one for one in others if one and Path(one).resolve() not in gone]
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(home / "checkout"), *kept])
+        # The processes of a release outlive the folder that Ray deletes: they import from the copy.
+        folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        own = (shipped_code, checkout)
+        others = [folder for folder in folders if folder and Path(folder).resolve() not in own]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(checkout), *others])
         os.environ["UNFIX_PLANNER"] = sys.executable
-        os.environ.pop(
-            checkouts.HARNESS_VARIABLE, None
-        )  # the driver's; each command here names its own
+        os.environ.pop(checkouts.HARNESS_VARIABLE, None)  # of the driver's own checkout
         yield
 
 
 @contextlib.contextmanager
 def _lock_checkout(lock: Path, checkout: Path, shipped_code: Path) -> Iterator[None]:
-    """Several attempts of one code at a time; another code waits until they are done."""
+    """Attempts with the same code share the lock; other code waits until they are done."""
     with lock.open("a") as file:
         while True:
             fcntl.flock(file, fcntl.LOCK_SH)
             if _is_current(checkout, shipped_code):
                 break
-            fcntl.flock(file, fcntl.LOCK_EX)  # lets go of the other first: look again
+            fcntl.flock(file, fcntl.LOCK_EX)  # releases the shared lock first, so check again
             if not _is_current(checkout, shipped_code):
                 _copy_code(checkout, shipped_code)
         yield
@@ -101,7 +84,7 @@ def _locate_mark(checkout: Path) -> Path:
 
 def _is_current(checkout: Path, shipped_code: Path) -> bool:
     mark = _locate_mark(checkout)
-    # Ray names the folder by a digest of what is in it.
+    # Ray names the folder by a digest of its content.
     return mark.is_file() and mark.read_text() == shipped_code.name
 
 

@@ -1,7 +1,10 @@
-"""A work's command: its template, what the values of a cell make of it, and what it needs.
+"""The command of a cell: a template filled with the cell's values, and the resources it needs.
 
-`{axis}` stands for the value; `{words}`, a word by itself, for what all the values add; `{{` is a
-brace.
+`{axis}` stands for the cell's value of that axis. `{words}`, an argument by itself, stands for the
+arguments that all values of the cell add. `{{` is a brace.
+
+    serve --release {release} {words}      with release 0.5.18 and page 16 (--page-size 16):
+    serve --release 0.5.18 --page-size 16
 """
 
 from __future__ import annotations
@@ -11,12 +14,12 @@ import shlex
 from collections.abc import Callable, Mapping
 
 from harness.core.errors import UnfixError
+from harness.core.yaml_document import suggest_nearest
 from harness.runs.matrix.cell_plan import MachineNeeds
 from harness.runs.matrix.matrix_schema import (
     RESERVED_AXIS,
     CellWork,
     MatrixSpec,
-    suggest_nearest,
     to_list,
 )
 
@@ -26,16 +29,16 @@ WORDS_PLACEHOLDER = f"{{{RESERVED_AXIS}}}"
 
 
 def split_template(work: CellWork) -> list[str]:
-    """The template of a work, word by word."""
+    """The arguments of a work's template."""
     return [*PREFIX_BY_KIND[work.kind], *shlex.split(work.command)]
 
 
 def find_placeholders(text: str) -> list[str]:
-    return [found[1] for found in PLACEHOLDER.finditer(text) if found[1] is not None]
+    return [match[1] for match in PLACEHOLDER.finditer(text) if match[1] is not None]
 
 
 def find_template_problem(work: CellWork, matrix: MatrixSpec) -> str:
-    """What is wrong with a work; '' if nothing."""
+    """The first problem of a work's template; '' if it is valid."""
     try:
         words = split_template(work)
     except ValueError as error:
@@ -44,7 +47,7 @@ def find_template_problem(work: CellWork, matrix: MatrixSpec) -> str:
         return "an empty command"
     for word in words:
         if RESERVED_AXIS in find_placeholders(word) and word != WORDS_PLACEHOLDER:
-            return f"{word!r}: {WORDS_PLACEHOLDER} is a word by itself"
+            return f"{word!r}: {WORDS_PLACEHOLDER} is an argument by itself"
     for text in [*words, *work.environment.values(), *_list_value_texts(matrix)]:
         for name in find_placeholders(text):
             if name not in matrix.axes and text != WORDS_PLACEHOLDER:
@@ -63,7 +66,7 @@ def _list_value_texts(matrix: MatrixSpec) -> list[str]:
 
 
 def find_unused_axis(matrix: MatrixSpec) -> str:
-    """An axis whose values make no difference to any work; '' if each does."""
+    """The first axis whose values change no command; '' if every axis changes one."""
     named: set[str] = set()
     takes_words = False
     for work in matrix.run.values():
@@ -84,7 +87,7 @@ def find_unused_axis(matrix: MatrixSpec) -> str:
 
 
 def is_work_run(work: CellWork, values: Mapping[str, str]) -> bool:
-    """Whether a work is run in a cell; an axis that does not apply there meets no condition."""
+    """Whether a work runs in a cell; an axis that does not apply there meets no condition."""
     return all(values.get(axis) in to_list(words) for axis, words in work.when.items())
 
 
@@ -103,35 +106,35 @@ def fill_command(work: CellWork, values: Mapping[str, str], matrix: MatrixSpec) 
 def fill_environment(
     work: CellWork, values: Mapping[str, str], matrix: MatrixSpec
 ) -> dict[str, str]:
-    """The values' variables and then the work's own; two values may not disagree on one."""
+    """The variables of the values, then of the work; two values may not set one differently."""
     fill = _make_filler(values)
-    found: dict[str, str] = {}
+    environment: dict[str, str] = {}
     for axis, name in values.items():
         for variable, text in matrix.get_value(axis, name).environment.items():
             filled = fill(text)
-            if found.setdefault(variable, filled) != filled:
+            if environment.setdefault(variable, filled) != filled:
                 raise UnfixError(
                     f"{describe_values(values)}: {axis} sets {variable}={filled}, "
-                    f"and another axis {found[variable]}"
+                    f"and another axis {environment[variable]}"
                 )
-    return found | {variable: fill(text) for variable, text in work.environment.items()}
+    return environment | {variable: fill(text) for variable, text in work.environment.items()}
 
 
 def combine_needs(work: CellWork, values: Mapping[str, str], matrix: MatrixSpec) -> MachineNeeds:
-    """The most that the work or a value asks of each."""
-    asked = [matrix.get_value(axis, name).needs for axis, name in values.items()]
-    kinds = {work.needs.gpu, *(one.gpu for one in asked)} - {""}
+    """The largest requirement of the work and of the values, for each resource."""
+    requirements = [matrix.get_value(axis, name).needs for axis, name in values.items()]
+    kinds = {work.needs.gpu, *(one.gpu for one in requirements)} - {""}
     if len(kinds) > 1:
         raise UnfixError(
             f"{describe_values(values)}: it needs GPUs of {' and of '.join(sorted(kinds))}"
         )
     custom = dict(work.needs.custom)
-    for one in asked:
-        for name, amount in one.custom.items():
+    for requirement in requirements:
+        for name, amount in requirement.custom.items():
             custom[name] = max(amount, custom.get(name, 0.0))
     return MachineNeeds(
-        cpus=max(work.needs.cpus, *(one.cpus for one in asked)),
-        gpus=max(work.needs.gpus, *(one.gpus for one in asked)),
+        cpus=max(work.needs.cpus, *(one.cpus for one in requirements)),
+        gpus=max(work.needs.gpus, *(one.gpus for one in requirements)),
         gpu=next(iter(kinds), ""),
         custom=dict(sorted(custom.items())),
     )
@@ -142,14 +145,16 @@ def describe_values(values: Mapping[str, str]) -> str:
 
 
 def _make_filler(values: Mapping[str, str]) -> Callable[[str], str]:
-    def put(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return found[0][0]
-        if found[1] not in values:
+    def replace(match: re.Match[str]) -> str:
+        axis = match[1]
+        if axis is None:
+            return match[0][0]
+        if axis not in values:
             raise UnfixError(
-                f"{{{found[1]}}} is named by a command, and does not apply where {describe_values(values)}: "
-                f"let the values of {found[1]} bring their words, or give the work a `when:`"
+                f"{{{axis}}} is named by a command, and does not apply where "
+                f"{describe_values(values)}: let the values of {axis} add their arguments, "
+                "or give the work a `when:`"
             )
-        return values[found[1]]
+        return values[axis]
 
-    return lambda text: PLACEHOLDER.sub(put, text)
+    return lambda text: PLACEHOLDER.sub(replace, text)

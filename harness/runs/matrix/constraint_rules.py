@@ -1,4 +1,10 @@
-"""The constraints of a file as rules over bits: each is one rule or a few."""
+"""Constraints compiled to rules over bits.
+
+A row has one bit for each axis value. A rule is a mask for each of some axes and forbids every row
+that has a bit in all of its masks. `{when: {kv: fp8}, only: {page: 16}}` with kv: auto=bit 0,
+fp8=bit 1 and page: 1=bit 2, 16=bit 3 becomes the rule (kv: 0b0010, page: 0b0100): no row with fp8
+and page 1. An axis of an `applies` constraint has one value more, "absent".
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ ABSENT_VALUE = ""
 
 
 def compile_constraints(matrix: MatrixSpec) -> RowSpace:
-    """A file's axes and constraints."""
+    """The space of rows that the axes and constraints of a file allow."""
     conditional = {axis for constraint in matrix.constraints for axis in constraint.applies}
     sizes = [len(values) + (axis in conditional) for axis, values in matrix.axes.items()]
     space = RowSpace(sizes)
@@ -20,12 +26,12 @@ def compile_constraints(matrix: MatrixSpec) -> RowSpace:
         space.first_bit[index] + size - 1 if names[index] in conditional else -1
         for index, size in enumerate(sizes)
     ]
-    book = BitEncoding(matrix, space)
-    return space.with_rules(list(_make_rules(matrix, book)))
+    encoding = BitEncoding(matrix, space)
+    return space.with_rules(list(_make_rules(matrix, encoding)))
 
 
 class BitEncoding:
-    """From words to bits and back."""
+    """Translates axis values to bits and back."""
 
     def __init__(self, matrix: MatrixSpec, space: RowSpace) -> None:
         self.axis_names = list(matrix.axes)
@@ -44,7 +50,7 @@ class BitEncoding:
         return sum(1 << self.bit_of_value[axis, value] for value in values)
 
     def mask_present_values(self, axis: str) -> int:
-        """Every value but absent."""
+        """The mask of every value except absent."""
         return sum(1 << value for value in self.space.list_present_values(self.axis_index[axis]))
 
     def mask_all_values(self, axis: str) -> int:
@@ -54,7 +60,7 @@ class BitEncoding:
         return [self.bit_of_value[axis, value] for axis, value in values.items()]
 
     def to_values(self, row: Iterable[int]) -> dict[str, str]:
-        """A row's values by axis; one that does not apply is left out."""
+        """The values of a row by axis; an axis that does not apply is left out."""
         named = ((self.axis_names[self.space.axis_of[bit]], self.value_of_bit[bit]) for bit in row)
         return {axis: word for axis, word in named if word != ABSENT_VALUE}
 
@@ -87,18 +93,18 @@ def _list_forbidden_masks(
 
 
 def _forbid_absence(matrix: MatrixSpec, encoding: BitEncoding) -> Iterable[RowRule]:
-    """Where all conditions of an axis hold, it applies."""
+    """Rules that an axis is not absent where all of its `applies` conditions hold."""
     conditions: dict[str, dict[str, int]] = {}
     last: dict[str, int] = {}
     for index, constraint in enumerate(matrix.constraints):
         for axis in constraint.applies:
-            held = conditions.setdefault(axis, {})
+            masks = conditions.setdefault(axis, {})
             last[axis] = index
             for condition, mask in _make_masks(constraint.when, encoding).items():
-                held[condition] = held.get(condition, mask) & mask
-    for axis, held in conditions.items():
+                masks[condition] = masks.get(condition, mask) & mask
+    for axis, masks in conditions.items():
         absent = encoding.mask_all_values(axis) & ~encoding.mask_present_values(axis)
-        yield _make_rule(held | {axis: absent}, encoding, last[axis])
+        yield _make_rule(masks | {axis: absent}, encoding, last[axis])
 
 
 def _make_masks(choice: ChosenValues, encoding: BitEncoding) -> dict[str, int]:
@@ -111,7 +117,7 @@ def _make_rule(masks: Mapping[str, int], encoding: BitEncoding, constraint: int)
 
 
 def find_conflict(space: RowSpace, values: Sequence[int]) -> list[int]:
-    """Constraints that together leave no row with these values; none can be spared."""
+    """A minimal set of constraints that together forbid these values."""
     rules = list(space.rules)
     for constraint in sorted({rule.constraint for rule in rules}):
         fewer = [rule for rule in rules if rule.constraint != constraint]

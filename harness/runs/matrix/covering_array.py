@@ -23,14 +23,14 @@ CoverageGroups = Sequence[tuple[Sequence[int], int]]  # axes, and how many at a 
 class CoveringRows:
     """Rows that cover every group."""
 
-    kept_rows: list[ValueRow]  # one for each of the values to keep, in their order
+    required_rows: list[ValueRow]  # one for each entry of the required values, in their order
     other_rows: list[ValueRow]
     forbidden_tuples: list[ValueTuple] = field(default_factory=list)  # of the widest sets of axes
 
     @property
     def rows(self) -> list[ValueRow]:
         """Each row once, those to keep first."""
-        unique = dict.fromkeys(tuple(row) for row in (*self.kept_rows, *self.other_rows))
+        unique = dict.fromkeys(tuple(row) for row in (*self.required_rows, *self.other_rows))
         return [list(row) for row in unique]
 
 

@@ -1,136 +1,130 @@
-"""A matrix file, read: what is wrong with it is said with its line."""
+"""Reads a matrix file and checks what the schema cannot; every error names its line."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from harness.core.yaml_document import YamlDocument, suggest_nearest
 from harness.releases import managed_releases
 from harness.runs.matrix import command_template
-from harness.runs.matrix.matrix_document import MatrixDocument
-from harness.runs.matrix.matrix_schema import (
-    RESERVED_AXIS,
-    ChosenValues,
-    MatrixSpec,
-    suggest_nearest,
-    to_list,
-)
+from harness.runs.matrix.matrix_schema import RESERVED_AXIS, ChosenValues, MatrixSpec, to_list
+
+Step = str | int  # a key, or an index into a list
 
 
-def read_matrix(file: Path) -> MatrixSpec:
-    """A matrix file, or what is wrong with it and where."""
-    document = MatrixDocument(file)
+def read_matrix(document: YamlDocument) -> MatrixSpec:
+    """The matrix of a file; raises with the first problem and its line."""
+    if isinstance(document.content, dict) and "configurations" in document.content:
+        raise document.make_error_at(
+            "an evaluation matrix: run it by `unfix eval`", "configurations"
+        )
     matrix = document.convert_to(MatrixSpec)
-    _check_axes(document, matrix)
-    _check_constraints(document, matrix)
-    _check_strength(document, matrix)
-    _check_cells(document, matrix)
-    _check_works(document, matrix)
+    checks = MatrixChecks(document, matrix)
+    checks.check_axes()
+    checks.check_constraints()
+    checks.check_strength()
+    checks.check_cells()
+    checks.check_works()
     return matrix
 
 
-def _check_axes(document: MatrixDocument, matrix: MatrixSpec) -> None:
-    for axis, given in matrix.axes.items():
-        here = ("axes", axis)
-        if not given:
-            raise document.make_error_at(f"the axis {axis} has no values", *here)
-        if axis == RESERVED_AXIS:
-            raise document.make_error_at(
-                f"no axis can be called {RESERVED_AXIS}: it stands for their words", *here
+class MatrixChecks:
+    """The checks of one file: names that it refers to, doubles, and axes without effect."""
+
+    def __init__(self, document: YamlDocument, matrix: MatrixSpec) -> None:
+        self.document = document
+        self.matrix = matrix
+
+    def fail(self, problem: str, *steps: Step) -> None:
+        raise self.document.make_error_at(problem, *steps)
+
+    def check_axes(self) -> None:
+        for axis in self.matrix.axes:
+            values = self.matrix.list_values(axis)
+            problem = ""
+            if not values:
+                problem = f"the axis {axis} has no values"
+            elif axis == RESERVED_AXIS:
+                problem = f"no axis can be called {RESERVED_AXIS}: it stands for their arguments"
+            elif doubles := [value for value in values if values.count(value) > 1]:
+                problem = f"the axis {axis} has {doubles[0]!r} twice"
+            elif not all(value.strip() for value in values):
+                problem = f"the axis {axis} has an empty value"
+            if problem:
+                self.fail(problem, "axes", axis)
+        if "release" in self.matrix.axes:
+            self._check_releases()
+
+    def _check_releases(self) -> None:
+        known = [release.name for release in managed_releases.list_releases()]
+        for index, name in enumerate(self.matrix.list_values("release")):
+            if name not in known and name != "current":
+                step = index if isinstance(self.matrix.axes["release"], list) else name
+                problem = f"'{name}' is no managed release{suggest_nearest(name, known)}"
+                self.fail(problem, "axes", "release", step)
+
+    def _check_axis_name(self, axis: str, *steps: Step) -> None:
+        if axis not in self.matrix.axes:
+            self.fail(f"no axis is called {axis}{suggest_nearest(axis, self.matrix.axes)}", *steps)
+
+    def _check_choice(self, choice: ChosenValues, *steps: Step) -> None:
+        for axis, chosen in choice.items():
+            self._check_axis_name(axis, *steps, axis)
+            if not to_list(chosen):
+                self.fail(f"{axis}: no value is named", *steps, axis)
+            values = self.matrix.list_values(axis)
+            for value in to_list(chosen):
+                if value not in values:
+                    nearest = suggest_nearest(value, values)
+                    self.fail(f"the axis {axis} has no value {value!r}{nearest}", *steps, axis)
+
+    def check_constraints(self) -> None:
+        for index, constraint in enumerate(self.matrix.constraints):
+            steps = ("constraints", index)
+            kinds = [key for key in ("never", "only", "applies") if getattr(constraint, key)]
+            if len(kinds) != 1:
+                self.fail("a constraint is one of never, only, or applies", *steps)
+            if kinds == ["applies"] and not constraint.when:
+                self.fail("applies: needs a `when:`, the condition of these axes", *steps)
+            for key in ("when", "never", "only"):
+                self._check_choice(getattr(constraint, key), *steps, key)
+            for axis in constraint.applies:
+                self._check_axis_name(axis, *steps, "applies")
+            both = set(constraint.when) & {
+                *constraint.never, *constraint.only, *constraint.applies
+            }  # fmt: skip
+            if both:
+                self.fail(f"{', '.join(sorted(both))}: on both sides of one constraint", *steps)
+
+    def check_strength(self) -> None:
+        for index, (axes, strength) in enumerate(self.matrix.groups):
+            steps: tuple[Step, ...] = ("strength", "groups", index - 1) if index else ("strength",)
+            for axis in axes:
+                self._check_axis_name(axis, *steps, "axes")
+            if len(set(axes)) < len(axes):
+                self.fail("a group has an axis twice", *steps)
+            if not strength:
+                self.fail("a strength is a number, pairs, triples, or all", *steps)
+            if strength > len(axes):
+                self.fail(f"a strength of {strength} over {len(axes)}: {', '.join(axes)}", *steps)
+
+    def check_cells(self) -> None:
+        cells = self.matrix.cells
+        for index, cell in enumerate(cells):
+            self._check_choice(dict(cell.values), "cells", index, "values")
+            for earlier in range(index):
+                if cells[earlier].values == cell.values:
+                    problem = f"cells {earlier + 1} and {index + 1} have the same values"
+                    self.fail(problem, "cells", index)
+
+    def check_works(self) -> None:
+        for name, work in self.matrix.run.items():
+            self._check_choice(work.when, "run", name, "when")
+            problem = command_template.find_template_problem(work, self.matrix)
+            if problem:
+                self.fail(f"{name}: {problem}", "run", name, "command")
+        if axis := command_template.find_unused_axis(self.matrix):
+            self.fail(
+                f"the axis {axis} changes no command: name it as {{{axis}}}, give its values "
+                "arguments and put {words} into a command, or leave it out",
+                "axes",
+                axis,
             )
-        values = list(given)
-        doubled = next((value for value in values if values.count(value) > 1), None)
-        if doubled is not None:
-            raise document.make_error_at(f"the axis {axis} has {doubled!r} twice", *here)
-        if any(not value.strip() for value in values):
-            raise document.make_error_at(f"the axis {axis} has an empty value", *here)
-    if "release" in matrix.axes:
-        _check_releases(document, matrix)
-
-
-def _check_releases(document: MatrixDocument, matrix: MatrixSpec) -> None:
-    known = [release.name for release in managed_releases.list_releases()]
-    for index, name in enumerate(matrix.list_values("release")):
-        if name not in known and name != "current":
-            given = matrix.axes["release"]
-            step = index if isinstance(given, list) else name
-            said = f"'{name}' is no managed release{suggest_nearest(name, known)}"
-            raise document.make_error_at(said, "axes", "release", step)
-
-
-def _check_axis(document: MatrixDocument, matrix: MatrixSpec, axis: str, *steps: str | int) -> None:
-    if axis not in matrix.axes:
-        raise document.make_error_at(
-            f"no axis is called {axis}{suggest_nearest(axis, matrix.axes)}", *steps
-        )
-
-
-def _check_choice(
-    document: MatrixDocument, matrix: MatrixSpec, choice: ChosenValues, *steps: str | int
-) -> None:
-    for axis, words in choice.items():
-        _check_axis(document, matrix, axis, *steps, axis)
-        if not to_list(words):
-            raise document.make_error_at(f"{axis}: no value is named", *steps, axis)
-        for value in to_list(words):
-            if value not in matrix.axes[axis]:
-                said = f"the axis {axis} has no value {value!r}"
-                said += suggest_nearest(value, matrix.list_values(axis))
-                raise document.make_error_at(said, *steps, axis)
-
-
-def _check_constraints(document: MatrixDocument, matrix: MatrixSpec) -> None:
-    for index, constraint in enumerate(matrix.constraints):
-        here = ("constraints", index)
-        said = [word for word in ("never", "only", "applies") if getattr(constraint, word)]
-        if len(said) != 1:
-            raise document.make_error_at("a constraint is one of never, only, or applies", *here)
-        if said == ["applies"] and not constraint.when:
-            raise document.make_error_at(
-                "applies: says which axes are there `when:` others have", *here
-            )
-        for word in ("when", "never", "only"):
-            _check_choice(document, matrix, getattr(constraint, word), *here, word)
-        for axis in constraint.applies:
-            _check_axis(document, matrix, axis, *here, "applies")
-        both = set(constraint.when) & {*constraint.never, *constraint.only, *constraint.applies}
-        if both:
-            said_twice = f"{', '.join(sorted(both))}: on both sides of one constraint"
-            raise document.make_error_at(said_twice, *here)
-
-
-def _check_strength(document: MatrixDocument, matrix: MatrixSpec) -> None:
-    for index, (axes, strength) in enumerate(matrix.groups):
-        here: tuple[str | int, ...] = ("strength",)
-        if index:
-            here = ("strength", "groups", index - 1)
-        for axis in axes:
-            _check_axis(document, matrix, axis, *here, "axes")
-        if len(set(axes)) < len(axes):
-            raise document.make_error_at("a group has an axis twice", *here)
-        if not strength:
-            raise document.make_error_at("a strength is a number, pairs, triples, or all", *here)
-        if strength > len(axes):
-            said = f"a strength of {strength} over {len(axes)}: {', '.join(axes)}"
-            raise document.make_error_at(said, *here)
-
-
-def _check_cells(document: MatrixDocument, matrix: MatrixSpec) -> None:
-    for index, fixed in enumerate(matrix.cells):
-        _check_choice(document, matrix, dict(fixed.values), "cells", index, "values")
-        for earlier, other in enumerate(matrix.cells[:index]):
-            if other.values == fixed.values:
-                said = f"cells {earlier + 1} and {index + 1} are alike"
-                raise document.make_error_at(said, "cells", index)
-
-
-def _check_works(document: MatrixDocument, matrix: MatrixSpec) -> None:
-    for name, work in matrix.run.items():
-        _check_choice(document, matrix, work.when, "run", name, "when")
-        problem = command_template.find_template_problem(work, matrix)
-        if problem:
-            raise document.make_error_at(f"{name}: {problem}", "run", name, "command")
-    unused = command_template.find_unused_axis(matrix)
-    if unused:
-        said = f"the axis {unused} changes nothing of what is run: name it as {{{unused}}}, give "
-        said += "its values words and put {words} into a command, or leave it out"
-        raise document.make_error_at(said, "axes", unused)

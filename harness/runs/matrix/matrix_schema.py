@@ -1,4 +1,4 @@
-"""A matrix file: its axes, what of them may not meet, how much is covered, and what is run.
+"""The schema of a matrix file: axes, constraints, coverage strength, and the commands to run.
 
 name: pages
 axes:
@@ -16,8 +16,6 @@ run:
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -35,7 +33,7 @@ RESERVED_AXIS = "words"
 
 
 class ValueNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a value of an axis asks of a machine; of several the most counts."""
+    """The resources that an axis value requires; of several requirements the largest counts."""
 
     cpus: Annotated[float, Meta(ge=0)] = 0.0
     gpus: Annotated[float, Meta(ge=0)] = 0.0
@@ -44,7 +42,7 @@ class ValueNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AxisValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a value of an axis adds to a command."""
+    """Arguments, variables and resources that an axis value adds to a command."""
 
     words: str = ""
     environment: dict[str, str] = {}
@@ -52,7 +50,7 @@ class AxisValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AxisConstraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may not be together, or which axes are there at all, and why."""
+    """Values that may not meet, or the condition under which axes apply, and the reason."""
 
     because: NonEmptyText
     when: ChosenValues = {}
@@ -62,28 +60,28 @@ class AxisConstraint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StrengthGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Axes that are covered more, or less, than the others."""
+    """Axes with a coverage strength of their own."""
 
     axes: Annotated[list[str], Meta(min_length=1)]
     strength: str
 
 
 class CoverageStrength(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many values at a time have to meet."""
+    """Of how many axes at a time every combination of values must occur."""
 
     default: str = "pairs"
     groups: list[StrengthGroup] = []
 
 
 class FixedCell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cell that is in, whatever is covered without it."""
+    """Values that one cell of the plan must have."""
 
     values: Annotated[PartialValues, Meta(min_length=1)]
     because: NonEmptyText
 
 
 class CellWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is run in a cell."""
+    """A command that runs in the cells that match `when`."""
 
     command: str
     kind: Literal["suites", "eval", "command"] = "command"
@@ -94,7 +92,7 @@ class CellWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MatrixSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of one file."""
+    """A whole matrix file."""
 
     name: Identifier
     axes: Annotated[dict[Identifier, list[str] | dict[str, str | AxisValue]], Meta(min_length=1)]
@@ -109,35 +107,30 @@ class MatrixSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return list(self.axes[axis])
 
     def get_value(self, axis: str, name: str) -> AxisValue:
-        given = self.axes[axis]
-        if isinstance(given, list):
+        values = self.axes[axis]
+        if isinstance(values, list):
             return AxisValue()
-        one = given[name]
-        return AxisValue(words=one) if isinstance(one, str) else one
+        value = values[name]
+        return AxisValue(words=value) if isinstance(value, str) else value
 
     @property
     def groups(self) -> list[tuple[list[str], int]]:
-        """The groups that are covered, with their strengths: first all axes, then the file's."""
-        whole = CoverageStrength(self.strength) if isinstance(self.strength, str) else self.strength
-        everything = StrengthGroup(list(self.axes), whole.default)
+        """The groups of axes with their strengths: all axes first, then the file's groups."""
+        strength = self.strength
+        if isinstance(strength, str):
+            strength = CoverageStrength(strength)
+        all_axes = StrengthGroup(list(self.axes), strength.default)
         return [
             (group.axes, parse_strength(group.strength, len(group.axes)))
-            for group in (everything, *whole.groups)
+            for group in (all_axes, *strength.groups)
         ]
 
 
 def parse_strength(word: str, axes: int) -> int:
-    """How many axes at a time; 0 for a word that is none."""
+    """The number of axes at a time; 0 if the word is no strength."""
     if word == "all":
         return axes
     return STRENGTH_BY_WORD.get(word) or (int(word) if word.isdecimal() else 0)
-
-
-def suggest_nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a word that nobody knows."""
-    there = list(known)
-    close = difflib.get_close_matches(word, there, 1, 0.5)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(there)}"
 
 
 def to_list(choice: ValueChoice) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a cell needs, in a cluster's own words, and which of its nodes have that."""
+"""Matches the needs of a cell with the resources of a cluster's nodes, by the cluster's names."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import msgspec
 from harness.runs.matrix.cell_plan import MachineNeeds
 
 ACCELERATOR_PREFIX = "accelerator_type:"
-TOLERANCE = 1e-6  # less is no difference between two amounts
+TOLERANCE = 1e-6  # amounts that differ by less are equal
 
 
 class RayResources(msgspec.Struct, frozen=True):
-    """Beside CPUs and GPUs."""
+    """The resources of a cell beside CPUs and GPUs."""
 
     resources: dict[str, float]
     accelerator: str | None
 
 
 def to_ray_resources(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> RayResources:
-    """A GPU's kind is an accelerator type where a node says so, or else a custom resource."""
+    """A kind of GPU is an accelerator type if a node declares it, else a custom resource."""
     resources = {_resolve_name(name, nodes): count for name, count in needs.custom.items()}
     if not needs.gpu:
         return RayResources(resources, None)
@@ -32,7 +32,7 @@ def to_ray_resources(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> 
 
 
 def describe_shortage(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> str:
-    """What no single node has, by name; '' if one has all of it."""
+    """The resources that no single node has, by name; '' if one node has all."""
     if count_fitting_cells(needs, nodes):
         return ""
     amounts = _list_amounts(needs, nodes)
@@ -48,7 +48,7 @@ def describe_shortage(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) ->
 
 
 def count_fitting_cells(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> int:
-    """How many such cells the nodes can run at the same time."""
+    """The number of such cells that the nodes can run at the same time."""
     amounts = _list_amounts(needs, nodes)
     total = 0
     for node in nodes:
@@ -62,16 +62,16 @@ def count_fitting_cells(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) 
 
 
 def _list_amounts(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> dict[str, float]:
-    more = to_ray_resources(needs, nodes)
-    amounts = {"CPU": needs.cpus, "GPU": needs.gpus, **more.resources}
-    if more.accelerator:
-        # Ray counts it as one of a node, however many GPUs there are: each cell takes a thousandth.
-        amounts[ACCELERATOR_PREFIX + more.accelerator] = 0.001
+    custom = to_ray_resources(needs, nodes)
+    amounts = {"CPU": needs.cpus, "GPU": needs.gpus, **custom.resources}
+    if custom.accelerator:
+        # A node has one unit of it, however many GPUs it has; Ray takes a thousandth for a task.
+        amounts[ACCELERATOR_PREFIX + custom.accelerator] = 0.001
     return {name: count for name, count in amounts.items() if count}
 
 
 def _resolve_name(requested: str, nodes: Sequence[dict[str, float]]) -> str:
-    """As the cluster spells it."""
+    """The name as the cluster spells it."""
     for node in nodes:
         if requested in node:
             return requested

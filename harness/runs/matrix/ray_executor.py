@@ -1,9 +1,8 @@
-"""Cells as tasks of a Ray cluster. The only module that knows Ray.
+"""Runs cells as tasks of a Ray cluster. The only module that imports Ray.
 
-Ray is told to try nothing again by itself: a worker that dies is a loss that the run counts, and it
-decides whether the cell gets another one. Results come back to this process, which alone writes
-them down; a node needs this package in its Python, or is brought it (`shipping`), and nothing of it
-is shared with other nodes.
+Ray retries nothing by itself: a worker that dies is an attempt with the outcome `lost`, and the
+scheduler decides whether the cell runs again. Results come back to this process, which alone writes
+the store. A node needs this package in its Python, or gets it by `--ship` (`code_shipping`).
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from harness.runs.matrix.cell_plan import MachineNeeds
 from harness.runs.matrix.cell_scheduler import FinishedAttempt
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
-MAX_LOG_BYTES = 64_000  # bytes of a log that come back, few enough to travel with the result itself
-CONNECT_SECONDS = 10.0  # seconds for a cluster to answer at all
-NODE_LOSS_SECONDS = 30.0  # seconds that a node may be away before cells that need it are given up
-NODE_POLL_SECONDS = 2.0  # seconds between two looks at the nodes
-OBJECT_STORE_BYTES = 80 << 20  # bytes of an own cluster's object store; results are small
+MAX_LOG_BYTES = 64_000  # of a log that come back; few enough to travel with the result
+CONNECT_SECONDS = 10.0  # for a cluster to answer at all
+NODE_LOSS_SECONDS = 30.0  # that a node may be away before the cells that need it fail
+NODE_POLL_SECONDS = 2.0  # between two checks of the nodes
+OBJECT_STORE_BYTES = 80 << 20  # of a cluster started here; results are small
 MISSING_MODULE = ModuleNotFoundError.__name__
 LOSS_ERRORS = (
     ray.exceptions.WorkerCrashedError,
@@ -45,7 +44,7 @@ LOSS_ERRORS = (
 
 
 def run_packed_attempt(packed_task: bytes) -> tuple[bytes, bytes]:
-    """On a node: one attempt, and the end of its log."""
+    """On a node: run one attempt; returns it with the end of its log."""
     task = msgspec.msgpack.decode(packed_task, type=CellTask)
     home = (
         code_shipping.install_shipped_code()
@@ -53,8 +52,8 @@ def run_packed_attempt(packed_task: bytes) -> tuple[bytes, bytes]:
         else contextlib.nullcontext()
     )
     with home, tempfile.TemporaryDirectory(prefix="unfix-cell-") as folder:
-        made = cell_attempt.run_attempt(task, Path(folder))
-        return msgspec.msgpack.encode(made), _read_log_tail(Path(folder) / "log")
+        attempt = cell_attempt.run_attempt(task, Path(folder))
+        return msgspec.msgpack.encode(attempt), _read_log_tail(Path(folder) / "log")
 
 
 def _read_log_tail(log: Path) -> bytes:
@@ -76,7 +75,7 @@ class RunningTask(msgspec.Struct, frozen=True):
 
 
 class RayExecutor:
-    """An executor: a task a cell, placed by Ray's own scheduler."""
+    """A `CellExecutor`: one Ray task for a cell, placed by Ray's own scheduler."""
 
     def __init__(
         self,
@@ -91,11 +90,11 @@ class RayExecutor:
         self.nodes_checked_at = time.monotonic()
         self.remote_attempt = ray.remote(run_packed_attempt)
         self.running: dict[Any, RunningTask] = {}
-        self.queued_by_shape: dict[bytes, int] = {}  # how many of a shape are with Ray now
-        self.unplaceable_since: dict[bytes, float] = {}  # since when no node fits a shape
+        self.queued_by_shape: dict[bytes, int] = {}  # tasks that Ray has now, by needs
+        self.unplaceable_since: dict[bytes, float] = {}  # by needs that no node meets
 
     def _connect(self, address: str | None, jobs: int | None, runtime_environment: Any) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a test harness tells nobody
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = address or os.environ.get("RAY_ADDRESS")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         options["runtime_env"] = runtime_environment
@@ -108,14 +107,14 @@ class RayExecutor:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
-            why = str(error).strip().splitlines()[0]
-            raise NotReadyError(_describe_missing_cluster(address, why)) from error
+            reason = str(error).strip().splitlines()[0]
+            raise NotReadyError(_describe_missing_cluster(address, reason)) from error
 
     def describe_shortage(self, needs: MachineNeeds) -> str:
         return node_resources.describe_shortage(needs, self.nodes)
 
     def has_room(self, needs: MachineNeeds) -> bool:
-        """Some more than run at a time, so that no node waits for this process."""
+        """Up to twice as many tasks as can run, so that no node waits for this process."""
         shape = msgspec.json.encode(needs, order="sorted")
         return (
             self.queued_by_shape.get(shape, 0)
@@ -123,10 +122,10 @@ class RayExecutor:
         )
 
     def start(self, task: CellTask, needs: MachineNeeds) -> None:
-        wanted = node_resources.to_ray_resources(needs, self.nodes)
+        custom = node_resources.to_ray_resources(needs, self.nodes)
         options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_retries": 0}
         run = self.remote_attempt.options(
-            **options, resources=wanted.resources, accelerator_type=wanted.accelerator
+            **options, resources=custom.resources, accelerator_type=custom.accelerator
         ).remote(msgspec.msgpack.encode(task))
         self.running[run] = RunningTask(task, needs, time.monotonic())
         shape = msgspec.json.encode(needs, order="sorted")
@@ -134,25 +133,22 @@ class RayExecutor:
 
     def wait(self, seconds: float) -> list[FinishedAttempt]:
         runs = list(self.running)
-        first, rest = ray.wait(runs, num_returns=1, timeout=seconds, fetch_local=False)
-        if first and rest:
-            first += ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
-        ended = [self._finish_task(run) for run in first]
-        return ended + self._give_up_unplaceable()
+        done, rest = ray.wait(runs, num_returns=1, timeout=seconds, fetch_local=False)
+        if done and rest:
+            done += ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
+        return [self._finish_task(run) for run in done] + self._give_up_unplaceable()
 
     def _finish_task(self, reference: Any) -> FinishedAttempt:
-        going = self._forget_task(reference)
-        task = going.task
+        running = self._forget_task(reference)
+        task = running.task
         try:
             packed, log = ray.get(reference)
         except LOSS_ERRORS as error:
-            return self._make_unrun_attempt(going, AttemptOutcome.LOST, _take_error_line(error))
+            return _make_unrun_attempt(running, AttemptOutcome.LOST, _take_error_line(error))
         except ray.exceptions.RayTaskError as error:
-            return self._make_unrun_attempt(going, *_classify_task_error(error))
+            return _make_unrun_attempt(running, *_classify_task_error(error))
         except ray.exceptions.RayError as error:
-            return self._make_unrun_attempt(
-                going, AttemptOutcome.NOT_READY, _take_error_line(error)
-            )
+            return _make_unrun_attempt(running, AttemptOutcome.NOT_READY, _take_error_line(error))
         folder = Path(task.log_folder)
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / "log").exists():
@@ -161,45 +157,33 @@ class RayExecutor:
         return FinishedAttempt(task.cell_id, msgspec.msgpack.decode(packed, type=CellAttempt))
 
     def _forget_task(self, reference: Any) -> RunningTask:
-        going = self.running.pop(reference)
-        self.queued_by_shape[msgspec.json.encode(going.needs, order="sorted")] -= 1
-        return going
-
-    def _make_unrun_attempt(
-        self, running_task: RunningTask, outcome: AttemptOutcome, how: str
-    ) -> FinishedAttempt:
-        now = cell_attempt.get_timestamp()
-        seconds = time.monotonic() - running_task.started
-        lost = seconds if outcome is AttemptOutcome.LOST else 0.0
-        return FinishedAttempt(
-            running_task.task.cell_id,
-            CellAttempt(running_task.task.attempt_number, outcome, how, now, lost),
-        )
+        running = self.running.pop(reference)
+        self.queued_by_shape[msgspec.json.encode(running.needs, order="sorted")] -= 1
+        return running
 
     def _give_up_unplaceable(self) -> list[FinishedAttempt]:
-        """Those that wait for nodes which have been away for too long."""
+        """End the tasks that wait for nodes which have been away for too long."""
         now = time.monotonic()
         if now < self.nodes_checked_at + NODE_POLL_SECONDS:
             return []
         self.nodes_checked_at = now
         self.nodes = _list_alive_nodes()
-        ended = []
-        for run, going in list(self.running.items()):
-            shape = msgspec.json.encode(going.needs, order="sorted")
-            why = node_resources.describe_shortage(going.needs, self.nodes)
-            if not why:
+        finished = []
+        for run, running in list(self.running.items()):
+            shape = msgspec.json.encode(running.needs, order="sorted")
+            shortage = node_resources.describe_shortage(running.needs, self.nodes)
+            if not shortage:
                 self.unplaceable_since.pop(shape, None)
             elif now > self.unplaceable_since.setdefault(shape, now) + self.node_loss_seconds:
                 self._forget_task(run)
                 ray.cancel(run, force=True)
-                ended.append(
-                    self._make_unrun_attempt(going, AttemptOutcome.NOT_READY, f"{why} any more")
-                )
-        return ended
+                reason = f"{shortage} any more"
+                finished.append(_make_unrun_attempt(running, AttemptOutcome.NOT_READY, reason))
+        return finished
 
     def stop(self) -> None:
         for run in self.running:
-            # It may have ended this moment, or its worker may be gone.
+            # The task may have ended this moment, or its worker may be gone.
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.cancel(run, force=True)
         self.running.clear()
@@ -209,16 +193,26 @@ class RayExecutor:
         ray.shutdown()
 
 
+def _make_unrun_attempt(
+    running: RunningTask, outcome: AttemptOutcome, reason: str
+) -> FinishedAttempt:
+    """An attempt that Ray ended, or never started."""
+    seconds = time.monotonic() - running.started if outcome is AttemptOutcome.LOST else 0.0
+    task, now = running.task, cell_attempt.get_timestamp()
+    attempt = CellAttempt(task.attempt_number, outcome, reason, now, seconds)
+    return FinishedAttempt(task.cell_id, attempt)
+
+
 def _list_alive_nodes() -> list[dict[str, float]]:
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return [dict(node["Resources"]) for node in nodes if node["Alive"]]
 
 
 def _check_address(address: str) -> None:
-    """Whether anybody listens there, before Ray waits for it for minutes."""
+    """Refuse an address that nothing listens at, before Ray waits for it for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        return  # 'auto', which Ray knows by itself
+        return  # 'auto', which Ray resolves itself
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except OSError as error:
@@ -226,30 +220,26 @@ def _check_address(address: str) -> None:
 
 
 def _describe_missing_cluster(address: str | None, reason: str) -> str:
-    asked = "an own Ray cluster could not be started" if address in (None, "local") else ""
-    asked = asked or f"no Ray cluster answers at {address}"
+    problem = f"no Ray cluster answers at {address}"
+    if address in (None, "local"):
+        problem = "Ray cannot start a cluster here"
     return (
-        f"{asked}: {reason}; start one with `ray start --head`, name it with --address HOST:PORT, "
+        f"{problem}: {reason}; start one with `ray start --head`, name it with --address HOST:PORT, "
         "or leave --on ray out"
     )
 
 
 def _classify_task_error(error: ray.exceptions.RayTaskError) -> tuple[AttemptOutcome, str]:
     cause = error.cause
-    # Without our package a worker cannot even read what it is to run: Ray tells that in words.
+    # Without this package a worker cannot unpickle the task; Ray then gives the error as text alone.
     last = _take_error_line(error, take_last=True)
     if isinstance(cause, ImportError) or last.startswith(MISSING_MODULE):
-        why = last.removeprefix(MISSING_MODULE).strip(": ") or str(cause)
-        return (
-            AttemptOutcome.NOT_READY,
-            f"the node lacks unfix ({why}): install it there, or use --ship",
-        )
+        module = last.removeprefix(MISSING_MODULE).strip(": ") or str(cause)
+        reason = f"the node lacks unfix ({module}): install it there, or use --ship"
+        return AttemptOutcome.NOT_READY, reason
     if isinstance(cause, OSError):
         return AttemptOutcome.NOT_READY, f"the node could not run it: {cause}"
-    return (
-        AttemptOutcome.ERROR,
-        f"unfix itself failed on the node: {_take_error_line(error, take_last=True)}",
-    )
+    return AttemptOutcome.ERROR, f"unfix itself failed on the node: {last}"
 
 
 def _take_error_line(error: BaseException, take_last: bool = False) -> str:

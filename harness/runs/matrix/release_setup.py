@@ -1,7 +1,7 @@
-"""A release on the machine that needs it: found in place, or added once for all cells there.
+"""Installs the release that a cell needs, once on each machine.
 
-Whoever comes first adds it while the others wait at a lock of the operating system. That it could
-not be added is remembered for the run, so that a hundred cells do not try a hundred times.
+The first cell installs it while the others wait at a file lock. A failure is recorded for the run,
+so that a hundred cells do not try a hundred times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INSTALL_COMMAND = [sys.executable, "-m", "harness", "releases", "add"]
 
 
 def find_needed_release(values: dict[str, str], command: list[str]) -> str:
-    """The managed release that a command names, among the cell's values; '' if there is none."""
+    """The managed release among the cell's values that its command names; '' if there is none."""
     known = {release.name for release in managed_releases.list_releases()}
     for word in command:
         for value in values.values():
@@ -31,7 +31,7 @@ def find_needed_release(values: dict[str, str], command: list[str]) -> str:
 
 
 def prepare_release(name: str, run_id: str, install_command: list[str], log: Path) -> str:
-    """Have a release ready; gives in words why it is not."""
+    """Install a release if it is not ready; returns the reason if that fails, else ''."""
     release = managed_releases.get_release(name)
     if release.is_ready:
         return ""
@@ -40,37 +40,37 @@ def prepare_release(name: str, run_id: str, install_command: list[str], log: Pat
         fcntl.flock(lock, fcntl.LOCK_EX)
         if release.is_ready:
             return ""
-        failed = _locate_failure_file(run_id, name)
-        if failed.exists():
-            return failed.read_text()
-        why = _install_release(name, install_command or INSTALL_COMMAND, log)
-        if why:
-            failed.parent.mkdir(parents=True, exist_ok=True)
-            failed.write_text(why)
-        return why
+        failure_file = _locate_failure_file(run_id, name)
+        if failure_file.exists():
+            return failure_file.read_text()
+        failure = _install_release(name, install_command or INSTALL_COMMAND, log)
+        if failure:
+            failure_file.parent.mkdir(parents=True, exist_ok=True)
+            failure_file.write_text(failure)
+        return failure
 
 
 def _install_release(name: str, install_command: list[str], log: Path) -> str:
-    asked = f"`unfix releases add {name}`"
+    command = f"`unfix releases add {name}`"
     try:
         with log.open("ab") as output:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*install_command, name],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
     except OSError as error:
-        raise UnfixError(f"{asked} cannot be run here: {error}") from error
-    if done.returncode:
-        said = processes.read_log_tail(log, exit_outcome.LOG_TAIL_BYTES).strip().splitlines()
-        last = f": {said[-1]}" if said else ""
-        return f"SGLang {name} is not ready: {asked} ended {done.returncode}{last}"
+        raise UnfixError(f"{command} cannot be run here: {error}") from error
+    if process.returncode:
+        lines = processes.read_log_tail(log, exit_outcome.LOG_TAIL_BYTES).strip().splitlines()
+        last_line = f": {lines[-1]}" if lines else ""
+        return f"SGLang {name} is not ready: {command} ended {process.returncode}{last_line}"
     if not managed_releases.get_release(name).is_ready:
-        return f"SGLang {name} is not ready, although {asked} ended well"
+        return f"SGLang {name} is not ready, although {command} ended with 0"
     return ""
 
 
 def _locate_failure_file(run_id: str, name: str) -> Path:
-    """In the machine's own temporary folder: a workspace may be shared by several machines."""
+    """In the temporary folder of this machine: several machines may share a workspace."""
     return Path(tempfile.gettempdir()) / f"unfix-{run_id}" / f"{name}.failed"

@@ -1,4 +1,4 @@
-"""The five seeds' configurations, and how much of each a matrix can have."""
+"""The configurations of five historical bugs, and how much of each a matrix can have."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core.yaml_document import YamlDocument
 from harness.runs.matrix.cell_plan import SeedConfiguration
-from harness.runs.matrix.matrix_document import MatrixDocument
 from harness.runs.matrix.matrix_schema import MatrixSpec
 
 SEEDS_FILE = Path(__file__).with_name("seeds.yaml")
 
 
 class SeedBug(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What had to come together for a bug to show."""
+    """The values that had to meet for a bug to show."""
 
     pr: int
     title: str
-    values: dict[str, list[str]]  # by well-known axis: what its value may be called
+    values: dict[str, list[str]]  # by well-known axis: the accepted names of its value
 
 
 class SeedBugFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of the data file."""
+    """The whole data file."""
 
-    axes: dict[str, list[str]]  # under which names a matrix may have a well-known axis
+    axes: dict[str, list[str]]  # by well-known axis: its accepted names
     seeds: list[SeedBug]
 
 
 def read_seed_bugs() -> SeedBugFile:
-    return MatrixDocument(SEEDS_FILE).convert_to(SeedBugFile)
+    return YamlDocument(SEEDS_FILE).convert_to(SeedBugFile)
 
 
 def place_seeds(
     matrix: MatrixSpec, explain_conflict: Callable[[dict[str, str]], Sequence[str]]
 ) -> list[SeedConfiguration]:
-    """Each seed as far as a matrix has it; `forbids` names the constraints against some values."""
-    known = read_seed_bugs()
-    return [_place_seed(bug, known, matrix, explain_conflict) for bug in known.seeds]
+    """Each bug's configuration in a matrix; `explain_conflict` names constraints against it."""
+    seed_file = read_seed_bugs()
+    return [_place_seed(bug, seed_file, matrix, explain_conflict) for bug in seed_file.seeds]
 
 
 def _place_seed(
@@ -50,18 +50,16 @@ def _place_seed(
     values: dict[str, str] = {}
     lacking: list[str] = []
     for axis, names in bug.values.items():
-        own = next((name for name in seed_file.axes[axis] if name in matrix.axes), None)
-        if own is None:
+        own_axis = next((name for name in seed_file.axes[axis] if name in matrix.axes), None)
+        if own_axis is None:
             lacking.append(f"no axis {axis}")
             continue
-        value = next((name for name in names if name in matrix.list_values(own)), None)
+        value = next((name for name in names if name in matrix.list_values(own_axis)), None)
         if value is None:
-            lacking.append(f"{own} is never {' or '.join(names)}")
-            continue
-        values[own] = value
-    if not values:
-        return SeedConfiguration(bug.pr, bug.title, "out", {}, lacking)
-    against = explain_conflict(values)
-    if against:
-        return SeedConfiguration(bug.pr, bug.title, "out", {}, [*lacking, *against])
+            lacking.append(f"{own_axis} is never {' or '.join(names)}")
+        else:
+            values[own_axis] = value
+    conflict = explain_conflict(values) if values else []
+    if conflict or not values:
+        return SeedConfiguration(bug.pr, bug.title, "out", {}, [*lacking, *conflict])
     return SeedConfiguration(bug.pr, bug.title, "part" if lacking else "whole", values, lacking)

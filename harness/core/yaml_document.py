@@ -1,0 +1,131 @@
+"""A YAML file as strings, lists and mappings, read into a strict schema; errors name the line.
+
+The file is read without YAML's guesses: `on` stays "on", `1.10` stays "1.10", and a key may be
+`16`. The schema (msgspec structs) converts what it declares as a number or a boolean.
+
+    axes:                    # YamlDocument(path).convert_to(MatrixSpec), where `axis` is unknown:
+      page: [1, 16]          #   matrix.yaml:1: unknown key `axis`
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.core.located_yaml import LocatedYaml
+
+YamlLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
+Schema = TypeVar("Schema")
+
+
+class YamlFileError(UnfixError):
+    """A file that does not have its schema; names the file and the line."""
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        super().__init__(f"{path}:{line}: {problem}")
+        self.line = line
+        self.problem = problem
+
+
+class YamlDocument(LocatedYaml):
+    """The values of a file, and the line of each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UnfixError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise YamlFileError(self.path, 1, f"not UTF-8: {error.reason}") from error
+        try:
+            self.content = self.load_values(YamlLoader(text))
+        except yaml.YAMLError as error:
+            raise self.make_syntax_error(error, "YAML") from error
+
+    def make_error(self, line: int, problem: str) -> YamlFileError:
+        return YamlFileError(self.path, line, problem)
+
+    def make_error_at(self, problem: str, *steps: str | int) -> YamlFileError:
+        return self.make_error(self.find_line(*steps), problem)
+
+    def convert_to(self, schema: type[Schema]) -> Schema:
+        """The values in a strict schema; raises with the first value that does not fit."""
+        if not isinstance(self.content, dict):
+            raise self.make_error(1, "it is empty, or no mapping of keys to values")
+        try:
+            return msgspec.convert(self.content, schema, strict=False)
+        except msgspec.ValidationError as error:
+            problem, steps = self._locate_error(str(error), schema)
+            unknown = re.search(r"unknown field `([^`]*)`", problem)
+            at = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+            problem = problem.replace("Object contains unknown field", "unknown key").replace(
+                "Object missing required field", "missing key"
+            )
+            text = f"{at}: {problem}" if at else problem
+            raise self.make_error_at(text, *steps, *([unknown[1]] if unknown else [])) from error
+
+    def _locate_error(self, message: str, schema: type[Schema]) -> tuple[str, list[str | int]]:
+        """The problem of a msgspec message, and the steps to its value.
+
+        msgspec writes `$.axes[...].x` for a key of a mapping; the key is searched for.
+        """
+        problem, _, path = re.sub(r" - at `key` in `\$", " - at `$", message).partition(" - at `$")
+        steps: list[str | int] = []
+        for name, index, _ in PATH_STEP.findall(path.removesuffix("`")):
+            if name or index:
+                steps.append(name or int(index))
+                continue
+            key = self._find_key_with_error(message, steps, schema)
+            if key is None:
+                break
+            steps.append(key)
+        return problem, steps
+
+    def _find_key_with_error(
+        self, message: str, steps: list[str | int], schema: type[Schema]
+    ) -> str | None:
+        """The key that gives the same message when it is the only one of its mapping."""
+        content: Any = copy.deepcopy(self.content)
+        mapping = content
+        for step in steps:
+            mapping = mapping[step]
+        for key, value in dict(mapping).items():
+            mapping.clear()
+            mapping[key] = value
+            try:
+                msgspec.convert(content, schema, strict=False)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    return str(key)
+        return None
+
+
+def find_named_file(name: str, folder: str, noun: str) -> Path:
+    """A path, or one of the project's own files in a folder, by its name without `.yaml`."""
+    own_folder = paths.project_folder() / folder
+    own = own_folder / f"{name}.yaml"
+    path = Path(name)
+    if len(path.parts) > 1 or path.suffix or path.is_file():
+        return path
+    if own.is_file():
+        return own
+    known = ", ".join(sorted(file.stem for file in own_folder.glob("*.yaml")))
+    raise UnfixError(f"no {noun} is called {name}; there are {known}")
+
+
+def suggest_nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown word: the nearest known one, or all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, 1, 0.5)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
