@@ -121,7 +121,7 @@ class _MatrixKind(RunKind):
     def to_json(self, run: Any) -> dict[str, Any]:
         data = super().to_json(run)
         for cell, plain in zip(run.cells, data["cells"], strict=True):
-            plain |= {"outcome": cell.word, "seconds": cell.seconds}
+            plain |= {"outcome": cell.outcome_word, "seconds": cell.seconds}
         return data
 
 
