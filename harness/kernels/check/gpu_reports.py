@@ -14,7 +14,7 @@ from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, Tenso
 from harness.kernels.check.violation_report import ViolationReport
 from harness.kernels.check.violations import OutOfBounds, Violation
 from harness.kernels.cpu.abi import ReportField, ViolationKind
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu import (
     assertions,
     compiler_hooks,

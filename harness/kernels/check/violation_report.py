@@ -28,9 +28,9 @@ from harness.kernels.check.violations import (
     UninitializedMemory,
 )
 from harness.kernels.cpu.abi import ReportField, ViolationKind
-from harness.kernels.cpu.lane_values import OperationSite
 from harness.kernels.cpu.number_formats import size_of
 from harness.kernels.cpu.overflow_tracking import format_integer_type
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.ir.graph import SourceLocation
 
 _PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}

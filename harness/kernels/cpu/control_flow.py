@@ -34,6 +34,16 @@ class ControlFlowLowering(LaneValues):
     def lower_operation(self, operation: IROperation) -> None:
         raise NotImplementedError
 
+    def emit_access(
+        self,
+        access: str,
+        operation: IROperation,
+        mask: IRValue | None,
+        values: str,
+        other: IRValue | None = None,
+    ) -> str:
+        raise NotImplementedError
+
     def lower_function(self, region: IRRegion) -> None:
         labels = {block.label: self.code.make_name("block") for block in region.blocks}
         self._block_arguments: dict[str, tuple[IRValue, ...]] = {}

@@ -8,10 +8,10 @@ not fit is a wrap, and not a step on the way to it.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from harness.kernels.cpu import number_formats
 from harness.kernels.cpu.abi import LaunchField, UndefinedResult
+from harness.kernels.cpu.control_flow import ControlFlowLowering
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
     FLOAT8_FORMATS,
@@ -24,16 +24,13 @@ from harness.kernels.ir import flow
 from harness.kernels.ir.flow import get_terminator
 from harness.kernels.ir.graph import IROperation, IRValue, ValueType
 
-if TYPE_CHECKING:
-    from harness.kernels.cpu.lowering import KernelLowering
-
 
 def _split_axes(value_type: ValueType, axis: int) -> tuple[int, int, int]:
     return prod(value_type.shape[:axis]), value_type.shape[axis], prod(value_type.shape[axis + 1 :])
 
 
 def _emit_combination(
-    emitter: KernelLowering, operation: IROperation, operands: list[str], in_64_bits: bool
+    emitter: ControlFlowLowering, operation: IROperation, operands: list[str], in_64_bits: bool
 ) -> list[str]:
     """The results of its region for one pair of lanes."""
     if in_64_bits:
@@ -47,7 +44,7 @@ def _emit_combination(
 
 
 def _copy_operands(
-    emitter: KernelLowering, operation: IROperation, in_64_bits: bool
+    emitter: ControlFlowLowering, operation: IROperation, in_64_bits: bool
 ) -> list[tuple[str, str]]:
     """Copies of the operands to work on: where they lie, and the type of an element."""
     made = []
@@ -65,7 +62,7 @@ def _copy_operands(
     return made
 
 
-def lower_reduce(emitter: KernelLowering, operation: IROperation) -> None:
+def lower_reduce(emitter: ControlFlowLowering, operation: IROperation) -> None:
     code = emitter.code
     wide = operation.result in emitter.address_integers and flow.is_integer_sum(operation)
     outer, count, inner = _split_axes(operation.operands[0].type, operation.get_int("axis"))
@@ -98,7 +95,7 @@ def lower_reduce(emitter: KernelLowering, operation: IROperation) -> None:
 
 
 def _emit_tree_reduction(
-    emitter: KernelLowering,
+    emitter: ControlFlowLowering,
     operation: IROperation,
     buffers: list[tuple[str, str]],
     extents: tuple[int, int, int],
@@ -134,7 +131,7 @@ def _emit_tree_reduction(
 
 
 def _merge_lane_states(
-    emitter: KernelLowering, operation: IROperation, outer: int, count: int, inner: int
+    emitter: ControlFlowLowering, operation: IROperation, outer: int, count: int, inner: int
 ) -> str | None:
     """A wrap in any lane that was folded; at the first place of each row."""
     given = [
@@ -159,7 +156,7 @@ def _merge_lane_states(
 
 
 def _emit_narrowed_sum(
-    emitter: KernelLowering,
+    emitter: ControlFlowLowering,
     operation: IROperation,
     result: IRValue,
     value: str,
@@ -180,7 +177,7 @@ def _emit_narrowed_sum(
     )
 
 
-def lower_scan(emitter: KernelLowering, operation: IROperation) -> None:
+def lower_scan(emitter: ControlFlowLowering, operation: IROperation) -> None:
     code = emitter.code
     wide = operation.result in emitter.address_integers and flow.is_integer_sum(operation)
     outer, count, inner = _split_axes(operation.operands[0].type, operation.get_int("axis"))
@@ -206,7 +203,7 @@ def lower_scan(emitter: KernelLowering, operation: IROperation) -> None:
 
 
 def _emit_prefix_scan(
-    emitter: KernelLowering,
+    emitter: ControlFlowLowering,
     operation: IROperation,
     buffers: list[tuple[str, str]],
     extents: tuple[int, int, int],
@@ -233,7 +230,7 @@ def _emit_prefix_scan(
             emitter.emit_lane_store(value, room, kind, at)
 
 
-def lower_histogram(emitter: KernelLowering, operation: IROperation) -> None:
+def lower_histogram(emitter: ControlFlowLowering, operation: IROperation) -> None:
     """How many lanes hold each number; what counts a number that has no bin, nobody says."""
     code, result = emitter.code, operation.result
     values = operation.operands[0]
@@ -265,7 +262,7 @@ def lower_histogram(emitter: KernelLowering, operation: IROperation) -> None:
 _IEEE_PRECISION = 2  # of Triton's input precisions
 
 
-def lower_dot(emitter: KernelLowering, operation: IROperation) -> None:
+def lower_dot(emitter: ControlFlowLowering, operation: IROperation) -> None:
     """In float32, or float64, products exact, summed in the order of the inner axis."""
     code = emitter.code
     a, b, c = operation.operands
@@ -319,7 +316,7 @@ def lower_dot(emitter: KernelLowering, operation: IROperation) -> None:
     emitter.set_result_buffer(result, room)
 
 
-def _copy_widened(emitter: KernelLowering, value: IRValue, element: str) -> str:
+def _copy_widened(emitter: ControlFlowLowering, value: IRValue, element: str) -> str:
     code = emitter.code
     base = emitter.emit_buffer_address(
         emitter.allocate_scratch(value.type.lanes * number_formats.size_of(element))
@@ -343,7 +340,7 @@ _ATOMIC_OPERATIONS = {
 }  # fmt: skip
 
 
-def lower_atomic(emitter: KernelLowering, operation: IROperation) -> None:
+def lower_atomic(emitter: ControlFlowLowering, operation: IROperation) -> None:
     """Lane after lane; programs run one after the other, so nothing can come between."""
     code = emitter.code
     compares = operation.name == "tt.atomic_cas"

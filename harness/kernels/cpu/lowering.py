@@ -22,9 +22,9 @@ from harness.kernels.cpu import (
 from harness.kernels.cpu.abi import LaunchField, ReportField, ViolationKind
 from harness.kernels.cpu.abi import RegionField as Region_
 from harness.kernels.cpu.control_flow import ControlFlowLowering
-from harness.kernels.cpu.lane_values import OperationSite
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu, llvm_type, size_of
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 

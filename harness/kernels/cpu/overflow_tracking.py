@@ -6,14 +6,9 @@ a lane that is on goes through the address; so a wrap that is masked, or only st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness.kernels.cpu.number_formats import llvm_type, triton_type_name
-from harness.kernels.cpu.view_ops import LaneRegister
+from harness.kernels.cpu.scratch_values import LaneRegister, ScratchValues
 from harness.kernels.ir.graph import IROperation, IRValue
-
-if TYPE_CHECKING:
-    from harness.kernels.cpu.lane_values import LaneValues
 
 _OPERATOR_SYMBOLS = {
     "arith.addi": ("+", "add"),
@@ -25,7 +20,7 @@ _OPERATOR_SYMBOLS = {
 
 
 class LaneOverflowTracker:
-    def __init__(self, emitter: LaneValues) -> None:
+    def __init__(self, emitter: ScratchValues) -> None:
         self._emitter = emitter
         self.scalars: dict[IRValue, str] = {}
         self.buffers: dict[IRValue, str] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
@@ -19,20 +18,15 @@ from harness.kernels.cpu.number_formats import (
     llvm_storage_type,
     llvm_type,
 )
+from harness.kernels.cpu.scratch_values import LaneCache, LaneRegister, ScratchValues
 from harness.kernels.ir.graph import IROperation, IRValue
-
-if TYPE_CHECKING:
-    from harness.kernels.cpu.lane_values import LaneValues
-
-LaneRegister = tuple[str, str | None]  # the register of a lane, and that of its overflow state
-LaneCache = dict[tuple[IRValue, str], LaneRegister]  # by value and index
 
 
 @dataclass(frozen=True, slots=True)
 class ViewedLane:
     """The lane at `index` of `value`, a result of the view `operation`."""
 
-    emitter: LaneValues
+    emitter: ScratchValues
     operation: IROperation
     value: IRValue
     index: str

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu.access_rows import AccessRows
 from harness.kernels.gpu.access_rules import AccessRuleChecks
 from harness.kernels.gpu.axis_contiguity import AxisContiguity

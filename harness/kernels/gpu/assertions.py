@@ -5,7 +5,7 @@ The device would be lost with the first that fails, and with it every report of 
 
 from __future__ import annotations
 
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu.graph_builder import GraphBuilder
 from harness.kernels.gpu.report_emission import ReportEmitter, SiteReport
 from harness.kernels.ir.graph import IROperation

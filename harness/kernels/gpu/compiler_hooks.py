@@ -23,7 +23,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler.compiler import ASTSource
 
 from harness.core.code_digest import compute_digest, digest_code
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu import InstrumentationRequest, instrumentation
 from harness.kernels.ir import mlir_printer
 from harness.kernels.ir.graph import SourceLocation

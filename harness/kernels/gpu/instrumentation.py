@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu import (
     LINE_CHECK,
     SUBGRID_CHECK,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from harness.kernels.cpu.abi import ViolationKind
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu.access_checks import ACCESS_OPERATIONS, get_element_bytes, get_mask
 from harness.kernels.gpu.graph_builder import NE, ULT, GraphBuilder
 from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker

@@ -8,7 +8,7 @@ asked, since each byte is a value.
 
 from __future__ import annotations
 
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu.access_checks import ACCESS_OPERATIONS, get_element_bytes, get_mask
 from harness.kernels.gpu.empty_memory import POISON
 from harness.kernels.gpu.graph_builder import EQ, NE, GraphBuilder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.kernels.cpu.lane_values import OperationSite
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.runs.audit import gpu_worker
 from harness.runs.audit.findings import (
     CONFIRMED,
