@@ -1,4 +1,7 @@
-"""Kernels under check: every access of a launch held against the tensors the launch was given."""
+"""Kernels under check: every access of a launch is compared with the launch's tensors.
+
+Suites import these names from `harness.checking`.
+"""
 
 from harness.kernels.check.declarations import Check
 from harness.kernels.check.session import checked, preload_checker, run_kernels_on_cpu

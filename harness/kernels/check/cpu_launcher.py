@@ -1,8 +1,8 @@
 """Launches under check on a CPU: Triton's own kernels, compiled with every check built in.
 
-A session takes the place of `JITFunction.run`. What Triton would compile for a GPU is read as its
-IR, compiled for this machine, and run program after program; what a program does wrong is in a
-report, and here it becomes words.
+While a launcher is open it replaces `JITFunction.run`. A kernel's IR, which Triton would compile
+for a GPU, is compiled for this machine and run one program after the other. The first violation
+ends the launch; its report becomes an exception (`violation_report`).
 """
 
 from __future__ import annotations
@@ -34,26 +34,25 @@ from harness.kernels.cpu.abi import (
     UndefinedResult,
 )
 from harness.kernels.cpu.lowering import LoweredKernel
-from harness.kernels.ir.graph import KernelGraph, ValueType
+from harness.kernels.ir.graph import FileLine, KernelGraph, ValueType
 from harness.kernels.triton import adapter, frontend, graph_loader, specialization
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 
 _SMALLEST_SCRATCH = 1 << 16
 _UINT64_MASK = (1 << 64) - 1
-FileLine = tuple[str, int]  # a file's
 
 
 class _ProcessState:
-    """What all sessions of a process use again."""
+    """Buffers that all sessions of a process share."""
 
     def __init__(self) -> None:
         self.shadows = RaceShadows()
         self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowField)), dtype=np.int64)
         self.context = (ctypes.c_uint64 * len(LaunchField))()
         self.report = (ctypes.c_int64 * len(ReportField))()
-        self.next_program = 1  # the number of the next program
+        self.next_program = 1  # its number: none is used twice
         self._scratch = np.empty(_SMALLEST_SCRATCH, dtype=np.uint8)
-        self.ran_flags = np.zeros(256, dtype=np.uint8)  # which blocks of a kernel
+        self.ran_flags = np.zeros(256, dtype=np.uint8)  # of a kernel's blocks
 
     def reserve_ran_flags(self, count: int) -> int:
         if len(self.ran_flags) < count:
@@ -81,7 +80,7 @@ def load_process_state() -> _ProcessState:
 class CpuLauncher:
     """Launches kernels under check while it is open."""
 
-    graph_variant = "whole"  # what of a kernel is run, in a word: `graph_of` makes it
+    graph_variant = "whole"  # names what `build_graph` makes of a kernel, for cache keys
 
     def __init__(
         self,
@@ -92,12 +91,10 @@ class CpuLauncher:
     ) -> None:
         self._memory = memory
         self._exact = exact  # products of float32, where a GPU would take tf32
-        self._trust_loaded_pointers = (
-            trust_loaded_pointers  # addresses that kernels load, whatever they are
-        )
+        self._trust_loaded_pointers = trust_loaded_pointers  # any address that kernels load
         self._launches = launches
         self._current_launch: KernelLaunch | None = None
-        self.watched_lines: frozenset[FileLine] | None = None  # whose wraps count, and nothing else
+        self.watched_lines: frozenset[FileLine] | None = None  # report overflow there alone
 
     def __enter__(self) -> CpuLauncher:
         if adapter.is_interpreting():
@@ -146,19 +143,18 @@ class CpuLauncher:
     def _get_program(
         self, name: str, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
-        """What runs a call, and the numbers of its constants that it is given for that."""
+        """The program for a call, and the constants that it takes as arguments."""
         key = (bound.key, self._exact, self.graph_variant)
-        found: tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]] | None = binder.programs.get(
-            key
-        )
-        if found is None:
+        program: tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]] | None
+        program = binder.programs.get(key)
+        if program is None:
             try:
-                found = binder.programs[key] = self.make_program(kernel, binder, bound)
+                program = binder.programs[key] = self.make_program(kernel, binder, bound)
             except Exception as error:
                 raise UncheckableKernel(
                     f"{name}: the checker cannot follow it: {_describe_error(error)}"
                 ) from error
-        return found
+        return program
 
     def make_program(
         self, kernel: Any, binder: CallBinder, bound: BoundCall
@@ -191,7 +187,7 @@ class CpuLauncher:
     ) -> None:
         chosen = self._launches.get_chosen_programs(launch)
         if chosen is not None and not chosen:
-            return  # what runs no program needs none made
+            return  # no program runs, so none is compiled
         process = self._process_state
         program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
@@ -292,7 +288,7 @@ class CpuLauncher:
     def _encode_arguments(
         self, launch: KernelLaunch, arguments: Iterable[RuntimeArgument], lowered: LoweredKernel
     ) -> tuple[list[int], list[TensorSpan | None]]:
-        """Each as the 64 bits that the kernel is given, and the memory behind a pointer."""
+        """Each argument as 64 bits, and for a pointer the memory that it may reach."""
         values: list[int] = []
         spans: list[TensorSpan | None] = []
         kinds = iter(lowered.parameter_types)
@@ -306,17 +302,17 @@ class CpuLauncher:
             if kind.is_pointer and not isinstance(value, int):
                 span = self._get_span(argument.name, value, kind)
                 value = span.start
-                if self.watched_lines is not None:  # what wraps elsewhere goes far
+                if self.watched_lines is not None:  # overflow elsewhere may lead anywhere
                     span = replace(span, start=span.storage.start, end=span.storage.end)
             values.append(_encode_value(value, kind.element))
             spans.append(span)
         if len(values) != len(lowered.parameter_types):
-            given = f"{len(values)} values for {len(lowered.parameter_types)} parameters"
-            raise UncheckableKernel(f"{launch.kernel}: the checker cannot follow it: {given}")
+            counts = f"{len(values)} values for {len(lowered.parameter_types)} parameters"
+            raise UncheckableKernel(f"{launch.kernel}: the checker cannot follow it: {counts}")
         return values, spans
 
     def _get_span(self, name: str, value: Any, value_type: ValueType) -> TensorSpan:
-        base = getattr(value, "base", value)  # of a reinterpreted tensor
+        base = getattr(value, "base", value)  # the tensor under a reinterpreted one
         if not isinstance(base, torch.Tensor):
             raise UncheckableKernel(f"{name} is {type(value).__name__}, and not a tensor")
         if base.device.type != "cpu":
@@ -331,7 +327,7 @@ class CpuLauncher:
         values: list[int],
         spans: list[TensorSpan | None],
     ) -> None:
-        """A descriptor made by the host, as all that Triton hands over in its place."""
+        """A descriptor made by the host, as the arguments that Triton passes in its place."""
         base, *rest = adapter.expand_descriptor(argument.value)
         span = self._get_span(argument.name, base, next(parameter_types))
         values += [span.start, *(_encode_value(one, next(parameter_types).element) for one in rest)]
@@ -339,7 +335,7 @@ class CpuLauncher:
 
 
 def _address_of_bytes(packed: bytes) -> int:
-    """Where the bytes lie: they must outlive the call that is given this."""
+    """The address of bytes, which must live as long as it is used."""
     return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
 
 

@@ -1,4 +1,16 @@
-"""What a suite declares while it drives SGLang's code under check, and what was launched."""
+"""The declarations of a suite about the kernels that it has launched under check.
+
+Example: each program of `fill_rows` may write its own row of a 4x8 tensor, and must fill it.
+
+with checking.checked() as check:
+    rows = torch.empty((4, 8), device=check.device)
+    check.allow(rows, write=lambda x, y, z: x)
+    fill_rows[(4,)](rows)
+    check.assert_written(rows)
+
+A rule gets a program's three ids and returns an index of the tensor (`rows[x]` here): an integer, a
+slice, a tuple, `...` for all elements or None for none.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +29,7 @@ IndexRule = Callable[[int, int, int], Index]
 
 
 class Check:
-    """The declarations of a suite, and what has been launched so far."""
+    """An open session: its access rules, and its launches so far (`launches`)."""
 
     device = "cpu"
 
@@ -29,8 +41,11 @@ class Check:
     def allow(
         self, tensor: torch.Tensor, *, write: IndexRule | None = None, read: IndexRule | None = None
     ) -> None:
-        """Which index of the tensor a program may write and read; None allows everything."""
-        self._memory.track_storage(tensor, "a fenced tensor").access_rules.append(
+        """Give each program the elements of a tensor that it may write and read.
+
+        No rule (None) allows all elements. Elements outside the tensor are not concerned.
+        """
+        self._memory.track_storage(tensor, "a tensor with an access rule").access_rules.append(
             AccessRule(tensor, _unpack_program(write), _unpack_program(read))
         )
 
@@ -42,21 +57,32 @@ class Check:
         write: ArgumentRule | None = None,
         read: ArgumentRule | None = None,
     ) -> None:
-        """The same, for an argument that SGLang makes itself: the rule gets the launch first."""
+        """`allow` for an argument of a kernel, where SGLang itself makes the tensor.
+
+        The rule gets the launch in front of the program's ids (`launch.arguments["count"]`), and
+        holds in every launch of the kernel from now on.
+        """
         self.launches.add_argument_rule(ArgumentAccessRule(kernel, argument, write, read))
 
     def mark_uninitialized(self, tensor: torch.Tensor) -> None:
-        """Nobody has written this tensor yet."""
+        """Declare the tensor's contents uninitialized: it may be written, but not read first."""
         torch_modes.fill_with_poison(tensor)
-        self._memory.track_storage(tensor, "a poisoned tensor").mark_tensor_uninitialized(tensor)
+        self._memory.track_storage(tensor, "an uninitialized tensor").mark_tensor_uninitialized(
+            tensor
+        )
 
     def assert_written(self, tensor: torch.Tensor, index: Index = ...) -> None:
-        """Every element (of that index) has been written since the tensor was made empty."""
+        """Raise UninitializedMemory unless every element, or every one of `index`, was written.
+
+        The tensor was made by `torch.empty` in this session, or given to `mark_uninitialized`.
+        """
         if not tensor.numel():
             return
         storage = self._memory.find_storage(tensor)
         if storage is None or storage.uninitialized is None:
-            raise ValueError("this tensor was not made empty in this session: poison it first")
+            raise ValueError(
+                "this tensor was not uninitialized in this session: call mark_uninitialized"
+            )
         with torch._C._DisableTorchDispatch():
             empty = view_shadow_bytes(storage.uninitialized, tensor).any(-1)
             chosen = torch.zeros(tensor.shape, dtype=torch.bool)
@@ -74,22 +100,22 @@ class Check:
             )
 
     def run_only(self, kernel: str, programs: Iterable[Iterable[int]]) -> None:
-        """Run just these programs of every launch of this kernel."""
+        """Run these programs alone in every launch of a kernel; a GPU runs the whole grid."""
         self.launches.run_only(kernel, programs)
 
     def register_tensor(self, tensor: torch.Tensor, name: str) -> None:
-        """A tensor that kernels reach by an address they load."""
+        """Allow accesses to a tensor whose address kernels load from memory, and name it."""
         self._memory.track_storage(tensor, name)
 
     def discard_errors(self) -> None:
-        """What was refused so far was meant to be: without this the session ends with it."""
+        """Forget the errors so far: they were expected. Otherwise the session raises the first."""
         self.launches.errors.clear()
 
     def close(self) -> None:
-        """Whoever still has the session has no tensor by it.
+        """Drop all references to tensors.
 
-        An error knows where it was raised: a frame that is cleared keeps its function, which may
-        have closed over the session.
+        An error keeps the session alive: its traceback holds frames, and a frame holds its
+        function, which may have closed over the session.
         """
         self.launches.release_tensors()
         self._memory.clear()

@@ -1,4 +1,4 @@
-"""What a suite's fences allow each program of a launch, as lists that a GPU's kernels look in."""
+"""The access rules of a launch as lists of address intervals, which a GPU's kernels search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_PROGRAMS = 1 << 20  # programs
 
 
 class DeviceRuleLists:
-    """A launch's lists on the device, for as long as this is held."""
+    """A launch's lists on the device, for as long as this object lives."""
 
     def __init__(self, launch: KernelLaunch, memory: MemoryTracker, device: str = "cuda") -> None:
         self._launch, self._device = launch, device
@@ -64,15 +64,15 @@ class DeviceRuleLists:
     def _list_intervals(
         self, storage: TrackedStorage, access: str
     ) -> list[access_rules.AddressIntervals] | None:
-        """By program; None where no fence speaks of it."""
-        rules = [fence.write if access == "write" else fence.read for fence in storage.access_rules]
+        """The intervals of each program; None where no access rule is about the storage."""
+        rules = [rule.get_rule(access) for rule in storage.access_rules]
         if not any(rules):
             return None
         if self._launch.program_count >= MAX_PROGRAMS:
-            raise UncheckableKernel(f"{self._launch}: too many programs to hold against a fence")
+            raise UncheckableKernel(f"{self._launch}: too many programs for an access rule")
         if storage.size > MAX_COPY_BYTES:
             words = f"{storage.name} has {storage.size} bytes"
-            raise UncheckableKernel(f"{words}: too many to hold against a fence")
+            raise UncheckableKernel(f"{words}: too many for an access rule")
         x, y, z = map(range, self._launch.grid)
         programs = itertools.product(x, y, z)
         return [self._compute_intervals(storage, access, program) for program in programs]
@@ -81,14 +81,14 @@ class DeviceRuleLists:
         self, storage: TrackedStorage, access: str, program: ProgramId
     ) -> access_rules.AddressIntervals:
         masks = [
-            fence.compute_union_mask(storage, (rule(program),)).numpy()
-            for fence in storage.access_rules
-            if (rule := fence.write if access == "write" else fence.read) is not None
+            rule.compute_union_mask(storage, (get_index(program),)).numpy()
+            for rule in storage.access_rules
+            if (get_index := rule.get_rule(access)) is not None
         ]
         both = np.bitwise_and.reduce(masks)
         ends = np.flatnonzero(np.diff(both, prepend=0, append=0)) + storage.start
         if len(ends) > 2 * access_rules.MAX_INTERVALS:
             raise UncheckableKernel(
-                f"{self._launch}: a fence of more than {access_rules.MAX_INTERVALS} pieces"
+                f"{self._launch}: an access rule of over {access_rules.MAX_INTERVALS} intervals"
             )
         return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))

@@ -1,6 +1,6 @@
-"""Room on a GPU for tests that take gigabytes of it: a few of them at a time, in all processes.
+"""Admission of tests that need gigabytes of GPU memory: at most three at a time, in all processes.
 
-Were all let in, each would hold a part of what it needs, wait for the rest, and none would get it.
+If all ran at once, each would hold a part of the memory it needs and wait for the rest: a deadlock.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any
 
 _GIB = 1 << 30
-_SMALLEST_ADMITTED = _GIB  # what is smaller finds its room
-_FREE_BYTES_NEEDED = 48 * _GIB  # that has to be free for one more, as most need no more than that
+_SMALLEST_ADMITTED = _GIB  # smaller requests are not limited
+_FREE_BYTES_NEEDED = 48 * _GIB  # before one more is admitted: most tests need less
 _MAX_ADMITTED = 3
-_ADMISSION_SECONDS = 100.0  # seconds until it is let in: a test has minutes
-_MEMORY_SECONDS = 10.0  # and until what it wants then is free
-_admission_lock: int | None = (
-    None  # the lock that lets this process in, or -1 where it waited too long
-)
+_ADMISSION_SECONDS = 100.0  # a test has minutes
+_MEMORY_SECONDS = 10.0  # and until the memory is free
+_admission_lock: int | None = None  # a file descriptor; -1 after waiting too long
 
 
 def wait_for_memory(size: int, cuda: Any, patience: float = _MEMORY_SECONDS) -> None:
-    """Until the device has so much to give, or for so long: other processes' tests end.
+    """Wait until the device has `size` bytes free, while tests of other processes end.
 
-    What is not there then is told by the device, as it always was.
+    After `patience` seconds it returns all the same, and the allocation fails as it would have.
     """
     global _admission_lock
     if size < _SMALLEST_ADMITTED:
@@ -37,16 +35,16 @@ def wait_for_memory(size: int, cuda: Any, patience: float = _MEMORY_SECONDS) -> 
         size = max(size, min(_FREE_BYTES_NEEDED, cuda.mem_get_info()[1] // 2))
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
-        ours = cuda.memory_reserved() - cuda.memory_allocated()
-        if cuda.mem_get_info()[0] + ours >= size + _GIB:
+        cached = cuda.memory_reserved() - cuda.memory_allocated()
+        if cuda.mem_get_info()[0] + cached >= size + _GIB:
             return
-        gc.collect()  # what our own earlier examples left in circles
+        gc.collect()  # reference cycles of earlier examples
         cuda.empty_cache()
         _sleep_briefly()
 
 
 def release_admission() -> None:
-    """The next one may come: what was taken is given back."""
+    """Let the next test in: this one has freed its memory."""
     global _admission_lock
     if _admission_lock is not None and _admission_lock >= 0:
         os.close(_admission_lock)
@@ -54,9 +52,9 @@ def release_admission() -> None:
 
 
 def _lock_folder() -> Path:
-    """One for all that this user runs here, whatever checkout it is of."""
+    """One folder for all processes of this user on these cards, from any checkout."""
     cards = os.environ.get("CUDA_VISIBLE_DEVICES", "all").replace("/", "-")
-    folder = Path(tempfile.gettempdir()) / f"unfix-room-{os.getuid()}-{cards}"
+    folder = Path(tempfile.gettempdir()) / f"unfix-admission-{os.getuid()}-{cards}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
@@ -72,9 +70,11 @@ def _acquire_admission(folder: Path, deadline: float) -> int:
             else:
                 return lock
         if time.monotonic() > deadline:
-            return -1  # in without a turn: better late and full than never
+            return -1  # run without a lock: late is better than never
         _sleep_briefly()
 
 
 def _sleep_briefly() -> None:
-    time.sleep(0.05 + os.getpid() % 97 / 1000)  # not all at once, and nothing is drawn here
+    time.sleep(
+        0.05 + os.getpid() % 97 / 1000
+    )  # processes wake at different times, without randomness

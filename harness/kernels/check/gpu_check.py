@@ -1,7 +1,8 @@
 """Kernels under check on a GPU: Triton's with checks compiled in, others between guard zones.
 
-Between zones fences are held by comparison, as the union over the grid; what nobody wrote is told
-by the poison's bits. `only` is for the CPU: here the whole grid runs.
+A kernel between guard zones has its access rules checked after the launch, by comparison and for
+all programs together; uninitialized elements are recognized by the poison's bits. The whole grid
+always runs: `run_only` is for the CPU.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from harness.kernels.check import gpu_reports, line_tracing, torch_modes
 from harness.kernels.check.declarations import Check
-from harness.kernels.check.device_rules import DeviceRuleLists
+from harness.kernels.check.device_rules import MAX_PROGRAMS, DeviceRuleLists
 from harness.kernels.check.guard_zones import GuardZoneCopies, replace_tensors
 from harness.kernels.check.launch_log import KernelLaunch, to_full_grid
 from harness.kernels.check.tracked_memory import Index
@@ -40,8 +41,8 @@ class GpuCheck(Check):
     def __init__(self, checks: tuple[str, ...]) -> None:
         super().__init__()
         self._checks = checks
-        self.arguments_without_zones: set[str] = set()  # arguments too large for a copy with zones
-        self.unchecked_kernels: set[str] = set()  # Triton's kernels that ran once as they are
+        self.arguments_without_zones: set[str] = set()  # too large for a copy
+        self.unchecked_kernels: set[str] = set()  # Triton's, that ran unchecked
 
     def open(self, stack: contextlib.ExitStack) -> None:
         stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
@@ -53,7 +54,7 @@ class GpuCheck(Check):
         EMPTY_STORAGES.register(tensor)
 
     def assert_written(self, tensor: torch.Tensor, index: Index = ...) -> None:
-        """By value: no answer has the poison's bits. Of one-byte types nothing can be said."""
+        """By value: no result has the poison's bits. One-byte types cannot be judged."""
         size = tensor.element_size()
         if not tensor.numel():
             return
@@ -71,9 +72,7 @@ class GpuCheck(Check):
     @contextlib.contextmanager
     def _intercept_triton_launches(self) -> Any:
         torch.cuda.synchronize()
-        if any(
-            True for _ in PROCESS_REPORTS.read_new_reports()
-        ):  # of a session that ended by another error
+        if list(PROCESS_REPORTS.read_new_reports()):  # of a session that another error ended
             PROCESS_REPORTS.reset()
         launcher = CheckedLauncher(self._checks, symbolic_constants=True)
         launcher.start()
@@ -99,7 +98,7 @@ class GpuCheck(Check):
         checked = patching.replace_run(JITFunction, run)
         try:
             yield
-            self.raise_reported()  # what graphs that were replayed put down
+            self.raise_reported()  # by CUDA graphs that were replayed
         finally:
             patching.replace_run(JITFunction, checked)
             launcher.stop()
@@ -111,9 +110,9 @@ class GpuCheck(Check):
         launcher: CheckedLauncher,
         kernel: Any,
     ) -> Any:
-        """A Triton kernel: its checks are compiled in, where they can be."""
-        fenced = self._has_access_rules(launch)
-        if launcher.find_refusal(kernel, fenced):
+        """Launch a Triton kernel with checks compiled in; if that is refused, between zones."""
+        has_rules = self._has_access_rules(launch)
+        if launcher.find_refusal(kernel, has_rules):
             return self.launch_guarded(launch, call)
         for name, value in launch.arguments.items():
             if isinstance(value, torch.Tensor):
@@ -129,36 +128,36 @@ class GpuCheck(Check):
         finally:
             launcher.build_rule_table = None
             self.launches.end_launch(launch)
-        if launcher.find_refusal(kernel, fenced):  # which it found out by compiling it
+        if launcher.find_refusal(kernel, has_rules):  # the compilation may have found one
             self.unchecked_kernels.add(launch.kernel)
         return result
 
     def _has_access_rules(self, launch: KernelLaunch) -> bool:
-        """Whether what its programs may touch was said, of an argument or of a tensor."""
+        """Whether an access rule is about one of the launch's tensors."""
         if self.launches.make_access_rules(launch):
             return True
-        known = (
+        storages = (
             self._memory.find_storage(value)
             for value in launch.arguments.values()
             if isinstance(value, torch.Tensor)
         )
-        return any(storage is not None and storage.access_rules for storage in known)
+        return any(storage is not None and storage.access_rules for storage in storages)
 
     def raise_reported(self) -> None:
-        """Wait for the device, and raise what kernels have put down."""
+        """Wait for the device, and raise the first violation that kernels have reported."""
         torch.cuda.synchronize()
         before = len(self.launches.errors)
-        told = (
-            gpu_reports.violation_from_record(*one, self._memory)
-            for one in PROCESS_REPORTS.read_new_reports()
+        violations = (
+            gpu_reports.violation_from_record(*report, self._memory)
+            for report in PROCESS_REPORTS.read_new_reports()
         )
-        self.launches.errors += [one for one in told if one is not None]
+        self.launches.errors += [violation for violation in violations if violation is not None]
         if self.launches.errors[before:]:
             PROCESS_REPORTS.reset()
             raise self.launches.errors[before]
 
     def launch_guarded(self, launch: KernelLaunch, call: Callable[[dict[str, Any]], Any]) -> Any:
-        """One launch on copies; its arguments hold the result afterwards, unless it misbehaved."""
+        """Launch on copies; afterwards the arguments hold the result, if nothing was violated."""
         try:
             return self._launch_between_zones(launch, call)
         except (Violation, UncheckableKernel) as error:
@@ -169,11 +168,9 @@ class GpuCheck(Check):
         self, launch: KernelLaunch, call: Callable[[dict[str, Any]], Any]
     ) -> Any:
         self.launches.append(launch)
-        fences = self.launches.make_access_rules(launch)
-        held = [
-            (storage, fence)
-            for fence in fences
-            if (storage := self._memory.track_storage(fence.tensor)) is not None
+        rules = [
+            (self._memory.track_storage(rule.tensor), rule)
+            for rule in self.launches.make_access_rules(launch)
         ]
         zones = GuardZoneCopies()
 
@@ -181,11 +178,11 @@ class GpuCheck(Check):
             if tensor.device.type != "cuda":
                 return tensor
             storage = self._memory.track_storage(tensor, name)
-            held.extend(
-                (storage, fence) for fence in storage.access_rules if (storage, fence) not in held
+            rules.extend(
+                (storage, rule) for rule in storage.access_rules if (storage, rule) not in rules
             )
-            mine = any(storage is other for other, _ in held)
-            return zones.copy_tensor(tensor, name, keep_original=mine)
+            has_rule = any(storage is other for other, _ in rules)
+            return zones.copy_tensor(tensor, name, keep_original=has_rule)
 
         values = {
             name: replace_tensors(value, lambda tensor, name=name: copy(tensor, name))  # type: ignore[misc]
@@ -194,12 +191,11 @@ class GpuCheck(Check):
         result = self._call_and_wait(launch, lambda: call(values))
         self.raise_reported()
         zones.check_zones(launch.kernel)
-        programs = itertools.product(*(range(side) for side in launch.grid))
-        every = list(programs) if held and launch.program_count < 1 << 20 else []
-        if held and not every:
-            raise UncheckableKernel(f"{launch}: too many programs to hold against a fence")
-        for storage, fence in held:
-            zones.check_access_rule(launch.kernel, fence, storage, every)  # type: ignore[arg-type]
+        if rules and launch.program_count >= MAX_PROGRAMS:
+            raise UncheckableKernel(f"{launch}: too many programs for an access rule")
+        for storage, rule in rules:
+            programs: Any = itertools.product(*(range(side) for side in launch.grid))
+            zones.check_access_rule(launch.kernel, rule, storage, programs)
         zones.copy_back()
         self.arguments_without_zones.update(zones.names_without_zones)
         return result
@@ -219,7 +215,7 @@ class GpuCheck(Check):
 
 
 def describe_arguments(launch: KernelLaunch) -> str:
-    """What the launch was given, in a line: no example can be shrunk once the device is lost."""
+    """A launch's arguments in one line: no example can be shrunk once the device is lost."""
     words = []
     for name, value in launch.arguments.items():
         if isinstance(value, torch.Tensor):
@@ -229,7 +225,7 @@ def describe_arguments(launch: KernelLaunch) -> str:
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[misc]
-    """SGLang's own compiled operators get zones as its Triton kernels do."""
+    """Launch SGLang's own compiled operators between guard zones."""
 
     def __init__(self, check: GpuCheck) -> None:
         super().__init__()

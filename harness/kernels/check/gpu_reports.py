@@ -1,4 +1,4 @@
-"""What checked kernels of a GPU put down, in the words that a CPU's have."""
+"""Reports of checked kernels on a GPU as violations, with the messages of the CPU's."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _VIOLATION_KINDS = {
 def violation_from_record(
     record: report_buffer.DeviceReport, launched: LaunchRecord, memory: MemoryTracker | None = None
 ) -> Violation | None:
-    """A record of this launch as an error; a wrap before what came of it. `memory` has its fences.
+    """A launch's report as a violation; an overflow counts before the access that it led to.
 
-    None where it was told of a table that was out of date: what lies there has been freed since.
+    `memory` has the access rules. None if the report is about memory that has been freed since.
     """
     numbers = [0] * len(ReportField)
     numbers[ReportField.SITE], numbers[ReportField.ADDRESS] = record.site, record.address
@@ -52,25 +52,25 @@ def violation_from_record(
     sites = compiler_hooks.load_sites(launched.compiled_kernel, "sites")
     spans = [_span_from_pointer(given, memory) for given in launched.pointers]
     number = record.word & 0xFFFF
-    fault = next((fault for bit, fault in _VIOLATION_KINDS.items() if record.word & bit), None)
+    kind = next((kind for bit, kind in _VIOLATION_KINDS.items() if record.word & bit), None)
     argument = sites[record.site].argument
-    if fault is ViolationKind.UNINITIALIZED_READ and not _was_uninitialized(
+    if kind is ViolationKind.UNINITIALIZED_READ and not _was_uninitialized(
         record, launched, argument
     ):
         return None
-    if argument is None and not number and fault is not ViolationKind.ASSERTION:
-        span = _find_span(record.address, spans) if fault else _find_pointed_span(record, spans)
+    if argument is None and not number and kind is not ViolationKind.ASSERTION:
+        span = _find_span(record.address, spans) if kind else _find_pointed_span(record, spans)
         if span is None:
             return None
         sites[record.site] = replace(sites[record.site], argument=len(spans))
         spans.append(span)
-    numbers[ReportField.KIND] = fault or 0
+    numbers[ReportField.KIND] = kind or 0
     grid = (0, 0, 0)
-    if fault not in (None, ViolationKind.UNINITIALIZED_READ, ViolationKind.ASSERTION):
+    if kind not in (None, ViolationKind.UNINITIALIZED_READ, ViolationKind.ASSERTION):
         entry, sides = record.operands
         grid = unpack_grid_shape(sides)
         numbers[ReportField.OTHER] = entry >> FLAG_BITS & ((1 << PROGRAM_BITS) - 1)
-    told = _GpuViolationReport(
+    report = _GpuViolationReport(
         launched.kernel,
         tuple(numbers),
         tuple(sites),
@@ -81,22 +81,22 @@ def violation_from_record(
         lambda number: (0, 0, 0, 0),
         launched,
     )
-    if fault is not None:
-        return told.build_violation()  # type: ignore[return-value]
+    if kind is not None:
+        return report.build_violation()  # type: ignore[return-value]
     if record.word & (READ_VIOLATION | WRITE_VIOLATION):
-        return told.build_rule_violation_inside(
+        return report.build_rule_violation_inside(
             "write" if record.word & WRITE_VIOLATION else "read"
         )
     if not number:
-        return told.to_first_outside().build_out_of_bounds()
+        return report.to_first_outside().build_out_of_bounds()
     site = compiler_hooks.load_sites(launched.compiled_kernel, "wraps")[number - 1]
-    return told.build_overflow_at(site, *_recompute_overflow(site, *record.operands))
+    return report.build_overflow_at(site, *_recompute_overflow(site, *record.operands))
 
 
 def _was_uninitialized(
     record: report_buffer.DeviceReport, launched: LaunchRecord, argument: int | None
 ) -> bool:
-    """Whether the memory was made empty, so that its pattern tells something."""
+    """Whether the memory was made by `torch.empty`, so that the poison's pattern counts."""
     if argument is not None:
         return launched.pointers[argument].made_empty
     found = STORAGE_REGISTRY.find_containing(record.address)
@@ -112,7 +112,7 @@ def _find_span(address: int, spans: list[TensorSpan]) -> TensorSpan | None:
 
 
 def _unravel_program(number: int, grid: ProgramId) -> ProgramId | None:
-    """The number's program, if no other one's number ends in the same bits."""
+    """The program of a number, if no other program's number ends in the same bits."""
     if prod(grid) > 1 << PROGRAM_BITS:
         return None
     x, y, z = map(int, np.unravel_index(number, grid))
@@ -122,7 +122,7 @@ def _unravel_program(number: int, grid: ProgramId) -> ProgramId | None:
 def _find_pointed_span(
     record: report_buffer.DeviceReport, spans: list[TensorSpan]
 ) -> TensorSpan | None:
-    """What a pointer was in that came from no one argument: another one, or what is known."""
+    """The memory of a pointer that came from no single argument, if it is known."""
     start, size = record.operands
     for span in spans:
         if (span.start, span.end - span.start + 1) == (start, size):
@@ -145,7 +145,7 @@ def _span_from_storage(known_storage: storage_registry.DeviceStorage) -> TensorS
 
 
 def _recompute_overflow(site: OperationSite, left: int, right: int) -> tuple[int, int, int]:
-    """What was combined, and what it became: of each as many bits as there were."""
+    """The operands and the result of an overflow, each cut to its type's bits."""
     signed, element = site.element[0] != "u", site.element.removeprefix("u")
     bits = bits_of(element)
     if site.label in ("narrowed", "sum"):
@@ -173,7 +173,7 @@ def _to_integer(number: int, bits: int, signed: bool) -> int:
 
 def _span_from_pointer(pointer: PointerArgument, memory: MemoryTracker | None) -> TensorSpan:
     end = pointer.start + pointer.reachable_bytes
-    # Whose memory it is, nobody asks but for fences.
+    # The storage serves access rules alone.
     storage: Any = memory.find_living(pointer.start) if memory is not None else None
     return TensorSpan(
         pointer.name, pointer.start, end, pointer.itemsize, pointer.shape, pointer.dtype, storage
@@ -185,7 +185,7 @@ class _GpuViolationReport(ViolationReport):
     launched: LaunchRecord
 
     def build_rule_violation_inside(self, access: str) -> Violation | None:
-        """Nothing of what lies outside of the storage: its bounds tell that."""
+        """None for an address outside of the storage: the bounds check reports that."""
         storage = self._get_storage()
         return (
             self.build_rule_violation(access)
@@ -194,7 +194,7 @@ class _GpuViolationReport(ViolationReport):
         )
 
     def to_first_outside(self) -> _GpuViolationReport:
-        """Of a row, which is told with its first lane."""
+        """Move from a row's first lane, which a report has, to its first lane out of bounds."""
         target = self.span
         if not isinstance(target, TensorSpan) or not target.start <= self.address < target.end:
             return self
@@ -208,10 +208,8 @@ class _GpuViolationReport(ViolationReport):
 
     def _list_details(self) -> tuple[str, ...]:
         launched = self.launched
-        whence = (
-            f"which TorchInductor made of {launched.inductor_source}"
-            if launched.inductor_source
-            else ""
+        source = (
+            launched.inductor_source and f"which TorchInductor made of {launched.inductor_source}"
         )
-        more = (one for one in (whence, launched.server_phase) if one)
+        more = (line for line in (source, launched.server_phase) if line)
         return (f"launched with {launched}", *more)

@@ -1,7 +1,8 @@
-"""Guard zones: tensors of a launch in copies of their own, with a pattern before and after each.
+"""Guard zones (red zones): copies of a launch's tensors, with a known pattern around each.
 
-PyTorch's allocator lays tensors beside each other in one segment: a write past the end lands in
-a neighbour and no tool sees it. Here it lands in the zone, and what is outside a fence is compared.
+PyTorch's allocator puts tensors beside each other in one segment, so a write past the end of one
+changes its neighbour and no tool sees it. Here it changes the 65,536 bytes of pattern behind the
+copy. Elements that the access rules exclude are compared with their values before the launch.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from harness.kernels.check.violations import AccessRuleViolation, OutOfBounds, U
 
 ZONE_BYTES = 1 << 16
 ZONE_PATTERN = 0xA5
-MAX_COPY_BYTES = 1 << 30  # a copy of more than that costs more than it shows
+MAX_COPY_BYTES = 1 << 30  # larger copies take too long
 
 
 class GuardZoneCopies:
-    """Copies of the storages of some tensors; `check` after the launch, then `take_back`."""
+    """Copies of some tensors' storages: launch on them, `check_zones`, then `copy_back`."""
 
     def __init__(self) -> None:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
@@ -29,45 +30,43 @@ class GuardZoneCopies:
         self.names_without_zones: list[str] = []
 
     def copy_tensor(self, tensor: torch.Tensor, name: str, keep_original: bool) -> torch.Tensor:
-        """The tensor, in a copy with zones; itself where it is empty or too large to copy."""
+        """The tensor in a copy with zones; an empty or too large tensor as it is."""
         size = tensor.untyped_storage().nbytes()
         if size > MAX_COPY_BYTES:
             if keep_original:
-                raise UncheckableKernel(
-                    f"{name} has {size} bytes: too many to hold against a fence"
-                )
+                raise UncheckableKernel(f"{name} has {size} bytes: too many for an access rule")
             self.names_without_zones.append(name)
             return tensor
         if not size:
             return tensor
         key = tensor.untyped_storage().data_ptr()
         if key not in self._copies:
-            own = _bytes_of(tensor)
-            held = torch.full(
+            original = _bytes_of(tensor)
+            padded = torch.full(
                 (ZONE_BYTES + size + ZONE_BYTES,),
                 ZONE_PATTERN,
                 dtype=torch.uint8,
-                device=own.device,
+                device=original.device,
             )
-            held[ZONE_BYTES : ZONE_BYTES + size] = own
-            self._copies[key] = (own, held, name)
+            padded[ZONE_BYTES : ZONE_BYTES + size] = original
+            self._copies[key] = (original, padded, name)
         if keep_original:
             self._before.setdefault(key, self._copies[key][0].clone())
-        held = self._copies[key][1]
+        padded = self._copies[key][1]
         moved = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         offset = ZONE_BYTES // tensor.element_size() + tensor.storage_offset()
-        return moved.set_(held.untyped_storage(), offset, tensor.shape, tensor.stride())
+        return moved.set_(padded.untyped_storage(), offset, tensor.shape, tensor.stride())
 
     def check_zones(self, kernel: str) -> None:
-        for _, held, name in self._copies.values():
+        for _, padded, name in self._copies.values():
             for zone, where in (
-                (held[:ZONE_BYTES], "before the start"),
-                (held[-ZONE_BYTES:], "past the end"),
+                (padded[:ZONE_BYTES], "before the start"),
+                (padded[-ZONE_BYTES:], "past the end"),
             ):
                 touched = (zone != ZONE_PATTERN).nonzero().flatten()
                 if len(touched):
-                    past = where == "past the end"
-                    near = int(touched[0]) if past else ZONE_BYTES - 1 - int(touched[-1])
+                    is_past = where == "past the end"
+                    near = int(touched[0]) if is_past else ZONE_BYTES - 1 - int(touched[-1])
                     raise OutOfBounds(
                         f"{kernel} wrote {where} of {name}",
                         details=(f"{len(touched)} bytes changed, the nearest {near} bytes away",),
@@ -76,26 +75,26 @@ class GuardZoneCopies:
     def check_access_rule(
         self, kernel: str, rule: AccessRule, storage: TrackedStorage, programs: Iterable[ProgramId]
     ) -> None:
-        """Nothing outside what all programs together may write has changed."""
+        """Only elements that some program of the launch may write have changed."""
         key = storage.start
         if rule.write is None or key not in self._before:
             return
         allowed = rule.compute_union_mask(storage, (rule.write(program) for program in programs))
-        _, held, name = self._copies[key]
+        _, padded, name = self._copies[key]
         before = self._before[key]
-        changed = held[ZONE_BYTES : ZONE_BYTES + storage.size] != before
+        changed = padded[ZONE_BYTES : ZONE_BYTES + storage.size] != before
         crossed = (changed & (allowed.to(changed.device) == 0)).nonzero().flatten()
         if len(crossed):
             element = int(crossed[0]) // rule.tensor.element_size()
             raise AccessRuleViolation(
                 f"{kernel} wrote element {element} of {name}'s storage, "
                 "outside of what its programs may write",
-                details=(f"{len(crossed)} bytes changed outside the fence",),
+                details=(f"{len(crossed)} changed bytes that the access rule excludes",),
             )
 
     def copy_back(self) -> None:
-        for own, held, _ in self._copies.values():
-            own.copy_(held[ZONE_BYTES : ZONE_BYTES + len(own)])
+        for original, padded, _ in self._copies.values():
+            original.copy_(padded[ZONE_BYTES : ZONE_BYTES + len(original)])
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -106,7 +105,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def replace_tensors(value: Any, replace: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A value with its tensors exchanged, in tuples and lists too."""
+    """A value with its tensors replaced, in tuples, lists, dicts and descriptors too."""
     if isinstance(value, torch.Tensor):
         return replace(value)
     if isinstance(value, (list, tuple)):
@@ -114,7 +113,9 @@ def replace_tensors(value: Any, replace: Callable[[torch.Tensor], torch.Tensor])
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, dict):
         return {name: replace_tensors(part, replace) for name, part in value.items()}
-    if isinstance(getattr(value, "base", None), torch.Tensor):  # reinterpreted, or a descriptor
+    if isinstance(
+        getattr(value, "base", None), torch.Tensor
+    ):  # a reinterpreted tensor, or a descriptor
         other = copy.copy(value)
         other.base = replace(value.base)
         return other

@@ -1,4 +1,4 @@
-"""The launches of a session: which happened, which programs run, which fences hold in them."""
+"""The launches of a session: what ran, which programs of it, under which access rules."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class ArgumentAccessRule:
 class LaunchLog(list[KernelLaunch]):
     def __init__(self) -> None:
         super().__init__()
-        self.errors: list[Exception] = []  # what was raised, whether or not anyone caught it
+        self.errors: list[Exception] = []  # all that were raised, caught or not
         self._chosen_programs: dict[str, tuple[ProgramId, ...]] = {}
         self._argument_rules: list[ArgumentAccessRule] = []
         self._active_rules: list[tuple[list[AccessRule], AccessRule]] = []
 
     def run_only(self, kernel: str, programs: Iterable[Iterable[int]]) -> None:
-        whole = [(*program, 0, 0)[:3] for program in programs]
-        self._chosen_programs[kernel] = tuple((int(x), int(y), int(z)) for x, y, z in whole)
+        padded = [(*program, 0, 0)[:3] for program in programs]
+        self._chosen_programs[kernel] = tuple((int(x), int(y), int(z)) for x, y, z in padded)
 
     def add_argument_rule(self, rule: ArgumentAccessRule) -> None:
         self._argument_rules.append(rule)
@@ -68,19 +68,21 @@ class LaunchLog(list[KernelLaunch]):
         return itertools.product(*(range(side) for side in launch.grid))  # type: ignore[return-value]
 
     def begin_launch(self, launch: KernelLaunch, memory: MemoryTracker) -> None:
-        if len(self) >= _MAX_LAUNCHES:  # a server's session lasts, and each holds its tensors
+        if (
+            len(self) >= _MAX_LAUNCHES
+        ):  # a server's session is long, and each launch keeps its tensors alive
             del self[: _MAX_LAUNCHES // 2]
         self.append(launch)
         for name, value in launch.arguments.items():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu":
                 memory.track_storage(value, name)
-        for fence in self.make_access_rules(launch):
-            fences = memory.track_storage(fence.tensor).access_rules
-            fences.append(fence)
-            self._active_rules.append((fences, fence))
+        for rule in self.make_access_rules(launch):
+            rules = memory.track_storage(rule.tensor).access_rules
+            rules.append(rule)
+            self._active_rules.append((rules, rule))
 
     def release_tensors(self) -> None:
-        """What was launched stays named; its tensors, and errors with their places, are let go."""
+        """Drop the references to tensors; names and grids of the launches stay."""
         for launch in self:
             launch.arguments.clear()
         self._argument_rules.clear()
@@ -88,11 +90,11 @@ class LaunchLog(list[KernelLaunch]):
 
     def end_launch(self, launch: KernelLaunch) -> None:
         while self._active_rules:
-            fences, fence = self._active_rules.pop()
-            fences.remove(fence)
+            rules, rule = self._active_rules.pop()
+            rules.remove(rule)
 
     def make_access_rules(self, launch: KernelLaunch) -> list[AccessRule]:
-        made = []
+        rules = []
         for rule in self._argument_rules:
             if rule.kernel == launch.kernel:
                 if rule.argument not in launch.arguments:
@@ -100,15 +102,15 @@ class LaunchLog(list[KernelLaunch]):
                     raise ValueError(f"{launch.kernel} has no argument {rule.argument}: {names}")
                 tensor = launch.arguments[rule.argument]
                 write, read = bind_rule(rule.write, launch), bind_rule(rule.read, launch)
-                made.append(AccessRule(tensor, write, read))
-        return made
+                rules.append(AccessRule(tensor, write, read))
+        return rules
 
 
 def to_full_grid(sides: Iterable[Any]) -> ProgramId:
-    whole = tuple(int(side) for side in sides)
-    if len(whole) > 3:
-        raise ValueError(f"a grid of {len(whole)} dimensions: {whole}")
-    x, y, z = (*whole, 1, 1)[:3]
+    grid = tuple(int(side) for side in sides)
+    if len(grid) > 3:
+        raise ValueError(f"a grid of {len(grid)} dimensions: {grid}")
+    x, y, z = (*grid, 1, 1)[:3]
     return x, y, z
 
 

@@ -1,8 +1,9 @@
-"""The lines of a kernel that ran, told to Python's own tracing.
+"""Line events of Python's tracing (`sys.settrace`, coverage) for kernels.
 
-Compiled, a kernel is no Python code any more, and whoever traces lines would see nothing of it. So
-for each launch under a tracer a function of no content, whose statements stand on those lines of
-that file, is called in its place.
+A compiled kernel runs no Python code, so a tracer sees none of its lines. After each launch under a
+tracer this module calls a function of `pass` statements that claim the kernel's file and the lines
+that ran. Example: lines 5 and 7 of kernels.py ran; the function has two statements, compiled with
+the file name kernels.py and the line numbers 5 and 7.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from harness.kernels.ir.graph import FileLine
 from harness.patching import jit_kernels
 
-SourceFileLine = tuple[str, int]
-# A line that something of a module begins with; a bracket closes what began before.
+# The first line of a top-level statement; a closing bracket belongs to an earlier one.
 _STATEMENT_START = re.compile(r"[^\s#)\]}]")
 
 
-def trace_lines(file_lines: Iterable[SourceFileLine]) -> None:
-    """Run through these lines, and those that must have run beside them."""
+def trace_lines(file_lines: Iterable[FileLine]) -> None:
+    """Send events for these lines, and for those that must have run with them."""
     by_file: dict[str, set[int]] = defaultdict(set)
     for file, line in file_lines:
         by_file[file].add(line)
@@ -36,7 +37,7 @@ def trace_lines(file_lines: Iterable[SourceFileLine]) -> None:
 
 
 def trace_kernel(kernel: Any) -> None:
-    """For a launch of which nobody knows what it came by: all lines that it could have run."""
+    """Send events for all lines of a kernel: a GPU does not report which of them ran."""
     if sys.gettrace() is not None:
         codes = [each.fn.__code__ for each in jit_kernels.collect_called_kernels(kernel)]
         trace_lines(
@@ -48,22 +49,21 @@ def trace_kernel(kernel: Any) -> None:
 def _find_executed_lines(
     file: str, lines: frozenset[int]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """By function: the lines that ran, whether or not the compiler left anything of them.
+    """The lines that ran, by function, with those that the compiler folded away.
 
-    What it folded away ran all the same: the statements before one that ran, in the same block,
-    and those after it up to the end of the block.
+    If one statement of a block ran, all of its statements did.
     """
-    found = []
-    for function in {each.lineno: each for each in _find_functions(file, lines)}.values():
+    executed = []
+    for function in {each.lineno: each for each in find_functions(file, lines)}.values():
         if any(function.lineno <= line <= (function.end_lineno or 0) for line in lines):
             ran = tuple(sorted(set(_expand_to_statements(function.body, lines))))
             if ran:
-                found.append((function.name, ran))
-    return tuple(found)
+                executed.append((function.name, ran))
+    return tuple(executed)
 
 
-def _find_functions(file: str, lines: frozenset[int]) -> Iterator[ast.FunctionDef]:
-    """Those of the top-level definitions that these lines are in, each parsed for itself."""
+def find_functions(file: str, lines: frozenset[int]) -> Iterator[ast.FunctionDef]:
+    """The functions of the top-level definitions that hold these lines, each parsed by itself."""
     text = linecache.getlines(file)
     starts = [number for number, line in enumerate(text) if _STATEMENT_START.match(line)] or [0]
     for start in sorted({starts[max(0, bisect.bisect(starts, line - 1) - 1)] for line in lines}):
@@ -78,7 +78,7 @@ def _parse_functions(file: str, start: int, end: int) -> list[ast.FunctionDef]:
         tree = ast.parse("".join(text[start:end]))
         ast.increment_lineno(tree, start)
     except SyntaxError:
-        try:  # it begins within a string
+        try:  # the definition begins inside a string
             tree = ast.parse("".join(text))
         except SyntaxError:
             return []
@@ -114,11 +114,11 @@ def _get_last_line(statement: ast.stmt) -> int:
 def _make_empty_function(file: str, name: str, lines: tuple[int, ...]) -> Callable[[], None]:
     function = ast.parse(f"def {name}(): pass").body[0]
     assert isinstance(function, ast.FunctionDef)
-    # Above the first of them: a statement on the line of its `def` would be no event of its own.
+    # The `def` is one line above: a statement on its line would give no event.
     function.lineno, function.end_lineno = lines[0] - 1, lines[-1]
     function.body = [
         ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=4) for line in lines
     ]
     module = compile(ast.Module([function], []), file, "exec")
     [code] = (inner for inner in module.co_consts if isinstance(inner, CodeType))
-    return FunctionType(code, {})  # the module's own lines would be traced, too
+    return FunctionType(code, {})  # running the module would send events for its lines

@@ -1,7 +1,9 @@
-"""The tables a compiled kernel is given: what each pointer may reach, and the shadows beside it.
+"""The tables of one launch on the CPU: the memory that each pointer may reach, and its shadows.
 
-Shadows of who wrote and who read an element mean something for one launch only. So they share one
-mapping, used again by each launch: numbers of earlier launches are too small to count.
+The shadows of writers and readers hold a program's number for each element, and are valid for one
+launch. All launches use one mapping and nothing clears it: programs are numbered through all
+launches, and a number below the launch's first one is from an earlier launch. Example: a launch of
+4 programs numbers them 101 to 104; an element whose writer is 97 has not been written in it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _UNBOUNDED_REGION = (0, (1 << 63) - 1, 0, (1 << 63) - 1, *_EMPTY_REGION[4:])  # 
 
 
 class ShadowMemory:
-    """Room for the numbers of a launch's programs, one for each element of what they touch."""
+    """Shadow memory: a program's number for each element that the launch accesses."""
 
     def __init__(self) -> None:
         self._mapping = map_zero_bytes(_SHARED_BYTES)
@@ -38,19 +40,19 @@ class ShadowMemory:
         self._large_mappings.clear()
 
     def allocate_shadow(self, storage: TrackedStorage, granule: int) -> int:
-        """The address of a number for each granule of the storage."""
+        """Allocate a number for each granule of the storage, and give its address."""
         size = ((storage.size >> granule) + 2) * 8
         if size > _SHARED_BYTES - self._used:
-            room = map_zero_bytes(size)
-            self._large_mappings.append(room)
-            return int(room.data_ptr())
+            mapping = map_zero_bytes(size)
+            self._large_mappings.append(mapping)
+            return int(mapping.data_ptr())
         address = self._start + self._used
         self._used += size + -size % 64
         return address
 
 
 class RaceShadows:
-    """Who wrote and who read: apart, since their numbers are not written alike."""
+    """The shadows of writers and of readers, which have different formats (`cpu.abi`)."""
 
     def __init__(self) -> None:
         self.writers, self.readers = ShadowMemory(), ShadowMemory()
@@ -70,7 +72,7 @@ class StorageUse:
 
 
 class RegionTables:
-    """The regions of one launch, for parameters and for everything that is known."""
+    """The regions of one launch: those of its parameters, and those of all tracked storages."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class RegionTables:
         self._lowered, self._spans = lowered, spans
         self._programs, self._coordinates = programs, coordinates
         self._shadows = shadows
-        self._kept_arrays: list[Any] = []  # arrays that the tables hold addresses of
+        self._kept_arrays: list[Any] = []  # arrays whose addresses are in the tables
         self._fields_by_storage: dict[int, tuple[int, ...]] = {}
         self._uses = self._collect_uses()
         self.parameter_regions: list[int] = []
@@ -98,20 +100,20 @@ class RegionTables:
             self.storage_regions += [storage.start, storage.end, *self._get_shared_fields(storage)]
 
     def _collect_uses(self) -> dict[int, StorageUse]:
-        """By storage: who shares one, and which elements are read and written in it."""
-        watches: dict[int, StorageUse] = {}
+        """How each storage is used, by all parameters that point into it."""
+        uses: dict[int, StorageUse] = {}
         for place, span in enumerate(self._spans):
             if span is None:
                 continue
-            watch = watches.setdefault(span.storage.start, StorageUse())
+            use = uses.setdefault(span.storage.start, StorageUse())
             reads, writes = (
                 sizes.get(place, ())
                 for sizes in (self._lowered.read_sizes, self._lowered.write_sizes)
             )
-            watch.access_sizes |= {*reads, *writes}
-            watch.is_read |= bool(reads)
-            watch.is_written |= bool(writes)
-        return watches
+            use.access_sizes |= {*reads, *writes}
+            use.is_read |= bool(reads)
+            use.is_written |= bool(writes)
+        return uses
 
     def _make_region(self, span: TensorSpan) -> tuple[int, ...]:
         return (span.start, span.end, *self._get_shared_fields(span.storage))
@@ -123,20 +125,24 @@ class RegionTables:
         return self._fields_by_storage[storage.start]
 
     def _make_shared_fields(self, storage: TrackedStorage) -> tuple[int, ...]:
-        watch = self._uses.get(storage.start, StorageUse())
-        roams = self._lowered.has_unknown_pointers
-        written, read = watch.is_written or roams, watch.is_read or roams
-        granule = 0 if roams or not watch.access_sizes else min(watch.access_sizes).bit_length() - 1
+        use = self._uses.get(storage.start, StorageUse())
+        may_point_anywhere = self._lowered.has_unknown_pointers
+        written, read = use.is_written or may_point_anywhere, use.is_read or may_point_anywhere
+        granule = (
+            0
+            if may_point_anywhere or not use.access_sizes
+            else min(use.access_sizes).bit_length() - 1
+        )
         writers = readers = 0
         if written and len(self._programs) > 1:
             writers = self._shadows.writers.allocate_shadow(storage, granule)
             if read and not self._lowered.programs_synchronize:
                 readers = self._shadows.readers.allocate_shadow(storage, granule)
-        unwritten = storage.uninitialized
+        uninitialized = storage.uninitialized
         return (
             storage.start,
             storage.size,
-            0 if unwritten is None else unwritten.data_ptr(),
+            0 if uninitialized is None else uninitialized.data_ptr(),
             writers,
             readers,
             granule,
@@ -145,15 +151,15 @@ class RegionTables:
         )
 
     def _make_rule_table(self, storage: TrackedStorage, access: str) -> int:
-        """The address of a mask's address for each program, 0 where anything goes."""
-        fences = [fence for fence in storage.access_rules if _has_rule(fence, access)]
-        if not fences:
+        """The address of a table with a mask's address for each program; 0 allows everything."""
+        rules = [rule for rule in storage.access_rules if rule.get_rule(access) is not None]
+        if not rules:
             return 0
         with torch.utils._python_dispatch._disable_current_modes():
             programs = self._list_programs()
-            for fence in fences:
-                fence.compute_masks(access, programs, storage)
-            masks = [self._combine_masks(fences, access, program, storage) for program in programs]
+            for rule in rules:
+                rule.compute_masks(access, programs, storage)
+            masks = [self._combine_masks(rules, access, program, storage) for program in programs]
         table = np.array(masks, dtype=np.uint64)
         self._kept_arrays.append(table)
         return int(table.ctypes.data)
@@ -168,8 +174,8 @@ class RegionTables:
     ) -> int:
         masks = [
             mask
-            for fence in rules
-            if (mask := fence.get_allowed_bytes(access, program, storage)) is not None
+            for rule in rules
+            if (mask := rule.get_allowed_bytes(access, program, storage)) is not None
         ]
         if not masks:
             return 0
@@ -178,7 +184,3 @@ class RegionTables:
             mask = np.bitwise_and.reduce(masks)
             self._kept_arrays.append(mask)
         return int(mask.ctypes.data)
-
-
-def _has_rule(rule: AccessRule, access: str) -> bool:
-    return (rule.write if access == "write" else rule.read) is not None

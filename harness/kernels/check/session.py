@@ -1,4 +1,4 @@
-"""A checked session: what a suite holds while it drives SGLang's code.
+"""A checked session: while it is open, every kernel launch of the process is checked.
 
 with checking.checked() as check:
     launch_something(torch.empty(8, device=check.device))
@@ -24,21 +24,21 @@ _SESSION_LOCK = threading.Lock()
 def checked(
     device: str | None = None, exact: bool = False, all_checks: bool = False
 ) -> Iterator[Check]:
-    """A session on this device, or on the one that the run was asked for.
+    """Open a session on a device, by default on the run's.
 
-    `exact`: on a CPU, products of float32 are exact where a GPU would take tf32. Else they are
-    refused, since nothing says what they come to. `all_checks`: on a GPU, races and reads of what
-    nobody wrote as well, which take longer to compile; a CPU has them always.
+    `exact`: on a CPU, compute products of float32 exactly where a GPU would use tf32; otherwise
+    such a kernel is refused, for tf32's result is not specified. `all_checks`: on a GPU, look for
+    races and uninitialized reads too, which take longer to compile; on a CPU they are always on.
     """
-    where = device or chosen.get_device()
-    check = Check(exact) if where == "cpu" else _make_gpu_check(all_checks)
+    is_cpu = (device or chosen.get_device()) == "cpu"
+    check = Check(exact) if is_cpu else _make_gpu_check(all_checks)
     if not _SESSION_LOCK.acquire(blocking=False):
         raise RuntimeError("a checked session is open already: they do not nest")
     try:
         with contextlib.ExitStack() as stack:
             check.open(stack)
             yield check
-        if check.launches.errors:  # and the code under test went on as if nothing were
+        if check.launches.errors:  # the code under test has caught them
             raise check.launches.errors[0]
     finally:
         check.close()
@@ -46,7 +46,7 @@ def checked(
 
 
 def preload_checker() -> None:
-    """What a session on this device needs to be loaded, so that forks find it there."""
+    """Load what a session on this device needs, for the forks of this process."""
     if chosen.get_device() == "cpu":
         from harness.kernels.check import cpu_launcher, torch_modes
 
@@ -56,10 +56,10 @@ def preload_checker() -> None:
 
 @contextlib.contextmanager
 def run_kernels_on_cpu() -> Any:
-    """Triton's kernels run on this CPU, their accesses held against their tensors.
+    """Run Triton's kernels on this CPU, with their accesses checked against their tensors.
 
-    Nothing of torch is watched, and products of float32 are exact: for code that is to be run
-    rather than checked, on a machine where nothing else runs its kernels.
+    torch's own operations are not tracked, and products of float32 are exact: for code that should
+    run, not be checked, on a machine without a GPU.
     """
     from harness.kernels.check.cpu_launcher import CpuLauncher
 

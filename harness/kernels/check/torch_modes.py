@@ -1,7 +1,7 @@
-"""What a session sees of torch: devices that are not here, tensors born empty, writes of its own.
+"""torch under check: tensors of missing devices, uninitialized tensors, writes by operators.
 
-A kernel is not the only one that writes. Between launches torch's own operations fill buffers, and
-the shadow of what nobody wrote must know.
+Kernels are not alone in writing memory. Between launches torch's operators fill buffers, and the
+shadow of uninitialized bytes must follow.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _EMPTY_FACTORIES = frozenset(
 
 
 def fill_with_poison(tensor: torch.Tensor) -> None:
-    """Values that nobody would compute with unnoticed."""
+    """Fill uninitialized memory with values that make a wrong result obvious."""
     if not tensor.numel():
         return
     with torch._C._DisableTorchDispatch():
-        # On a GPU the bits must tell that nobody wrote: a NaN may be an answer there.
+        # On a GPU these very bits mark an uninitialized element; a NaN may be a result there.
         if tensor.device.type == "cpu" and tensor.dtype.is_floating_point and tensor.itemsize > 1:
             tensor.fill_(float("nan"))
         elif tensor.dtype == torch.bool or tensor.dtype.is_complex:
             tensor.fill_(1)
         else:
-            # Made where the tensor is: while a graph is captured nothing comes from the host.
+            # Made on the tensor's device: during a graph capture nothing may come from the host.
             size = tensor.element_size()
             bits = torch.full((size,), POISON, dtype=torch.uint8, device=tensor.device)
             tensor.copy_(bits.view(tensor.dtype).expand(tensor.shape))
 
 
 class CpuDeviceMode(TorchFunctionMode):  # type: ignore[misc]
-    """`device="cuda"` means this machine's memory; a GPU's own abilities are still missing."""
+    """`device="cuda"` means this machine's memory; what only a GPU can do still fails."""
 
     def __init__(self, memory: MemoryTracker) -> None:
         super().__init__()
@@ -71,12 +71,12 @@ class CpuDeviceMode(TorchFunctionMode):  # type: ignore[misc]
             elif name != "data_ptr":
                 self._mark_initialized(args[0])
             elif args[0].device.type == "cpu":
-                # A kernel may be given the address in a table of addresses.
-                self._memory.track_storage(args[0], "a tensor whose address was asked for")
+                # A kernel may load this address from a table of addresses.
+                self._memory.track_storage(args[0], "a tensor whose data_ptr() was read")
         return func(*args, **kwargs)
 
     def _mark_initialized(self, tensor: torch.Tensor) -> None:
-        """numpy writes without a word: from here on all of it counts as written."""
+        """numpy's writes cannot be seen: from here on all of the tensor counts as written."""
         storage = self._memory.find_storage(tensor)
         if storage is not None:
             storage.mark_initialized()
@@ -102,7 +102,7 @@ _MEMORY_METHODS = frozenset({"numpy", "__array__", "data_ptr", "to", "cuda", "pi
 
 
 class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
-    """Marks what torch itself writes, and poisons what is born empty."""
+    """Mark what torch's operators write, and fill new empty tensors with poison."""
 
     def __init__(self, memory: MemoryTracker) -> None:
         super().__init__()
@@ -110,20 +110,20 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is traced here: to be kept from tracers takes longer than what is asked."""
+        """No tracer runs here, and keeping it away would take longer than the mode itself."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        # An operator lives as long as torch does; to hash one takes a call.
-        told = _OPERATOR_EFFECTS.get(id(func)) or _analyze_operator(func)
-        empty = told.returns_empty or (told.resizes and not args[0].numel())
+        # Operators live as long as torch; hashing one takes a call, its id does not.
+        effects = _OPERATOR_EFFECTS.get(id(func)) or _analyze_operator(func)
+        empty = effects.returns_empty or (effects.resizes and not args[0].numel())
         result = func(*args, **kwargs)
         if empty:
             self._mark_uninitialized(result)
-        for place, name in told.writes:
+        for place, name in effects.writes:
             value = args[place] if place is not None and place < len(args) else kwargs.get(name)
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(tensor, torch.Tensor):
@@ -148,7 +148,7 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
 
 
 def warm_operator_cache() -> None:
-    """Meet the commonest operators: what torch and we work out of each is there for all forks."""
+    """Run the commonest operators, so that forks find what torch and this module cache of each."""
     with WriteTrackingMode(MemoryTracker()):
         place, some = torch.tensor([0, 1]), torch.arange(4, dtype=torch.float32)
         torch.arange(1, 4), torch.arange(0, 4, 2), torch.empty(4), torch.full((4,), 1)
@@ -163,12 +163,12 @@ def warm_operator_cache() -> None:
 
 
 class _OperatorEffects(NamedTuple):
-    """What there is to know of an operator."""
+    """How an operator changes memory."""
 
-    returns_empty: bool  # its result is born empty
+    returns_empty: bool  # its result is uninitialized
     resizes: bool
     writes: tuple[tuple[int | None, str], ...]  # the arguments that it writes into
-    operator: Any  # held, for its number
+    operator: Any  # a reference, so that its id is not used again
 
 
 _OPERATOR_EFFECTS: dict[int, _OperatorEffects] = {}
@@ -181,7 +181,7 @@ def _analyze_operator(func: Any) -> _OperatorEffects:
         if argument.alias_info is not None and argument.alias_info.is_write
     )
     name = func.name()
-    told = _OPERATOR_EFFECTS[id(func)] = _OperatorEffects(
+    _OPERATOR_EFFECTS[id(func)] = _OperatorEffects(
         name in _EMPTY_FACTORIES, name == "aten::resize_", writes, func
     )
-    return told
+    return _OPERATOR_EFFECTS[id(func)]

@@ -1,11 +1,12 @@
-"""What a checked session knows of memory: storages, what was written in them, and by whom.
+"""The memory of a checked session: storages, their uninitialized bytes, their access rules.
 
-Knows torch and numpy, not Triton. Shadows lie beside a storage, one byte or one number an element,
-and are mapped lazily, so that the shadow of a virtual tensor costs what is touched of it.
+Uses torch and numpy, not Triton. A storage has a shadow of one byte for each of its bytes, mapped
+lazily: the shadow of a virtual tensor takes memory for the touched pages alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ ProgramId = tuple[int, int, int]
 
 @dataclass(slots=True)
 class TensorSpan:
-    """The bytes that one tensor (a view of a storage, perhaps) reaches."""
+    """The bytes from a tensor's first element to its last: for a view, part of a storage."""
 
     name: str
     start: int
@@ -41,18 +42,21 @@ class TensorSpan:
 
 @dataclass(slots=True, eq=False)
 class AccessRule:
-    """What of a tensor each program may touch; None where anything goes."""
+    """Which elements of a tensor each program may write and read; None allows all."""
 
     tensor: torch.Tensor
     write: Callable[[ProgramId], Index] | None
     read: Callable[[ProgramId], Index] | None
     masks: dict[tuple[str, ProgramId], Array] = field(default_factory=dict)
 
+    def get_rule(self, access: str) -> Callable[[ProgramId], Index] | None:
+        return self.write if access == "write" else self.read
+
     def get_allowed_bytes(
         self, access: str, program: ProgramId, storage: TrackedStorage
     ) -> Array | None:
-        """The bytes of the storage that may be touched, or None for all of them."""
-        rule = self.write if access == "write" else self.read
+        """A mask of the storage's bytes that a program may access, or None for all of them."""
+        rule = self.get_rule(access)
         if rule is None:
             return None
         if (access, program) not in self.masks:
@@ -62,16 +66,16 @@ class AccessRule:
     def compute_masks(
         self, access: str, programs: Iterable[ProgramId], storage: TrackedStorage
     ) -> None:
-        """The masks of these programs, in one piece: each alone would take as long as a launch."""
-        rule = self.write if access == "write" else self.read
+        """Compute the masks of programs at once: each by itself would take as long as a launch."""
+        rule = self.get_rule(access)
         new = [program for program in programs if (access, program) not in self.masks]
         if rule is None or not new:
             return
-        made = self._compute_mask_rows(storage, [(rule(program),) for program in new])
-        self.masks.update(zip(((access, program) for program in new), made.numpy(), strict=True))
+        rows = self._compute_mask_rows(storage, [(rule(program),) for program in new])
+        self.masks.update(zip(((access, program) for program in new), rows.numpy(), strict=True))
 
     def compute_union_mask(self, storage: TrackedStorage, indices: Iterable[Index]) -> torch.Tensor:
-        """One byte a byte of the storage: 0 for the tensor's own elements that no index names."""
+        """A byte for each byte of the storage: 0 for the tensor's elements that no index names."""
         return self._compute_mask_rows(storage, [indices])[0]
 
     def _compute_mask_rows(
@@ -88,9 +92,9 @@ class AccessRule:
 
 
 def view_shadow_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A storage's byte shadow in the shape of one of its tensors, an element's bytes last.
+    """A storage's byte shadow in the shape of one of its tensors, with an element's bytes last.
 
-    Of several shadows, a row each, as many.
+    A matrix of shadows, one a row, gives one such view for each row, in front.
     """
     size = tensor.element_size()
     return torch.as_strided(
@@ -102,7 +106,7 @@ def view_shadow_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tenso
 
 
 class TrackedStorage:
-    """One piece of memory, for as long as it lives."""
+    """One torch storage, for as long as it lives."""
 
     def __init__(self, tensor: torch.Tensor, name: str) -> None:
         storage = tensor.untyped_storage()
@@ -111,7 +115,9 @@ class TrackedStorage:
         self.size = storage.nbytes()
         self.end = self.start + self.size
         self.access_rules: list[AccessRule] = []
-        self.uninitialized: torch.Tensor | None = None  # one byte a byte: 1 where nobody wrote
+        self.uninitialized: torch.Tensor | None = (
+            None  # a byte for each byte: 1 where uninitialized
+        )
         self._alive = StorageWeakRef(storage)
 
     @property
@@ -132,7 +138,7 @@ class TrackedStorage:
 
 
 class MemoryTracker:
-    """All storages that a session has met."""
+    """All storages that a session has seen."""
 
     def __init__(self) -> None:
         self._storages: dict[int, TrackedStorage] = {}
@@ -159,16 +165,16 @@ class MemoryTracker:
         if old is not None:
             self._freed_storages.append(old)
         self._freed_storages = [
-            grave
-            for grave in self._freed_storages
-            if grave.end <= new.start or grave.start >= new.end
+            freed
+            for freed in self._freed_storages
+            if freed.end <= new.start or freed.start >= new.end
         ]
         if new.size:
             self._storages[new.start] = new
         return new
 
     def find_storage(self, tensor: torch.Tensor) -> TrackedStorage | None:
-        """The storage, if the session has anything to say of it."""
+        """The tensor's storage, if the session tracks it."""
         found = self._storages.get(tensor.untyped_storage().data_ptr())
         return None if found is None or found.is_freed else found
 
@@ -190,14 +196,12 @@ class MemoryTracker:
         return (storage for storage in self._storages.values() if not storage.is_freed)
 
     def find_freed(self, address: int) -> TrackedStorage | None:
-        dead = [storage for storage in self._storages.values() if storage.is_freed]
-        for storage in (*dead, *self._freed_storages):
-            if storage.start <= address < storage.end:
-                return storage
-        return None
+        freed = (storage for storage in self._storages.values() if storage.is_freed)
+        return _find_containing(address, itertools.chain(freed, self._freed_storages))
 
     def find_living(self, address: int) -> TrackedStorage | None:
-        for storage in self.iterate_living():
-            if storage.start <= address < storage.end:
-                return storage
-        return None
+        return _find_containing(address, self.iterate_living())
+
+
+def _find_containing(address: int, storages: Iterable[TrackedStorage]) -> TrackedStorage | None:
+    return next((storage for storage in storages if storage.start <= address < storage.end), None)

@@ -1,15 +1,19 @@
-"""What compiled code put down in its report, in the words of whoever has to mend the kernel."""
+"""A report of compiled code as an exception that says what the kernel did wrong, and where.
+
+A compiled kernel writes ten numbers (`cpu.abi.ReportField`): the kind of violation, the operation,
+the address, the program. With the launch's tensors they become, for example, "copy read 4 bytes
+past the end of source (its index 20, and it is int32 [20])".
+"""
 
 from __future__ import annotations
 
-import ast
-import functools
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.kernels.check import line_tracing
 from harness.kernels.check.tracked_memory import (
     AccessRule,
     MemoryTracker,
@@ -38,21 +42,21 @@ _PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}
 
 @dataclass(frozen=True, slots=True)
 class ViolationReport:
-    """One report, with what it speaks of."""
+    """One report, with the launch that it is about."""
 
     kernel: str
-    numbers: tuple[int, ...]  # a Report's
+    numbers: tuple[int, ...]  # by ReportField
     sites: tuple[OperationSite, ...]
     spans: tuple[TensorSpan | None, ...]  # of the parameters
-    storage: TrackedStorage | None  # where the region that was checked has no parameter
+    storage: TrackedStorage | None  # of a pointer that came from no parameter
     memory: MemoryTracker
-    program_of: Callable[[int], ProgramId | None]  # by its number, if that tells
+    program_of: Callable[[int], ProgramId | None]  # by its number; None if that is ambiguous
     overflow_of: Callable[[int], tuple[int, ...]]
 
     def build_violation(self) -> Exception:
         return _VIOLATION_BUILDERS[ViolationKind(self.numbers[ReportField.KIND])](self)
 
-    # What it speaks of
+    # The access
 
     @property
     def site(self) -> OperationSite:
@@ -69,7 +73,7 @@ class ViolationReport:
 
     @property
     def size(self) -> int:
-        return size_of(self.site.element) if not self.site.element.startswith("ptr<") else 8
+        return 8 if self.site.element.startswith("ptr<") else size_of(self.site.element)
 
     @property
     def span(self) -> TensorSpan | None:
@@ -87,22 +91,18 @@ class ViolationReport:
     def past_verb(self) -> str:
         return _PAST_TENSE[self.site.label]
 
-    # What went wrong
+    @property
+    def lane_count(self) -> str:
+        violating = self.numbers[ReportField.VIOLATING_LANES]
+        return f"{violating} of {self.numbers[ReportField.ACTIVE_LANES]} active lanes"
+
+    # The violations
 
     def build_out_of_bounds(self) -> Exception:
-        many, lanes = (
-            self.numbers[ReportField.VIOLATING_LANES],
-            self.numbers[ReportField.ACTIVE_LANES],
-        )
-        details = (
-            f"{many} of {lanes} lanes that are on" if lanes > 1 else "a scalar",
-            self._describe_neighbour(),
-        )
-        return OutOfBounds(
-            f"{self.location.kernel} {self.past_verb} {self._describe_position()}",
-            self.location,
-            details,
-        )
+        is_scalar = self.numbers[ReportField.ACTIVE_LANES] <= 1
+        details = ("a scalar" if is_scalar else self.lane_count, self._describe_neighbour())
+        headline = f"{self.location.kernel} {self.past_verb} {self._describe_position()}"
+        return OutOfBounds(headline, self.location, details)
 
     def _describe_position(self) -> str:
         target, address = self.target, self.address
@@ -112,27 +112,25 @@ class ViolationReport:
                 return f"memory of {freed.name}, which was freed"
             return f"address {address:#x}, in no tensor that this launch was given"
         if address >= target.start:
-            far = f"{address + self.size - target.end} bytes past the end of {target.name}"
+            position = f"{address + self.size - target.end} bytes past the end of {target.name}"
         else:
-            far = f"{target.start - address} bytes before the start of {target.name}"
+            position = f"{target.start - address} bytes before the start of {target.name}"
         if isinstance(target, TrackedStorage):
-            return far
-        reached = (
-            f"its index {target.index_of(address)}, and it is {target.dtype} {list(target.shape)}"
-        )
-        return f"{far} ({reached})"
+            return position
+        kind = f"{target.dtype} {list(target.shape)}"
+        return f"{position} (its index {target.index_of(address)}, and it is {kind})"
 
     def _describe_neighbour(self) -> str:
         address, target = self.address, self.target
         living = self.memory.find_living(address)
-        own = target.storage if isinstance(target, TensorSpan) else target
-        if living is not None and living is own:
+        storage = target.storage if isinstance(target, TensorSpan) else target
+        if living is not None and living is storage:
             return "still inside the storage that this tensor is a view of"
         if living is not None:
-            return f"what lies there: {living.name}, {address - living.start} bytes into it"
+            return f"that address is in {living.name}, {address - living.start} bytes into it"
         freed = self.memory.find_freed(address)
         if freed is not None:
-            return f"what lay there: {freed.name}, freed"
+            return f"that address was in {freed.name}, which was freed"
         nearest = min(
             self.memory.iterate_living(),
             key=lambda storage: max(storage.start - address, address - storage.end),
@@ -145,20 +143,22 @@ class ViolationReport:
     def build_rule_violation(self, access: str) -> AccessRuleViolation:
         storage = self._get_storage()
         offset = self.address - storage.start
-        fence = next(
-            one for one in storage.access_rules if self._breaks_rule(one, access, storage, offset)
-        )
-        tensor = fence.tensor
+        rules = storage.access_rules
+        rule = next(rule for rule in rules if self._breaks_rule(rule, access, storage, offset))
+        tensor = rule.tensor
         name = self.span.name if self.span is not None else storage.name
-        where = offset // tensor.element_size() - tensor.storage_offset()
-        index = _unravel_index(where, tuple(tensor.shape), tuple(tensor.stride()))
-        many = self.numbers[ReportField.VIOLATING_LANES]
-        told = (f"{many} elements of {name} {list(tensor.shape)}, outside the fence",)
+        element = offset // tensor.element_size() - tensor.storage_offset()
+        index = _unravel_index(element, tuple(tensor.shape), tuple(tensor.stride()))
+        count = self.numbers[ReportField.VIOLATING_LANES]
+        elements = (
+            f"{count} elements of {name} {list(tensor.shape)}, which its access rule excludes"
+        )
+        verb = "read" if self.site.label == "read" else "write"
         return AccessRuleViolation(
             f"{self.location.kernel} {self.past_verb} {name}{list(index)}, outside of what program "
-            f"{self.program} may {'read' if self.site.label == 'read' else 'write'}",
+            f"{self.program} may {verb}",
             self.location,
-            (*(told if many else ()), *self._list_details()),
+            (*((elements,) if count else ()), *self._list_details()),
         )
 
     def _breaks_rule(
@@ -170,19 +170,15 @@ class ViolationReport:
 
     def build_uninitialized(self) -> Exception:
         if self.span is not None:
-            name, index = self.span.name, f"index {self.span.index_of(self.address)}"
+            name, position = self.span.name, f"index {self.span.index_of(self.address)}"
         else:
             storage = self._get_storage()
-            name, index = storage.name, f"byte {self.address - storage.start}"
-        many, lanes = (
-            self.numbers[ReportField.VIOLATING_LANES],
-            self.numbers[ReportField.ACTIVE_LANES],
-        )
-        told = (f"{many} of {lanes} lanes that are on",) if many else ()
+            name, position = storage.name, f"byte {self.address - storage.start}"
+        lanes = (self.lane_count,) if self.numbers[ReportField.VIOLATING_LANES] else ()
         return UninitializedMemory(
-            f"{self.location.kernel} {self.past_verb} {name} where nobody has written ({index})",
+            f"{self.location.kernel} {self.past_verb} uninitialized memory: {name}, {position}",
             self.location,
-            (*told, *self._list_details()),
+            (*lanes, *self._list_details()),
         )
 
     def build_race(self, description: str) -> Exception:
@@ -191,11 +187,11 @@ class ViolationReport:
         else:
             storage = self._get_storage()
             name, index = storage.name, (self.address - storage.start) // self.size
-        who = f"two lanes of program {self.program} {description}"
-        if "{other}" in description:
+        race = description.replace("{program}", str(self.program))
+        if "{other}" in race:
             other = self.program_of(self.numbers[ReportField.OTHER])
-            who = description.format(other=other or "another one", program=self.program)
-        headline = f"{self.location.kernel}: {who} {name}, index {index}, without an order"
+            race = race.replace("{other}", str(other or "another one"))
+        headline = f"{self.location.kernel}: {race} {name}, index {index}, without an order"
         return DataRace(headline, self.location, self._list_details())
 
     def build_overflow(self) -> Exception:
@@ -207,36 +203,31 @@ class ViolationReport:
     ) -> IntegerOverflow:
         kind = format_integer_type(site.element)
         if site.label == "narrowed":
-            words = f"{left} narrowed to {kind} became {result}"
+            arithmetic = f"{left} narrowed to {kind} became {result}"
         elif site.label == "sum":
-            words = f"a sum of {left} became {result} in {kind}"
+            arithmetic = f"a sum of {left} became {result} in {kind}"
         else:
-            words = f"{left} {site.label} {right} became {result}: more than {kind} holds"
-        wrapped = locate_source(self.kernel, site.source, self.program)
-        here = self.location
-        details = [
-            words,
-            f"{self.site.label} through that address at {here.file}:{here.line}  {here.text}",
-        ]
+            arithmetic = f"{left} {site.label} {right} became {result}: more than {kind} holds"
+        location = locate_source(self.kernel, site.source, self.program)
+        access = f"{self.location.file}:{self.location.line}  {self.location.text}"
+        details = [arithmetic, f"{self.site.label} through that address at {access}"]
         if self.span is not None:
             details.append(f"which is index {self.span.index_of(self.address)} of {self.span.name}")
-        headline = f"{wrapped.kernel}: an integer wraps on its way into an address"
-        return IntegerOverflow(headline, wrapped, (*details, *self._list_details()))
+        headline = f"{location.kernel}: an integer overflows on its way into an address"
+        return IntegerOverflow(headline, location, (*details, *self._list_details()))
 
     def _list_details(self) -> tuple[str, ...]:
-        """What else there is to say of the launch."""
+        """More lines about the launch, from a back end that has some."""
         return ()
 
     def build_assertion(self) -> Exception:
-        place = self.location
-        headline = f"{place.kernel}: its own assertion fails: {self.site.label}"
-        return KernelAssertion(headline, place, self._list_details())
+        headline = f"{self.location.kernel}: its own assertion fails: {self.site.label}"
+        return KernelAssertion(headline, self.location, self._list_details())
 
     def build_endless_wait(self) -> Exception:
-        place = self.location
         return UncheckableKernel(
-            f"{place.kernel}: program {self.program} waits for another one, and programs run one "
-            f"after the other here\n  {place}"
+            f"{self.location.kernel}: program {self.program} waits for another program, and the "
+            f"checker runs them one after the other\n  {self.location}"
         )
 
     def _get_storage(self) -> TrackedStorage:
@@ -247,20 +238,22 @@ class ViolationReport:
 
 _VIOLATION_BUILDERS: dict[ViolationKind, Callable[[ViolationReport], Exception]] = {
     ViolationKind.OUT_OF_BOUNDS: ViolationReport.build_out_of_bounds,
-    ViolationKind.FORBIDDEN_READ: lambda told: told.build_rule_violation("read"),
-    ViolationKind.FORBIDDEN_WRITE: lambda told: told.build_rule_violation("write"),
+    ViolationKind.FORBIDDEN_READ: lambda report: report.build_rule_violation("read"),
+    ViolationKind.FORBIDDEN_WRITE: lambda report: report.build_rule_violation("write"),
     ViolationKind.UNINITIALIZED_READ: ViolationReport.build_uninitialized,
-    ViolationKind.LANE_RACE: lambda told: told.build_race("write different values to"),
-    ViolationKind.WRITE_WRITE_RACE: lambda told: told.build_race(
+    ViolationKind.LANE_RACE: lambda report: report.build_race(
+        "two lanes of program {program} write different values to"
+    ),
+    ViolationKind.WRITE_WRITE_RACE: lambda report: report.build_race(
         "programs {other} and {program} write different values to"
     ),
-    ViolationKind.ATOMIC_STORE_RACE: lambda told: told.build_race(
+    ViolationKind.ATOMIC_STORE_RACE: lambda report: report.build_race(
         "programs {other} and {program} store and update atomically"
     ),
-    ViolationKind.READ_AFTER_WRITE: lambda told: told.build_race(
+    ViolationKind.READ_AFTER_WRITE: lambda report: report.build_race(
         "programs {other} and {program}: the first writes and the second reads"
     ),
-    ViolationKind.WRITE_AFTER_READ: lambda told: told.build_race(
+    ViolationKind.WRITE_AFTER_READ: lambda report: report.build_race(
         "programs {other} and {program}: the first reads and the second writes"
     ),
     ViolationKind.OVERFLOW: ViolationReport.build_overflow,
@@ -269,11 +262,11 @@ _VIOLATION_BUILDERS: dict[ViolationKind, Callable[[ViolationReport], Exception]]
 }
 
 
-# Places
+# Source lines
 
 
 def locate_source(kernel: str, source: SourceLocation, program: ProgramId) -> KernelLocation:
-    """A source line as one reads it; in a function that a kernel called, both are named."""
+    """The source line with its text; a function that the kernel called is named with the kernel."""
     text = linecache.getline(source.file, source.line).strip()
     short = "/".join(Path(source.file).parts[-3:])
     inner = find_function(source.file, source.line) if source.caller is not None else None
@@ -283,24 +276,12 @@ def locate_source(kernel: str, source: SourceLocation, program: ProgramId) -> Ke
 
 def find_function(file: str, line: int) -> str | None:
     """The innermost function that a line is in."""
-    return next(
-        (name for name, start, end in _list_functions(file) if start <= line <= end),
-        None,
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def _list_functions(file: str) -> list[tuple[str, int, int]]:
-    try:
-        tree: Any = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return []
-    found = [
-        (node.name, node.lineno, node.end_lineno or node.lineno)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
+    around = [
+        (function.end_lineno - function.lineno, function.name)
+        for function in line_tracing.find_functions(file, frozenset({line}))
+        if function.end_lineno is not None and function.lineno <= line <= function.end_lineno
     ]
-    return sorted(found, key=lambda one: one[2] - one[1])
+    return min(around)[1] if around else None
 
 
 def _describe_distance(storage: TrackedStorage, address: int) -> str:

@@ -1,4 +1,4 @@
-"""What a check may say of a kernel, in the words of whoever has to mend it."""
+"""What a check reports of a kernel: one exception class for each kind of violation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KernelLocation:
-    """Where in a launch something happened."""
+    """A source line of a kernel, and the program that ran it."""
 
     kernel: str
     file: str
@@ -20,7 +20,7 @@ class KernelLocation:
 
 
 class Violation(AssertionError):
-    """A kernel did what it must not do. An assertion, so that a test fails by it."""
+    """A kernel did something it must not do. An AssertionError, so that a test fails by it."""
 
     def __init__(
         self, headline: str, location: KernelLocation | None = None, details: tuple[str, ...] = ()
@@ -35,38 +35,40 @@ class Violation(AssertionError):
 
 
 class OutOfBounds(Violation):
-    """An address outside the tensor that the launch was given."""
+    """An access outside the tensor that its pointer comes from."""
 
 
 class AccessRuleViolation(Violation):
-    """An element that the suite said this program may not touch."""
+    """An access to an element that the suite's access rules exclude for this program."""
 
 
 class IntegerOverflow(Violation):
-    """An integer left its type on the way into an address."""
+    """An integer result that its type does not hold took part in an address."""
 
 
 class UninitializedMemory(Violation):
-    """What should have been written was not, or was read before anyone wrote it."""
+    """An element was read before it was written, or should have been written and was not."""
 
 
 class DataRace(Violation):
-    """Two programs of one launch wrote different values to one address."""
+    """Two programs or lanes of a launch access one element, and their order decides the result."""
 
 
 class KernelAssertion(Violation):
-    """An assertion inside the kernel itself."""
+    """An assertion of the kernel itself (`tl.device_assert`) fails."""
 
 
 class CudaError(Violation):
-    """The device itself stopped a kernel: an address that no allocation holds, mostly."""
+    """The device stopped a kernel, mostly for an address that no allocation holds."""
 
 
 class DeviceLost(BaseException):
-    """After a CUDA error nothing runs in this process. Not an Exception: nobody may go on from it,
-    and shrinking an example on a dead device would shrink it to nothing.
+    """After a CUDA error the device runs nothing more in this process.
+
+    Not an Exception, so that no handler goes on from it: shrinking an example on a dead device
+    would shrink it to nothing.
     """
 
 
 class UncheckableKernel(Exception):
-    """The checker has no right answer for this kernel: the guard says nothing, and is not green."""
+    """The checker cannot compute this kernel exactly: the guard has no result, and is not green."""

@@ -1,4 +1,4 @@
-"""Tensors whose address range is huge and whose memory is only what is touched."""
+"""Tensors with a huge address range, of which only the touched pages take memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 from harness.kernels.check import gpu_admission
 
-# The kernel hands out pages when they are touched, and never asks whether all would fit.
+# Linux gives pages when they are touched, and does not check that all would fit.
 _NORESERVE = 0x4000
 
 
 def virtual_zeros(
     shape: Sequence[int], dtype: torch.dtype, device: str | torch.device = "cpu"
 ) -> torch.Tensor:
-    """Zeros of this shape. On a GPU it is real memory: there is no other there."""
+    """Zeros of this shape. On a GPU they take all their memory."""
     size = math.prod(shape) * dtype.itemsize
     if torch.device(device).type != "cpu":
         gpu_admission.wait_for_memory(size, torch.cuda)
@@ -26,7 +26,7 @@ def virtual_zeros(
 
 
 def map_zero_bytes(size: int) -> torch.Tensor:
-    """So many bytes of zeros, none of them in memory yet."""
+    """Map bytes of zeros, none of them in memory yet."""
     if size == 0:
         return torch.zeros(0, dtype=torch.uint8)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE

@@ -1,7 +1,7 @@
 """Where the values of a kernel are: scalars in registers, tensors in scratch memory.
 
-A scratch buffer is named by its offset ("@128") until it is used. `emit_buffer_address` computes the
-address in the block that needs it: a register of one block may not exist in another.
+A scratch buffer is named by its offset ("@128") until it is used. `emit_buffer_address` computes
+the address in the block that uses it: a register of one block may not exist in another.
 """
 
 from __future__ import annotations

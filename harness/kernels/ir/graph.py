@@ -64,6 +64,9 @@ def bits_of(element: str) -> int:
     return int(digits)
 
 
+FileLine = tuple[str, int]  # a file's path and a line's number
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
     """A line of a kernel, and the line that called the function it is in."""

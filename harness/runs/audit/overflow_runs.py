@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from harness.checking import IntegerOverflow, OutOfBounds, UncheckableKernel, Violation
-from harness.kernels.check.cpu_launcher import CpuLauncher, FileLine, load_process_state
+from harness.kernels.check.cpu_launcher import CpuLauncher, load_process_state
 from harness.kernels.check.launch_log import LaunchLog
 from harness.kernels.check.tracked_memory import MemoryTracker
-from harness.kernels.ir.graph import KernelGraph
+from harness.kernels.ir.graph import FileLine, KernelGraph
 from harness.runs.audit.findings import (
     BEYOND_MEMORY,
     CONFIRMED,

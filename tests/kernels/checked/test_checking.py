@@ -56,7 +56,7 @@ def test_past_the_end_is_reported_in_a_kernel_engineers_words() -> None:
     assert "kernels_to_check.py:" in told
     assert "value = tl.load(source + at + shift, mask=at < count)" in told
     assert "program (2, 0, 0)" in told
-    assert "4 of 8 lanes" in told
+    assert "4 of 8 active lanes" in told
     assert "nearest tensor: source, which ends 0 bytes before" in told
 
 

@@ -220,7 +220,7 @@ def test_reading_what_nobody_wrote_is_told_with_its_place() -> None:
     source[:17] = 1
     assert told(known.copy, source, numbers(24), 17, 0, grid=(3,), BLOCK=8) == []
     [headline] = told(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8)
-    assert "copy read source where nobody has written (index 1" in headline or "index 2" in headline
+    assert "copy read uninitialized memory: source, index 1" in headline or "index 2" in headline
     source[17:] = 2
     assert told(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8) == []
 
@@ -274,7 +274,7 @@ def test_what_stands_in_for_a_masked_lane_was_not_read() -> None:
 
 def test_an_update_reads_what_it_updates() -> None:
     [headline] = told(known.counted, empty(2), grid=(1,))
-    assert "counted updated target where nobody has written (index 0)" in headline
+    assert "counted updated uninitialized memory: target, index 0" in headline
 
 
 def test_memory_that_is_gone_says_nothing_of_what_lies_there_next() -> None:

@@ -159,7 +159,7 @@ def test_a_wrap_is_told_where_it_reaches_an_address(
         return
     with (
         pytest.raises(
-            IntegerOverflow, match=r"an integer wraps on its way into an address"
+            IntegerOverflow, match=r"an integer overflows on its way into an address"
         ) as caught,
         check(),
     ):
