@@ -1,4 +1,4 @@
-"""Draws the pictures of the README: what `prove`, `drift` and `bisect` show, as they show it.
+"""Draws the pictures of the README: the output of `prove`, `drift` and `bisect` on a terminal.
 
 .venv/bin/python docs/picture.py        (all releases' sources at hand)
 
@@ -22,6 +22,7 @@ from harness.store.prove.values import ProveRun
 
 sys.path.append(str(paths.project_folder()))
 from reports.bisect import terminal
+from reports.prove import terminal as prove_terminal
 from reports.shared import terminal_svg
 
 HERE = Path(__file__).parent
@@ -35,7 +36,9 @@ def main() -> None:
     drift.print_drift(survey_drift(toggles, trees), console)
     terminal_svg.save_svg(console, HERE / "drift.svg")
     proof = (RECORDED / "prove-cpu.json").read_bytes()
-    terminal_svg.write_runs_svg(msgspec.json.decode(proof, type=ProveRun), HERE / "prove.svg")
+    console = terminal_svg.make_recording_console(124)
+    prove_terminal.print_run(msgspec.json.decode(proof, type=ProveRun), console)
+    terminal_svg.save_svg(console, HERE / "prove.svg")
     search = (RECORDED / "bisect-27338.json").read_bytes()
     console = terminal_svg.make_recording_console(112)
     terminal.print_run(msgspec.json.decode(search, type=BisectSearch), console)

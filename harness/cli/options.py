@@ -111,14 +111,10 @@ def make_console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-
-
 def print_diff(out: Console, diff: str) -> None:
-    from rich.text import Text
+    from harness.cli import run_kinds
 
-    for line in diff.splitlines():
-        out.print(Text(line, style=DIFF_COLOURS.get(line[:1], "")), soft_wrap=True)
+    run_kinds.import_report("shared", "terminal").print_diff(out, diff)
 
 
 def print_json(value: Any) -> None:

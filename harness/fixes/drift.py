@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.core.cache import compute_code_digest
 from harness.core.errors import PatchError
+from harness.core.wording import format_count
 from harness.fixes.matching.status_cache import MATCHING_CODE_DIGEST, StatusCache
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
 from harness.fixes.registry.schema import Toggle
@@ -66,8 +67,8 @@ class DriftSurvey:
         )
         broken = [s for column in self.releases for s in column.upstream_states.values()]
         own = f"; of upstream's {len(broken)}, {broken.count('broken')} broken" if broken else ""
-        toggles = _format_count(len(self.toggles), "toggle")
-        return f"{toggles} on {_format_count(len(self.releases), 'release')}: {counted}{own}"
+        toggles = format_count(len(self.toggles), "toggle")
+        return f"{toggles} on {format_count(len(self.releases), 'release')}: {counted}{own}"
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -106,10 +107,6 @@ def verify_toggle_status(toggle: Toggle, tree: SourceTree) -> ToggleStatus:
         except PatchError as error:
             return replace(finding, state=ToggleState.STALE, problem=str(error))
     return finding
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def survey_drift(

@@ -1,1 +1,1 @@
-"""A search, shown."""
+"""Reports of a search."""

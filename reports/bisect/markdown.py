@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
+from harness.core.wording import format_count, format_duration
 from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
-from reports.bisect.view import GLYPHS
-from reports.shared import formatting
+from reports.bisect.view import GLYPHS, SearchPartView, SearchRow
+from reports.shared import markdown
+from reports.shared.markdown import escape_text, render_code, render_code_block, render_table
 
 
 def render_markdown(search: BisectSearch) -> str:
-    seen = view.make_view(search)
-    lines = [
+    search_view = view.make_view(search)
+    runs = format_count(len(search.trials), "run")
+    parts = [
         f"## unfix bisect {search.kind}: {search.verdict or search.status}",
-        "",
-        _escape_text(search.summary),
-        "",
-        f"`{_escape_code(' '.join(search.words))}`, {len(search.trials)} runs, "
-        f"{formatting.format_duration(search.seconds)}",
-        "",
+        escape_text(search.summary),
+        f"{render_code(' '.join(search.words))}, {runs}, {format_duration(search.seconds)}",
     ]
-    for stop in seen.stops:
-        if stop.trial or stop.role:
-            said = (
-                f"{GLYPHS[stop.trial.answer]} {_escape_text(stop.trial.how)}" if stop.trial else "·"
-            )
-            lines.append(f"- {_escape_text(stop.name)}: {said}")
-    for part in seen.parts:
-        lines += ["", f"### {part.part.name}: {part.title}", ""]
-        lines += ["| run | with | why | outcome |", "|---|---|---|---|"]
-        for row in part.rows:
-            names = "nothing" if not row.toggles else ", ".join(sorted(row.toggles))
-            if len(row.toggles) > 3:
-                names = f"{len(row.toggles)} of {len(part.part.toggles)}"
-            told = f"{GLYPHS[row.answer]} {_escape_text(row.outcome_text)}".replace("|", "\\|")
-            lines.append(f"| {row.number} | {names} | {row.why} | {told} |")
-    for blamed in seen.culprits:
-        toggle, patch = blamed.toggle, blamed.patch
+    stops = []
+    for stop in search_view.stops:
+        if stop.trial:
+            outcome = f"{GLYPHS[stop.trial.answer]} {escape_text(stop.trial.how)}"
+            stops.append(f"- {escape_text(stop.name)}: {outcome}")
+        elif stop.role:
+            stops.append(f"- {escape_text(stop.name)}: ·")
+    parts.append("\n".join(stops))
+    for part in search_view.parts:
+        rows = [_make_row(part, row) for row in part.rows]
+        parts.append(f"### {part.part.name}: {part.title}")
+        parts.append(render_table(["run", "with", "why", "outcome"], rows, "---"))
+    for culprit in search_view.culprits:
+        toggle = culprit.toggle
         upstream = ", ".join(f"#{number}" for number in toggle.upstream)
-        lines += ["", f"### {toggle.id}: {_escape_text(toggle.title)}", ""]
-        lines += [
-            f"{toggle.family}, {toggle.symptom}, {upstream}; {blamed.patch_summary}:",
-            "",
-            "```diff",
+        parts += [
+            f"### {toggle.id}: {escape_text(toggle.title)}",
+            f"{toggle.family}, {toggle.symptom}, {upstream}; {culprit.patch_summary}:",
+            render_code_block(culprit.patch, "diff"),
         ]
-        lines += [*formatting.make_visible(patch).splitlines(), "```"]
-    return "\n".join(lines) + "\n"
+    return markdown.join_parts(parts)
 
 
-def _escape_text(text: str) -> str:
-    return formatting.make_visible(text).replace("<", "&lt;").replace("\n", " ")
-
-
-def _escape_code(text: str) -> str:
-    return formatting.make_visible(text).replace("`", "'").replace("\n", " ")
+def _make_row(part_view: SearchPartView, row: SearchRow) -> list[str]:
+    names = ", ".join(sorted(row.toggles)) or "nothing"
+    if len(row.toggles) > 3:
+        names = f"{len(row.toggles)} of {len(part_view.part.toggles)}"
+    outcome = f"{GLYPHS[row.answer]} {escape_text(row.outcome_text)}"
+    return [str(row.number), escape_text(names), row.why, outcome]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
 from reports.shared import html_file
-from reports.shared.formatting import truncate_start
 
 STYLES = ("shared/page.css", "shared/panel.css", "shared/runs.css")
-MAX_ROWS = 400  # rows; a flaky search joins its runs anyway
+MAX_ROWS = 400  # runs of one set, as of a flaky symptom, share a row
 
 
 def render_page(search: BisectSearch) -> str:
@@ -20,6 +19,4 @@ def render_page(search: BisectSearch) -> str:
         "why": view.PURPOSES,
         "most": MAX_ROWS,
     }
-    return html_file.render_template(
-        "bisect/page.html.j2", values, styles=STYLES, filters={"cut": truncate_start}
-    )
+    return html_file.render_template("bisect/page.html.j2", values, styles=STYLES)

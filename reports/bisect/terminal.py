@@ -1,4 +1,4 @@
-"""A search on a terminal: its runs as a picture of dots, the culprits with their diff, one line."""
+"""A search on a terminal: its runs as rows of dots, the culprits with their diff, one line."""
 
 from __future__ import annotations
 
@@ -7,48 +7,46 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from harness.core.wording import format_count, format_duration
 from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
 from reports.bisect.view import GLYPHS, TONES, SearchPartView, SearchView
-from reports.shared import formatting
-from reports.shared.terminal import TONE_STYLES, to_plain_text
+from reports.shared.terminal import TONE_STYLES, print_diff, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MAX_STOPS = 24  # of a long history only those where something ran
-DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+MAX_STOPS = 24  # of a longer history only the stops that were run
 
 
 def print_run(search: BisectSearch, console: Console) -> None:
-    seen = view.make_view(search)
-    if seen.stops:
-        print_history(seen, console)
+    search_view = view.make_view(search)
+    if search_view.stops:
+        print_history(search_view, console)
         console.print()
-    for part in seen.parts:
-        print_runs(part, console, with_title=len(seen.parts) > 1 or bool(seen.stops))
+    for part in search_view.parts:
+        several = len(search_view.parts) > 1 or bool(search_view.stops)
+        print_runs(part, console, with_title=several)
         console.print()
-    for blamed in seen.culprits:
-        toggle = blamed.toggle
+    for culprit in search_view.culprits:
+        toggle = culprit.toggle
         upstream = ", ".join(f"#{number}" for number in toggle.upstream)
-        named = f"{toggle.id}  {toggle.title}"
         about = ", ".join(word for word in (toggle.family, toggle.symptom, upstream) if word)
-        console.print(to_plain_text(named, "bold"), to_plain_text(f"({about})", "dim"))
-        console.print(to_plain_text(f"  {blamed.patch_summary}:", "dim"))
-        for line in blamed.patch.splitlines():
-            console.print(to_plain_text(f"  {line}", DIFF_STYLES.get(line[:1], "")))
+        title = to_plain_text(f"{toggle.id}  {toggle.title}", "bold")
+        console.print(title, to_plain_text(f"({about})", "dim"))
+        console.print(to_plain_text(f"  {culprit.patch_summary}:", "dim"))
+        print_diff(console, culprit.patch, "  ")
         console.print()
-    colour = {"found": "green", "none": "yellow"}.get(search.verdict, "bold red")
-    again = [t.replay for t in search.trials if t.why == "proof" and t.toggles and t.replay]
-    if again and search.found:
-        console.print(to_plain_text(f"again: {again[0]}", "dim"), soft_wrap=not console.is_terminal)
-    runs_told = "1 run" if len(search.trials) == 1 else f"{len(search.trials)} runs"
-    count = f"{runs_told}, {formatting.format_duration(search.seconds)}"
-    last = Text.assemble(
-        (search.verdict or search.status, colour), "  ", to_plain_text(search.summary)
-    )
-    console.print(last, soft_wrap=not console.is_terminal)
-    console.print(to_plain_text(f"{count}; unfix report {search.id}", "dim"))
+    wraps = not console.is_terminal
+    replays = [t.replay for t in search.trials if t.why == "proof" and t.toggles and t.replay]
+    if replays and search.found:
+        console.print(to_plain_text(f"again: {replays[0]}", "dim"), soft_wrap=wraps)
+    style = {"found": "green", "none": "yellow"}.get(search.verdict, "bold red")
+    verdict = search.verdict or search.status, style
+    console.print(Text.assemble(verdict, "  ", to_plain_text(search.summary)), soft_wrap=wraps)
+    runs = format_count(len(search.trials), "run")
+    took = format_duration(search.seconds)
+    console.print(to_plain_text(f"{runs}, {took}; unfix report {search.id}", "dim"))
 
 
 def print_history(search_view: SearchView, console: Console) -> None:
@@ -57,23 +55,23 @@ def print_history(search_view: SearchView, console: Console) -> None:
     if len(stops) > MAX_STOPS:
         stops = [stop for stop in stops if stop.trial or stop.role]
     for stop in stops:
-        sign, told = Text("·", "dim"), to_plain_text("not run", "dim")
+        sign, outcome = Text("·", "dim"), to_plain_text("not run", "dim")
         if stop.trial:
             sign = Text(GLYPHS[stop.trial.answer], TONE_STYLES[TONES[stop.trial.answer]])
-            told = to_plain_text(stop.trial.how)
+            outcome = to_plain_text(stop.trial.how)
         arrow = {"before": "┐", "after": "┘ here", "between": "│ or here"}.get(stop.role, "")
-        table.add_row(to_plain_text(stop.name), sign, told, Text(arrow, "bold"))
+        table.add_row(to_plain_text(stop.name), sign, outcome, Text(arrow, "bold"))
     console.print(table)
 
 
 def print_runs(part_view: SearchPartView, console: Console, with_title: bool) -> None:
-    """A row a run: a dot for each toggle, filled where it is in the run."""
+    """A row for each run: a dot for each toggle, filled if the run toggled it."""
     if with_title:
         console.print(to_plain_text(f"{part_view.part.name}: {part_view.title}", "bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     table.add_column("run", justify="right")
     names = part_view.part.toggles
-    table.add_column(f"{len(names)} toggles" if len(names) != 1 else "1 toggle", no_wrap=True)
+    table.add_column(format_count(len(names), "toggle"), no_wrap=True)
     table.add_column("", justify="right")
     table.add_column("")
     table.add_column("outcome", overflow="fold")
@@ -81,17 +79,14 @@ def print_runs(part_view: SearchPartView, console: Console, with_title: bool) ->
         dots = Text()
         for name in names:
             inside = name in row.toggles
-            colour = "" if inside else "dim"
-            dots.append(
-                "●" if inside else "·", "bold red" if name in part_view.culprits else colour
-            )
+            style = "bold red" if name in part_view.culprits else "" if inside else "dim"
+            dots.append("●" if inside else "·", style)
         mark = Text(GLYPHS[row.answer], TONE_STYLES[TONES[row.answer]])
-        named = " + ".join(sorted(row.toggles)) if 0 < len(row.toggles) < 3 else ""
-        why = view.PURPOSES[row.why]
-        told = f"{why}: {named}" if named and row.why == "proof" else why
-        table.add_row(
-            str(row.number), dots, to_plain_text(told, "dim"), mark, to_plain_text(row.outcome_text)
-        )
+        purpose = view.PURPOSES[row.why]
+        if row.why == "proof" and 0 < len(row.toggles) < 3:
+            purpose += f": {' + '.join(sorted(row.toggles))}"
+        outcome = to_plain_text(row.outcome_text)
+        table.add_row(str(row.number), dots, to_plain_text(purpose, "dim"), mark, outcome)
     console.print(table)
     console.print(to_plain_text(f"  columns: {' '.join(names)}", "dim"))
     for name, reason in part_view.part.refused.items():

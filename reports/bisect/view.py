@@ -1,4 +1,4 @@
-"""A search as every report shows it: rows of runs over columns of toggles, and who is to blame."""
+"""A search as every report shows it: rows of runs over columns of toggles, and the culprits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TONES = {
     BisectAnswer.CANNOT_TELL: "unreached",
     None: "toothless",
 }
-DIRECTION_VERBS = {"revert": "taking it out of", "enable": "putting it into"}
+DIRECTION_VERBS = {"revert": "reverting it in", "enable": "applying it to"}
 PURPOSES = {
     "base": "nothing toggled",
     "search": "search",
@@ -30,7 +30,7 @@ PURPOSES = {
 
 @dataclass(frozen=True)
 class SearchRow:
-    """The runs of one set, for one purpose: one, or many of a flaky symptom."""
+    """The runs of one set of toggles for one purpose: a single run, or several of a flaky symptom."""
 
     number: int
     toggles: frozenset[str]
@@ -51,7 +51,7 @@ class SearchRow:
 
     @property
     def answer(self) -> BisectAnswer | None:
-        """What they say; None if some say this and some that."""
+        """The answer of all the runs; None if they disagree."""
         return self.first_trial.answer if len(self.answer_counts) == 1 else None
 
     @property
@@ -73,13 +73,13 @@ class SearchPartView:
 
     @property
     def title(self) -> str:
-        verb = "taken out of" if self.part.direction == "revert" else "put into"
+        verb = "reverted in" if self.part.direction == "revert" else "applied to"
         return f"Fixes {verb} SGLang {self.part.where}"
 
 
 @dataclass(frozen=True)
 class HistoryStop:
-    """One release or commit of a history, and what the command said on it."""
+    """One release or commit of a history, and the run of the command on it."""
 
     name: str
     trial: BisectTrial | None
@@ -88,11 +88,11 @@ class HistoryStop:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A culprit, and its diff as the search made it."""
+    """A culprit, and the diff that the search applied."""
 
     toggle: ToggleFacts
     patch: str
-    patch_summary: str  # what the diff is of
+    patch_summary: str  # the direction of the diff, and its release
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ def make_view(search: BisectSearch) -> SearchView:
     parts = []
     for part in search.parts:
         trials = [trial for trial in search.trials if trial.part == part.name]
-        culprits = frozenset(name for one in part.sets for name in one)
+        culprits = frozenset(name for names in part.sets for name in names)
         parts.append(SearchPartView(part, group_trials(trials), culprits))
     facts = {toggle.id: toggle for toggle in search.toggles}
-    blamed = {
+    culprits_by_name = {
         name: Culprit(
             facts[name], text, f"what {DIRECTION_VERBS[part.direction]} SGLang {part.where} does"
         )
@@ -118,25 +118,22 @@ def make_view(search: BisectSearch) -> SearchView:
         for name, text in part.patches.items()
         if name in facts
     }
-    return SearchView(search, parts, _list_stops(search), list(blamed.values()))
+    return SearchView(search, parts, _list_stops(search), list(culprits_by_name.values()))
 
 
 def group_trials(trials: list[BisectTrial]) -> list[SearchRow]:
-    """Runs in their order; those of a set that is run again and again in one row."""
-    found: dict[tuple[frozenset[str], str], SearchRow] = {}
+    """Runs in their order; the runs of one set for one purpose share a row."""
+    rows: dict[tuple[frozenset[str], str], SearchRow] = {}
     for number, trial in enumerate(trials, 1):
         key = frozenset(trial.toggles), trial.why
-        if key in found:
-            found[key].trials.append(trial)
-        else:
-            found[key] = SearchRow(number, key[0], trial.why, [trial])
-    return list(found.values())
+        rows.setdefault(key, SearchRow(number, key[0], trial.why, [])).trials.append(trial)
+    return list(rows.values())
 
 
 def _list_stops(search: BisectSearch) -> list[HistoryStop]:
     step = search.step
     if step is None:
         return []
-    told = {t.where: t for t in search.trials if t.part == search.kind}
+    trials = {trial.where: trial for trial in search.trials if trial.part == search.kind}
     roles = {step.before: "before", step.after: "after", **dict.fromkeys(step.between, "between")}
-    return [HistoryStop(name, told.get(name), roles.get(name, "")) for name in step.places]
+    return [HistoryStop(name, trials.get(name), roles.get(name, "")) for name in step.places]

@@ -1,1 +1,1 @@
-"""An evaluation, shown."""
+"""Reports of an evaluation."""

@@ -11,11 +11,11 @@ from harness.store.eval.values import AnswerDifference, ComparisonResult, Evalua
 from reports.eval import view
 from reports.shared import formatting
 
-MAX_ITEMS = 20  # of one comparison; the rest is counted
-MAX_PAGE_LETTERS = 1_000_000  # letters of all of them on a page
+MAX_ITEMS = 20  # of one comparison; the others are counted
+MAX_PAGE_LETTERS = 1_000_000  # letters of all items on a page
 PROMPT_LENGTH = 320
 TARGET_LENGTH = 120
-CONTEXT_LENGTH = 120  # letters on each side of what is marked
+CONTEXT_LENGTH = 120  # letters on each side of the marked token
 ERROR_LENGTH = 300
 DIFFERENCE_TONES = {
     "lost": "broken",
@@ -29,7 +29,7 @@ DIFFERENCE_TONES = {
 
 @dataclass(frozen=True)
 class AnswerExcerpt:
-    """One answer: alike so far, the first token that is not, the rest."""
+    """One answer: the equal start, the first token that differs, the rest."""
 
     before: str
     differing_token: str
@@ -56,7 +56,7 @@ class DifferingItem:
 
     @property
     def size(self) -> int:
-        """What it takes on a page, its frame included."""
+        """Its letters on a page, with its frame."""
         return (
             len(html.escape(self.prompt + self.target))
             + self.base.size
@@ -69,50 +69,42 @@ class DifferingItem:
 def choose_items(
     evaluation: Evaluation, compared: Sequence[ComparisonResult]
 ) -> list[list[DifferingItem]]:
-    """Of each comparison its first differences; where there is no room for all, as many of each."""
+    """The first differences of each comparison: as many of each, if the page cannot hold all."""
     answers = {
         served.name: {(answer.task, answer.number): answer for answer in served.answers}
         for served in evaluation.served
     }
     chosen: list[list[DifferingItem]] = [[] for _ in compared]
-    room = MAX_PAGE_LETTERS
+    letters = 0
     for place in range(MAX_ITEMS):
-        for one, items in zip(compared, chosen, strict=True):
-            if place < len(one.differences):
-                item = _make_item(
-                    one.differences[place],
-                    *_find_both_answers(one, one.differences[place], answers),
-                )
-                room -= item.size
-                if room < 0:
+        for comparison, items in zip(compared, chosen, strict=True):
+            if place < len(comparison.differences):
+                difference = comparison.differences[place]
+                key = difference.task, difference.number
+                base = answers.get(comparison.base, {}).get(key)
+                candidate = answers.get(comparison.candidate, {}).get(key)
+                item = _make_item(difference, base, candidate)
+                letters += item.size
+                if letters > MAX_PAGE_LETTERS:
                     return chosen
                 items.append(item)
     return chosen
 
 
-def _find_both_answers(
-    comparison: ComparisonResult,
-    difference: AnswerDifference,
-    answers: dict[str, dict[tuple[str, int], ItemAnswer]],
-) -> tuple[ItemAnswer | None, ItemAnswer | None]:
-    key = difference.task, difference.number
-    return answers.get(comparison.base, {}).get(key), answers.get(comparison.candidate, {}).get(key)
-
-
 def _make_item(
     difference: AnswerDifference, base: ItemAnswer | None, candidate: ItemAnswer | None
 ) -> DifferingItem:
-    asked = base or candidate
+    answer = base or candidate
     facts: list[str] = []
     if base is None or candidate is None or base.error or candidate.error:
-        sides = [_make_whole_excerpt(answer) for answer in (base, candidate)]
+        sides = [_make_whole_excerpt(one) for one in (base, candidate)]
     else:
         at = _find_difference(base, candidate, difference)
         if _has_text_tokens(base) and _has_text_tokens(candidate):
-            pairs = [(answer.tokens, at) for answer in (base, candidate)]
+            pairs = [(one.tokens, at) for one in (base, candidate)]
         else:
             letter = _find_first_mismatch(base.text, candidate.text)
-            pairs = [(list(answer.text), letter) for answer in (base, candidate)]
+            pairs = [(list(one.text), letter) for one in (base, candidate)]
         longest = max(len(pieces) for pieces, _ in pairs)
         sides = [_make_excerpt(pieces, where, where < longest) for pieces, where in pairs]
         facts = _describe_token(base, candidate, at)
@@ -120,8 +112,8 @@ def _make_item(
         facts.append(f"largest difference of a logprob {view.format_number(difference.divergence)}")
     return DifferingItem(
         difference,
-        formatting.shorten_text(asked.prompt, PROMPT_LENGTH) if asked else "",
-        formatting.shorten_text(asked.target, TARGET_LENGTH) if asked else "",
+        formatting.shorten_text(answer.prompt, PROMPT_LENGTH) if answer else "",
+        formatting.shorten_text(answer.target, TARGET_LENGTH) if answer else "",
         sides[0],
         sides[1],
         facts,
@@ -129,7 +121,7 @@ def _make_item(
 
 
 def _find_difference(base: ItemAnswer, candidate: ItemAnswer, difference: AnswerDifference) -> int:
-    """The token to look at: the first that differs, else that whose logprobs are farthest apart."""
+    """The index of the first token that differs, else of the two most distant logprobs."""
     if difference.at is not None and difference.at >= 0:
         return difference.at
     at = _find_first_mismatch(base.tokens, candidate.tokens)
@@ -150,7 +142,7 @@ def _find_first_mismatch(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def _has_text_tokens(answer: ItemAnswer) -> bool:
-    """Whether its tokens are pieces of its text, and no numbers."""
+    """Whether its tokens are pieces of its text; some servers give numbers."""
     return bool(answer.tokens) and answer.text in "".join(answer.tokens)
 
 
@@ -162,10 +154,8 @@ def _make_whole_excerpt(answer: ItemAnswer | None) -> AnswerExcerpt:
 
 
 def _make_excerpt(pieces: Sequence[str], index: int, marked: bool) -> AnswerExcerpt:
-    before, after = (
-        formatting.make_visible("".join(pieces[:index])),
-        formatting.make_visible("".join(pieces[index + 1 :])),
-    )
+    before = formatting.make_visible("".join(pieces[:index]))
+    after = formatting.make_visible("".join(pieces[index + 1 :]))
     if len(before) > CONTEXT_LENGTH:
         before = f"… {before[-CONTEXT_LENGTH:]}"
     if len(after) > CONTEXT_LENGTH:
@@ -175,7 +165,7 @@ def _make_excerpt(pieces: Sequence[str], index: int, marked: bool) -> AnswerExce
 
 
 def _make_token_visible(token: str) -> str:
-    """A token by itself, so that it can be seen: an end and a blank are something as well."""
+    """A token with a sign for each blank, and '∎' for the end of the answer."""
     shown = formatting.shorten_text(token, 40).replace("\n", "⏎").replace("\t", "⇥")
     return shown if shown.strip() else "␣" * len(shown) or "∎"
 
@@ -183,12 +173,11 @@ def _make_token_visible(token: str) -> str:
 def _describe_token(base: ItemAnswer, candidate: ItemAnswer, index: int) -> list[str]:
     facts = []
     ends = [answer.tokens[index : index + 1] for answer in (base, candidate)]
-    if not (base.tokens and candidate.tokens):
-        pass  # one of them was plain text
-    elif ends[0] != ends[1]:
+    both_have_tokens = bool(base.tokens and candidate.tokens)
+    if both_have_tokens and ends[0] != ends[1]:
         one, other = (_make_token_visible("".join(end)) for end in ends)
         facts.append(f"token {index}: {one} became {other}")
-    elif ends[0]:
+    elif both_have_tokens and ends[0]:
         facts.append(f"token {index}: {_make_token_visible(ends[0][0])} in both")
     pair = [one for answer in (base, candidate) for one in answer.logprobs[index : index + 1]]
     if len(pair) == 2:

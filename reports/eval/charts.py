@@ -1,4 +1,4 @@
-"""Where the bars of an evaluation begin and end, in percent of their width."""
+"""The bars of an evaluation, in percent of their width."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reports.eval import view
 from reports.eval.view import ComparisonRow, EvalView, FaultRow
 from reports.shared import formatting
 
-MAX_TICKS = 5  # on a scale, at most: they must not touch on a telephone
+MAX_TICKS = 5  # on a scale: more would touch each other on a telephone
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class DivergenceChart:
 
 @dataclass(frozen=True)
 class FaultMatrix:
-    """Who noticed what: faults down, configurations across."""
+    """The outcome of each planted fault: faults down, configurations across."""
 
     configurations: list[str]
     rows: list[tuple[str, list[FaultRow | None]]]
 
 
 def make_accuracy_bars(eval_view: EvalView) -> dict[str, list[EvalBar]]:
-    """By task, a bar a configuration."""
+    """By task, a bar for each configuration."""
     bars: dict[str, list[EvalBar]] = {}
     for row in eval_view.configurations:
         for task, score in row.scores.items():
@@ -57,26 +57,24 @@ def make_accuracy_bars(eval_view: EvalView) -> dict[str, list[EvalBar]]:
                 continue
             low, high = score.interval
             tone = "bug" if row.has_planted_fault else "work"
-            told = f"{score.share:.1%} [{low:.0%}, {high:.0%}]"
-            bars.setdefault(task, []).append(
-                EvalBar(row.name, tone, 100 * score.share, told, 100 * low, 100 * high)
-            )
+            label = f"{score.share:.1%} [{low:.0%}, {high:.0%}]"
+            bar = EvalBar(row.name, tone, 100 * score.share, label, 100 * low, 100 * high)
+            bars.setdefault(task, []).append(bar)
     return bars
 
 
 def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
-    """A bar for each two configurations: of their tasks the one that stands out most."""
+    """A bar for each pair of configurations, of the task with the most prominent divergence."""
     most: dict[tuple[str, str], ComparisonRow] = {}
-    for pairing in eval_view.comparisons:
-        one = pairing.comparison
+    for row in eval_view.comparisons:
+        one = row.comparison
         if one.kind == "tokens" and one.divergence is not None:
-            before = most.get((one.base, one.candidate))
-            if before is None or _measure_prominence(pairing) > _measure_prominence(before):
-                most[one.base, one.candidate] = pairing
+            rows = most.get((one.base, one.candidate), row), row
+            most[one.base, one.candidate] = max(rows, key=_measure_prominence)
     values = [
         value
-        for pairing in most.values()
-        for value in (pairing.comparison.divergence, pairing.comparison.noise)
+        for row in most.values()
+        for value in (row.comparison.divergence, row.comparison.noise)
         if value is not None and math.isfinite(value) and value > 0
     ]
     if not most:
@@ -92,21 +90,18 @@ def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
         return min(100.0, max(0.0, 100 * (math.log10(value) - low) / (high - low)))
 
     bars = []
-    for pairing in most.values():
-        one = pairing.comparison
-        task = f" ({pairing.task})" if one.task else ""
+    for row in most.values():
+        one = row.comparison
+        task = f" ({row.task})" if one.task else ""
+        bad_tone = "bug" if row.has_planted_fault else "bad"
         bars.append(
             EvalBar(
                 formatting.to_single_line(one.candidate),
-                "good"
-                if one.verdict.is_acceptable
-                else "bug"
-                if pairing.has_planted_fault
-                else "bad",
+                "good" if one.verdict.is_acceptable else bad_tone,
                 place(one.divergence or 0.0),
-                f"{view.format_number(one.divergence)}, {pairing.mark.word}",
+                f"{view.format_number(one.divergence)}, {row.mark.word}",
                 noise_percent=None if one.noise is None else place(one.noise),
-                title=f"{pairing.pair_label}{task}: {pairing.measure}",
+                title=f"{row.pair_label}{task}: {row.measure}",
             )
         )
     every = math.ceil((high - low) / (MAX_TICKS - 1))
@@ -117,8 +112,8 @@ def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
     return DivergenceChart(bars, ticks)
 
 
-def _measure_prominence(pairing: ComparisonRow) -> float:
-    one = pairing.comparison
+def _measure_prominence(row: ComparisonRow) -> float:
+    one = row.comparison
     if one.divergence is None or not math.isfinite(one.divergence):
         return math.inf
     return one.divergence / max(one.noise or 0.0, 1e-12)
@@ -126,7 +121,7 @@ def _measure_prominence(pairing: ComparisonRow) -> float:
 
 def make_fault_matrix(eval_view: EvalView) -> FaultMatrix:
     names = list(dict.fromkeys(row.fault.configuration for row in eval_view.faults))
-    found = {(row.fault.toggle, row.fault.configuration): row for row in eval_view.faults}
+    by_place = {(row.fault.toggle, row.fault.configuration): row for row in eval_view.faults}
     toggles = dict.fromkeys(row.fault.toggle for row in eval_view.faults)
-    rows = [(toggle, [found.get((toggle, name)) for name in names]) for toggle in toggles]
+    rows = [(toggle, [by_place.get((toggle, name)) for name in names]) for toggle in toggles]
     return FaultMatrix(names, rows)

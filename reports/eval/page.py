@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from harness.store.eval.values import Evaluation
-from reports.eval import answer_differences as eval_items
-from reports.eval import charts, view
-from reports.shared import formatting, html_file
+from reports.eval import answer_differences, charts, view
+from reports.shared import html_file
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
 MAX_PROBLEMS = 12
 
 
 def render_page(evaluation: Evaluation) -> str:
-    seen = view.make_view(evaluation)
-    differing = [pairing for pairing in seen.comparisons if pairing.comparison.differences]
-    items = eval_items.choose_items(evaluation, [pairing.comparison for pairing in differing])
+    eval_view = view.make_view(evaluation)
+    differing = [row for row in eval_view.comparisons if row.comparison.differences]
+    comparisons = [row.comparison for row in differing]
+    items = answer_differences.choose_items(evaluation, comparisons)
+    fault_marks = {row.mark for row in eval_view.faults}
     values = {
-        "seen": seen,
+        "seen": eval_view,
         "evaluation": evaluation,
-        "accuracy": charts.make_accuracy_bars(seen),
-        "divergences": charts.make_divergence_chart(seen),
-        "matrix": charts.make_fault_matrix(seen),
-        "legend": [mark for mark in view.FAULT_MARKS if any(r.mark is mark for r in seen.faults)],
+        "accuracy": charts.make_accuracy_bars(eval_view),
+        "divergences": charts.make_divergence_chart(eval_view),
+        "matrix": charts.make_fault_matrix(eval_view),
+        "legend": [mark for mark in view.FAULT_MARKS if mark in fault_marks],
         "differing": list(zip(differing, items, strict=True)),
         "problems": MAX_PROBLEMS,
     }
-    return html_file.render_template(
-        "eval/page.html.j2", values, styles=STYLES, filters={"short": _shorten_line}
-    )
-
-
-def _shorten_line(text: str, max_length: int = formatting.MAX_NAME_LENGTH) -> str:
-    return formatting.to_single_line(text, max_length)
+    return html_file.render_template("eval/page.html.j2", values, styles=STYLES)

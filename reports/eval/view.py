@@ -1,4 +1,4 @@
-"""An evaluation as every report shows it: what was served, what differs, who noticed a fault."""
+"""An evaluation as every report shows it: its servers, what differs, which faults were caught."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.core.wording import format_duration
 from harness.store.eval.values import (
     ComparisonResult,
     ComparisonVerdict,
@@ -17,61 +18,42 @@ from harness.store.eval.values import (
     ServedConfiguration,
 )
 from reports.shared import formatting
-from reports.shared.formatting import ReportMark
+from reports.shared.formatting import to_single_line
+from reports.shared.marks import ReportMark, format_counts, make_marks
 
 JUDGEMENT_MARKS = {
-    ComparisonVerdict.SAME: ReportMark(
-        "same", "ok", "✓", "good", "A change of the tolerance is excluded."
-    ),
-    ComparisonVerdict.IMPROVED: ReportMark(
-        "improved", "up", "↑", "fix", "More was gained than lost."
-    ),
-    ComparisonVerdict.EQUAL: ReportMark(
-        "equal", "eq", "=", "good", "Each token is the same, within the noise."
-    ),
-    ComparisonVerdict.NEAR_TIE: ReportMark(
-        "near-tie", "tie", "≈", "good", "A token differs where the base was as near to the other."
-    ),
-    ComparisonVerdict.REGRESSED: ReportMark(
-        "regressed", "down", "↓", "broken", "More was lost than gained."
-    ),
-    ComparisonVerdict.DIFFERS: ReportMark(
-        "differs", "dif", "≠", "broken", "A token differs, and not by noise."
-    ),
-    ComparisonVerdict.DRIFTS: ReportMark(
-        "drifts", "drift", "~", "toothless", "Logprobs differ by more than the noise."
-    ),
-    ComparisonVerdict.CANNOT_TELL: ReportMark(
-        "cannot-tell", "?", "?", "unreached", "The items do not tell."
-    ),
-    ComparisonVerdict.FAILED: ReportMark(
-        "failed", "fail", "✖", "death", "One of the two was not served."
-    ),
-    ComparisonVerdict.HANG: ReportMark(
-        "hang", "hang", "∞", "death", "It lived and answered no more."
-    ),
-    ComparisonVerdict.NA: ReportMark("n/a", "n/a", "-", "quiet", "This does not apply here."),
+    ComparisonVerdict(word): mark
+    for word, mark in make_marks("""
+        same        | ok    | ✓ | good      | A change of the tolerance is excluded.
+        improved    | up    | ↑ | fix       | More was gained than lost.
+        equal       | eq    | = | good      | Each token is the same, within the noise.
+        near-tie    | tie   | ≈ | good      | A token differs where the base was near to the other.
+        regressed   | down  | ↓ | broken    | More was lost than gained.
+        differs     | dif   | ≠ | broken    | A token differs, and not by noise.
+        drifts      | drift | ~ | toothless | Logprobs differ by more than the noise.
+        cannot-tell | ?     | ? | unreached | The items cannot decide.
+        failed      | fail  | ✖ | death     | One of the two was not served.
+        hang        | hang  | ∞ | death     | The server was alive and no longer answered.
+        n/a         | n/a   | - | quiet     | This does not apply here.
+    """).items()
 }
-SERVED_MARK = ReportMark("served", "ok", "✓", "good", "It answered.")
-ERRORS_MARK = ReportMark("errors", "err", "✕", "broken", "Some of its answers are errors.")
-FAILED_MARK = ReportMark("failed", "fail", "✖", "death", "It did not get ready, or died.")
-ABSENT_MARK = ReportMark("n/a", "n/a", "-", "quiet", "It cannot be run here.")
-SILENT_MARK = ReportMark(
-    "no answers", "none", "?", "unreached", "It answered nothing, for no reason given."
-)
-
-CAUGHT_MARK = ReportMark("caught", "ok", "✓", "good", "A comparison shows it.")
-MISSED_MARK = ReportMark(
-    "missed", "miss", "○", "toothless", "It was to be noticed, and nobody did."
-)
-UNREACHED_MARK = ReportMark(
-    "unreached", "unr", "?", "unreached", "It was to be noticed, and its code never ran."
-)
-UNNOTICED_MARK = ReportMark("not seen", "quiet", "·", "quiet", "Nobody noticed, and nobody had to.")
+SERVED_MARK, ERRORS_MARK, FAILED_MARK, ABSENT_MARK, SILENT_MARK = make_marks("""
+    served     | ok   | ✓ | good      | It answered.
+    errors     | err  | ✕ | broken    | Some of its answers are errors.
+    failed     | fail | ✖ | death     | It did not get ready, or died.
+    n/a        | n/a  | - | quiet     | It cannot be run here.
+    no answers | none | ? | unreached | It gave no answers, for no known reason.
+""").values()
+CAUGHT_MARK, MISSED_MARK, UNREACHED_MARK, UNNOTICED_MARK = make_marks("""
+    caught    | ok    | ✓ | good      | A comparison shows it.
+    missed    | miss  | ○ | toothless | It had to be detected, and no comparison detected it.
+    unreached | unr   | ? | unreached | It had to be detected, and its code never ran.
+    not seen  | quiet | · | quiet     | It was not detected, and did not have to be.
+""").values()
 FAULT_MARKS = (CAUGHT_MARK, MISSED_MARK, UNREACHED_MARK, UNNOTICED_MARK, ABSENT_MARK)
 
 Z_SCORE_95 = 1.96  # for the intervals of one accuracy: 95 %
-MAX_REASON_LENGTH = 300  # letters of a reason; a whole log may be in it
+MAX_REASON_LENGTH = 300  # letters of a reason, which may hold a whole log
 
 
 @dataclass(frozen=True)
@@ -80,7 +62,7 @@ class TaskScore:
 
     right: int
     items: int
-    unscored: int  # of those, errors among them
+    unscored: int  # of those, with the errors
 
     @property
     def share(self) -> float:
@@ -88,10 +70,10 @@ class TaskScore:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, whatever the answers that are not there would have been."""
-        return _compute_wilson_interval(self.right, self.items)[0], _compute_wilson_interval(
-            self.right + self.unscored, self.items
-        )[1]
+        """Wilson's, from the case that every missing answer is wrong to that all are right."""
+        low, _ = _compute_wilson_interval(self.right, self.items)
+        _, high = _compute_wilson_interval(self.right + self.unscored, self.items)
+        return low, high
 
     @property
     def score_text(self) -> str:
@@ -104,10 +86,10 @@ class TaskScore:
 class ConfigurationRow:
     served: ServedConfiguration
     mark: ReportMark
-    has_planted_fault: bool  # a fault was put in on purpose
-    scores: dict[str, TaskScore]  # by task; without those it was not asked
+    has_planted_fault: bool
+    scores: dict[str, TaskScore]  # by task, of the tasks it was given
     errors: int
-    missing_reason: str  # there are no answers, or not all of them
+    missing_reason: str  # why answers are missing
 
     @property
     def tone(self) -> str:
@@ -115,20 +97,18 @@ class ConfigurationRow:
 
     @property
     def name(self) -> str:
-        return formatting.to_single_line(self.served.name)
+        return to_single_line(self.served.name)
 
     @property
     def toggle_summary(self) -> str:
-        taken = [("out", self.served.revert), ("in", self.served.enable)]
-        return "; ".join(f"{', '.join(names)} {way}" for way, names in taken if names)
+        sides = [("reverted", self.served.revert), ("applied", self.served.enable)]
+        return "; ".join(f"{', '.join(names)} {side}" for side, names in sides if names)
 
     @property
     def remarks(self) -> str:
-        """What has to be known of it beside numbers: why it has none, what was not the real one."""
+        """Why numbers are missing, its toggles, and its stand-ins."""
         parts = [self.missing_reason, self.toggle_summary, *self.served.stand_ins]
-        return formatting.to_single_line(
-            "; ".join(part for part in parts if part), MAX_REASON_LENGTH
-        )
+        return to_single_line("; ".join(part for part in parts if part), MAX_REASON_LENGTH)
 
     @property
     def accepted_text(self) -> str:
@@ -136,7 +116,7 @@ class ConfigurationRow:
 
     @property
     def ready_text(self) -> str:
-        return formatting.format_duration(self.served.ready) if self.served.ready else ""
+        return format_duration(self.served.ready) if self.served.ready else ""
 
 
 @dataclass(frozen=True)
@@ -153,11 +133,12 @@ class ComparisonRow:
 
     @property
     def pair_label(self) -> str:
-        return f"{formatting.to_single_line(self.comparison.base)} → {formatting.to_single_line(self.comparison.candidate)}"
+        one = self.comparison
+        return f"{to_single_line(one.base)} → {to_single_line(one.candidate)}"
 
     @property
     def task(self) -> str:
-        return formatting.to_single_line(self.comparison.task) or "all"
+        return to_single_line(self.comparison.task) or "all"
 
     @property
     def measure(self) -> str:
@@ -181,14 +162,14 @@ class ComparisonRow:
 
     @property
     def differing_count(self) -> int:
-        """Items that differ; of very many not all are kept."""
+        """The number of items that differ; `differences` may hold only the first of them."""
         one = self.comparison
         counted = 0 if one.kind == "tokens" else one.lost + one.gained + one.errors
         return max(counted, len(one.differences))
 
     @property
     def explanation(self) -> str:
-        return formatting.to_single_line(self.comparison.words, MAX_REASON_LENGTH)
+        return to_single_line(self.comparison.words, MAX_REASON_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -198,8 +179,8 @@ class FaultRow:
 
     @property
     def detected_by(self) -> str:
-        told = "; ".join(self.fault.by) or ("nobody" if not self.fault.absent else "")
-        return formatting.to_single_line(self.fault.absent or told, MAX_REASON_LENGTH)
+        text = self.fault.absent or "; ".join(self.fault.by) or "none"
+        return to_single_line(text, MAX_REASON_LENGTH)
 
     @property
     def reach_text(self) -> str:
@@ -213,31 +194,34 @@ class EvalView:
     problems: list[str]
     tasks: list[str]
     configurations: list[ConfigurationRow]
-    comparisons: list[ComparisonRow]  # what is open first, what was broken on purpose last
+    comparisons: list[ComparisonRow]  # unresolved ones first, planted faults last
     faults: list[FaultRow]
-    counts: list[tuple[ReportMark, int]]  # of comparisons, those with a fault aside
+    counts: list[tuple[ReportMark, int]]  # of the comparisons without a planted fault
 
     @property
     def statement(self) -> str:
-        """What it comes to, in one sentence."""
+        """The outcome in one sentence."""
         if not self.green:
-            one = self.problems[0] if self.problems else ""
-            return one if len(self.problems) == 1 else f"{len(self.problems)} things are open."
-        count = sum(
-            number
-            for mark, number in self.counts
-            if mark is not JUDGEMENT_MARKS[ComparisonVerdict.NA]
-        )
-        said = f"{count} comparisons, and nothing beyond chance and noise."
-        return f"{said} {self.caught_summary}." if self.faults else said
+            several = f"{len(self.problems)} problems are unresolved."
+            return self.problems[0] if len(self.problems) == 1 else several
+        not_applicable = JUDGEMENT_MARKS[ComparisonVerdict.NA]
+        count = sum(number for mark, number in self.counts if mark is not not_applicable)
+        text = f"{count} comparisons, and nothing beyond chance and noise."
+        return f"{text} {self.caught_summary}." if self.faults else text
 
     @property
     def caught_summary(self) -> str:
-        """How many of the faults that have to be caught were, and what of the others."""
+        """'5 of 5 faults caught (0 of 1 that need not be)'."""
         must = [row.fault.caught for row in self.faults if row.fault.expected]
         others = [row.fault.caught for row in self.faults if not row.fault.expected]
-        said = f"{sum(must)} of {len(must)} faults caught"
-        return f"{said} ({sum(others)} of {len(others)} that need not be)" if others else said
+        text = f"{sum(must)} of {len(must)} faults caught"
+        return f"{text} ({sum(others)} of {len(others)} that need not be)" if others else text
+
+    @property
+    def counts_text(self) -> str:
+        """'40 same, 8 equal, 5 of 5 faults caught'."""
+        caught = f", {self.caught_summary}" if self.faults else ""
+        return format_counts(self.counts, "no comparisons") + caught
 
     @property
     def started(self) -> str:
@@ -246,7 +230,7 @@ class EvalView:
 
     @property
     def settings(self) -> list[tuple[str, str]]:
-        """What was asked, and what so many items can tell."""
+        """The settings, and the smallest drop that so many items can detect."""
         one = self.evaluation
         facts = [
             ("device", one.device),
@@ -259,34 +243,26 @@ class EvalView:
 
 
 def make_view(evaluation: Evaluation) -> EvalView:
-    meant = evaluation.planted_names
-    pairings = [
-        ComparisonRow(one, JUDGEMENT_MARKS[one.verdict], one.candidate in meant)
+    planted = evaluation.planted_names
+    rows = [
+        ComparisonRow(one, JUDGEMENT_MARKS[one.verdict], one.candidate in planted)
         for one in evaluation.compared
     ]
-    bad = {id(one) for one in evaluation.failed_comparisons}
-    pairings.sort(
-        key=lambda pairing: (pairing.has_planted_fault, id(pairing.comparison) not in bad)
-    )
+    failed = {id(one) for one in evaluation.failed_comparisons}
+    rows.sort(key=lambda row: (row.has_planted_fault, id(row.comparison) not in failed))
     problems = evaluation.problems
-    counts = Counter(
-        pairing.comparison.verdict for pairing in pairings if not pairing.has_planted_fault
-    )
+    counts = Counter(row.comparison.verdict for row in rows if not row.has_planted_fault)
     return EvalView(
         evaluation=evaluation,
         green=not problems,
-        problems=[formatting.to_single_line(problem, MAX_REASON_LENGTH) for problem in problems],
+        problems=[to_single_line(problem, MAX_REASON_LENGTH) for problem in problems],
         tasks=list(dict.fromkeys(task for one in evaluation.served for task in one.tasks)),
         configurations=[
-            _make_configuration_row(one, one.name in meant) for one in evaluation.served
+            _make_configuration_row(one, one.name in planted) for one in evaluation.served
         ],
-        comparisons=pairings,
+        comparisons=rows,
         faults=[FaultRow(fault, _choose_fault_mark(fault)) for fault in evaluation.faults],
-        counts=[
-            (JUDGEMENT_MARKS[verdict], counts[verdict])
-            for verdict in ComparisonVerdict
-            if counts[verdict]
-        ],
+        counts=[(JUDGEMENT_MARKS[v], counts[v]) for v in ComparisonVerdict if counts[v]],
     )
 
 
@@ -299,7 +275,7 @@ def _make_configuration_row(
         mark = FAILED_MARK
     elif not served.answers:
         mark = ABSENT_MARK if served.absent else SILENT_MARK
-        why = why or "answered nothing"
+        why = why or "gave no answers"
     else:
         mark = ERRORS_MARK if errors else SERVED_MARK
     scores = {task: _make_score(served.select_answers(task)) for task in served.tasks}
@@ -307,8 +283,8 @@ def _make_configuration_row(
 
 
 def _make_score(answers: Sequence[ItemAnswer]) -> TaskScore:
-    said = [None if answer.error else answer.right for answer in answers]
-    return TaskScore(said.count(True), len(said), said.count(None))
+    outcomes = [None if answer.error else answer.right for answer in answers]
+    return TaskScore(outcomes.count(True), len(outcomes), outcomes.count(None))
 
 
 def _choose_fault_mark(fault: PlantedFault) -> ReportMark:
@@ -322,7 +298,7 @@ def _choose_fault_mark(fault: PlantedFault) -> ReportMark:
 
 
 def _choose_tone(mark: ReportMark, has_planted_fault: bool) -> str:
-    """What goes wrong on purpose is shown, and not as an alarm."""
+    """A planted fault that shows is no alarm."""
     return mark.tone if not has_planted_fault else "quiet" if mark.good else "bug"
 
 

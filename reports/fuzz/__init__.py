@@ -1,1 +1,1 @@
-"""A fuzzing run, shown."""
+"""Reports of a fuzzing run."""

@@ -1,4 +1,4 @@
-"""A fuzzing run on a terminal, while it goes and in the end."""
+"""A fuzzing run on a terminal, during the run and at its end."""
 
 from __future__ import annotations
 
@@ -35,46 +35,39 @@ def format_share(part: int, total: int) -> str:
 
 
 def make_test_table(run: FuzzResult, max_rows: int = MAX_ROWS) -> Table:
-    """The tests that were run most lately or most, and how far they came."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    """The failing tests, then those with the most examples, and how near they came to an edge."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("test", "SGLang", "examples", "per s", "nearest to an edge"):
-        made.add_column(name, justify="right" if name in ("examples", "per s") else "left")
+        table.add_column(name, justify="right" if name in ("examples", "per s") else "left")
     tried = [test for test in run.tests if test.examples]
-    failing = {(kept.repro.test, kept.repro.release) for kept in run.failures}
+    failing = {(failure.repro.test, failure.repro.release) for failure in run.failures}
     tried.sort(key=lambda test: ((test.test, test.release) not in failing, -test.examples))
     for test in tried[:max_rows]:
         style = "red" if (test.test, test.release) in failing else ""
         rate = test.examples / test.seconds if test.seconds else 0.0
-        shown = Text(test.test.partition("::")[2].removeprefix("test_"), style=style)
-        made.add_row(
-            shown, test.release, str(test.examples), f"{rate:.0f}", describe_nearest_edge(test)
-        )
+        name = Text(test.test.partition("::")[2].removeprefix("test_"), style=style)
+        edge = describe_nearest_edge(test)
+        table.add_row(name, test.release, str(test.examples), f"{rate:.0f}", edge)
     if len(tried) > max_rows:
-        made.add_row(f"and {len(tried) - max_rows} more")
-    return made
+        table.add_row(f"and {len(tried) - max_rows} more")
+    return table
 
 
 def describe_nearest_edge(test: FuzzTestResult) -> str:
     best = ", ".join(f"{label} {value:.4g}" for label, value in sorted(test.targets.items()))
-    return "every example there is" if test.exhausted and not best else best
+    return "every possible example" if test.exhausted and not best else best
 
 
 def make_coverage_table(rows: list[FileCoverage]) -> Table:
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("file", "SGLang", "toggled code", "whole file"):
-        made.add_column(name)
+    table = Table("file", "SGLang", "toggled code", "whole file", box=None, pad_edge=False)
     for row in rows:
-        made.add_row(
-            row.file,
-            row.release,
-            format_share(row.toggled, row.toggled_of),
-            format_share(row.lines, row.lines_of),
-        )
-    return made
+        toggled, lines = (row.toggled, row.toggled_of), (row.lines, row.lines_of)
+        table.add_row(row.file, row.release, format_share(*toggled), format_share(*lines))
+    return table
 
 
 def print_run(run: FuzzResult, console: Console) -> None:
-    """What a run came to."""
+    """The whole run, when it has ended."""
     parts: list[RenderableType] = [make_test_table(run, max_rows=len(run.tests)), ""]
     if run.coverage:
         parts += [make_coverage_table(run.coverage), ""]
@@ -86,14 +79,14 @@ def print_run(run: FuzzResult, console: Console) -> None:
             )
     for problem in run.problems:
         console.print(f"[red]problem[/]: {escape(problem)}", soft_wrap=True)
-    for kept in run.failures:
-        _print_failure(console, kept)
+    for failure in run.failures:
+        _print_failure(console, failure)
     console.print(f"seed {run.seed}; {format_summary(run)}")
 
 
 def _print_failure(console: Console, saved_failure: RunFailure) -> None:
     failure = saved_failure.repro
-    as_found = "" if failure.shrunk else " (as it was found, not shrunk)"
+    as_found = "" if failure.shrunk else " (not shrunk)"
     console.print(f"[red]failed[/]: {escape(saved_failure.name)}{as_found}", soft_wrap=True)
     lines = [failure.test, f"{failure.error}: {failure.headline}", failure.where]
     for text in [*lines, *failure.arguments, saved_failure.replay]:

@@ -1,1 +1,1 @@
-"""The nights, shown."""
+"""Reports of the nights."""

@@ -1,4 +1,4 @@
-"""A history as one HTML file, without a script: pictures first, then what to look at."""
+"""A history as one HTML file, without a script: charts first, then tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from harness.runs.history.values import NightHistory, TimelineState
 from reports.history import charts, view
 from reports.history.view import SILENT_MARK, STATE_MARKS, HistoryView
 from reports.shared import html_file
-from reports.shared.formatting import to_single_line as short
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page.css")
 
@@ -27,6 +26,4 @@ def render_page(history: NightHistory, prices: ResourcePrices) -> str:
         "charts": charts,
         "rows": view.MAX_ROWS,
     }
-    return html_file.render_template(
-        "history/page.html.j2", values, styles=STYLES, filters={"short": short}
-    )
+    return html_file.render_template("history/page.html.j2", values, styles=STYLES)

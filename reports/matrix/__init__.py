@@ -1,1 +1,1 @@
-"""A matrix run, shown."""
+"""Reports of a matrix run."""

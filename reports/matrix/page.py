@@ -1,4 +1,4 @@
-"""A matrix run as one HTML file: ten thousand cells, of which only what failed is spread out."""
+"""A matrix run as one HTML file: up to ten thousand cells, of which the failures are expanded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reports.shared.html_file import embed_json
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")
-MAX_LOG_LETTERS = 2_000_000  # letters of logs on a page; what comes behind has only its replay line
+MAX_LOG_LETTERS = 2_000_000  # letters of logs on a page; cells beyond have only their replay line
 MAX_AXES = 12  # with a chart of their own
 MAX_VALUES = 12  # of one axis in its chart
 
@@ -30,29 +30,19 @@ def render_page(run: MatrixRun) -> str:
         "values": MAX_VALUES,
         "index": embed_json(make_index(seen)),
     }
-    return html_file.render_template(
-        "matrix/page.html.j2",
-        values,
-        styles=STYLES,
-        scripts=SCRIPTS,
-        filters={"short": to_single_line},
-    )
+    return html_file.render_template("matrix/page.html.j2", values, styles=STYLES, scripts=SCRIPTS)
 
 
 def make_index(matrix_view: MatrixView) -> dict[str, Any]:
-    """All cells in few letters: values and outcomes are places in lists that are given once."""
+    """All cells in few letters: values and outcomes are indices into lists that stand once."""
     run = matrix_view.run
     axes: dict[str, dict[str, int]] = {}
     marks = {word: place for place, word in enumerate(OUTCOME_MARKS)}
-    rows = [
-        _make_row(cell, axes, marks) for cell in [*matrix_view.failures, *_list_green_cells(run)]
-    ]
+    green = [cell for cell in run.cells if cell.outcome is AttemptOutcome.GREEN]
+    rows = [_make_row(cell, axes, marks) for cell in [*matrix_view.failures, *green]]
     return {
         "families": [],
-        "marks": {
-            mark.word: {"glyph": mark.glyph, "tone": mark.tone, "good": mark.good}
-            for mark in OUTCOME_MARKS.values()
-        },
+        "marks": html_file.marks_to_json(OUTCOME_MARKS.values()),
         "words": list(OUTCOME_MARKS),
         "axes": [
             {
@@ -67,10 +57,6 @@ def make_index(matrix_view: MatrixView) -> dict[str, Any]:
     }
 
 
-def _list_green_cells(run: MatrixRun) -> list[MatrixCellResult]:
-    return [cell for cell in run.cells if cell.outcome is AttemptOutcome.GREEN]
-
-
 def _make_row(
     cell: MatrixCellResult, axes: dict[str, dict[str, int]], marks: dict[str, int]
 ) -> list[Any]:
@@ -79,28 +65,21 @@ def _make_row(
     for axis, value in (*cell.values.items(), (view.WORK_AXIS, cell.work)):
         known = axes.setdefault(axis, {})
         pairs += [list(axes).index(axis), known.setdefault(value, len(known))]
-    return [
-        *(
-            to_single_line(cell.identity),
-            marks[cell.outcome_word],
-            round(cell.seconds, 2),
-            cell.lost_attempt_count,
-        ),
-        pairs,
-    ]
+    name, seconds = to_single_line(cell.identity), round(cell.seconds, 2)
+    return [name, marks[cell.outcome_word], seconds, cell.lost_attempt_count, pairs]
 
 
 def _describe_failures(matrix_view: MatrixView) -> list[dict[str, str]]:
-    """What the failures say, in the order of their rows."""
-    room = MAX_LOG_LETTERS
-    told = []
+    """The details of the failures, in the order of their rows."""
+    letters = 0
+    details = []
     for cell in matrix_view.failures:
         log = view.get_output_tail(cell)
-        room -= len(log)
-        told.append(
+        letters += len(log)
+        details.append(
             {
                 "how": view.describe_attempts(cell),
-                "log": log if room > 0 else "",
+                "log": log if letters < MAX_LOG_LETTERS else "",
                 "replay": view.make_replay_command(matrix_view.run, cell),
                 "command": view.format_command(cell),
                 "inside": view.format_inside_counts(cell),
@@ -108,4 +87,4 @@ def _describe_failures(matrix_view: MatrixView) -> list[dict[str, str]]:
                 "why": to_single_line(cell.why, 200),
             }
         )
-    return told
+    return details

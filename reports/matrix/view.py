@@ -1,44 +1,35 @@
-"""A matrix run as every report shows it: what failed, by which value, what was slow."""
+"""A matrix run as every report shows it: the failures, the values they share, the slowest cells."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from harness.core.wording import format_count, format_duration
 from harness.store.matrix.values import (
     MISSING,
     AttemptOutcome,
     MatrixCellResult,
     MatrixRun,
-    format_count,
     sort_failures,
 )
 from reports.shared import formatting
-from reports.shared.formatting import ReportMark, shorten_text, to_single_line
+from reports.shared.formatting import shorten_text, to_single_line
+from reports.shared.marks import ReportMark, make_marks
 
-OUTCOME_MARKS: dict[str, ReportMark] = {
-    mark.word: mark
-    for mark in (
-        ReportMark("crash", "CRA", "✖", "death", "Its process was ended by a signal."),
-        ReportMark("hang", "HNG", "∞", "death", "It ran past its limit, and was ended."),
-        ReportMark("red", "RED", "✕", "broken", "It ended with 1: a verdict says no."),
-        ReportMark(
-            "error", "ERR", "!", "broken", "It ended with 2, or with a code that says nothing."
-        ),
-        ReportMark(
-            "flaky", "FLK", "≈", "toothless", "It failed, and passed when it was run again."
-        ),
-        ReportMark(
-            "lost", "LST", "?", "unreached", "Whoever ran it died, each time that it was run."
-        ),
-        ReportMark(
-            "not-ready", "NRD", "○", "stale", "It ended with 3, or there was no place for it."
-        ),
-        ReportMark("missing", "???", "…", "missing", "The run ended before it did."),
-        ReportMark("green", "ok", "✓", "good", "It ended with 0, the first time that it could."),
-    )
-}
+OUTCOME_MARKS = make_marks("""
+    crash     | CRA | ✖ | death     | A signal ended its process.
+    hang      | HNG | ∞ | death     | It ran past its limit, and was killed.
+    red       | RED | ✕ | broken    | It ended with 1: a verdict failed.
+    error     | ERR | ! | broken    | It ended with 2, or with an unknown exit code.
+    flaky     | FLK | ≈ | toothless | It failed, and passed when it was run again.
+    lost      | LST | ? | unreached | Its machine died in each attempt.
+    not-ready | NRD | ○ | stale     | It ended with 3, or no machine could run it.
+    missing   | ??? | … | missing   | The run ended before it did.
+    green     | ok  | ✓ | good      | It ended with 0, in the first attempt that was not lost.
+""")
 MAX_SLOWEST = 12
 TAIL_LINES = 12
 
@@ -76,11 +67,11 @@ class MatrixAxis:
 @dataclass(frozen=True)
 class MatrixView:
     run: MatrixRun
-    counts: list[tuple[ReportMark, int]]  # what is green first, then from the worst down
+    counts: list[tuple[ReportMark, int]]  # green first, then from the worst to the mildest
     failures: list[MatrixCellResult]
-    axes: list[MatrixAxis]  # where values differ most first
+    axes: list[MatrixAxis]  # the axis whose values differ most first
     slowest: list[MatrixCellResult]
-    rerun_count: int  # cells that lost a machine and were run again
+    rerun_count: int  # cells whose machine died and that ran on another one
 
     @property
     def green(self) -> bool:
@@ -88,18 +79,15 @@ class MatrixView:
 
     @property
     def statement(self) -> str:
-        """What it comes to, in one sentence."""
+        """The outcome in one sentence."""
         if self.green:
             return f"Every one of {format_count(len(self.run.cells), 'cell')} is green."
         problems = self.run.problems
-        return (
-            f"{problems[0][0].upper()}{problems[0][1:]}."
-            if len(problems) == 1
-            else (
-                f"{format_count(len(self.failures), 'cell')} of {len(self.run.cells)} "
-                f"{'is' if len(self.failures) == 1 else 'are'} not green."
-            )
-        )
+        if len(problems) == 1:
+            return f"{problems[0][0].upper()}{problems[0][1:]}."
+        verb = "is" if len(self.failures) == 1 else "are"
+        failures = format_count(len(self.failures), "cell")
+        return f"{failures} of {len(self.run.cells)} {verb} not green."
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -107,14 +95,11 @@ class MatrixView:
         where = {"local": "one machine", "ray": "a Ray cluster"}.get(run.where, run.where)
         facts = [
             ("started", formatting.format_time(run.started)),
-            ("took", formatting.format_duration(run.seconds)),
-            (
-                "cells' own time",
-                formatting.format_duration(sum(cell.seconds for cell in run.cells)),
-            ),
+            ("took", format_duration(run.seconds)),
+            ("cells' own time", format_duration(sum(cell.seconds for cell in run.cells))),
         ]
         if run.device_seconds:
-            facts.append(("device time", formatting.format_duration(run.device_seconds)))
+            facts.append(("device time", format_duration(run.device_seconds)))
         if gpu := run.machine.get("gpu"):
             facts.append(("GPU", to_single_line(gpu)))
         if sglang := run.machine.get("sglang"):
@@ -145,26 +130,23 @@ def make_view(run: MatrixRun) -> MatrixView:
 
 
 def _make_axes(run: MatrixRun) -> list[MatrixAxis]:
-    """Axes on which every cell has the same value tell nothing, and are left out."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    """Every axis that has more than one value."""
+    outcomes: dict[str, dict[str, Counter[str]]] = {}
     for cell in run.cells:
         for axis, value in (*cell.values.items(), (WORK_AXIS, cell.work)):
-            counts = found.setdefault(axis, {}).setdefault(value, {})
-            counts[cell.outcome_word] = counts.get(cell.outcome_word, 0) + 1
-    axes = [
-        MatrixAxis(
-            name, sorted((_make_share(*one) for one in values.items()), key=lambda one: one.percent)
-        )
-        for name, values in found.items()
-        if len(values) > 1
-    ]
+            outcomes.setdefault(axis, {}).setdefault(value, Counter())[cell.outcome_word] += 1
+    axes = []
+    for name, values in outcomes.items():
+        shares = [_make_share(value, counts) for value, counts in values.items()]
+        if len(shares) > 1:
+            axes.append(MatrixAxis(name, sorted(shares, key=lambda share: share.percent)))
     return sorted(axes, key=lambda axis: axis.shares[0].percent - axis.shares[-1].percent)
 
 
 WORK_AXIS = "what runs"
 
 
-def _make_share(value: str, counts: dict[str, int]) -> AxisValueShare:
+def _make_share(value: str, counts: Mapping[str, int]) -> AxisValueShare:
     return AxisValueShare(value, {word: counts[word] for word in OUTCOME_MARKS if counts.get(word)})
 
 
@@ -179,24 +161,21 @@ def describe_attempts(cell: MatrixCellResult) -> str:
     """Each attempt in a few words: 'exit code 1, then exit code 0'."""
     if not cell.attempts:
         return "not run"
-    told = ", then ".join(to_single_line(one.how, 200) for one in cell.attempts)
-    return told if cell.outcome else f"{told}, then not run again"
+    attempts = ", then ".join(to_single_line(one.how, 200) for one in cell.attempts)
+    return attempts if cell.outcome else f"{attempts}, then not run again"
 
 
 def choose_output(cell: MatrixCellResult) -> str:
-    """The end of the log that says most: of a flaky cell that of the attempt that failed."""
-    attempts = [
-        one for one in cell.attempts if one.outcome is not AttemptOutcome.GREEN and one.output
-    ]
-    return attempts[-1].output if attempts else ""
+    """The end of the log of the last attempt that failed."""
+    failed = (one for one in reversed(cell.attempts) if one.outcome is not AttemptOutcome.GREEN)
+    return next((attempt.output for attempt in failed if attempt.output), "")
 
 
 def get_output_tail(
     cell: MatrixCellResult, lines: int = TAIL_LINES, max_letters: int = 2000
 ) -> str:
-    shown = formatting.make_visible(choose_output(cell)).rstrip().splitlines()
-    cut = "\n".join(shown[-lines:])
-    return cut[-max_letters:]
+    output = formatting.make_visible(choose_output(cell)).rstrip().splitlines()
+    return "\n".join(output[-lines:])[-max_letters:]
 
 
 def format_inside_counts(cell: MatrixCellResult) -> str:
@@ -219,7 +198,7 @@ def list_flaky_cells(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult
 
 
 def format_time_taken(cell: MatrixCellResult) -> str:
-    return formatting.format_duration(cell.seconds) if cell.seconds else ""
+    return format_duration(cell.seconds) if cell.seconds else ""
 
 
 assert set(OUTCOME_MARKS) == {*AttemptOutcome, MISSING}

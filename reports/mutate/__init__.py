@@ -1,1 +1,1 @@
-"""A mutation run, shown."""
+"""Reports of a mutation run."""

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-from harness.store.mutate.values import MutationRun
+from harness.store.mutate.values import FaultResult, MutationRun
 from reports.mutate import view
-from reports.mutate.view import FATE_MARKS, FaultGroup
+from reports.shared import markdown
+from reports.shared.markdown import escape_text, render_code, render_code_block
 
-MAX_SURVIVORS = 50  # survivors with their diff; a summary has a limit
+MAX_SURVIVORS = 50  # survivors of one function with their diff; GitHub limits the size
 
 
 def render_markdown(run: MutationRun) -> str:
-    seen = view.make_view(run)
-    sign = "✅" if run.green else "❌"
-    parts = [f"## {sign} unfix mutate\n\n{view.describe_run(run)}\n"]
-    if run.problems:
-        parts.append("\n".join(f"- ❌ {_escape_line(problem)}" for problem in run.problems) + "\n")
+    mutation_view = view.make_view(run)
+    parts = [
+        markdown.render_heading("Mutation", run.green),
+        view.describe_run(run),
+        markdown.render_list(run.problems),
+    ]
     if run.fates:
-        parts += [_render_table("family", seen.families), _render_table("operator", seen.operators)]
-    for share in seen.survivors:
-        parts.append(f"### {len(share.outcomes)} survived in `{share.name}`\n")
-        for fated in share.outcomes[:MAX_SURVIVORS]:
-            fault = fated.fault
-            parts.append(
-                f"**{fault.id}** {_escape_line(fault.words)} (`{fault.operator}`, line {fault.line})  \n"
-                f"{_escape_line(view.describe_outcome(fated))}  \n"
-                f"`{view.make_replay_command(run, fated)}`\n\n````diff\n{fated.diff.strip()}\n````\n"
-            )
-    for share in seen.unreached:
-        parts.append(f"- {len(share.outcomes)} unreached in `{share.name}`")
-    if run.elsewhere:
-        parts.append(f"- {_escape_line(run.elsewhere)}")
-    left = [f"- not asked: {_escape_line(told)}" for told in run.left_out]
-    return "\n".join([*parts, *left]) + "\n"
+        groups = (("family", mutation_view.families), ("operator", mutation_view.operators))
+        parts += [markdown.render_report_table(view.make_score_table(*one)) for one in groups]
+    for group in mutation_view.survivors:
+        parts.append(f"### {len(group.results)} survived in {render_code(group.name)}")
+        parts += [_render_survivor(run, result) for result in group.results[:MAX_SURVIVORS]]
+    notes = [
+        f"{len(group.results)} unreached in {render_code(group.name)}"
+        for group in mutation_view.unreached
+    ]
+    notes += [escape_text(run.elsewhere)] if run.elsewhere else []
+    notes += [f"not run: {escape_text(reason)}" for reason in run.left_out]
+    parts.append("\n".join(f"- {note}" for note in notes))
+    return markdown.join_parts(parts)
 
 
-def _render_table(title: str, shares: list[FaultGroup]) -> str:
-    head = " | ".join(f"{mark.glyph} {word}" for word, mark in FATE_MARKS.items())
-    rows = [f"| {title} | killed of reached | {head} |", "|---|--:|" + "--:|" * len(FATE_MARKS)]
-    for share in shares:
-        counts = " | ".join(str(count or "") for count in share.counts.values())
-        rows.append(f"| {share.name} | {share.score_text} | {counts} |")
-    return "\n".join(rows) + "\n"
-
-
-def _escape_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+def _render_survivor(run: MutationRun, result: FaultResult) -> str:
+    fault = result.fault
+    return markdown.join_parts(
+        [
+            f"**{fault.id}** {escape_text(fault.words)} ({render_code(fault.operator)}, line "
+            f"{fault.line})  \n{escape_text(view.describe_outcome(result))}  \n"
+            f"{render_code(view.make_replay_command(run, result))}",
+            render_code_block(result.diff.strip(), "diff"),
+        ]
+    ).rstrip()

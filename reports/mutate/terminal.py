@@ -4,82 +4,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
+from harness.core.wording import format_count
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultResult, MutationRun
 from reports.mutate import view
-from reports.mutate.view import FATE_MARKS, FaultGroup, MutationView
-from reports.shared.terminal import TONE_STYLES, to_plain_text
+from reports.mutate.view import MutationView
+from reports.shared.terminal import TONE_STYLES, print_diff, print_tables, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 MAX_FUNCTIONS = 40  # rows; the page has them all
 
 
 def print_run(run: MutationRun, console: Console) -> None:
-    seen = view.make_view(run)
-    if run.fates:
-        print_scores("family", seen.families, console)
-        print_scores("function", seen.functions[:MAX_FUNCTIONS], console)
-        print_scores("operator", seen.operators, console)
-    print_survivors(seen, console)
-    for share in seen.unreached:
-        words = "; ".join(dict.fromkeys(fated.why for fated in share.outcomes))
-        told = f"unreached: {len(share.outcomes)} in {share.name}: {words}"
-        console.print(to_plain_text(told, TONE_STYLES["unreached"]), soft_wrap=True)
-    if seen.unreached:
-        console.print(to_plain_text(f"  {view.UNREACHED_ADVICE}", "dim"), soft_wrap=True)
-    if run.elsewhere:
-        console.print(to_plain_text(run.elsewhere, "dim"), soft_wrap=True)
-    for told in run.left_out:
-        console.print(to_plain_text(f"not asked: {told}", "dim"), soft_wrap=True)
-    for problem in run.problems:
-        console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
-    colour = "green" if run.green else "bold red"
-    verdict = "green" if run.green else "red"
-    console.print(
-        Text.assemble((verdict, colour), "  ", to_plain_text(view.describe_run(run))),
-        soft_wrap=True,
+    mutation_view = view.make_view(run)
+
+    def print_line(text: str, style: str) -> None:
+        console.print(to_plain_text(text, style), soft_wrap=True)
+
+    groups = (
+        ("family", mutation_view.families),
+        ("function", mutation_view.functions),
+        ("operator", mutation_view.operators),
     )
-    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))
-
-
-def print_scores(title: str, shares: list[FaultGroup], console: Console) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column(title, overflow="fold")
-    table.add_column("killed of reached", justify="right")
-    for word, mark in FATE_MARKS.items():
-        table.add_column(f"{mark.glyph} {word}", justify="right")
-    for share in shares:
-        counts = [str(count) if count else "" for count in share.counts.values()]
-        style = TONE_STYLES["toothless"] if share.counts["survived"] else ""
-        table.add_row(to_plain_text(share.name), to_plain_text(share.score_text, style), *counts)
-    console.print(table)
-    console.print()
+    print_tables((view.make_score_table(*one) for one in groups), console, MAX_FUNCTIONS)
+    print_survivors(mutation_view, console)
+    for group in mutation_view.unreached:
+        reasons = "; ".join(dict.fromkeys(result.why for result in group.results))
+        text = f"unreached: {len(group.results)} in {group.name}: {reasons}"
+        print_line(text, TONE_STYLES["unreached"])
+    if mutation_view.unreached:
+        print_line(f"  {view.UNREACHED_ADVICE}", "dim")
+    if run.elsewhere:
+        print_line(run.elsewhere, "dim")
+    for reason in run.left_out:
+        print_line(f"not run: {reason}", "dim")
+    for problem in run.problems:
+        print_line(f"red: {problem}", "bold red")
+    verdict = ("green", "green") if run.green else ("red", "bold red")
+    console.print(
+        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
+    )
+    print_line(f"again: unfix report {run.id}", "dim")
 
 
 def print_survivors(mutation_view: MutationView, console: Console) -> None:
-    for share in mutation_view.survivors:
-        many = "s" if len(share.outcomes) > 1 else ""
-        console.print(
-            to_plain_text(f"{len(share.outcomes)} survivor{many} in {share.name}", "bold")
-        )
-        for fated in share.outcomes:
-            print_fault(fated.fault, fated.diff, console, fated)
-            console.print(
-                to_plain_text(
-                    f"  again: {view.make_replay_command(mutation_view.run, fated)}", "dim"
-                )
-            )
-            console.print(
-                to_plain_text(
-                    f"  as a toggle: {view.make_keep_command(mutation_view.run, fated)}", "dim"
-                )
-            )
+    for group in mutation_view.survivors:
+        head = f"{format_count(len(group.results), 'survivor')} in {group.name}"
+        console.print(to_plain_text(head, "bold"))
+        for result in group.results:
+            print_fault(result.fault, result.diff, console, result)
+            for text in (
+                f"  again: {view.make_replay_command(mutation_view.run, result)}",
+                f"  as a toggle: {view.make_keep_command(mutation_view.run, result)}",
+            ):
+                console.print(to_plain_text(text, "dim"))
         console.print()
     if mutation_view.survivors:
         console.print(to_plain_text(f"A survivor: {view.SURVIVOR_ADVICE}.", "dim"), soft_wrap=True)
@@ -88,7 +70,7 @@ def print_survivors(mutation_view: MutationView, console: Console) -> None:
 def print_fault(
     fault: MutationFault, diff: str, console: Console, outcome: FaultResult | None = None
 ) -> None:
-    """One fault with its diff and, if it has one, its fate."""
+    """One fault with its diff and, if it was run, its outcome."""
     head = f"{fault.id}  {fault.operator}  {fault.target}:{fault.line}  {fault.words}"
     if outcome is not None:
         mark = view.get_mark(outcome)
@@ -96,8 +78,5 @@ def print_fault(
         console.print(to_plain_text(f"  {view.describe_outcome(outcome)}"), soft_wrap=True)
     else:
         console.print(to_plain_text(head, "bold"), soft_wrap=True)
-    for line in diff.splitlines():
-        if not line.startswith(("---", "+++")):
-            console.print(
-                to_plain_text(f"    {line}", DIFF_STYLES.get(line[:1], "")), soft_wrap=True
-            )
+    lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
+    print_diff(console, "\n".join(lines), "    ")

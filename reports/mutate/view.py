@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.store.mutate.faults import MutationFault
+from harness.core.wording import format_duration
 from harness.store.mutate.values import (
     FaultOutcome,
     FaultResult,
@@ -16,34 +16,27 @@ from harness.store.mutate.values import (
     TargetCode,
     compute_score,
 )
-from reports.shared import formatting
-from reports.shared.formatting import ReportMark
+from reports.shared.marks import ReportMark, make_marks
+from reports.shared.tables import ReportTable, TableCell, code
 
-FATE_MARKS: dict[str, ReportMark] = {
-    mark.word: mark
-    for mark in (
-        ReportMark("survived", "SUR", "○", "toothless", "Its code ran, and no guard noticed."),
-        ReportMark("unreached", "UNR", "·", "unreached", "No guard runs its code."),
-        ReportMark("killed", "KIL", "✓", "good", "A guard noticed it."),
-        ReportMark(
-            "equal", "EQU", "=", "quiet", "It is the same as the original, for a reason kept."
-        ),
-        ReportMark(
-            "not live", "NOT", "↯", "quiet", "Only an import can put it in: outside the score."
-        ),
-    )
-}
+FATE_MARKS = make_marks("""
+    survived  | SUR | ○ | toothless | Its code ran, and no guard detected it.
+    unreached | UNR | · | unreached | No guard runs its code.
+    killed    | KIL | ✓ | good      | A guard detected it.
+    equal     | EQU | = | quiet     | It is equivalent to the original, for a recorded reason.
+    not live  | NOT | ↯ | quiet     | Only an import can apply it: outside the score.
+""")
 DISPROVED_MARK = ReportMark(
-    "untrue", "UNT", "≠", "broken", "It is said to be equal, and a guard noticed it."
+    "untrue", "UNT", "≠", "broken", "It is recorded as equivalent, and a guard detected it."
 )
 SURVIVOR_ADVICE = (
-    "its code ran under the guards named here and none of them noticed: strengthen one, "
-    "or say in suites/equal_faults.yaml why nothing can notice"
+    "its code ran under the guards named here and none of them detected it: strengthen one, "
+    "or write in suites/equal_faults.yaml why no test can detect it"
 )
 UNREACHED_ADVICE = (
-    "no guard runs its lines: a suite has to drive this code before it can notice anything"
+    "no guard runs its lines: a suite has to drive this code before it can detect a fault"
 )
-# What a call of `unfix mutate` means without these options.
+# The defaults of the options of `unfix mutate`.
 DEFAULT_SETTINGS: dict[str, Any] = {
     "operators": "",
     "suite": [],
@@ -62,16 +55,16 @@ class FaultGroup:
     """The faults of one family, function or operator."""
 
     name: str
-    outcomes: list[FaultResult]
+    results: list[FaultResult]
 
     @property
     def counts(self) -> dict[str, int]:
-        found = Counter(fated.fate.value for fated in self.outcomes)
-        return {word: found[word] for word in FATE_MARKS}
+        counts = Counter(result.fate.value for result in self.results)
+        return {word: counts[word] for word in FATE_MARKS}
 
     @property
     def score(self) -> float | None:
-        return compute_score(self.outcomes)
+        return compute_score(self.results)
 
     @property
     def score_text(self) -> str:
@@ -84,7 +77,7 @@ class MarkedLine:
 
     number: int
     text: str
-    outcomes: list[FaultResult] = field(default_factory=list)
+    results: list[FaultResult] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -104,56 +97,70 @@ class MutationView:
     operators: list[FaultGroup]
     survivors: list[FaultGroup]  # by function
     unreached: list[FaultGroup]
-    disproved: list[FaultResult]
     targets: list[MarkedTarget]
     kills_by_guard: list[tuple[str, int]]  # by guard, the most first
     kills_by_means: list[tuple[str, int]]
 
 
 def make_view(run: MutationRun) -> MutationView:
-    fates = run.fates
-    survived = [fated for fated in fates if fated.fate is FaultOutcome.SURVIVED]
-    unreached = [fated for fated in fates if fated.fate is FaultOutcome.UNREACHED]
-    functions = group_faults(fates, lambda fated: fated.fault.target)
-    by_target = {share.name: share for share in functions}
+    results = run.fates
+    functions = group_faults(results, lambda result: result.fault.target)
+    by_target = {group.name: group for group in functions}
+
+    def group_by_function(outcome: FaultOutcome) -> list[FaultGroup]:
+        chosen = [result for result in results if result.fate is outcome]
+        return group_faults(chosen, lambda result: result.fault.target)
+
     return MutationView(
         run=run,
-        families=group_faults(fates, lambda fated: fated.family or "no family"),
+        families=group_faults(results, lambda result: result.family or "no family"),
         functions=functions,
-        operators=group_faults(fates, lambda fated: fated.fault.operator),
-        survivors=group_faults(survived, lambda fated: fated.fault.target),
-        unreached=group_faults(unreached, lambda fated: fated.fault.target),
-        disproved=[fated for fated in fates if fated.is_disproved_equivalent],
+        operators=group_faults(results, lambda result: result.fault.operator),
+        survivors=group_by_function(FaultOutcome.SURVIVED),
+        unreached=group_by_function(FaultOutcome.UNREACHED),
         targets=[
             _mark_target(code, by_target[code.target])
             for code in run.codes
             if code.target in by_target
         ],
         kills_by_guard=Counter(
-            shorten_guard_name(fated.by) for fated in fates if fated.by
+            shorten_guard_name(result.by) for result in results if result.by
         ).most_common(),
-        kills_by_means=Counter(fated.how.value for fated in fates if fated.how).most_common(),
+        kills_by_means=Counter(result.how.value for result in results if result.how).most_common(),
     )
 
 
 def group_faults(
-    outcomes: Iterable[FaultResult], get_group_name: Callable[[FaultResult], str]
+    results: Iterable[FaultResult], get_group_name: Callable[[FaultResult], str]
 ) -> list[FaultGroup]:
-    found: dict[str, list[FaultResult]] = {}
-    for fated in outcomes:
-        found.setdefault(get_group_name(fated), []).append(fated)
-    return [FaultGroup(name, found[name]) for name in sorted(found)]
+    groups: dict[str, list[FaultResult]] = {}
+    for result in results:
+        groups.setdefault(get_group_name(result), []).append(result)
+    return [FaultGroup(name, groups[name]) for name in sorted(groups)]
 
 
-def _mark_target(code: TargetCode, group: FaultGroup) -> MarkedTarget:
+def make_score_table(title: str, groups: Sequence[FaultGroup]) -> ReportTable:
+    """A row a group: its score, and the count of each outcome."""
+    heads = [f"{mark.glyph} {word}" for word, mark in FATE_MARKS.items()]
+    rows = []
+    for group in groups:
+        tone = "toothless" if group.counts["survived"] else ""
+        counts = [str(count or "") for count in group.counts.values()]
+        rows.append([code(group.name), TableCell(group.score_text, tone), *counts])
+    return ReportTable(
+        f"By {title}", (title, "killed of reached", *heads), rows, ("killed of reached", *heads)
+    )
+
+
+def _mark_target(target_code: TargetCode, group: FaultGroup) -> MarkedTarget:
     by_line: dict[int, list[FaultResult]] = {}
-    for fated in group.outcomes:
-        by_line.setdefault(fated.fault.line, []).append(fated)
+    for result in group.results:
+        by_line.setdefault(result.fault.line, []).append(result)
     lines = [
         MarkedLine(number, text, by_line.get(number, []))
-        for number, text in enumerate(code.text.split("\n"), code.first)
+        for number, text in enumerate(target_code.text.split("\n"), target_code.first)
     ]
-    return MarkedTarget(code, lines, group)
+    return MarkedTarget(target_code, lines, group)
 
 
 def format_percent(value: float | None) -> str:
@@ -164,17 +171,8 @@ def shorten_guard_name(guard: str) -> str:
     return guard.rpartition("::")[2].removeprefix("test_")
 
 
-def describe_change(fault: MutationFault) -> str:
-    return f"{shorten_code(fault.before)} → {shorten_code(fault.after)}"
-
-
-def shorten_code(code: str, max_length: int = 60) -> str:
-    line = " ".join(code.split()) or "nothing"
-    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
-
-
 def describe_outcome(outcome: FaultResult) -> str:
-    """Why a fault is not killed, or what killed it, in a sentence."""
+    """Why a fault is alive, or how it was killed, in a sentence."""
     if outcome.fate is FaultOutcome.KILLED:
         how = outcome.how.value if outcome.how else ""
         return f"{how}: {shorten_guard_name(outcome.by)}: {outcome.headline}"
@@ -186,12 +184,12 @@ def describe_outcome(outcome: FaultResult) -> str:
 
 
 def make_replay_command(run: MutationRun, outcome: FaultResult) -> str:
-    """The command that runs a fault alone, asked as the run was."""
+    """The command that runs a fault alone, with the settings of the run."""
     return _make_command(run, outcome, ("operators", "suite", "profile", "examples"), "--fault")
 
 
 def make_keep_command(run: MutationRun, outcome: FaultResult) -> str:
-    """The command that makes a fault a toggle."""
+    """The command that turns a fault into a toggle."""
     return _make_command(run, outcome, ("operators",), "--keep")
 
 
@@ -204,7 +202,7 @@ def _make_command(
         value = settings[name]
         if value != DEFAULT_SETTINGS.get(name):
             each = value if isinstance(value, list) else [value]
-            words += [word for one in each for word in (f"--{name}", str(one))]
+            words += [word for text in each for word in (f"--{name}", str(text))]
     return shlex.join([*words, option, outcome.fault.id])
 
 
@@ -212,8 +210,8 @@ def describe_run(run: MutationRun) -> str:
     """A run in one sentence."""
     counts = run.counts
     reached = counts.get("killed", 0) + counts.get("survived", 0)
-    told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no faults"
+    by_outcome = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no faults"
     return (
         f"{format_percent(run.score)} of {reached} reached faults killed on SGLang {run.release} "
-        f"({told}; {formatting.format_duration(run.seconds)})"
+        f"({by_outcome}; {format_duration(run.seconds)})"
     )

@@ -1,1 +1,1 @@
-"""A proof, shown."""
+"""Reports of a proof."""

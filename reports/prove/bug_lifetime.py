@@ -1,4 +1,4 @@
-"""How long each bug lived: what running said of every release, beside what the sources say."""
+"""How long each bug lived: the state of every release by running it, beside that by its sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.runs.prove.verdicts import BUG_OUTCOMES
 from harness.store.prove.values import CellResult, CellVerdict, SideOutcome
-from reports.shared.formatting import STATE_WORDS
+from reports.prove.marks import STATE_WORDS
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class BugOnRelease:
     """A toggle on one release."""
 
     release: str
-    source_state: str  # fixed, buggy, absent, stale; '' where nobody looked
-    observed_state: str  # fixed or buggy, by running; '' where running said nothing
+    source_state: str  # fixed, buggy, absent, stale; '' if it was not determined
+    observed_state: str  # fixed or buggy, by running; '' if running did not tell
     contradicting_guards: tuple[str, ...] = ()  # the guards that contradict the sources
 
 
@@ -29,26 +29,20 @@ class BugLifetime:
 
     @property
     def first_buggy(self) -> str:
-        """The first release that has the bug, found by running."""
-        return next(
-            (lived.release for lived in self.releases if lived.observed_state == "buggy"), ""
-        )
+        """The first release on which running showed the bug."""
+        return next(iter(self._list_buggy()), "")
 
     @property
     def last_buggy(self) -> str:
-        return next(
-            (lived.release for lived in reversed(self.releases) if lived.observed_state == "buggy"),
-            "",
-        )
+        return next(reversed(self._list_buggy()), "")
 
     @property
     def span(self) -> str:
-        """'0.5.9 to 0.5.11', '0.5.9', or '' where running found no bug."""
-        return (
-            self.first_buggy
-            if self.first_buggy == self.last_buggy
-            else f"{self.first_buggy} to {self.last_buggy}"
-        )
+        """'0.5.9 to 0.5.11', '0.5.9', or '' if running showed no bug."""
+        return " to ".join(dict.fromkeys((self.first_buggy, self.last_buggy)))
+
+    def _list_buggy(self) -> list[str]:
+        return [on.release for on in self.releases if on.observed_state == "buggy"]
 
     @property
     def contradictions(self) -> tuple[BugOnRelease, ...]:
@@ -60,50 +54,44 @@ class BugLifetime:
 
 
 def derive_observed_state(cell: CellResult) -> str:
-    """What running says of the release as it is: 'fixed', 'buggy' or '' where it says nothing.
+    """The state of the unpatched release by running it: 'fixed', 'buggy', or '' if it did not tell.
 
-    Of a cell that was toggled, the side that equals the state is the release as it is.
+    In a toggled cell, the side that equals the state is the unpatched release.
     """
-    if cell.verdict is CellVerdict.HAS_BUG:
-        return "buggy"
-    if cell.verdict is CellVerdict.HAS_FIX:
-        return "fixed"
+    if cell.verdict in (CellVerdict.HAS_BUG, CellVerdict.HAS_FIX):
+        return "buggy" if cell.verdict is CellVerdict.HAS_BUG else "fixed"
     side = cell.sides.get("as is") or cell.sides.get(cell.state)
     if side and not side.reach:
         return ""
-    said = ""
     if side and side.outcome is SideOutcome.PASSED:
-        said = "fixed"
-    elif side and side.outcome in BUG_OUTCOMES:
-        said = "buggy"
-    if not said and cell.verdict is CellVerdict.DIFFERS:
-        said = {"fixed": "buggy", "buggy": "fixed"}.get(cell.state, "")
-    return said
+        return "fixed"
+    if side and side.outcome in BUG_OUTCOMES:
+        return "buggy"
+    opposite = {"fixed": "buggy", "buggy": "fixed"}
+    return opposite.get(cell.state, "") if cell.verdict is CellVerdict.DIFFERS else ""
 
 
 def make_lifetime(
     toggle: str, releases: Iterable[str], states: dict[str, str], cells: Iterable[CellResult]
 ) -> BugLifetime:
-    """From the cells of one toggle; `states` holds what the sources say for each release.
+    """From the cells of one toggle; `states` holds the state of each release by its sources.
 
-    Where some ran as the release is, nothing is derived from those that were toggled.
+    On a release with lifecycle cells, its toggled cells do not count.
     """
     by_release: dict[str, list[CellResult]] = {}
     for cell in cells:
         by_release.setdefault(cell.release, []).append(cell)
-    for release, there in by_release.items():
-        as_is = [cell for cell in there if "as is" in cell.sides]
-        by_release[release] = as_is or there
-    on = [
-        make_bug_on_release(release, states.get(release, ""), by_release.get(release, []))
-        for release in releases
-    ]
-    return BugLifetime(toggle, tuple(on))
+    bugs = []
+    for release in releases:
+        on_release = by_release.get(release, [])
+        as_is = [cell for cell in on_release if "as is" in cell.sides]
+        bugs.append(make_bug_on_release(release, states.get(release, ""), as_is or on_release))
+    return BugLifetime(toggle, tuple(bugs))
 
 
 def make_bug_on_release(release: str, source: str, cells: list[CellResult]) -> BugOnRelease:
-    said = {derive_observed_state(cell) for cell in cells}
-    answer = "buggy" if "buggy" in said else "fixed" if "fixed" in said else ""
+    observed = {derive_observed_state(cell) for cell in cells}
+    answer = "buggy" if "buggy" in observed else "fixed" if "fixed" in observed else ""
     differs = [cell.guard for cell in cells if cell.verdict is CellVerdict.DIFFERS]
     if not differs and answer and source in STATE_WORDS and answer != source:
         differs = [cell.guard for cell in cells if derive_observed_state(cell) == answer]
@@ -112,7 +100,6 @@ def make_bug_on_release(release: str, source: str, cells: list[CellResult]) -> B
 
 def describe_contradiction(bug_on_release: BugOnRelease) -> str:
     """A contradiction as a sentence's end."""
-    said = STATE_WORDS.get(bug_on_release.observed_state, "nothing clear")
-    return f"running says {said!r}, the sources say {bug_on_release.source_state or 'nothing'}".replace(
-        "'", '"'
-    )
+    observed = STATE_WORDS.get(bug_on_release.observed_state, "nothing clear")
+    source = bug_on_release.source_state or "nothing"
+    return f'running shows "{observed}", the sources show "{source}"'

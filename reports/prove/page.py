@@ -1,16 +1,19 @@
-"""Runs as one HTML file that needs nothing else: no network, no fonts, no folder beside it."""
+"""A proof as one HTML file: the matrix, the lifetimes of the bugs, the details of each box."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from harness.core.wording import format_count
 from harness.releases import managed_releases
 from harness.store.prove import recorded_proofs
 from harness.store.prove.values import CellResult, ProveRun, SideResult
-from reports.prove import bug_lifetime, terminal, view
+from reports.prove import bug_lifetime, marks, view
+from reports.prove.marks import MARKS
 from reports.prove.view import MatrixBox, ProofView, ToggleRow
-from reports.shared import formatting, html_file
+from reports.shared import html_file
+from reports.shared.formatting import make_visible, truncate_start
 from reports.shared.html_file import embed_json
 
 SCRIPTS = ("shared/dom.js", *(f"prove/{name}.js" for name in ("matrix", "panel", "life", "page")))
@@ -19,81 +22,64 @@ MAX_SLOWEST = 15
 
 
 def render_page(runs: ProveRun | Sequence[ProveRun]) -> str:
-    """The page. What a box holds lies in it as JSON of its own and is read when somebody asks."""
-    seen = view.make_view(runs)
+    """The page. The details of each box are JSON of their own, read when the box is opened."""
+    proof_view = view.make_view(runs)
     details: list[dict[str, Any]] = []
-    index = make_index(seen, details)
+    index = make_index(proof_view, details)
+    counts = proof_view.run.counts
     values = {
-        "seen": seen,
-        "where": terminal.describe_releases(seen),
-        "counts": list_mark_counts(seen),
-        "marks": formatting.MARKS,
-        "statement": describe_run(seen),
+        "seen": proof_view,
+        "counts": [(mark, counts[word]) for word, mark in MARKS.items() if counts.get(word)],
+        "statement": describe_run(proof_view),
         "index": embed_json(index),
-        "details": [embed_json(one) for one in details],
+        "details": [embed_json(detail) for detail in details],
     }
     return html_file.render_template("prove/page.html.j2", values, styles=STYLES, scripts=SCRIPTS)
 
 
 def describe_run(proof_view: ProofView) -> str:
-    """What the run comes to, in one sentence."""
-    counts = proof_view.run.counts
+    """The outcome of the run in one sentence."""
     if proof_view.kind == "lifecycle":
         differing = sum(len(row.lifetime.contradictions) for row in proof_view.rows)
         if proof_view.green:
             return "Running agrees with the sources on every release it reached."
         if differing:
-            places = "one place" if differing == 1 else f"{differing} places"
-            return f"Running contradicts the sources in {places}."
-        return "Some of it could not be told by running."
+            return f"Running contradicts the sources in {format_count(differing, 'place')}."
+        return "Running did not settle all of it."
     if proof_view.green:
-        n = counts.get("proven", 0)
-        return f"Every guard that applies notices its bug: {n} of {n} cells are proven."
-    bad = len(proof_view.failed_cells)
-    if bad:
-        cells = "cell is" if bad == 1 else "cells are"
-        return f"{bad} {cells} not proven."
+        proven = proof_view.run.counts.get("proven", 0)
+        return f"Every guard that applies notices its bug: {proven} of {proven} cells are proven."
+    failed = len(proof_view.failed_cells)
+    if failed:
+        return f"{format_count(failed, 'cell')} {'is' if failed == 1 else 'are'} not proven."
     return "Nothing failed, and yet this run proves less than it should."
 
 
-def list_mark_counts(proof_view: ProofView) -> list[tuple[formatting.ReportMark, int]]:
-    counts = proof_view.run.counts
-    return [(mark, counts[word]) for word, mark in formatting.MARKS.items() if counts.get(word)]
-
-
 def make_index(proof_view: ProofView, details: list[dict[str, Any]]) -> dict[str, Any]:
-    """All that is on the page before a box is opened; the boxes' contents go to `details`."""
+    """The page before a box is opened; the details of the boxes go to `details`."""
     known = [release.name for release in managed_releases.list_releases()]
-    proven = recorded_proofs.load_proofs(known)
+    proofs = recorded_proofs.load_proofs(known)
     return {
         "kind": proof_view.kind,
         "single": proof_view.has_single_column,
-        "marks": {
-            mark.word: {
-                "glyph": mark.glyph.strip(),
-                "tone": mark.tone,
-                "meaning": mark.meaning,
-                "good": mark.good,
-            }
-            for mark in formatting.MARKS.values()
-        },
+        "marks": html_file.marks_to_json(MARKS.values()),
         "columns": [
             {
                 "release": column.release,
                 "device": column.device,
                 "label": column.label,
-                "seconds": column.release_run.seconds,
-                "start": column.release_run.seconds_to_start,
+                "seconds": column.facts.seconds,
+                "start": column.facts.seconds_to_start,
             }
             for column in proof_view.columns
         ],
         "releases": proof_view.releases,
         "families": [
             {
-                "name": formatting.make_visible(family.name),
+                "name": make_visible(family.name),
                 "toggles": [
                     toggle_to_json(row, details)
-                    | {"proven": [one.describe(known) for one in proven.get(row.toggle.id, ())]}
+                    | {"proven": [one.describe(known) for one in proofs.get(row.toggle.id, ())]}
                     for row in family.rows
                 ],
             }
@@ -101,50 +87,48 @@ def make_index(proof_view: ProofView, details: list[dict[str, Any]]) -> dict[str
         ],
         "slowest": [
             {
-                "guard": formatting.make_visible(slow.guard),
-                "seconds": slow.seconds,
-                "overhead": slow.overhead,
-                "cells": slow.cell_count,
+                "guard": make_visible(timing.guard),
+                "seconds": timing.seconds,
+                "overhead": timing.overhead,
+                "cells": timing.cell_count,
             }
-            for slow in proof_view.slowest[:MAX_SLOWEST]
+            for timing in proof_view.slowest[:MAX_SLOWEST]
         ],
     }
 
 
 def toggle_to_json(row: ToggleRow, details: list[dict[str, Any]]) -> dict[str, Any]:
-    facts = row.toggle
+    facts, lifetime = row.toggle, row.lifetime
+    texts = ("title", "family", "symptom", "why")
     return {
         "id": facts.id,
-        "title": formatting.make_visible(facts.title),
-        "family": formatting.make_visible(facts.family),
-        "symptom": formatting.make_visible(facts.symptom),
-        "why": formatting.make_visible(facts.why),
+        **{name: make_visible(getattr(facts, name)) for name in texts},
         "upstream": facts.upstream,
         "boxes": [box_to_json(box, details) for box in row.boxes],
         "life": {
-            "span": row.lifetime.span,
-            "ran": row.lifetime.was_observed,
+            "span": lifetime.span,
+            "ran": lifetime.was_observed,
             "on": [
                 {
-                    "release": lived.release,
-                    "source": lived.source_state,
-                    "found": lived.observed_state,
-                    "differs": bug_lifetime.describe_contradiction(lived)
-                    if lived.contradicting_guards
+                    "release": bug.release,
+                    "source": bug.source_state,
+                    "found": bug.observed_state,
+                    "differs": bug_lifetime.describe_contradiction(bug)
+                    if bug.contradicting_guards
                     else "",
                 }
-                for lived in row.lifetime.releases
+                for bug in lifetime.releases
             ],
         },
     }
 
 
 def box_to_json(box: MatrixBox, details: list[dict[str, Any]]) -> dict[str, Any]:
-    """A box as the matrix needs it, with the number of the details it opens."""
-    patch = box.column.release_run.patches.get(box.toggle, "")
+    """A box as the matrix needs it, with the number of its details."""
+    patch = box.column.facts.patches.get(box.toggle, "")
     details.append(
         {
-            "patch": formatting.make_visible(patch),
+            "patch": make_visible(patch),
             "cells": [cell_to_json(cell) for cell in box.cells],
             "asis": [cell_to_json(cell) for cell in box.as_is_cells],
         }
@@ -157,9 +141,9 @@ def box_to_json(box: MatrixBox, details: list[dict[str, Any]]) -> dict[str, Any]
         "detail": len(details) - 1,
         "guards": [
             {
-                "name": formatting.make_visible(formatting.get_test_name(cell.guard)),
-                "id": formatting.make_visible(cell.guard),
-                "mark": formatting.get_verdict_word(cell.verdict),
+                "name": make_visible(marks.get_test_name(cell.guard)),
+                "id": make_visible(cell.guard),
+                "mark": marks.get_verdict_word(cell.verdict),
                 "seconds": cell.seconds,
                 "sides": [[s.side, s.outcome.value, s.reach] for s in view.sort_sides(cell)],
             }
@@ -170,30 +154,25 @@ def box_to_json(box: MatrixBox, details: list[dict[str, Any]]) -> dict[str, Any]
 
 def cell_to_json(cell: CellResult) -> dict[str, Any]:
     return {
-        "guard": formatting.make_visible(cell.guard),
-        "mark": formatting.get_verdict_word(cell.verdict),
+        "guard": make_visible(cell.guard),
+        "mark": marks.get_verdict_word(cell.verdict),
         "state": cell.state,
-        "why": formatting.make_visible(view.describe_reason(cell)),
+        "why": make_visible(view.describe_reason(cell)),
         "sides": [side_to_json(cell, side) for side in view.sort_sides(cell)],
     }
 
 
 def side_to_json(cell: CellResult, side: SideResult) -> dict[str, Any]:
-    which = cell.state if side.side == "as is" else side.side
+    state = cell.state if side.side == "as is" else side.side
     return {
         "side": side.side,
-        "means": formatting.SIDE_PHRASES.get(side.side, side.side),
+        "means": marks.SIDE_PHRASES.get(side.side, side.side),
         "outcome": side.outcome.value,
         "right": view.is_side_expected(cell, side),
-        "wanted": {"fixed": "passed", "buggy": "failed"}.get(which, ""),
-        "seconds": side.seconds,
-        "overhead": side.overhead,
-        "reach": side.reach,
-        "left": side.left,
+        "wanted": {"fixed": "passed", "buggy": "failed"}.get(state, ""),
+        **{name: getattr(side, name) for name in ("seconds", "overhead", "reach", "left")},
         "again": view.describe_repeats(side),
-        "headline": formatting.truncate_start(side.headline),
-        "example": formatting.truncate_start("\n".join(side.example)),
-        "detail": formatting.truncate_start(side.detail),
-        "output": formatting.truncate_start(side.output),
-        "replay": formatting.make_visible(side.replay),
+        **{name: truncate_start(getattr(side, name)) for name in ("headline", "detail", "output")},
+        "example": truncate_start("\n".join(side.example)),
+        "replay": make_visible(side.replay),
     }

@@ -1,4 +1,4 @@
-"""A run on a terminal: a table, what is not proven with its example, and one line in the end."""
+"""A proof on a terminal: a table, each unproven cell with its example, and one line in the end."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from harness.core.wording import format_count, format_duration
 from harness.store.prove.values import CellResult, ProveRun
-from reports.prove import bug_lifetime, view
+from reports.prove import bug_lifetime, marks, view
+from reports.prove.marks import MARKS, SEVERITY
 from reports.prove.view import MatrixBox, ProofView, ReleaseColumn, ToggleRow
-from reports.shared import formatting
-from reports.shared.terminal import TONE_STYLES, to_plain_text
+from reports.shared.terminal import TONE_STYLES, append_verdict, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 EXAMPLE_LINES = 4
 BUG_SPAN_HEADER = "had bug"
-MAX_CELLS = 20  # of what is not proven; the rest is counted
+MAX_CELLS = 20  # unproven cells shown in full; the others are counted
 
 
 def print_run(runs: ProveRun | Sequence[ProveRun], console: Console) -> None:
-    seen = view.make_view(runs)
-    if seen.rows and seen.columns:
-        if seen.has_single_column and seen.kind != "lifecycle":
-            print_single_release(seen, console)
+    proof_view = view.make_view(runs)
+    if proof_view.rows and proof_view.columns:
+        if proof_view.has_single_column and proof_view.kind != "lifecycle":
+            print_single_release(proof_view, console)
         else:
-            print_matrix(seen, console)
+            print_matrix(proof_view, console)
         console.print()
-    if seen.kind == "lifecycle":
-        print_contradictions(seen, console)
-    print_not_proven(seen, console)
-    print_not_applicable(seen, console)
-    console.print(format_summary(seen), soft_wrap=True)
+    if proof_view.kind == "lifecycle":
+        print_contradictions(proof_view, console)
+    print_not_proven(proof_view, console)
+    print_not_applicable(proof_view, console)
+    console.print(format_summary(proof_view), soft_wrap=True)
 
 
 def get_word_style(word: str) -> str:
-    mark = formatting.MARKS.get(word)
+    mark = MARKS.get(word)
     return TONE_STYLES[mark.tone] if mark else "bold red"
 
 
 def print_single_release(proof_view: ProofView, console: Console) -> None:
     names = max(len(row.toggle.id) for row in proof_view.rows) + 1
     longest = max(format_verdicts(row.boxes[0]).cell_len for row in proof_view.rows)
-    room = console.width - min(names, 40) - longest - 37  # for what is wrong without the fix
-    wide = room >= 30
+    title_width = console.width - min(names, 40) - longest - 37
+    wide = title_width >= 30
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=40 if wide else 28)
     table.add_column("guards", justify="right", no_wrap=True)
@@ -59,23 +60,24 @@ def print_single_release(proof_view: ProofView, console: Console) -> None:
     for family in proof_view.families:
         table.add_row(to_plain_text(family.name, "dim"))
         for row in family.rows:
-            told = to_plain_text(row.toggle.title, "dim")
-            told.truncate(room, overflow="ellipsis")
+            box = row.boxes[0]
+            title = to_plain_text(row.toggle.title, "dim")
+            title.truncate(title_width, overflow="ellipsis")
             table.add_row(
                 to_plain_text(" " + row.toggle.id),
-                str(len(row.boxes[0].cells) or ""),
-                format_verdicts(row.boxes[0]),
-                format_reach(row.boxes[0]),
-                formatting.format_duration(row.boxes[0].seconds) if row.boxes[0].seconds else "",
-                *([told] if wide else []),
+                str(len(box.cells) or ""),
+                format_verdicts(box),
+                format_reach(box),
+                format_duration(box.seconds) if box.seconds else "",
+                *([title] if wide else []),
             )
     console.print(table)
 
 
 def format_verdicts(box: MatrixBox) -> Text:
-    """'proven', or each verdict with its count where the guards do not agree."""
+    """'proven', or each verdict with its count where the guards disagree."""
     counts = box.counts or {box.mark: 1}
-    words = sorted(counts, key=lambda word: formatting.SEVERITY.get(word, -1))
+    words = sorted(counts, key=lambda word: SEVERITY.get(word, -1))
     if len(words) == 1:
         return Text(words[0], style=get_word_style(words[0]))
     parts = [Text(f"{counts[word]} {word}", style=get_word_style(word)) for word in words]
@@ -90,50 +92,38 @@ def format_reach(box: MatrixBox) -> str:
 
 
 def print_matrix(proof_view: ProofView, console: Console) -> None:
-    """Toggles across releases, in as many pieces as the width asks for."""
+    """Toggles across releases, in as many tables below each other as the width requires."""
     lifecycle = proof_view.kind == "lifecycle"
-    beside = {row.toggle.id: format_lifetime(row) for row in proof_view.rows} if lifecycle else {}
-    names = min(
+    name_width = min(
         max(len(row.toggle.id) for row in proof_view.rows) + 1, 40 if console.width > 117 else 28
     )
-    used = list(dict.fromkeys(box.mark for row in proof_view.rows for box in row.boxes))
+    words = list(dict.fromkeys(box.mark for row in proof_view.rows for box in row.boxes))
 
-    def fits(short: bool) -> bool:
-        room = console.width - names - 1 - measure_last_column(beside)
-        return (
-            measure_widest(proof_view.columns, used, short=short) * len(proof_view.columns) <= room
-        )
-
-    short = not fits(False)
-    if short and lifecycle:
-        beside = {row.toggle.id: format_lifetime(row, short=True) for row in proof_view.rows}
-    each = measure_widest(proof_view.columns, used, short=short)
-    room = console.width - names - 1 - measure_last_column(beside)
-    pieces = max(1, room // each)
-    for start in range(0, len(proof_view.columns), pieces):
-        chosen = range(start, min(start + pieces, len(proof_view.columns)))
-        last = chosen.stop == len(proof_view.columns)
-        console.print(make_table_piece(proof_view, chosen, names, short, beside if last else {}))
-        if not last:
+    for short in (False, True):
+        lifetimes = {
+            row.toggle.id: format_lifetime(row, short=short) for row in proof_view.rows if lifecycle
+        }
+        column_width = measure_column(proof_view.columns, words, short=short)
+        last_width = max((text.cell_len for text in lifetimes.values()), default=0)
+        last_width = max(last_width, len(BUG_SPAN_HEADER)) if lifecycle else 0
+        width = console.width - name_width - 1 - last_width
+        if column_width * len(proof_view.columns) <= width:
+            break
+    per_table = max(1, width // column_width)
+    for start in range(0, len(proof_view.columns), per_table):
+        chosen = range(start, min(start + per_table, len(proof_view.columns)))
+        is_last = chosen.stop == len(proof_view.columns)
+        beside = lifetimes if is_last else {}
+        console.print(make_partial_matrix(proof_view, chosen, name_width, short, beside))
+        if not is_last:
             console.print()
     if short:
-        print_legend(used, console)
+        print_legend(words, console)
 
 
-def measure_last_column(lifetimes: dict[str, Text]) -> int:
-    """The room that the last column takes."""
-    return (
-        max([len(BUG_SPAN_HEADER), *(text.cell_len for text in lifetimes.values())])
-        if lifetimes
-        else 0
-    )
-
-
-def measure_widest(columns: Sequence[ReleaseColumn], words: Iterable[str], *, short: bool) -> int:
-    marks = [formatting.MARKS[word].short if short else word for word in words]
-    return 1 + max(
-        [len(format_label(column, short)) for column in columns] + [len(m) for m in marks]
-    )
+def measure_column(columns: Sequence[ReleaseColumn], words: Iterable[str], *, short: bool) -> int:
+    shown = [MARKS[word].short if short else word for word in words]
+    return 1 + max(map(len, [*shown, *(format_label(column, short) for column in columns)]))
 
 
 def format_label(column: ReleaseColumn, short: bool) -> str:
@@ -141,11 +131,11 @@ def format_label(column: ReleaseColumn, short: bool) -> str:
 
 
 def shorten_release(release: str) -> str:
-    """As `drift` has it where there is little room: '.23'."""
+    """'.23', as `drift` writes it on a narrow terminal."""
     return release.removeprefix("0.5")
 
 
-def make_table_piece(
+def make_partial_matrix(
     proof_view: ProofView,
     column_range: range,
     name_width: int,
@@ -155,62 +145,51 @@ def make_table_piece(
     grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     grid.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=name_width)
     for place in column_range:
-        grid.add_column(
-            format_label(proof_view.columns[place], short), justify="center", no_wrap=True
-        )
+        label = format_label(proof_view.columns[place], short)
+        grid.add_column(label, justify="center", no_wrap=True)
     if lifetimes:
         grid.add_column(BUG_SPAN_HEADER, no_wrap=True)
     for family in proof_view.families:
         grid.add_row(to_plain_text(family.name, "dim"))
         for row in family.rows:
-            boxes = [row.boxes[place] for place in column_range]
-            told = [lifetimes[row.toggle.id]] if lifetimes else []
             grid.add_row(
                 to_plain_text(" " + row.toggle.id),
-                *(format_mark(box, short) for box in boxes),
-                *told,
+                *(format_mark(row.boxes[place], short) for place in column_range),
+                *([lifetimes[row.toggle.id]] if lifetimes else []),
             )
     return grid
 
 
 def format_mark(box: MatrixBox, short: bool) -> Text:
-    shown = formatting.MARKS[box.mark]
-    word = shown.short if short or box.mark in ("absent", "not run") else shown.word
-    return Text(word, style=get_word_style(box.mark))
+    mark = MARKS[box.mark]
+    is_short = short or box.mark in ("absent", "not run")
+    return Text(mark.short if is_short else mark.word, style=get_word_style(box.mark))
 
 
 def format_lifetime(row: ToggleRow, *, short: bool = False) -> Text:
-    """From which release to which one running found the bug."""
-    if row.lifetime.first_buggy and short:
-        told = to_plain_text(
-            "-".join(
-                dict.fromkeys(
-                    map(shorten_release, (row.lifetime.first_buggy, row.lifetime.last_buggy))
-                )
-            )
-        )
-    elif row.lifetime.first_buggy:
-        told = to_plain_text(row.lifetime.span)
-    else:
-        told = Text("none" if row.lifetime.was_observed else "", style="dim")
-    if row.lifetime.contradictions and not short:
-        told.append(f" {len(row.lifetime.contradictions)} ≠", style="bold red")
-    return told
+    """The first and the last release on which running showed the bug."""
+    lifetime = row.lifetime
+    if lifetime.first_buggy and short:
+        ends = map(shorten_release, (lifetime.first_buggy, lifetime.last_buggy))
+        return to_plain_text("-".join(dict.fromkeys(ends)))
+    text = to_plain_text(lifetime.span)
+    if not lifetime.first_buggy:
+        text = Text("none" if lifetime.was_observed else "", style="dim")
+    if lifetime.contradictions and not short:
+        text.append(f" {len(lifetime.contradictions)} ≠", style="bold red")
+    return text
 
 
 def print_legend(words: Iterable[str], console: Console) -> None:
-    """What the short marks stand for, those alone that are there."""
-    marks = [
-        formatting.MARKS[word] for word in sorted(words, key=lambda word: formatting.SEVERITY[word])
-    ]
+    """The words of the short marks in the table."""
     lines = [Text()]
-    for mark in marks:
-        if not mark.short.strip() or mark.short == mark.word:
+    for mark in (MARKS[word] for word in sorted(words, key=lambda word: SEVERITY[word])):
+        if not mark.short or mark.short == mark.word:
             continue
-        said = Text.assemble((mark.short, get_word_style(mark.word)), f" {mark.word}   ")
-        if lines[-1].cell_len + said.cell_len > console.width:
+        entry = Text.assemble((mark.short, get_word_style(mark.word)), f" {mark.word}   ")
+        if lines[-1].cell_len + entry.cell_len > console.width:
             lines.append(Text())
-        lines[-1].append_text(said)
+        lines[-1].append_text(entry)
     if lines[0]:
         console.print()
     for line in lines:
@@ -221,51 +200,48 @@ def print_legend(words: Iterable[str], console: Console) -> None:
 
 def print_contradictions(proof_view: ProofView, console: Console) -> None:
     for row in proof_view.rows:
-        for on in row.lifetime.contradictions:
-            said = f"{row.toggle.id} on {on.release}: {bug_lifetime.describe_contradiction(on)}"
-            console.print(Text.assemble(("differs  ", "bold red"), to_plain_text(said)))
+        for bug in row.lifetime.contradictions:
+            contradiction = bug_lifetime.describe_contradiction(bug)
+            text = to_plain_text(f"{row.toggle.id} on {bug.release}: {contradiction}")
+            console.print(Text.assemble(("differs  ", "bold red"), text))
     if any(row.lifetime.contradictions for row in proof_view.rows):
         console.print()
 
 
 def print_not_proven(proof_view: ProofView, console: Console) -> None:
-    bad = [cell for cell in proof_view.failed_cells if cell.verdict]
-    for cell in bad[:MAX_CELLS]:
+    failed = [cell for cell in proof_view.failed_cells if cell.verdict]
+    for cell in failed[:MAX_CELLS]:
         print_failed_cell(cell, console)
         console.print()
-    if len(bad) > MAX_CELLS:
-        console.print(
-            Text(f"{len(bad) - MAX_CELLS} more cells are not proven; the report has them all.")
-        )
-        console.print()
+    if len(failed) > MAX_CELLS:
+        more = len(failed) - MAX_CELLS
+        console.print(Text(f"{more} more cells are not proven; the report has them all.\n"))
 
 
 def print_failed_cell(cell: CellResult, console: Console) -> None:
-    """One cell that is not proven: what happened, the smallest example, and how to run it again."""
-    word = formatting.get_verdict_word(cell.verdict)
+    """One unproven cell: what happened, the smallest example, and the command to run it again."""
+    word = marks.get_verdict_word(cell.verdict)
     head = Text.assemble((word, get_word_style(word)), "  ", to_plain_text(cell.toggle, "bold"))
     head.append_text(to_plain_text(f" on {cell.release}, {cell.device}", "dim"))
     console.print(head)
     console.print(indent_text(to_plain_text(cell.guard, "dim")), soft_wrap=True)
     side = view.choose_decisive_side(cell)
-    if view.describe_reason(cell):
-        console.print(
-            Padding(to_plain_text(view.describe_reason(cell)), (0, 0, 0, 4), expand=False)
-        )
-    elif side:
-        said = formatting.describe_side(side.side, side.outcome, side.reach)
-        console.print(Padding(to_plain_text(said), (0, 0, 0, 4), expand=False))
+    reason = view.describe_reason(cell)
+    if not reason and side:
+        reason = marks.describe_side(side.side, side.outcome, side.reach)
+    if reason:
+        console.print(Padding(to_plain_text(reason), (0, 0, 0, 4), expand=False))
     if side is None:
         return
     if side.headline:
         console.print(Padding(to_plain_text(side.headline, "bold"), (0, 0, 0, 4), expand=False))
     for line in side.example[:EXAMPLE_LINES]:
-        cut = to_plain_text(line)
-        cut.truncate(max(20, console.width - 6), overflow="ellipsis")
-        console.print(indent_text(cut, 6), soft_wrap=True)
+        example = to_plain_text(line)
+        example.truncate(max(20, console.width - 6), overflow="ellipsis")
+        console.print(indent_text(example, 6), soft_wrap=True)
     if len(side.example) > EXAMPLE_LINES:
-        rest = len(side.example) - EXAMPLE_LINES
-        console.print(indent_text(Text(f"… {rest} more lines", style="dim"), 6))
+        more = len(side.example) - EXAMPLE_LINES
+        console.print(indent_text(Text(f"… {more} more lines", style="dim"), 6))
     if side.replay:
         replay = Text.assemble(("replay: ", "dim"), to_plain_text(side.replay))
         console.print(indent_text(replay), soft_wrap=True)
@@ -276,51 +252,31 @@ def indent_text(text: Text, width: int = 4) -> Text:
 
 
 def print_not_applicable(proof_view: ProofView, console: Console) -> None:
-    """Each reason once, with how many cells gave it."""
+    """Each reason once, with the number of its cells."""
     reasons = proof_view.not_applicable
     for why, cells in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
-        number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-        console.print(to_plain_text(f"n/a: {number}: {why}", "dim"))
-    names = proof_view.known_unguarded
+        console.print(to_plain_text(f"n/a: {format_count(len(cells), 'cell')}: {why}", "dim"))
+    names = ", ".join(proof_view.known_unguarded)
     if names:
-        console.print(
-            to_plain_text(f"no suite reaches yet, as their files say: {', '.join(names)}", "dim")
-        )
+        console.print(to_plain_text(f"no suite reaches yet, as their files say: {names}", "dim"))
     if reasons or names:
         console.print()
 
 
 def format_summary(proof_view: ProofView) -> Text:
     """'61 cells proven, 23 n/a, on 0.5.23, cpu, in 73 s: green'."""
-    first = ("proven", "has the fix", "has the bug")
-    counts = formatting.describe_counts(proof_view.run.counts, first) or ["no cells"]
-    if counts[0].endswith(" proven"):
-        number, _, word = counts[0].partition(" ")
-        counts[0] = f"{number} {'cell' if number == '1' else 'cells'} {word}"
-    said = ", ".join([*counts, f"on {describe_releases(proof_view)}", *proof_view.devices])
-    running = proof_view.run.status == "running"
-    took = (
-        "still running" if running else f"in {formatting.format_duration(proof_view.run.seconds)}"
+    run = proof_view.run
+    leading_words = ("proven", "has the fix", "has the bug")
+    counts = marks.describe_counts(run.counts, leading_words) or ["no cells"]
+    if proven := run.counts.get("proven"):
+        counts[0] = f"{format_count(proven, 'cell')} proven"
+    words = [*counts, f"on {proof_view.release_summary}", *proof_view.devices]
+    running = run.status == "running"
+    words.append("still running" if running else f"in {format_duration(run.seconds)}")
+    line = append_verdict(
+        to_plain_text(f"{', '.join(words)}: "), proof_view.green, proof_view.other_problems
     )
-    line = to_plain_text(f"{said}, {took}: ")
-    if proof_view.green:
-        return line.append("green", style="bold green")
-    line.append("red", style="bold red")
-    for problem in proof_view.other_problems:
-        line.append("\n  ").append_text(to_plain_text(problem, "red"))
-    if (
-        proof_view.kind == "prove"
-        and proof_view.failed_cells
-        and proof_view.run.status == "finished"
-    ):
-        line.append("\nAgain, only what is not proven: ").append(
-            "unfix prove --failed", style="bold"
-        )
+    if proof_view.kind == "prove" and proof_view.failed_cells and run.status == "finished":
+        line.append("\nAgain, only the cells that are not proven: ")
+        line.append("unfix prove --failed", style="bold")
     return line
-
-
-def describe_releases(proof_view: ProofView) -> str:
-    releases = proof_view.releases
-    if len(releases) <= 4:
-        return ", ".join(releases) or "no release"
-    return f"{len(releases)} releases from {releases[0]} to {releases[-1]}"

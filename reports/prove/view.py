@@ -1,7 +1,8 @@
-"""Runs as one table: toggles by family down, releases across, and the worst verdict in each box."""
+"""Proofs as one matrix: toggles by family down, releases across, the worst verdict in each box."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,8 @@ from harness.store.prove.values import (
     SideResult,
     ToggleFacts,
 )
+from reports.prove import marks
 from reports.prove.bug_lifetime import BugLifetime, make_lifetime
-from reports.shared import formatting
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ReleaseColumn:
     release: str
     device: str
     label: str
-    release_run: ReleaseFacts
+    facts: ReleaseFacts
 
     @property
     def key(self) -> tuple[str, str]:
@@ -39,7 +40,7 @@ class ReleaseColumn:
 
 @dataclass(frozen=True)
 class MatrixBox:
-    """A toggle in one column: its guards' cells, and the worst that they came to."""
+    """A toggle in one column: the cells of its guards, and the worst of their verdicts."""
 
     toggle: str
     column: ReleaseColumn
@@ -48,36 +49,33 @@ class MatrixBox:
 
     @property
     def state(self) -> str:
-        """What the sources say; '' where nobody looked."""
-        said = self.column.release_run.states.get(self.toggle, "")
-        return said or next((cell.state for cell in (*self.cells, *self.as_is_cells)), "")
+        """The state by the sources; '' if it was not determined."""
+        state = self.column.facts.states.get(self.toggle, "")
+        return state or next((cell.state for cell in (*self.cells, *self.as_is_cells)), "")
 
     @cached_property
     def mark(self) -> str:
         if self.cells:
-            word = formatting.choose_worst(
-                formatting.get_verdict_word(cell.verdict) for cell in self.cells
-            )
+            word = marks.choose_worst(marks.get_verdict_word(cell.verdict) for cell in self.cells)
             return "absent" if word == "n/a" and self.state == "absent" else word
-        if self.toggle in (self.column.release_run.unguarded or ()):
+        if self.toggle in (self.column.facts.unguarded or ()):
             return "unguarded"
-        if self.toggle in self.column.release_run.known_unguarded:
+        if self.toggle in self.column.facts.known_unguarded:
             return "no suite yet"
         return self.state if self.state in ("absent", "stale") else "not run"
 
     @property
     def counts(self) -> dict[str, int]:
-        return count_words(formatting.get_verdict_word(cell.verdict) for cell in self.cells)
+        return Counter(marks.get_verdict_word(cell.verdict) for cell in self.cells)
 
     @property
     def seconds(self) -> float:
         return sum(cell.seconds for cell in self.cells)
 
     def least_reach(self, side: str) -> int | None:
-        """The smallest reach of this side: the weakest of what was shown."""
+        """The smallest reach of this side: the guard that ran the toggled code least."""
         ran = [cell for cell in self.cells if cell.verdict is not CellVerdict.NA]
-        reached = [cell.sides[side].reach for cell in ran if side in cell.sides]
-        return min(reached) if reached else None
+        return min((cell.sides[side].reach for cell in ran if side in cell.sides), default=None)
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class ToggleRow:
 
     @property
     def mark(self) -> str:
-        return formatting.choose_worst(box.mark for box in self.boxes)
+        return marks.choose_worst(box.mark for box in self.boxes)
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class ToggleFamily:
 
 @dataclass(frozen=True)
 class GuardTiming:
-    """A guard and what it took, over all of its cells."""
+    """The time of a guard, summed over its cells."""
 
     guard: str
     seconds: float
@@ -110,7 +108,7 @@ class GuardTiming:
 @dataclass(frozen=True)
 class ProofView:
     runs: tuple[ProveRun, ...]  # from the oldest to the newest
-    run: ProveRun  # of all of them, merged
+    run: ProveRun  # all of them, joined
     columns: tuple[ReleaseColumn, ...]
     families: tuple[ToggleFamily, ...]
 
@@ -124,12 +122,20 @@ class ProofView:
 
     @property
     def has_single_column(self) -> bool:
-        """One column only: the guards are rows of their own."""
+        """With one column the guards are rows of their own."""
         return len(self.columns) == 1
 
     @property
     def releases(self) -> list[str]:
         return list(dict.fromkeys(column.release for column in self.columns))
+
+    @property
+    def release_summary(self) -> str:
+        """'0.5.9, 0.5.23', or '11 releases from 0.5.9 to 0.5.23'."""
+        releases = self.releases
+        if len(releases) <= 4:
+            return ", ".join(releases) or "no release"
+        return f"{len(releases)} releases from {releases[0]} to {releases[-1]}"
 
     @property
     def devices(self) -> list[str]:
@@ -151,7 +157,7 @@ class ProofView:
         return sorted(
             bad,
             key=lambda cell: (
-                formatting.SEVERITY[formatting.get_verdict_word(cell.verdict)],
+                marks.SEVERITY[marks.get_verdict_word(cell.verdict)],
                 order.get(cell.toggle, -1),
                 make_release_sort_key(cell.release),
                 cell.guard,
@@ -161,19 +167,17 @@ class ProofView:
     @property
     def other_problems(self) -> list[str]:
         """The problems that are not one cell's verdict."""
-        bad = [c for c in self.run.cells if c.verdict and not c.verdict.is_good]
-        told = {
-            f"{c.release}: {c.toggle} {formatting.get_verdict_word(c.verdict)}: {c.guard}"
-            for c in bad
+        of_cells = {
+            f"{cell.release}: {cell.toggle} {cell.verdict.value}: {cell.guard}"
+            for cell in self.failed_cells
+            if cell.verdict
         }
-        return [problem for problem in self.problems if problem not in told]
+        return [problem for problem in self.problems if problem not in of_cells]
 
     @property
     def known_unguarded(self) -> list[str]:
         """Toggles of these releases that no suite reaches yet, as their files say."""
-        return sorted(
-            {name for column in self.columns for name in column.release_run.known_unguarded}
-        )
+        return sorted({name for column in self.columns for name in column.facts.known_unguarded})
 
     @property
     def not_applicable(self) -> dict[str, list[CellResult]]:
@@ -189,28 +193,20 @@ class ProofView:
         by_guard: dict[str, list[CellResult]] = {}
         for cell in self.run.cells:
             by_guard.setdefault(cell.guard, []).append(cell)
-        slow = [
+        timings = [
             GuardTiming(
-                guard, sum(c.seconds for c in cells), sum(map(sum_overhead, cells)), len(cells)
+                guard,
+                sum(cell.seconds for cell in cells),
+                sum(side.overhead for cell in cells for side in cell.sides.values()),
+                len(cells),
             )
             for guard, cells in by_guard.items()
         ]
-        return sorted(slow, key=lambda guard: -guard.seconds - guard.overhead)
-
-
-def sum_overhead(cell: CellResult) -> float:
-    return sum(side.overhead for side in cell.sides.values())
-
-
-def count_words(words: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for word in words:
-        found[word] = found.get(word, 0) + 1
-    return found
+        return sorted(timings, key=lambda timing: -timing.seconds - timing.overhead)
 
 
 def make_release_sort_key(release: str) -> tuple[bool, Version, str]:
-    """A key that sorts releases from the oldest; what is no version comes last."""
+    """A key that sorts releases from the oldest; a name that is no version comes last."""
     try:
         return False, Version(release), release
     except InvalidVersion:
@@ -218,30 +214,28 @@ def make_release_sort_key(release: str) -> tuple[bool, Version, str]:
 
 
 def sort_sides(cell: CellResult) -> list[SideResult]:
-    order = {name: place for place, name in enumerate(formatting.SIDE_ORDER)}
-    return sorted(cell.sides.values(), key=lambda side: order.get(side.side, len(order)))
+    order = [*marks.SIDE_PHRASES, *cell.sides]
+    return sorted(cell.sides.values(), key=lambda side: order.index(side.side))
 
 
 def choose_decisive_side(cell: CellResult) -> SideResult | None:
-    """The side that says why the verdict is what it is."""
-    wanted = {"toothless": "buggy", "broken": "fixed", "proven": "buggy", "flaky": "buggy"}
-    name = wanted.get(formatting.get_verdict_word(cell.verdict), "")
-    if name in cell.sides:
-        return cell.sides[name]
-    there = sort_sides(cell)
-    named = [
-        side for side in there if side.outcome.value == formatting.get_verdict_word(cell.verdict)
-    ]
-    unreached = [side for side in there if cell.verdict is CellVerdict.UNREACHED and not side.reach]
-    speaking = [side for side in there if side.headline]
-    return next(iter(named + unreached + speaking + there), None)
+    """The side that explains the verdict."""
+    word = marks.get_verdict_word(cell.verdict)
+    by_verdict = {"toothless": "buggy", "broken": "fixed", "proven": "buggy", "flaky": "buggy"}
+    if by_verdict.get(word, "") in cell.sides:
+        return cell.sides[by_verdict[word]]
+    sides = sort_sides(cell)
+    same_word = [side for side in sides if side.outcome.value == word]
+    unreached = [side for side in sides if cell.verdict is CellVerdict.UNREACHED and not side.reach]
+    with_headline = [side for side in sides if side.headline]
+    return next(iter(same_word + unreached + with_headline + sides), None)
 
 
 def describe_reason(cell: CellResult) -> str:
-    """Why the verdict is what it is, where the telling side's headline does not say it already."""
+    """The verdict's reason; '' if it only repeats the headline of the decisive side."""
     side = choose_decisive_side(cell)
-    said = side and side.headline and side.headline in cell.why
-    return "" if said and cell.verdict is not CellVerdict.FLAKY else cell.why
+    is_repeated = side and side.headline and side.headline in cell.why
+    return "" if is_repeated and cell.verdict is not CellVerdict.FLAKY else cell.why
 
 
 def is_side_expected(cell: CellResult, side: SideResult) -> bool:
@@ -253,7 +247,7 @@ def is_side_expected(cell: CellResult, side: SideResult) -> bool:
 
 
 def describe_repeats(side: SideResult) -> str:
-    """'Run again, it failed 3 of 3 times.'; nothing if it was run once."""
+    """'Run again, it failed 3 of 3 times.'; '' if it ran once."""
     if not side.again:
         return ""
     same = sum(is_expected_outcome(side.side, again.outcome) for again in side.again)
@@ -262,23 +256,24 @@ def describe_repeats(side: SideResult) -> str:
 
 
 def make_view(runs: ProveRun | Sequence[ProveRun]) -> ProofView:
-    """Prove runs give the verdicts, lifecycle runs beside them the lives."""
-    given = [runs] if isinstance(runs, ProveRun) else list(runs)
-    given.sort(key=lambda run: run.started)
-    kind = "prove" if any(run.kind == "prove" for run in given) or not given else given[-1].kind
-    main = join_runs_of_kind([run for run in given if run.kind == kind], kind)
-    beside = join_runs_of_kind([run for run in given if run.kind != kind], "lifecycle")
-    columns = make_columns(main, beside)
-    facts = {toggle.id: toggle for run in (beside, main) for toggle in run.toggles}
-    named = [c.toggle for run in (beside, main) for c in run.cells if c.toggle not in facts]
-    for toggle in dict.fromkeys(named):
-        facts[toggle] = ToggleFacts(id=toggle, title="", family="unknown", symptom="")
+    """Prove runs give the verdicts, lifecycle runs beside them the lifetimes of the bugs."""
+    runs = sorted([runs] if isinstance(runs, ProveRun) else runs, key=lambda run: run.started)
+    kind = "prove" if any(run.kind == "prove" for run in runs) or not runs else runs[-1].kind
+    main = join_runs_of_kind([run for run in runs if run.kind == kind], kind)
+    lifecycle = join_runs_of_kind([run for run in runs if run.kind != kind], "lifecycle")
+    columns = make_columns(main, lifecycle)
+    facts = {
+        cell.toggle: ToggleFacts(id=cell.toggle, title="", family="unknown", symptom="")
+        for run in (lifecycle, main)
+        for cell in run.cells
+    }
+    facts |= {toggle.id: toggle for run in (lifecycle, main) for toggle in run.toggles}
     families: dict[str, list[ToggleRow]] = {}
-    for toggle_facts in sorted(facts.values(), key=lambda toggle: (toggle.family, toggle.id)):
-        row = make_row(toggle_facts, columns, main, beside)
-        families.setdefault(toggle_facts.family, []).append(row)
+    for toggle in sorted(facts.values(), key=lambda toggle: (toggle.family, toggle.id)):
+        row = make_row(toggle, columns, main, lifecycle)
+        families.setdefault(toggle.family, []).append(row)
     grouped = tuple(ToggleFamily(name, tuple(rows)) for name, rows in families.items())
-    return ProofView(tuple(given), main, columns, grouped)
+    return ProofView(tuple(runs), main, columns, grouped)
 
 
 def join_runs_of_kind(runs: list[ProveRun], kind: str) -> ProveRun:
@@ -307,22 +302,20 @@ def make_row(
 
 
 def select_cells(cells: Iterable[CellResult], column: ReleaseColumn) -> tuple[CellResult, ...]:
-    found = [cell for cell in cells if (cell.release, cell.device) == column.key]
-    return tuple(sorted(found, key=lambda cell: cell.guard))
+    chosen = [cell for cell in cells if (cell.release, cell.device) == column.key]
+    return tuple(sorted(chosen, key=lambda cell: cell.guard))
 
 
 def make_columns(main_run: ProveRun, lifecycle_run: ProveRun) -> tuple[ReleaseColumn, ...]:
-    known = {
-        (on.release, on.device): on for run in (lifecycle_run, main_run) for on in run.releases
+    runs = lifecycle_run, main_run
+    facts = {
+        (cell.release, cell.device): ReleaseFacts(release=cell.release, device=cell.device)
+        for run in runs
+        for cell in run.cells
     }
-    for cell in (*main_run.cells, *lifecycle_run.cells):
-        key = cell.release, cell.device
-        known.setdefault(key, ReleaseFacts(release=cell.release, device=cell.device))
-    several = len({device for _, device in known}) > 1
-    keys = sorted(known, key=lambda key: (make_release_sort_key(key[0]), key[1]))
+    facts |= {(on.release, on.device): on for run in runs for on in run.releases}
+    several = len({device for _, device in facts}) > 1
+    keys = sorted(facts, key=lambda key: (make_release_sort_key(key[0]), key[1]))
     return tuple(
-        ReleaseColumn(
-            release, device, f"{release} {device}" if several else release, known[release, device]
-        )
-        for release, device in keys
+        ReleaseColumn(*key, " ".join(key) if several else key[0], facts[key]) for key in keys
     )

@@ -1,1 +1,1 @@
-"""What the reports of all kinds share: words, marks, one HTML file, Markdown, a terminal."""
+"""Shared by the reports of all kinds: marks, tables, text, one HTML file, Markdown, a terminal."""

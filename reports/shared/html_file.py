@@ -1,4 +1,7 @@
-"""An HTML page that needs nothing else: its style and its script inside, and nothing is fetched."""
+"""A page in one HTML file: its style and its script lie inside, and it fetches nothing.
+
+Pages extend `shared/base.html.j2` and use the macros of `shared/macros.html.j2`.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from harness.core.wording import format_duration
 from reports.shared import formatting
+from reports.shared.marks import ReportMark
 
 REPORTS_FOLDER = Path(__file__).parent.parent
 DEFAULT_FILTERS: dict[str, Callable[..., Any]] = {
     "visible": formatting.make_visible,
-    "duration": formatting.format_duration,
+    "duration": format_duration,
     "when": formatting.format_time,
+    "short": formatting.to_single_line,
+    "cut": formatting.truncate_start,
 }
 
 
@@ -30,17 +37,20 @@ def render_template(
     scripts: Iterable[str] = (),
     filters: Mapping[str, Callable[..., Any]] | None = None,
 ) -> str:
-    """A template with these values; what no encoding can hold is shown as its escape."""
+    """A template with these values; half a surrogate pair is shown as its escape."""
     style, body = _join_files(styles), _join_files(scripts)
     script = f'(() => {{\n"use strict";\n{body}}})();\n' if body else ""
-    jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    jinja.filters |= DEFAULT_FILTERS | dict(filters or {})
-    page = jinja.from_string(_join_files([template])).render(
-        values,
-        style=Markup(style),
-        script=Markup(script),
-        policy=build_content_policy(style, script),
+    jinja = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        loader=FileSystemLoader(REPORTS_FOLDER),
     )
+    jinja.filters |= DEFAULT_FILTERS | dict(filters or {})
+    # Globals, unlike the values of one rendering, reach the macros of an imported file.
+    jinja.globals |= {"style": Markup(style), "script": Markup(script)}
+    jinja.globals["policy"] = build_content_policy(style, script)
+    page = jinja.get_template(template).render(values)
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -62,6 +72,19 @@ def hash_source(text: str) -> str:
 
 
 def embed_json(value: Any) -> Markup:
-    """JSON that cannot end the script element it lies in."""
+    """JSON that cannot end the script element around it."""
     text = json.dumps(value, separators=(",", ":"), default=str)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def marks_to_json(marks: Iterable[ReportMark]) -> dict[str, dict[str, Any]]:
+    """Marks by their words, as `shared/dom.js` reads them."""
+    return {
+        mark.word: {
+            "glyph": mark.glyph,
+            "tone": mark.tone,
+            "meaning": mark.meaning,
+            "good": mark.good,
+        }
+        for mark in marks
+    }

@@ -1,17 +1,13 @@
-"""What a terminal shows, as an SVG that asks for no font from the network."""
+"""The picture of a terminal, as an SVG that fetches no font from the network."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
-
-from harness.store.prove.values import ProveRun
-from reports.prove import terminal
 
 # A frame without rich's own: that one fetches a font.
 SVG_FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -31,14 +27,14 @@ DEFAULT_COLUMNS = 124
 
 
 def make_recording_console(width: int = DEFAULT_COLUMNS) -> Console:
-    """A console that prints nowhere and remembers everything, in colours."""
+    """A console that prints nowhere and records everything, in colours."""
     return Console(
         record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
 
 
 def save_svg(console: Console, file: Path, name: str = "") -> None:
-    """What a recording console was shown, as a picture; the name keeps its styles its own."""
+    """The output of a recording console as a picture; the name separates its styles from others."""
     file.parent.mkdir(parents=True, exist_ok=True)
     console.save_svg(
         str(file),
@@ -46,12 +42,3 @@ def save_svg(console: Console, file: Path, name: str = "") -> None:
         code_format=SVG_FRAME,
         unique_id=re.sub(r"\W", "-", name or file.stem),
     )
-
-
-def write_runs_svg(
-    runs: ProveRun | Sequence[ProveRun], file: Path, width: int = DEFAULT_COLUMNS
-) -> None:
-    """The terminal's view of these runs as a picture."""
-    console = make_recording_console(width)
-    terminal.print_run(runs, console)
-    save_svg(console, file)

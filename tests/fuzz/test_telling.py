@@ -186,7 +186,7 @@ def test_a_run_is_shown_with_all_that_was_found(capsys: pytest.CaptureFixture[st
         "3/4",
         "10/200",
         "left out: suites/k/test_k.py::test_z on 1.0: it draws no examples",
-        "failed: 1.0-x (as it was found, not shrunk)",
+        "failed: 1.0-x (not shrunk)",
         "no [1]",
         "a=1",
         "./unfix fuzz --replay x.json",

@@ -16,6 +16,7 @@ import msgspec
 from harness.cli import options, run_kinds, run_output
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.wording import format_count
 from harness.releases import managed_releases, provisioning
 from harness.runs.eval import lm_eval_scorer, model_folders, paired_statistics
 from harness.runs.eval import matrix_file as matrices
@@ -52,9 +53,9 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
     new = begin_evaluation(matrix, where, identity, shlex.join(run_output.get_recorded_command()))
     new.machine = machine.describe_machine(str(where.get_python(where.release)))
     options.report_status(
-        f"{_format_count(len(matrix.configurations), 'configuration')} on {where.device} with SGLang "
+        f"{format_count(len(matrix.configurations), 'configuration')} on {where.device} with SGLang "
         f"{where.release}, {matrix.items} items a task"
-        + (f", {_format_count(len(matrix.faults), 'fault')}" if matrix.faults else "")
+        + (f", {format_count(len(matrix.faults), 'fault')}" if matrix.faults else "")
     )
     store.eval.save(new)
 
@@ -101,10 +102,6 @@ def _print_evaluation(evaluation: Evaluation, arguments: argparse.Namespace, sto
 
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _format_count(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:

@@ -179,7 +179,7 @@ def _make_or_resume_run(
 def _describe_run(
     matrix_run: MatrixRun, cells: list[MatrixCell], arguments: argparse.Namespace
 ) -> str:
-    from harness.store.matrix.values import format_count
+    from harness.core.wording import format_count
 
     share = f", shard {matrix_run.number}/{matrix_run.of}" if matrix_run.of > 1 else ""
     done = sum(cell.is_done for cell in matrix_run.cells)

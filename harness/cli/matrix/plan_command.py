@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.cli import options
+from harness.core.wording import format_count
 from harness.runs.matrix import plan_builder
 from harness.runs.matrix import shards as sharing
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard, SeedConfiguration
@@ -127,10 +128,6 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
-
-
-def format_count(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _make_table(*columns: str) -> Table:

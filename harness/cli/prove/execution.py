@@ -17,6 +17,7 @@ from harness.cli import options, resumption, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.wording import format_duration
 
 if TYPE_CHECKING:
     from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -103,7 +104,6 @@ def run_proof(arguments: argparse.Namespace, kind: str) -> int:
 
 def _report_expected_time(request: ProveRequest, new_run: ProveRun, store: Store) -> None:
     from harness.runs.prove import time_estimate
-    from reports.shared import formatting
 
     earlier = [
         run for run in store.prove.list_runs() if run.kind == new_run.kind and run.id != new_run.id
@@ -115,9 +115,7 @@ def _report_expected_time(request: ProveRequest, new_run: ProveRun, store: Store
     if seconds is None:
         options.report_status("no earlier run like this one is here to tell how long it takes")
     else:
-        options.report_status(
-            f"about {formatting.format_duration(seconds)}, from what earlier runs here took"
-        )
+        options.report_status(f"about {format_duration(seconds)}, from what earlier runs here took")
 
 
 def _find_earlier_run(arguments: argparse.Namespace, kind: str, store: Store) -> ProveRun | None:

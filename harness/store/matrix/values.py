@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from harness.core.wording import format_count
+
 
 class AttemptOutcome(StrEnum):
     """How an attempt at a cell ended; of a cell, what its attempts come to."""
@@ -179,10 +181,6 @@ _OUTCOME_PHRASES = {
     AttemptOutcome.NOT_READY: "had no place ready to run",
     MISSING: "without an outcome",
 }
-
-
-def format_count(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def sort_failures(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult]:

@@ -1,0 +1,60 @@
+"""The tables of a matrix run: the share of green cells by value, flaky cells, the slowest cells."""
+
+from __future__ import annotations
+
+from harness.store.matrix.values import AttemptOutcome
+from reports.matrix import view
+from reports.matrix.view import MatrixView
+from reports.shared.formatting import to_single_line
+from reports.shared.tables import ReportTable, TableCell, code, quiet
+
+MAX_VALUES = 8  # of an axis
+MAX_SLOWEST = 5
+
+
+def make_share_table(matrix_view: MatrixView) -> ReportTable:
+    """The values that the failures share: the axis whose values differ most first."""
+    rows: list[list[TableCell | str]] = []
+    for axis in matrix_view.axes if matrix_view.failures else ():
+        for place, share in enumerate(axis.shares[:MAX_VALUES]):
+            failed = [
+                f"{count} {word}"
+                for word, count in share.counts.items()
+                if word != AttemptOutcome.GREEN
+            ]
+            green = f"{share.fraction_text} ({share.percent:.0f}%)"
+            rows.append(
+                [
+                    "" if place else to_single_line(axis.name, 30),
+                    code(to_single_line(share.value, 40)),
+                    TableCell(green, "" if failed else "good"),
+                    quiet(", ".join(failed)),
+                ]
+            )
+        if len(axis.shares) > MAX_VALUES:
+            rows.append(["", f"and {len(axis.shares) - MAX_VALUES} more", "", ""])
+    return ReportTable("By value", ("axis", "value", "green", "other outcomes"), rows)
+
+
+def make_flaky_table(matrix_view: MatrixView) -> ReportTable:
+    rows = [
+        [
+            code(to_single_line(cell.identity)),
+            view.describe_attempts(cell),
+            view.format_values(cell),
+        ]
+        for cell in view.list_flaky_cells(matrix_view.run.cells)[:MAX_VALUES]
+    ]
+    return ReportTable("Flaky", ("flaky", "attempts", "values"), rows)
+
+
+def make_slowest_table(matrix_view: MatrixView) -> ReportTable:
+    rows = [
+        [
+            code(to_single_line(cell.identity)),
+            view.format_time_taken(cell),
+            view.format_values(cell),
+        ]
+        for cell in matrix_view.slowest[:MAX_SLOWEST]
+    ]
+    return ReportTable("Slowest", ("slowest", "took", "values"), rows)

@@ -1,0 +1,82 @@
+"""How each verdict of a proof looks, and the phrases for its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from harness.store.prove.values import CellVerdict, SideOutcome
+from reports.shared.marks import make_marks
+
+# From the worst to the mildest: a box with several guards shows the first of these.
+MARKS = make_marks("""
+    segfault     | SEG | ✖ | death     | A side died by a segmentation fault.
+    abort        | ABR | ✖ | death     | A side aborted its process.
+    killed       | KIL | ✖ | death     | A side was killed by a signal.
+    hang         | HNG | ∞ | death     | A side ran past its time limit.
+    out-of-memory| OOM | ▣ | death     | A side ran out of memory.
+    cuda-error   | CUD | ✖ | death     | A side ended in an error of CUDA.
+    broken       | BRK | ✕ | broken    | The guard fails with the fix applied, or cannot run at \
+all: its failure without the fix proves nothing.
+    flaky        | FLK | ~ | broken    | The same test failed and passed: chance decides, so a \
+failure proves nothing.
+    toothless    | TTH | ○ | toothless | The guard passes with the fix reverted, although the \
+toggled code ran: it would not notice the bug.
+    differs      | DIF | ≠ | broken    | Running this release contradicts its sources.
+    unreached    | UNR | ? | unreached | The toggled code never ran, so the result says nothing.
+    stale        | STA | ≈ | stale     | The code exists and neither form of the toggle matches \
+it: the toggle needs a new variant.
+    unguarded    | NOG | ∅ | stale     | No guard names this toggle: a lost fix would go unnoticed.
+    missing      | ??? | … | missing   | The run ended before this was done.
+    proven       | ok  | ✓ | good      | The guard passes with the fix applied and fails with the \
+fix reverted, and the toggled code ran both times.
+    has the bug  | BUG | ▲ | bug       | As it is, this release has the bug: the guard fails.
+    has the fix  | fix | ● | fix       | As it is, this release has the fix: the guard passes.
+    no suite yet | new | ◌ | quiet     | No suite reaches this toggle yet, as its file says: a \
+known gap.
+    n/a          | n/a | - | quiet     | The guard cannot apply here, for the reason given.
+    not run      |     |   | quiet     | This run did not include it.
+    absent       | ·   | · | quiet     | The code of this toggle is not in this release.
+""")
+SEVERITY = {word: place for place, word in enumerate(MARKS)}
+
+# The mark of what running showed, by the state that the sources give.
+STATE_WORDS = {"buggy": "has the bug", "fixed": "has the fix"}
+
+# In the order in which reports show the sides.
+SIDE_PHRASES = {
+    "fixed": "with the fix applied",
+    "buggy": "with the fix reverted",
+    "as is": "as the release is",
+}
+
+
+def get_verdict_word(verdict: CellVerdict | None) -> str:
+    return verdict.value if verdict else "missing"
+
+
+def choose_worst(words: Iterable[str]) -> str:
+    return min(words, key=lambda word: SEVERITY.get(word, -1))
+
+
+def describe_counts(
+    counts: Mapping[str, int], leading_words: tuple[str, ...] = ("proven",)
+) -> list[str]:
+    """Counts in words: the leading words first, then from the worst to the mildest."""
+    order = sorted(counts, key=lambda word: (word not in leading_words, SEVERITY.get(word, -1)))
+    return [f"{counts[word]} {word.replace('has', 'with')}" for word in order if counts[word]]
+
+
+def describe_side(side: str, outcome: SideOutcome, reach: int) -> str:
+    """One side in a phrase: 'passed with the fix reverted, its code ran 16 times'."""
+    times = "once" if reach == 1 else f"{reach} times"
+    ran = f"its code ran {times}" if reach else "its code never ran"
+    return f"{outcome.value} {SIDE_PHRASES.get(side, side)}, {ran}"
+
+
+def get_test_name(guard: str) -> str:
+    """A test's name without its file."""
+    return guard.partition("::")[2] or guard
+
+
+def get_guard_file(guard: str) -> str:
+    return guard.partition("::")[0]

@@ -1,0 +1,39 @@
+"""Marks: how a verdict, an outcome or a state looks in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+GOOD_TONES = ("good", "quiet", "bug", "fix")
+
+
+@dataclass(frozen=True)
+class ReportMark:
+    """How one answer is shown: as a word, as three letters, as a sign, and in a tone."""
+
+    word: str
+    short: str
+    glyph: str
+    tone: str
+    meaning: str
+
+    @property
+    def good(self) -> bool:
+        return self.tone in GOOD_TONES
+
+
+def make_marks(table: str) -> dict[str, ReportMark]:
+    """Marks by their words, from a table of a line each: `word | short | glyph | tone | meaning`.
+
+    The columns' order is that of the fields; a column of spaces alone is a blank. Example:
+    `hang | HNG | ∞ | death | A side ran past its time limit.`
+    """
+    rows = (line.split("|") for line in table.strip().splitlines())
+    marks = [ReportMark(*(column.strip() for column in row)) for row in rows]
+    return {mark.word: mark for mark in marks}
+
+
+def format_counts(counts: Iterable[tuple[ReportMark, int]], nothing: str) -> str:
+    """'40 green, 2 red', or what stands for no count at all."""
+    return ", ".join(f"{number} {mark.word}" for mark, number in counts) or nothing
