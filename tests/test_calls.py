@@ -1,4 +1,4 @@
-"""Calls that cannot be read: each is told in a sentence, under the usage of what was called."""
+"""Wrong calls: each is explained in a sentence, under the usage of the command."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_read_shows_the_usage_of_the_command_that_was_called(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("prove 35571 suites -x", "-x is no word of `unfix prove`; what is for pytest goes behind "
+        ("prove 35571 suites -x", "`unfix prove` has no option -x; options for pytest go behind "
          "`--`: unfix prove 35571 suites -- -x"),
         ("prove -m slow 35571", "unfix prove 35571 -- -m slow"),
         ("lifecycle --maxfail=2", "unfix lifecycle -- --maxfail=2"),
@@ -85,16 +85,16 @@ def test_what_cannot_be_read_shows_the_usage_of_the_command_that_was_called(
         ("prove suites/kv_indices/test_none.py::test_it", "no file or folder suites/kv_indices/te"),
         ("exec --revert 27460 python -c 1", "unfix exec --revert 27460 -- python -c 1"),
         ("exec --revert 27460", "exec needs a command"),
-        ("eval --release 0.5.18 --tp 2", "for SGLang goes behind `--`: unfix eval --release 0.5.18"
+        ("eval --release 0.5.18 --tp 2", "for SGLang go behind `--`: unfix eval --release 0.5.18"
          " -- --tp 2"),
         ("bisect toggles python check.py", "it needs a command, behind `--`"),
         ("bisect releases --good 0.5.9 -- true", "it needs --good"),
         ("bisect commit", "did you mean commits?"),
-        ("prove --limit soon", "argument --limit: 'soon' is no number"),
+        ("prove --limit soon", "argument --limit: 'soon' is not a number"),
         ("drift --from nowhere", "no toggle is called 'nowhere'"),
         ("drift --from nowhere", "nor is it a file or folder"),
         ("drift --from no/where", "there is no file or folder no/where"),
-        ("", "a command is wanted; `unfix --help` says what each does"),
+        ("", "the command is missing; `unfix --help` lists the commands"),
         ("lisst", "invalid choice: 'lisst'; did you mean list?"),
         ("doctor now", "'now' is one word more than `unfix doctor` takes"),
         ("releases remove", "the following arguments are required: VERSION"),

@@ -66,7 +66,7 @@ def test_without_a_gpu_nothing_is_started() -> None:
 def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
     done = unfix("--check", "bounds,leaks", "--", "true", path=gpu)
     assert done.returncode == 2
-    assert "--check knows bounds, wraps, unwritten, races, all, stop, and not leaks" in done.stderr
+    assert "--check takes bounds, wraps, unwritten, races, all, stop, and not leaks" in done.stderr
 
 
 def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
@@ -125,7 +125,7 @@ def test_libraries_with_gpu_code_are_named(
     writer.write_libraries(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
     assert gpu_checks.print_summary(read_reports(tmp_path / "check"), 0, as_json=False) == 0
     said = capsys.readouterr().err
-    assert "not looked at, being no kernels of Triton's: those of a/one.so, b/00.so" in said
+    assert "not checked, since they are no Triton kernels: those of a/one.so, b/00.so" in said
     assert "b/10.so, and 9 more" in said
 
 

@@ -139,8 +139,7 @@ def test_no_more_run_at_once_than_asked_and_no_fewer(tmp_path: Path) -> None:
 
 def test_what_is_compiled_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    part = PytestPart("", sys.executable, ())
-    given = execution.make_environment(part, paths.project_folder())
+    given = execution.make_environment(paths.project_folder())
     assert "PYTHONDONTWRITEBYTECODE" not in given
     assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
 

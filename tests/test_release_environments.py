@@ -178,5 +178,5 @@ def test_doctor_lists_the_stand_ins_and_finds_all_well(
     assert found[f"release {release.name}"]["ok"] is True
     assert found["base"]["ok"] is True
     for name in (*STANDINS, "sgl_kernel_npu", "torch_npu"):
-        assert "refuses to be called" in found[f"stands in: {name}"]["found"]
+        assert "refuses to be called" in found[f"stand-in: {name}"]["found"]
     assert sys.executable in found["python"]["found"]

@@ -301,5 +301,5 @@ def test_a_real_package_wins_over_its_stand_in(
     assert Path(found).parent == real
     main(["doctor", "--json"])
     lines = {line["name"]: line["found"] for line in json.loads(capsys.readouterr().out)}
-    assert lines["stands in: sgl_kernel"] == f"{real} (real)"
-    assert "refuses to be called" in lines["stands in: flash_mla"]
+    assert lines["stand-in: sgl_kernel"] == f"{real} (real)"
+    assert "refuses to be called" in lines["stand-in: flash_mla"]

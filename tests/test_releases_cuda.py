@@ -94,7 +94,7 @@ def test_its_torch_is_the_machines_and_nothing_of_it_is_copied(
     assert "beside torch 2.11.0+cu130 for CUDA 13.0 and Triton 3.6.0" in said
     shared = next(line for line in said.splitlines() if "shared with it" in line)
     assert ("torch 2.11.0" in shared, "numpy" in shared, "pandas" in shared) == (True, True, False)
-    absent = next(line for line in said.splitlines() if "stood in for" in line)
+    absent = next(line for line in said.splitlines() if "stand-ins for" in line)
     assert ("sgl_kernel" in absent, "deep_gemm" in absent, "flashinfer" in absent) == (
         *(True, True),
         False,

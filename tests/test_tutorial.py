@@ -11,7 +11,9 @@ from harness.core import paths
 
 ROOT = paths.project_folder()
 PAGE = ROOT / "docs" / "tutorial.md"
-BLOCK = re.compile(r'^```(?P<kind>\w+)(?: title="(?P<file>[^"]+)")?\n(?P<text>.*?)^```', re.M | re.S)
+BLOCK = re.compile(
+    r'^```(?P<kind>\w+)(?: title="(?P<file>[^"]+)")?\n(?P<text>.*?)^```', re.M | re.S
+)
 ANYTHING = "…"
 
 

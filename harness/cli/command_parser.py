@@ -1,4 +1,4 @@
-"""Reading a call: what cannot be read is told under the usage of the command that was called."""
+"""Parsing a call: an error is reported with the usage of the command that was called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from harness.core.errors import CommandLineError
 
-# Options of pytest that people type, by whether the next word is their value.
+# Options of pytest that users type, by whether they take a value.
 PYTEST_OPTIONS = {
     **dict.fromkeys("-x -s -v -vv -q --lf --ff --sw --pdb --co --collect-only".split(), False),
     **dict.fromkeys("-m -p -c -o -W -r -n --maxfail --tb --durations --rootdir".split(), True),
@@ -19,21 +19,21 @@ PYTEST_OPTIONS = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A command or sub-command; `behind` says whose words those behind `--` are."""
+    """A command; `passthrough_owner` is the program that gets the words behind `--`."""
 
     passthrough_owner = ""
 
     def error(self, message: str) -> NoReturn:
-        message = re.sub(r"invalid (?:int|float) value: ('.*')", r"\1 is no number", message)
+        message = re.sub(r"invalid (?:int|float) value: ('.*')", r"\1 is not a number", message)
         if message.endswith("required: COMMAND"):
-            message = f"a command is wanted; `{self.prog} --help` says what each does"
+            message = f"the command is missing; `{self.prog} --help` lists the commands"
         raise CommandLineError(message, self.format_short_usage())
 
     def format_short_usage(self) -> str:
         if self.usage:
             return f"usage: {self.usage}"
-        placed = [action for action in self._actions if not action.option_strings]
-        words = [self.prog, *(self._format_positional(action) for action in placed), "[OPTIONS]"]
+        positional = [action for action in self._actions if not action.option_strings]
+        words = [self.prog, *map(self._format_positional, positional), "[OPTIONS]"]
         return f"usage: {' '.join(words)}" + (" [-- COMMAND …]" if self.passthrough_owner else "")
 
     def _format_positional(self, action: argparse.Action) -> str:
@@ -45,21 +45,22 @@ class CommandParser(argparse.ArgumentParser):
         words = list(args or [])
         if self.passthrough_owner == "pytest":
             self._refuse_pytest_options(words)
-        found, strange = super().parse_known_args(words, namespace)
+        parsed, unknown = super().parse_known_args(words, namespace)
         if self._subparsers is None:
-            found.usage = self.format_short_usage()
-            if strange and not self._take_trailing_words(found, strange):
-                self._refuse_unknown_words(words, strange)
-            return found, []
-        return found, strange
+            parsed.usage = self.format_short_usage()
+            if unknown and not self._take_trailing_words(parsed, unknown):
+                self._refuse_unknown_words(words, unknown)
+            return parsed, []
+        return parsed, unknown
 
     def _take_trailing_words(self, parsed: argparse.Namespace, unknown_words: list[str]) -> bool:
-        """Words that came behind an option, of the kind that also came before it."""
-        listed = next((a for a in self._actions if a.nargs in ("*", "+")), None)
-        loose = not any(word.startswith("-") for word in unknown_words)
-        if listed is None or listed.option_strings or not loose:
+        """Add words after an option to the same list as the words before it."""
+        list_action = next((a for a in self._actions if a.nargs in ("*", "+")), None)
+        if list_action is None or list_action.option_strings:
             return False
-        setattr(parsed, listed.dest, [*getattr(parsed, listed.dest), *unknown_words])
+        if any(word.startswith("-") for word in unknown_words):
+            return False
+        setattr(parsed, list_action.dest, [*getattr(parsed, list_action.dest), *unknown_words])
         return True
 
     def _refuse_pytest_options(self, words: list[str]) -> None:
@@ -67,13 +68,12 @@ class CommandParser(argparse.ArgumentParser):
         rest = iter(words)
         for word in rest:
             name, equals, _ = word.partition("=")
-            known = name in self._option_string_actions
-            if known or name not in PYTEST_OPTIONS:
+            if name in self._option_string_actions or name not in PYTEST_OPTIONS:
                 own.append(word)
                 continue
             theirs.append(word)
             if PYTEST_OPTIONS[name] and not equals:
-                theirs.extend(value for value in [next(rest, None)] if value is not None)
+                theirs += [value for value in [next(rest, None)] if value is not None]
         if theirs:
             self._refuse_misplaced_words(theirs[0], own, theirs)
 
@@ -83,22 +83,21 @@ class CommandParser(argparse.ArgumentParser):
         if first.startswith("-") and near:
             self.error(f"there is no option {first}; near it: {near}")
         if self.passthrough_owner:
-            # All from there on is theirs, its values included.
-            cut = words.index(first)
-            self._refuse_misplaced_words(first, words[:cut], words[cut:])
+            # The rest of the line goes with it, since the word may take values.
+            start = words.index(first)
+            self._refuse_misplaced_words(first, words[:start], words[start:])
         if first.startswith("-"):
-            self.error(f"there is no option {first}; `{self.prog} --help` names those there are")
+            self.error(f"there is no option {first}; `{self.prog} --help` lists the options")
         self.error(f"'{first}' is one word more than `{self.prog}` takes")
 
     def _refuse_misplaced_words(
         self, first: str, own_words: list[str], passthrough_words: list[str]
     ) -> NoReturn:
-        whose = {"pytest": "pytest", "SGLang": "SGLang"}.get(
-            self.passthrough_owner, "the command to run"
-        )
+        owner = self.passthrough_owner
+        owner = "the command to run" if owner == "COMMAND" else owner
         call = shlex.join([*self.prog.split(), *own_words])
         self.error(
-            f"{first} is no word of `{self.prog}`; what is for {whose} goes behind `--`: "
+            f"`{self.prog}` has no option {first}; options for {owner} go behind `--`: "
             f"{call} -- {shlex.join(passthrough_words)}"
         )
 
@@ -111,8 +110,8 @@ class CommandParser(argparse.ArgumentParser):
             choices = [str(choice) for choice in action.choices]
             near = find_nearest_word(str(value), choices)
             hint = f"did you mean {near}? There are" if near else "there are"
-            said = f"invalid choice: '{value}'; {hint} {', '.join(choices)}"
-            raise argparse.ArgumentError(action, said)
+            message = f"invalid choice: '{value}'; {hint} {', '.join(choices)}"
+            raise argparse.ArgumentError(action, message)
 
 
 def find_nearest_word(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:

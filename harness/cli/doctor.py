@@ -1,4 +1,4 @@
-"""`unfix doctor`: what this machine has, what is missing, what stands in for it."""
+"""`unfix doctor`: what this machine has, what it lacks, and the stand-ins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.releases.managed_releases import Release
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """One thing that was looked at."""
+    """One fact about the machine."""
 
     name: str
     ok: bool | None  # None: a fact, neither good nor bad
@@ -54,10 +54,9 @@ def check_machine() -> list[DoctorFinding]:
     lacking = installer.describe_missing_wheels(version)
     if version not in installer.SUPPORTED_PYTHONS:
         lacking = f"managed releases need {installer.describe_supported_pythons()}"
-    place = next(
-        p for p in (paths.workspace_folder(), *paths.workspace_folder().parents) if p.exists()
-    )
-    free = shutil.disk_usage(place).free / 2**30
+    workspace = paths.workspace_folder()
+    existing = next(folder for folder in (workspace, *workspace.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free / 2**30
     return [
         DoctorFinding(
             "python",
@@ -67,52 +66,38 @@ def check_machine() -> list[DoctorFinding]:
         ),
         DoctorFinding("platform", None, f"{platform.system()} {platform.machine()}"),
         DoctorFinding("pip", *_check_pip()),
-        DoctorFinding("disk", free > 1, f"{free:.0f} GiB free under {paths.workspace_folder()}"),
-        DoctorFinding("gpu", None, _describe_gpu()),
+        DoctorFinding("disk", free > 1, f"{free:.0f} GiB free under {workspace}"),
+        DoctorFinding("gpu", None, hardware.describe_gpus() or "none: CUDA guards are n/a here"),
     ]
 
 
 def _check_pip() -> tuple[bool, str]:
-    found = importlib.util.find_spec("pip") is not None
-    return found, "there" if found else f"missing: {sys.executable} -m ensurepip"
-
-
-def _describe_gpu() -> str:
-    return hardware.describe_gpus() or "none: CUDA guards are n/a here"
+    has_pip = importlib.util.find_spec("pip") is not None
+    return has_pip, "installed" if has_pip else f"missing: {sys.executable} -m ensurepip"
 
 
 def check_registry() -> list[DoctorFinding]:
     from harness.fixes.registry import toggle_catalogue
 
     try:
-        return [
-            DoctorFinding(
-                "toggles",
-                True,
-                f"{len(toggle_catalogue.load_catalogue())} in {paths.toggles_folder()}",
-            )
-        ]
+        count = len(toggle_catalogue.load_catalogue())
+        return [DoctorFinding("toggles", True, f"{count} in {paths.toggles_folder()}")]
     except UnfixError as error:
         return [DoctorFinding("toggles", False, str(error))]
 
 
 def check_releases() -> list[DoctorFinding]:
     current = source_trees.find_installed_tree()
-    found = [
-        DoctorFinding(
-            "current",
-            None,
-            f"SGLang {current.version} in {current.folder}"
-            if current
-            else "no SGLang in this python",
-        )
-    ]
+    text = (
+        f"SGLang {current.version} in {current.folder}" if current else "no SGLang in this python"
+    )
+    findings = [DoctorFinding("current", None, text)]
     for device in managed.DEVICES:
-        found += _check_environments(managed.list_releases(device), device)
+        findings += _check_environments(managed.list_releases(device), device)
     missing = [r.name for r in managed.list_releases() if not r.folder.exists()]
     if missing:
-        found.append(DoctorFinding("not installed", None, ", ".join(missing)))
-    return found
+        findings.append(DoctorFinding("not installed", None, ", ".join(missing)))
+    return findings
 
 
 STANDIN_FOLDERS = (
@@ -124,35 +109,34 @@ STANDIN_FOLDERS = (
 
 def _check_environments(managed_releases: Sequence[Release], device: str) -> list[DoctorFinding]:
     base = managed_releases[0].base
-    found = []
     option = "" if device == "cpu" else f" --device {device}"
+    findings = []
     if base.folder.exists():
-        whole = base.is_current()
-        remedy = f"unfix releases add VERSION{option} makes it anew"
-        says = f"{base.folder} is cut short or outdated: {remedy}"
-        if whole:
-            says = f"{base.folder}{f', beside {base.shared_torch}' if base.shared_torch else ''}"
-        found.append(DoctorFinding(base.folder.name, whole, says))
+        text = f"{base.folder}{f', beside {base.shared_torch}' if base.shared_torch else ''}"
+        is_current = base.is_current()
+        if not is_current:
+            remedy = f"unfix releases add VERSION{option} installs it again"
+            text = f"{base.folder} is incomplete or outdated: {remedy}"
+        findings.append(DoctorFinding(base.folder.name, is_current, text))
     for release in managed_releases:
         state = describe_environment(release)
         name = f"release {release.folder.name}"
         if state == "yes":
-            found.append(DoctorFinding(name, True, str(release.folder)))
+            findings.append(DoctorFinding(name, True, str(release.folder)))
         elif state != "no":
-            found.append(
-                DoctorFinding(name, False, f"{state}: unfix releases add {release.name}{option}")
-            )
-    return found
+            remedy = f"{state}: unfix releases add {release.name}{option}"
+            findings.append(DoctorFinding(name, False, remedy))
+    return findings
 
 
 def check_standins() -> list[DoctorFinding]:
-    """What imports in a release's environment without being there."""
+    """The packages that import in a release's environment without being installed."""
     lines = []
     for folder, when in STANDIN_FOLDERS:
         for name in environment_contents.list_standin_packages(folder):
             real = sorted(paths.releases_folder().glob(f"*/lib/python*/site-packages/{name}"))
-            says = f"a stand-in that refuses to be called, {when}"
-            if real:
-                says = f"{', '.join(map(str, real))} (real)"
-            lines.append(DoctorFinding(f"stands in: {name}", None, says))
+            text = f"{', '.join(map(str, real))} (real)"
+            if not real:
+                text = f"a stand-in that refuses to be called, {when}"
+            lines.append(DoctorFinding(f"stand-in: {name}", None, text))
     return lines

@@ -1,9 +1,10 @@
-"""`unfix drift`: every toggle on every release, read from sources alone."""
+"""`unfix drift`: the state of every toggle on every release, from its sources."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--from",
-        dest="places",
+        dest="paths",
         nargs="+",
         default=[],
         type=Path,
@@ -37,112 +38,119 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mend", action="store_true", help="propose a variant for each stale cell, as a diff"
     )
-    parser.add_argument("--write", action="store_true", help="with --mend: put it into the file")
+    parser.add_argument("--write", action="store_true", help="with --mend: write it into the file")
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
 
+@dataclass(frozen=True)
+class DriftRequest:
+    """The arguments of `unfix drift`; `paths` are the values of --from, perhaps with toggles."""
+
+    names: list[str]
+    release: list[str]
+    paths: list[Path]
+    mend: bool
+    write: bool
+    toggles: list[Path]
+    json: bool
+    usage: str
+
+
 def run_command(arguments: argparse.Namespace) -> int:
+    request = options.make_request(DriftRequest, arguments)
+    if request.write and not request.mend:
+        raise CommandLineError("--write goes with --mend", request.usage)
     catalogue = options.load_catalogue(arguments)
-    # `--from` takes all that follows: what is no path there was meant as a toggle.
-    places = [place for place in arguments.places if place.exists() or place.suffix == ".whl"]
-    meant = [str(place) for place in arguments.places if place not in places]
-    options.split_names_and_paths(meant, arguments.usage)
-    names = arguments.names + meant
-    toggles = options.select_toggles_or_all(catalogue, names, arguments.usage)
-    trees = [source_trees.open_tree(place) for place in places]
-    named = [managed_releases.get_release(name) for name in arguments.release]
-    if named or not trees:
-        trees += provisioning.ensure_sources(
-            named or managed_releases.list_releases(), options.report_status
-        )
+    # `--from` takes all words that follow: one that is no path was meant as a toggle.
+    sources = [path for path in request.paths if path.exists() or path.suffix == ".whl"]
+    more_names = [str(path) for path in request.paths if path not in sources]
+    options.split_names_and_paths(more_names, request.usage)
+    names = request.names + more_names
+    toggles = options.select_toggles_or_all(catalogue, names, request.usage)
+    trees = [source_trees.open_tree(path) for path in sources]
+    releases = [managed_releases.get_release(name) for name in request.release]
+    if releases or not trees:
+        releases = releases or managed_releases.list_releases()
+        trees += provisioning.ensure_sources(releases, options.report_status)
     trees.sort(key=lambda tree: (tree.version is None, tree.version or 0))
-    if arguments.write and not arguments.mend:
-        raise CommandLineError("--write goes with --mend", arguments.usage)
-    if arguments.mend:
-        return _mend_stale_cells(arguments, toggles, trees)
-    drift = survey_drift(toggles, trees, only_named=bool(names))
+    if request.mend:
+        return _mend_stale_cells(request, toggles, trees)
+    survey = survey_drift(toggles, trees, only_named=bool(names))
     known = [release.name for release in managed_releases.list_releases()]
-    proven = {
-        toggle: [proof.describe(known) for proof in found]
-        for toggle, found in recorded_proofs.load_proofs(known).items()
+    proofs = {
+        toggle: [proof.describe(known) for proof in entries]
+        for toggle, entries in recorded_proofs.load_proofs(known).items()
     }
-    if arguments.json:
+    if request.json:
         options.print_json(
-            drift.as_data() | {"proven": {t.id: proven.get(t.id, []) for t in toggles}}
+            survey.as_data() | {"proven": {t.id: proofs.get(t.id, []) for t in toggles}}
         )
     else:
-        print_drift(drift, options.make_console(), proven)
-    return 1 if drift.stale_count else 0
+        print_drift(survey, options.make_console(), proofs)
+    return 1 if survey.stale_count else 0
 
 
-def _mend_stale_cells(
-    arguments: argparse.Namespace, toggles: list[Toggle], trees: list[SourceTree]
-) -> int:
-    """What would make the stale cells well, release by release, with how sure it is."""
+def _mend_stale_cells(request: DriftRequest, toggles: list[Toggle], trees: list[SourceTree]) -> int:
+    """Propose a variant for each stale cell, with the reasons for it."""
     from harness.fixes.adopt import stale_repair
     from harness.fixes.registry import toggle_catalogue, toggle_reader
 
-    places = toggle_catalogue.find_toggle_files(arguments.toggles)
-    out = options.make_console()
-    told: list[dict[str, Any]] = []
+    files = toggle_catalogue.find_toggle_files(request.toggles)
+    rows: list[dict[str, Any]] = []
     unmended = 0
-    known = [
-        release.open_sources()
-        for release in managed_releases.list_releases()
-        if release.has_sources
-    ]
-    others = [tree for tree in known if tree.version not in {t.version for t in trees}]
+    versions = {tree.version for tree in trees}
+    known = [one.open_sources() for one in managed_releases.list_releases() if one.has_sources]
+    others = [tree for tree in known if tree.version not in versions]
     for toggle in toggles:
-        found = stale_repair.repair_toggle(toggle, trees, others)
-        if found is None:
+        repair = stale_repair.repair_toggle(toggle, trees, others)
+        if repair is None:
             continue
-        diff, text, path = "", "", places[toggle.id]
-        if found.repaired_toggle is not None:
+        diff, text, path = "", "", files[toggle.id]
+        if repair.repaired_toggle is not None:
             before = path.read_text(encoding="utf-8")
-            text = stale_repair.render_repaired_file(
-                before, toggle, found.repaired_toggle, toggle_reader.find_variant_lines(path)
-            )
+            lines = toggle_reader.find_variant_lines(path)
+            text = stale_repair.render_repaired_file(before, toggle, repair.repaired_toggle, lines)
             diff = nearest_code.format_diff(before, text, f"a/{path.name}", f"b/{path.name}")
-        if arguments.write and text:
+        if request.write and text:
             path.write_text(text, encoding="utf-8")
-        unmended += sum(isinstance(one, str) for one in found.proposals.values())
-        told.append(
+        unmended += sum(isinstance(one, str) for one in repair.proposals.values())
+        rows.append(
             {
                 "id": toggle.id,
                 "proposals": {
                     name: {"state": None, "why": [one]}
                     if isinstance(one, str)
                     else {"state": one.state.value, "why": list(one.remarks)}
-                    for name, one in found.proposals.items()
+                    for name, one in repair.proposals.items()
                 },
                 "diff": diff,
-                "written": bool(arguments.write and text),
+                "written": bool(request.write and text),
             }
         )
-    if arguments.json:
-        options.print_json({"mended": told, "unmended": unmended})
+    if request.json:
+        options.print_json({"mended": rows, "unmended": unmended})
     else:
-        _print_mended(told, unmended, out)
-    return 1 if unmended or any(not one["written"] for one in told) else 0
+        _print_mended(rows, unmended, options.make_console())
+    return 1 if unmended or any(not row["written"] for row in rows) else 0
 
 
 def _print_mended(mended: list[dict[str, Any]], unmended: int, out: Console) -> None:
-    for one in mended:
-        out.print(f"[bold]{one['id']}[/]")
-        for name, proposal in one["proposals"].items():
-            says = proposal["state"] or "nothing is proposed"
+    for row in mended:
+        out.print(f"[bold]{row['id']}[/]")
+        for name, proposal in row["proposals"].items():
+            state = proposal["state"] or "nothing is proposed"
             why = "; ".join(proposal["why"]) or "its forms are those of the release beside it"
-            out.print(f"  {name}: {says}: {why}", soft_wrap=True)
-        options.print_diff(out, one["diff"])
+            out.print(f"  {name}: {state}: {why}", soft_wrap=True)
+        options.print_diff(out, row["diff"])
         out.print()
-    cells = sum(len(one["proposals"]) for one in mended)
+    cells = sum(len(row["proposals"]) for row in mended)
     if not cells:
         out.print("nothing is stale")
         return
     out.print(f"{cells} stale cells, {cells - unmended} with a proposal")
-    if any(one["diff"] and not one["written"] for one in mended):
-        out.print("`--write` puts them into the files; read them first")
+    if any(row["diff"] and not row["written"] for row in mended):
+        out.print("`--write` writes them into the files; read them first")
 
 
 STATE_MARKS = {
@@ -158,56 +166,55 @@ FULL_WIDTH = 118
 
 
 def print_drift(
-    drift: DriftSurvey, out: Console, proven: Mapping[str, list[str]] | None = None
+    survey: DriftSurvey, out: Console, proofs: Mapping[str, list[str]] | None = None
 ) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    narrow = out.width < FULL_WIDTH and len(drift.releases) > 3
+    narrow = out.width < FULL_WIDTH and len(survey.releases) > 3
     grid = Table(box=None, pad_edge=False, padding=(0, 0 if narrow else 1))
     grid.add_column("toggle", no_wrap=True)
-    for column in drift.releases:
-        name = column.name.removeprefix("0.5") if narrow else column.name
+    for release in survey.releases:
+        name = release.name.removeprefix("0.5") if narrow else release.name
         grid.add_column(name, justify="center", no_wrap=True, min_width=4)
 
-    def row(title: str, states: list[str]) -> None:
+    def add_row(title: str, states: list[str]) -> None:
         cells = (STATE_MARKS[state] for state in states)
-        grid.add_row(title, *(Text(short if narrow else full, style=s) for full, short, s in cells))
+        words = (Text(short if narrow else full, style=style) for full, short, style in cells)
+        grid.add_row(title, *words)
 
-    for toggle in drift.toggles:
+    for toggle in survey.toggles:
         states = [
-            "outside" if toggle.id in column.out_of_range else column.states[toggle.id]
-            for column in drift.releases
+            "outside" if toggle.id in release.out_of_range else release.states[toggle.id]
+            for release in survey.releases
         ]
-        row(toggle.id, states)
-    numbers = sorted({number for column in drift.releases for number in column.upstream_states})
+        add_row(toggle.id, states)
+    numbers = sorted({number for release in survey.releases for number in release.upstream_states})
     if numbers:
         grid.add_row()
         grid.add_row(Text("SGLang's own reverts", style="bold"))
     for number in numbers:
-        row(number, [column.upstream_states.get(number, "absent") for column in drift.releases])
+        states = [release.upstream_states.get(number, "absent") for release in survey.releases]
+        add_row(number, states)
     out.print(grid)
-    for column in drift.releases:
-        for finding in column.stale:
-            out.print()
-            out.print(
-                Text(f"STALE {finding.toggle.id} on {column.name}: ", style="bold red")
-                + Text(finding.problem, style="not bold")
-            )
-            if finding.nearest:
-                out.print(Text(finding.nearest), soft_wrap=True)
+    for release in survey.releases:
+        for status in release.stale:
+            head = Text(f"\nSTALE {status.toggle.id} on {release.name}: ", style="bold red")
+            out.print(head + Text(status.problem, style="not bold"))
+            if status.nearest:
+                out.print(Text(status.nearest), soft_wrap=True)
     out.print()
-    for proof, names in sorted(_group_by_proof(drift.toggles, proven or {}).items()):
+    for proof, names in sorted(_group_by_proof(survey.toggles, proofs or {}).items()):
         out.print(f"proven on {proof}: {', '.join(names)}", soft_wrap=True)
-    out.print(drift.describe())
+    out.print(survey.describe())
 
 
 def _group_by_proof(
-    toggles: Iterable[Toggle], proven: Mapping[str, list[str]]
+    toggles: Iterable[Toggle], proofs: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Toggles that were proven at the same places."""
-    found: dict[str, list[str]] = {}
+    """The toggles by the releases on which they were proven."""
+    groups: dict[str, list[str]] = {}
     for toggle in toggles:
-        for proof in proven.get(toggle.id, ()):
-            found.setdefault(proof, []).append(toggle.id)
-    return found
+        for proof in proofs.get(toggle.id, ()):
+            groups.setdefault(proof, []).append(toggle.id)
+    return groups

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +20,8 @@ from harness.cli import gpu_checks, options, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
+from harness.core.wording import format_count
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import attestation, bootstrap, planner
 from harness.patching import toggle_environment as under
 from harness.patching.patch_plan import ToggleChoice, make_plan
@@ -39,68 +42,86 @@ def add_arguments(parser: CommandParser) -> None:
         "--release",
         metavar="R",
         help="a managed version, whose python the command then finds first, or 'current' "
-        "(default: whatever SGLang the command's own python has)",
+        "(default: the SGLang of the command's own python)",
     )
     options.add_device(parser)
-    parser.add_argument("--attestations", type=Path, metavar="DIR", help="where they are left")
     parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="write what was run, where, and what it showed"
+        "--attestations", type=Path, metavar="DIR", help="a folder for the attestations"
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write the command, the machine and the outcome as JSON",
     )
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
 
+@dataclass(frozen=True)
+class ExecRequest:
+    """The arguments of `unfix exec`; `words` is the command."""
+
+    words: list[str]
+    revert: list[str]
+    enable: list[str]
+    check: str | None
+    release: str | None
+    device: str
+    attestations: Path | None
+    record: Path | None
+    toggles: list[Path]
+    json: bool
+    usage: str
+
+
 def run_command(arguments: argparse.Namespace) -> int:
-    if not arguments.words:
+    request = options.make_request(ExecRequest, arguments)
+    if not request.words:
         raise CommandLineError(
-            "exec needs a command: unfix exec --revert ID -- python -m …", arguments.usage
+            "exec needs a command: unfix exec --revert ID -- python -m …", request.usage
         )
-    revert, enable = (_split_ids(ids) for ids in (arguments.revert, arguments.enable))
-    for option, ids in (("revert", revert), ("enable", enable)):
-        if getattr(arguments, option) and not ids:
-            raise UnfixError(f"--{option} names no toggle")
-    inherited = bootstrap.read_requested_ids()
-    revert += inherited[0]
-    enable += inherited[1]
-    release, tree = _find_release(arguments.release, arguments.device)
+    inherited_revert, inherited_enable = bootstrap.read_requested_ids()
+    revert = [*_split_ids("revert", request.revert), *inherited_revert]
+    enable = [*_split_ids("enable", request.enable), *inherited_enable]
+    release, tree = _find_release(request.release, request.device)
     environment = dict(os.environ)
     if release is not None:
         under.put_python_first(environment, release.python, release.folder)
-    command = _resolve_command(arguments.words, environment["PATH"])
-    chosen = _check_toggles(arguments, revert, enable, tree)
-    folder = arguments.attestations or paths.state_folder() / "attestations" / _make_run_name()
-    under.set_toggle_variables(environment, revert, enable, arguments.toggles, folder)
-    asked = gpu_checks.configure_environment(environment, arguments.check, folder)
+    command = _resolve_command(request.words, environment["PATH"])
+    chosen = _check_toggles(options.load_catalogue(arguments), revert, enable, tree)
+    folder = request.attestations or paths.state_folder() / "attestations" / _make_run_name()
+    under.set_toggle_variables(environment, revert, enable, request.toggles, folder)
+    has_checks = gpu_checks.configure_environment(environment, request.check, folder)
     if revert or enable:
-        on = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
-        what = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
-        options.report_status(f"{what} on {on}; attestations in {folder}")
+        release_text = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
+        toggles = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
+        options.report_status(f"{toggles} on {release_text}; attestations in {folder}")
     started = time.monotonic()
-    before = attestation.list_attestation_files(folder) if folder.is_dir() else set()
-    code, output = _run_forwarding_signals(
-        command, environment, keep_output=arguments.record is not None
-    )
-    found = attestation.read_attestations(folder, ignored_files=before) if folder.is_dir() else []
-    checked = gpu_checks.read_reports(folder) if asked else None
-    if arguments.record is not None:
-        run: dict[str, Any] = {
+    earlier_files = attestation.list_attestation_files(folder) if folder.is_dir() else set()
+    code, output = _run_forwarding_signals(command, environment, request.record is not None)
+    attestations: list[attestation.Attestation] = []
+    if folder.is_dir():
+        attestations = attestation.read_attestations(folder, ignored_files=earlier_files)
+    checked = gpu_checks.read_reports(folder) if has_checks else None
+    if request.record is not None:
+        python = shutil.which("python3", path=environment["PATH"]) or sys.executable
+        record = {
+            "command": run_output.get_recorded_command(),
+            "machine": machine.collect_machine_facts(python),
             "exit_code": code,
             "seconds": round(time.monotonic() - started, 1),
+            **({} if checked is None else {"check": gpu_checks.to_json(checked)}),
+            "output": output,
+            "processes": [_attestation_to_json(one) for one in attestations],
         }
-        if checked is not None:
-            run["check"] = gpu_checks.to_json(checked)
-        python = shutil.which("python3", path=environment["PATH"]) or sys.executable
-        _write_record(
-            arguments.record,
-            {**run, "output": output},
-            found,
-            machine.collect_machine_facts(python),
-        )
+        text = json.dumps(record, indent=1)
+        run_output.save_text(request.record, run_output.hide_local_paths(text) + "\n")
     if checked is not None:
-        code = gpu_checks.print_summary(checked, code, arguments.json and not (revert or enable))
+        code = gpu_checks.print_summary(checked, code, request.json and not (revert or enable))
     if revert or enable:
-        _print_summary(found, arguments.json)
-        if not any(a.toggles for a in found):
+        _print_summary(attestations, request.json)
+        if not any(one.toggles for one in attestations):
             options.report_status(
                 "no process applied a toggle: none imported SGLang, or only under a Python that "
                 "ignores PYTHONPATH (-I, -E, a PYTHONPATH of its own); the outcome says nothing. "
@@ -110,8 +131,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _split_ids(values: list[str]) -> list[str]:
-    return [word for value in values for word in bootstrap.split_ids(value)]
+def _split_ids(option: str, values: list[str]) -> list[str]:
+    ids = [word for value in values for word in bootstrap.split_ids(value)]
+    if values and not ids:
+        raise UnfixError(f"--{option} names no toggle")
+    return ids
 
 
 def _make_run_name() -> str:
@@ -121,7 +145,7 @@ def _make_run_name() -> str:
 def _find_release(
     name: str | None, device: str
 ) -> tuple[managed_releases.Release | None, SourceTree | None]:
-    """The managed release to run under, if one was named; nothing is chosen by itself."""
+    """The managed release to run under, if the call names one; there is no default."""
     if name is None:
         return None, None
     if name == "current":
@@ -132,20 +156,18 @@ def _find_release(
 
 
 def _resolve_command(words: list[str], path: str) -> list[str]:
-    found = shutil.which(words[0], path=path)
-    if found is None:
+    program = shutil.which(words[0], path=path)
+    if program is None:
         raise UnfixError(f"there is no command '{words[0]}'")
-    return [found, *words[1:]]
+    return [program, *words[1:]]
 
 
 def _check_toggles(
-    arguments: argparse.Namespace, revert: list[str], enable: list[str], tree: SourceTree | None
+    catalogue: ToggleCatalogue, revert: list[str], enable: list[str], tree: SourceTree | None
 ) -> list[ToggleChoice]:
-    """Refuse what cannot work before anything is started; each process checks for itself again."""
-    catalogue = options.load_catalogue(arguments)
+    """Refuse toggles that cannot be applied before a process starts; each process checks again."""
     if tree is None:
-        known = [name for name in revert if not name.isdigit()] + enable
-        catalogue.select_all(known)
+        catalogue.select_all([name for name in revert if not name.isdigit()] + enable)
         return []
     chosen, _ = planner.resolve_choices(catalogue, revert, enable, tree)
     make_plan(chosen, tree, str(tree.version))
@@ -155,53 +177,34 @@ def _check_toggles(
 def _run_forwarding_signals(
     command: list[str], environment: dict[str, str], keep_output: bool
 ) -> tuple[int, list[str]]:
-    """Run the command in the foreground; signals sent to us are sent on to it.
+    """Run the command in the foreground and forward our signals to it.
 
-    To keep its output, it is read and passed on line by line, stderr with stdout.
+    To keep the end of its output, it is read and passed on line by line, stderr with stdout.
     """
     pipes: dict[str, Any] = (
         {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if keep_output else {}
     )
     process = subprocess.Popen(command, env=environment, **pipes)
-    last: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+    last_lines: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
 
-    def send_on(number: int, _: FrameType | None) -> None:
+    def forward_signal(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
-    # A Ctrl-C reaches the whole foreground group by itself: we only have to outlive it.
+    # A Ctrl-C reaches the whole foreground group; this process only has to outlive it.
     before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     number: int
     for number in (signal.SIGTERM, signal.SIGHUP):
-        before[number] = signal.signal(number, send_on)
+        before[number] = signal.signal(number, forward_signal)
     try:
         for line in process.stdout or ():
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
-            last.append(line.decode(errors="replace").rstrip())
+            last_lines.append(line.decode(errors="replace").rstrip())
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return (128 - code if code < 0 else code), list(last)
-
-
-def _write_record(
-    path: Path,
-    run: dict[str, Any],
-    attestations: list[attestation.Attestation],
-    machine_facts: dict[str, Any],
-) -> None:
-    """A recorded result: the command, the machine, the outcome and the attestations."""
-    record = {
-        "command": run_output.get_recorded_command(),
-        "machine": machine_facts,
-        **run,
-        "processes": [_attestation_to_json(a) for a in attestations],
-    }
-    # Where the project lies on that machine is nobody's business in a recorded result.
-    text = json.dumps(record, indent=1).replace(str(paths.project_folder()), ".")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
+    return (128 - code if code < 0 else code), list(last_lines)
 
 
 def _attestation_to_json(attested: attestation.Attestation) -> dict[str, Any]:
@@ -220,10 +223,11 @@ def _print_summary(attestations: list[attestation.Attestation], as_json: bool) -
     if as_json:
         options.print_json([_attestation_to_json(a) for a in attestations])
         return
-    toggles = {toggle for a in attestations for toggle in a.toggles}
-    for toggle in sorted(toggles):
-        count = sum(a.reach(toggle) for a in attestations)
-        loaded = sum(bool(a.modules) for a in attestations)
-        ran = f"its code ran {count} time{'s' * (count != 1)}" if count else "its code never ran"
-        where = f"in {len(attestations)} process{'es' * (len(attestations) != 1)}"
-        options.report_status(f"{toggle}: {where}, {loaded} of which loaded patched code; {ran}")
+    processes = format_count(len(attestations), "process")
+    patched = sum(bool(one.modules) for one in attestations)
+    for toggle in sorted({toggle for one in attestations for toggle in one.toggles}):
+        count = sum(one.reach(toggle) for one in attestations)
+        reach = f"its code ran {format_count(count, 'time')}" if count else "its code never ran"
+        options.report_status(
+            f"{toggle}: in {processes}, {patched} of which loaded patched code; {reach}"
+        )

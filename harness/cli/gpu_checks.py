@@ -1,4 +1,4 @@
-"""`unfix exec --check`: what to check, and what came of it."""
+"""`unfix exec --check`: the checks of GPU kernels, and the summary of their reports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from harness.cli import options
 from harness.cli.command_parser import CommandParser
 from harness.core import machine
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.wording import format_count
 from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS
 from harness.kernels.watch import report_files
 from harness.kernels.watch.report_files import CheckSummary
 
 _CHECK_WORDS = (*ALL_CHECKS, "all", "stop")
-_MAX_LISTED = 12  # kernels of a list
+_MAX_LISTED = 12  # kernels in a list
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -32,15 +33,15 @@ def add_arguments(parser: CommandParser) -> None:
 def configure_environment(
     environment: dict[str, str], option_value: str | None, folder: Path
 ) -> bool:
-    """Have what runs in the environment check; whether it was asked for."""
+    """Request the checks in an environment; returns whether the option was given."""
     environment.pop(report_files.CHECKS_VARIABLE, None)
     if option_value is None:
         return False
     words = [word.strip() for word in option_value.split(",") if word.strip()]
-    strange = [word for word in words if word not in _CHECK_WORDS]
-    if strange or not words:
+    unknown = [word for word in words if word not in _CHECK_WORDS]
+    if unknown or not words:
         raise UnfixError(
-            f"--check knows {', '.join(_CHECK_WORDS)}, and not {', '.join(strange) or 'nothing'}"
+            f"--check takes {', '.join(_CHECK_WORDS)}, and not {', '.join(unknown) or 'nothing'}"
         )
     if "all" in words:
         words = [*ALL_CHECKS, *(word for word in words if word == "stop")]
@@ -86,32 +87,26 @@ def print_summary(checked: CheckSummary, code: int, as_json: bool) -> int:
     if checked.reports:
         return 1
     if not checked.launches and not code:
-        options.report_status("no process launched a kernel of Triton's, so the check says nothing")
+        options.report_status("no process launched a Triton kernel, so the check says nothing")
         return NotReadyError.exit_code
     return code
 
 
 def format_summary(checked: CheckSummary) -> list[str]:
-    lines = [f"{checked}, in {checked.processes} process{'es' * (checked.processes != 1)}"]
+    partly = {
+        name: ", ".join(f"{count} of its accesses: {why}" for why, count in one.unchecked.items())
+        for name, one in checked.kernels.items()
+        if one.unchecked
+    }
+    lines = [f"{checked}, in {format_count(checked.processes, 'process')}"]
     lines += _format_reasons("not checked", checked.refusals)
-    lines += _format_reasons(
-        "checked but for",
-        {
-            name: ", ".join(
-                f"{count} of its accesses: {why}" for why, count in one.unchecked.items()
-            )
-            for name, one in checked.kernels.items()
-            if one.unchecked
-        },
-    )
-    if checked.unchecked_libraries:
-        more = f", and {len(checked.unchecked_libraries) - _MAX_LISTED} more" * (
-            len(checked.unchecked_libraries) > _MAX_LISTED
-        )
-        shown = ", ".join(checked.unchecked_libraries[:_MAX_LISTED])
-        lines.append(f"not looked at, being no kernels of Triton's: those of {shown}{more}")
-    count = len(checked.reports)
-    lines.append(f"{count or 'no'} report{'s' * (count != 1)}")
+    lines += _format_reasons("checked except for", partly)
+    if libraries := checked.unchecked_libraries:
+        names = ", ".join(libraries[:_MAX_LISTED])
+        if len(libraries) > _MAX_LISTED:
+            names += f", and {len(libraries) - _MAX_LISTED} more"
+        lines.append(f"not checked, since they are no Triton kernels: those of {names}")
+    lines.append(format_count(len(checked.reports), "report") if checked.reports else "no reports")
     for report in checked.reports:
         lines.append(f"  {report.kind}: {report.headline}  ({report.file}:{report.line})")
     return lines

@@ -1,4 +1,4 @@
-"""`unfix`: the commands by name; only the one that is called is imported."""
+"""`unfix`: the commands by name; a call imports only the module of its command."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from harness.core import paths, preloading
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
 from harness.releases import checkouts
 
-# What a command is, and where it lives if not in the module of its name.
+# The summary of each command; `COMMAND_MODULES` has those whose module has another name.
 COMMANDS = {
-    "prove": "the proof: every guard with its fix in, and with it out",
-    "lifecycle": "every guard on every release with nothing toggled: when each bug lived",
-    "bisect": "which fix a symptom is about, over toggles, releases or commits",
-    "fuzz": "suites for as long as a budget lasts: each failure shrunk, kept, replayed anywhere",
-    "mutate": "faults of the known kinds, made anywhere: how strong are the suites",
-    "audit": "every kernel of a release: where an integer wraps on its way into an address",
-    "eval": "accuracy, end to end: a real server's answers, paired against a baseline's",
-    "matrix": "the configuration matrix: plan, run and split combinations of options",
-    "report": "any stored run again: table, page, JUnit, Markdown, JSON",
+    "prove": "the proof: every guard with its fix applied, and with it reverted",
+    "lifecycle": "every guard on every unpatched release: the lifetime of each bug",
+    "bisect": "the fix that a symptom is about, over toggles, releases or commits",
+    "fuzz": "suites for a budget of time: each failure shrunk, stored, replayable anywhere",
+    "mutate": "mutation testing: faults of the known kinds, planted anywhere in SGLang",
+    "audit": "static analysis of every kernel of a release: int32 overflow in addresses",
+    "eval": "accuracy, end to end: a real server's answers compared with a baseline's",
+    "matrix": "the configuration matrix: plan, run and shard combinations of options",
+    "report": "stored runs: table, page, JUnit, Markdown, JSON",
     "list": "the registry, with each toggle's state on a release",
     "show": "one toggle: its story, its state, its patch as a diff",
-    "adopt": "a toggle from a fix: a diff, a commit, or what changed between two releases",
+    "adopt": "a toggle from a fix: a diff, a commit, or the changes between two releases",
     "drift": "every toggle on every release: fixed, buggy, absent or stale",
     "exec": "any command under toggles: unfix exec --revert ID -- COMMAND",
     "releases": "list, add and remove managed releases",
-    "doctor": "what this machine has, what is missing, what stands in for it",
+    "doctor": "what this machine has, what it lacks, and the stand-ins",
     "test": "this project's own tests",
 }
 
 
 COMMAND_MODULES = {"lifecycle": "prove.lifecycle"} | {
     name: f"{name}.command"
-    for name in ("prove", "bisect", "fuzz", "mutate", "audit", "eval", "matrix", "report", "test")
+    for name in "adopt audit bisect eval fuzz matrix mutate prove report test".split()
 }
 
 
@@ -49,8 +49,8 @@ def _get_module_name(command: str) -> str:
 def build_parser(name: str | None) -> CommandParser:
     parser = CommandParser(
         prog="unfix",
-        description="Take a fix back out of a real SGLang and see which tests notice.",
-        epilog="Exit codes: 0 all is well, 1 a verdict says no, 2 the call is wrong, "
+        description="Revert a fix in a real SGLang and see which tests detect it.",
+        epilog="Exit codes: 0 success, 1 a verdict failed, 2 the call is wrong, "
         "3 the machine or a release is not ready.",
     )
     parser.add_argument("--version", action="version", version=f"unfix {__version__}")
@@ -67,16 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((word for word in words if not word.startswith("-")), None)
     try:
-        # Everything behind `--` is somebody else's command line.
-        own, command = words, []
-        if "--" in words:
-            cut = words.index("--")
-            own, command = words[:cut], words[cut + 1 :]
+        # The words behind `--` belong to another program; `test` passes all of its words to pytest.
+        own, passthrough = words, []
         if name == "test" and not {"-h", "--help"} & set(words):
-            own, command = words[: words.index("test") + 1], words[words.index("test") + 1 :]
+            start = words.index("test") + 1
+            own, passthrough = words[:start], [word for word in words[start:] if word != "--"]
+        elif "--" in words:
+            start = words.index("--")
+            own, passthrough = words[:start], words[start + 1 :]
         parsed = build_parser(name).parse_args(own)
-        parsed.words = [word for word in command if word != "--"] if name == "test" else command
-        # Whatever is started uses this checkout's engine, and none that another one left there.
+        parsed.words = passthrough
+        # Child processes use the engine of this checkout, whatever the environment names.
         os.environ |= {
             checkouts.HARNESS_VARIABLE: str(paths.HARNESS_FOLDER),
             "UNFIX_PLANNER": sys.executable,
@@ -92,11 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.report_notes(error)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nobody is left to tell.
+        # The reader of our output is gone, as with `| head`: a report would reach no one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # A disk that is full, a folder that cannot be written: the error names it.
+        # A full disk, a read-only folder: the error names it.
         print(f"unfix: {error}", file=sys.stderr)
         return NotReadyError.exit_code
     except KeyboardInterrupt:

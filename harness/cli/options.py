@@ -1,23 +1,39 @@
-"""Options and output that several commands share."""
+"""Options, requests and output that several commands share."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.cli.command_parser import find_nearest_word
-from harness.core.errors import CommandLineError, UnfixError, UnknownToggleError
+from harness.core.errors import (
+    CommandLineError,
+    NotReadyError,
+    UnfixError,
+    UnknownToggleError,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.fixes.registry.schema import Toggle
     from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+    from harness.releases.source_trees import SourceTree
+
+
+RequestType = TypeVar("RequestType")
+
+
+def make_request(kind: type[RequestType], arguments: argparse.Namespace) -> RequestType:
+    """The frozen request of a command: an argument for each field, by its name."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(arguments, name) for name in names})
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +59,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_directions(parser: argparse.ArgumentParser) -> None:
-    for word, does in (("revert", "take these fixes out"), ("enable", "put these fixes in")):
+    for word, effect in (("revert", "revert these fixes"), ("enable", "apply these fixes")):
         parser.add_argument(
-            f"--{word}", action="append", default=[], metavar="IDS", help=f"{does} (a,b,…)"
+            f"--{word}", action="append", default=[], metavar="IDS", help=f"{effect} (a,b,…)"
         )
 
 
@@ -69,7 +85,7 @@ def load_catalogue(arguments: argparse.Namespace) -> ToggleCatalogue:
 def select_toggles_or_all(
     catalogue: ToggleCatalogue, names: Sequence[str], usage: str
 ) -> list[Toggle]:
-    """Those that words name, where a word may as well be meant as a path."""
+    """The toggles that words name; an error says that an unknown word is no path either."""
     try:
         return catalogue.select_or_all(names)
     except UnknownToggleError as error:
@@ -79,11 +95,11 @@ def select_toggles_or_all(
 def split_names_and_paths(
     words: Sequence[str], usage: str, catalogue: ToggleCatalogue | None = None
 ) -> tuple[list[str], list[str]]:
-    """Words apart: names, and paths of what is there, with a node if one is said.
+    """Names, and paths of existing files or folders, perhaps with a test's node id.
 
-    A bare word is a path only where names are known and it is none of them.
+    A bare word is a path only if a catalogue is given and has no toggle of that name.
     """
-    names, places = [], []
+    names, found_paths = [], []
     for word in words:
         file = Path(word.partition("::")[0])
         if "/" in word or "::" in word or word.endswith(".py"):
@@ -92,12 +108,30 @@ def split_names_and_paths(
                 near = find_nearest_word(file.name, beside)
                 hint = f"; near it: {file.with_name(near)}" if near else ""
                 raise CommandLineError(f"there is no file or folder {file}{hint}", usage)
-            places.append(word)
+            found_paths.append(word)
         elif catalogue is not None and file.exists() and not catalogue.has_match(word):
-            places.append(word)
+            found_paths.append(word)
         else:
             names.append(word)
-    return names, places
+    return names, found_paths
+
+
+def find_tree(name: str | None, fetch: bool) -> SourceTree | None:
+    """The sources of a release; None if the call names none and none is installed."""
+    from harness.releases import managed_releases, provisioning
+
+    try:
+        if fetch:
+            return provisioning.ensure_tree(name, report_status)
+        return managed_releases.open_release_tree(name)
+    except NotReadyError as error:
+        if name is not None:
+            raise
+        report_status(f"{error}; states are left out")
+        return None
+
+
+STATE_STYLES = {"fixed": "green", "buggy": "yellow", "absent": "dim", "stale": "bold red"}
 
 
 def make_console() -> Console:
@@ -105,9 +139,9 @@ def make_console() -> Console:
 
     class Console(RichConsole):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # main() knows what to do; rich would end with 1
+            raise BrokenPipeError  # main() handles it; rich would exit with 1
 
-    # A pipe has no width of its own: a table in a log is never cut.
+    # A pipe has no width: a table in a log must not be truncated.
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
@@ -123,27 +157,23 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-TIME_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
-
-
 def parse_budget(text: str, name: str) -> float:
-    """Seconds from words like 30m."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
-    parts = found.groups() if found else (None, None, None)
-    seconds = sum(
-        float(part or 0) * unit for part, unit in zip(parts, TIME_UNITS.values(), strict=True)
-    )
-    if not 0 < seconds < math.inf:
+    """Seconds from '45s', '30m', '1h30m'."""
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
+    parts = match.groups("0") if match else ("0", "0", "0")
+    hours, minutes, seconds = map(float, parts)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not 0 < total < math.inf:
         raise UnfixError(f"{name} {text} is no budget: say 45s, 30m, 8h or 1h30m")
-    return seconds
+    return total
 
 
 def report_notes(error: BaseException) -> None:
-    """What went wrong besides, after an error or a stop."""
+    """Print the notes of an error: further problems that followed it."""
     for note in getattr(error, "__notes__", ()):
         report_status(note)
 
 
 def report_status(message: str) -> None:
-    """What a command is doing, for the person who waits for it."""
-    sys.stderr.write(f"unfix: {message}\n")  # in one piece, whoever else writes
+    """Print the progress of a command, for the person who waits for it."""
+    sys.stderr.write(f"unfix: {message}\n")  # one write, since child processes write here too

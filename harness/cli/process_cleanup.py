@@ -1,4 +1,4 @@
-"""A command that starts processes: what stops it, and that it leaves none."""
+"""A command that starts processes ends them, however it is stopped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.core import processes
 
 @contextlib.contextmanager
 def end_processes_on_exit(include_orphans: bool = True) -> Iterator[None]:
-    """A SIGTERM stops the block as a Ctrl-C does; what was started in it is ended with it.
+    """A SIGTERM stops the block as a Ctrl-C does; at its end all child processes are killed.
 
-    So are `orphans` of a worker that was ended; until the end of the block they may be zombies.
+    `include_orphans` adds the children of dead workers, which may be zombies until then.
     """
     if include_orphans:
         processes.adopt_orphans()

@@ -1,4 +1,4 @@
-"""What somebody who looks on sees of a run while it goes, on stderr."""
+"""The progress of a run on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_INTERVAL = 30.0  # seconds between two lines in a log
 
 
 class ProgressDisplay:
-    """Something that moves on a terminal while a block lasts, and lines above it."""
+    """A live display during a block, on a terminal, and lines above it."""
 
     live_display: Progress | Live | None = None
 
@@ -36,14 +36,14 @@ class ProgressDisplay:
         self.console.print(f"unfix: {escape(text)}")
 
     def log_occasionally(self, text: str) -> None:
-        """A line now and then where nothing moves."""
+        """A line every half minute, in a log without a live display."""
         if time.monotonic() - self.last_logged > LOG_INTERVAL:
             self.last_logged = time.monotonic()
             self.print_line(text)
 
 
 class ProgressBars(ProgressDisplay):
-    """Bars that are gone at the end, and nothing where nobody looks on."""
+    """Bars that vanish at the end; only on a terminal."""
 
     def __init__(self) -> None:
         super().__init__()

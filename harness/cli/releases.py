@@ -1,4 +1,4 @@
-"""`unfix releases`: which SGLang installations there are, and making and removing them."""
+"""`unfix releases`: list, install and remove SGLang installations."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _add_releases(chosen: list[Release], arguments: argparse.Namespace) -> None:
             raise UnfixError(f"there is no folder {arguments.wheels}")
         os.environ[installer.WHEELS_VARIABLE] = str(arguments.wheels.resolve())
     if arguments.torch is not None and arguments.device == "cpu":
-        raise UnfixError("--torch goes with --device cuda: on a CPU releases have a torch of ours")
+        raise UnfixError("--torch goes with --device cuda: a CPU release installs its own torch")
     for release in chosen:
         if arguments.sources:
             installer.fetch_release_sources(release, options.report_status)
@@ -97,13 +97,12 @@ def _add_releases(chosen: list[Release], arguments: argparse.Namespace) -> None:
             )
     beside = chosen[0].shared_torch
     if beside is not None and not arguments.sources:
+        shared = environment_contents.describe_shared_packages(chosen[0])
         options.report_status(f"beside {beside}")
-        options.report_status(
-            f"shared with it: {', '.join(environment_contents.describe_shared_packages(chosen[0])) or 'nothing else'}"
-        )
+        options.report_status(f"shared with it: {', '.join(shared) or 'nothing else'}")
         for release in chosen:
-            absent = ", ".join(environment_contents.list_active_standins(release)) or "nothing"
-            options.report_status(f"{release.name}: stood in for, as it is absent: {absent}")
+            standins = ", ".join(environment_contents.list_active_standins(release)) or "none"
+            options.report_status(f"{release.name}: stand-ins for absent packages: {standins}")
 
 
 def _fill_wheel_folder(chosen: list[Release], arguments: argparse.Namespace) -> int:

@@ -1,8 +1,8 @@
 """The kinds of runs that a store keeps and `report` shows, as one table.
 
-A kind's word is its command's, and names its folders: `harness/WORD` makes such a run,
-`harness/store/WORD` keeps it, `reports/WORD` shows it, `harness/cli/WORD` takes its arguments. All
-that is the same for all of them (files, output, lists) is in `pages` and here.
+The word of a kind is its command, and names its folders: `harness/runs/WORD` makes such a run,
+`harness/store/WORD` stores it, `reports/WORD` shows it, `harness/cli/WORD` reads its arguments.
+Output that is the same for all kinds (files, lists) is in `run_output` and here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def add_reports_to_path() -> None:
-    """The package `reports` lies beside the toggles, in a checkout and in a wheel."""
+    """Add the folder of the package `reports`, which is that of the toggles, to the path."""
     place = str(paths.project_folder())
     if place not in sys.path:
         sys.path.append(place)
 
 
 def import_report(word: str, module_name: str) -> Any:
-    """A module of what shows a kind of run: its page, terminal, markdown."""
+    """A report of a kind of run: page, terminal, markdown, junit."""
     add_reports_to_path()
     return importlib.import_module(f"reports.{word}.{module_name}")
 
@@ -39,7 +39,7 @@ def _get_exit_code(run: Any) -> int:
 
 
 def _make_page_name(run: Any) -> str:
-    """One for each run: the next one does not replace what somebody has open."""
+    """A page for each run, so that the next run does not replace an open page."""
     name = str(run.id)
     return name if len(name) < 100 else f"{name.partition('+')[0]}-joined"
 
@@ -63,11 +63,11 @@ class RunKind:
     junit: bool = False
 
     def import_report(self, module_name: str) -> Any:
-        """A module of what shows it: page, terminal, markdown."""
+        """One of its reports: page, terminal, markdown, junit."""
         return import_report(self.word, module_name)
 
     def to_json(self, run: Any) -> dict[str, Any]:
-        """All of a run as JSON that any reader takes, with what it comes to."""
+        """All of a run as strict JSON, with its verdict."""
         import msgspec
 
         said = {name: msgspec.to_builtins(getattr(run, name)) for name in self.json_properties}
@@ -75,7 +75,7 @@ class RunKind:
         return data
 
     def to_list_row(self, run: Any) -> dict[str, Any]:
-        """A run in one line of `report --list`."""
+        """The row of a run in `report --list`."""
         started = run.started
         if not isinstance(started, str):
             moment = datetime.datetime.fromtimestamp(started, datetime.UTC)
@@ -151,7 +151,7 @@ def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:
 
 
 def list_runs(store: Store) -> list[tuple[RunKind, Any]]:
-    """Each run of a store with as much of it as a list tells."""
+    """Each run of a store, loaded as far as a list needs it."""
     found = []
     for kind in KINDS:
         table = store.table(kind.word)
@@ -163,7 +163,7 @@ def list_runs(store: Store) -> list[tuple[RunKind, Any]]:
 
 
 def to_strict_json(value: Any) -> Any:
-    """JSON knows no infinities, and a terminal no half characters."""
+    """JSON has no infinities, and UTF-8 no half of a surrogate pair."""
     if isinstance(value, dict):
         return {to_strict_json(name): to_strict_json(one) for name, one in value.items()}
     if isinstance(value, list):

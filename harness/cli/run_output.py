@@ -1,4 +1,4 @@
-"""What is shown and written of a run, of whatever kind: as it ends, and by `report` again."""
+"""The output of a run of any kind: at its end, and again by `report`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
 
 
 def check_outputs(kind: RunKind, arguments: argparse.Namespace) -> None:
-    """Before anything runs: what is asked for in vain is said at once."""
+    """Refuse, before anything runs, an output that the kind does not have."""
     if getattr(arguments, "junit", None) is not None and not kind.junit:
         raise UnfixError(
             f"{kind.noun} has no JUnit: there are --html, --markdown, --record and --json"
@@ -34,9 +34,9 @@ def check_outputs(kind: RunKind, arguments: argparse.Namespace) -> None:
 
 
 def write_and_print_run(kind: RunKind, runs: Any, arguments: argparse.Namespace) -> int:
-    """The page and the files that were asked for, the run as it is shown; gives the exit code.
+    """Write the page and the requested files, print the run, and return the exit code.
 
-    Several proofs are one page; of the other kinds a run is shown by itself.
+    Several proofs share a page; a run of another kind has a page of its own.
     """
     check_outputs(kind, arguments)
     several = runs if isinstance(runs, list) else [runs]
@@ -70,16 +70,16 @@ def write_outputs(
     markdown: Callable[[], str],
     data: Any,
 ) -> None:
-    """The files that were asked for, and the page in any case."""
+    """The requested files, and the page in any case."""
     html = arguments.html or default
     save_text(html, page())
     options.report_status(f"the page: {html}")
     if arguments.markdown:
         text = markdown()
         if str(arguments.markdown) == os.environ.get("GITHUB_STEP_SUMMARY"):
-            # A job's summary belongs to all commands of its step.
-            before = arguments.markdown
-            text = (before.read_text() if before.exists() else "") + text
+            # All commands of a step write to the summary of the job.
+            file = arguments.markdown
+            text = (file.read_text() if file.exists() else "") + text
         save_text(arguments.markdown, text)
     if arguments.record:
         text = json.dumps(_round_numbers(data), indent=1, ensure_ascii=False)
@@ -93,7 +93,7 @@ def save_text(file: Path, text: str) -> None:
 
 
 def _round_numbers(value: Any) -> Any:
-    """Six digits of each number: a record is kept, and no verdict hangs on the seventh."""
+    """Six digits of each number keep a record small; no verdict depends on the seventh."""
     if isinstance(value, dict):
         return {name: _round_numbers(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -107,35 +107,33 @@ _OUTPUT_OPTIONS = ("--html", "--junit", "--markdown", "--record")
 
 
 def strip_output_options(words: Sequence[str]) -> list[str]:
-    """A command line without the files it was to write: they are none of what was run.
-
-    What stands behind `--` is another's.
-    """
-    kept: list[str] = []
-    left = iter(words)
-    for word in left:
+    """A command line without its output files; words behind `--` belong to another program."""
+    stripped: list[str] = []
+    rest = iter(words)
+    for word in rest:
         if word == "--":
-            return [*kept, word, *left]
+            return [*stripped, word, *rest]
         if word in _OUTPUT_OPTIONS:
-            next(left, None)
+            next(rest, None)
         elif not word.startswith(tuple(f"{name}=" for name in _OUTPUT_OPTIONS)):
-            kept.append(word)
-    return kept
+            stripped.append(word)
+    return stripped
 
 
 def get_recorded_command() -> list[str]:
-    """This one, as results keep it."""
+    """This command line, as records store it."""
     return ["unfix", *strip_output_options(sys.argv[1:])]
 
 
 def hide_local_paths(text: str) -> str:
-    """Where the project lies on that machine is nobody's business in a recorded result."""
-    places = (
+    """A record does not name the folders of the machine."""
+    folders = (
         (paths.workspace_folder(), "."),
         (paths.project_folder(), "."),
         (Path(sys.prefix), "PREFIX"),
+        (Path.home(), "~"),
     )
-    for place, name in (*places, (Path.home(), "~")):
-        if place != Path("/"):
-            text = text.replace(str(place), name)
+    for folder, name in folders:
+        if folder != Path("/"):
+            text = text.replace(str(folder), name)
     return text

@@ -1,4 +1,4 @@
-"""`unfix show TOGGLE`: its story, its state on a release, and its patch as a diff."""
+"""`unfix show TOGGLE`: its story, its state on a release, its patch as a diff."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import textwrap
 from typing import Any
 
 from harness.cli import options
-from harness.cli.list import STATE_STYLES, find_tree
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry.schema import Toggle
 from harness.patching import diffs
@@ -25,18 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     toggles = options.load_catalogue(arguments).select_all(arguments.names)
-    tree = find_tree(arguments.release, fetch=True)
-    shown = [toggle_to_json(toggle, tree) for toggle in toggles]
+    tree = options.find_tree(arguments.release, fetch=True)
+    rows = [toggle_to_json(toggle, tree) for toggle in toggles]
     if arguments.json:
-        options.print_json(shown)
+        options.print_json(rows)
     else:
-        for data in shown:
+        for data in rows:
             print_toggle(data)
-    return 1 if any(data["state"] == ToggleState.STALE.value for data in shown) else 0
+    return 1 if any(data["state"] == ToggleState.STALE.value for data in rows) else 0
 
 
 def toggle_to_json(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
-    finding = find_toggle_status(toggle, tree) if tree else None
+    status = find_toggle_status(toggle, tree) if tree else None
     known = [release.name for release in managed_releases.list_releases()]
     return {
         "id": toggle.id,
@@ -51,17 +50,17 @@ def toggle_to_json(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
             one.describe(known) for one in recorded_proofs.load_proofs(known).get(toggle.id, ())
         ],
         "release": str(tree.version or tree.name) if tree else None,
-        "state": finding.state.value if finding else None,
-        "problem": finding.problem if finding else "",
-        "nearest": finding.nearest if finding else "",
+        "state": status.state.value if status else None,
+        "problem": status.problem if status else "",
+        "nearest": status.nearest if status else "",
         "variants": [
             {"releases": v.releases, "targets": [str(t) for t in v.targets]}
             for v in toggle.variants
         ],
-        "does": {ToggleState.FIXED: "revert", ToggleState.BUGGY: "enable"}.get(finding.state, "")
-        if finding
+        "does": {ToggleState.FIXED: "revert", ToggleState.BUGGY: "enable"}.get(status.state, "")
+        if status
         else "",
-        "diff": diffs.format_toggle_diff(finding, tree) if finding and tree else "",
+        "diff": diffs.format_toggle_diff(status, tree) if status and tree else "",
     }
 
 
@@ -86,7 +85,7 @@ def print_toggle(data: dict[str, Any]) -> None:
             out.print(Text(f"  {variant['releases']:<18} {target}"), soft_wrap=True)
     out.print()
     if data["state"]:
-        style = STATE_STYLES[data["state"]]
+        style = options.STATE_STYLES[data["state"]]
         out.print(Text.assemble(f"on SGLang {data['release']}: ", (data["state"], style)))
     if data["problem"]:
         out.print(Text(data["problem"], style="red"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.eval.view import EvalView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, code, marked, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, code, marked, quiet
 
 
 def make_tables(eval_view: EvalView) -> list[ReportTable]:
@@ -17,7 +17,7 @@ def make_tables(eval_view: EvalView) -> list[ReportTable]:
 
 def make_configuration_table(eval_view: EvalView) -> ReportTable:
     tasks = [to_single_line(task, 30) for task in eval_view.tasks]
-    rows: list[list[TableCell | str]] = []
+    rows: TableRows = []
     for row in eval_view.configurations:
         scores = (row.scores.get(task) for task in eval_view.tasks)
         rows.append(
@@ -39,7 +39,7 @@ def make_configuration_table(eval_view: EvalView) -> ReportTable:
 
 
 def make_comparison_table(eval_view: EvalView) -> ReportTable:
-    rows = []
+    rows: TableRows = []
     for row in eval_view.comparisons:
         verdict = marked(row.mark, row.tone)
         if row.has_planted_fault:
@@ -59,7 +59,7 @@ def make_comparison_table(eval_view: EvalView) -> ReportTable:
 
 
 def make_fault_table(eval_view: EvalView) -> ReportTable:
-    rows = [
+    rows: TableRows = [
         [
             code(to_single_line(row.fault.toggle)),
             to_single_line(row.fault.configuration),

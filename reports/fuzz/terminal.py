@@ -45,9 +45,9 @@ def make_test_table(run: FuzzResult, max_rows: int = MAX_ROWS) -> Table:
     for test in tried[:max_rows]:
         style = "red" if (test.test, test.release) in failing else ""
         rate = test.examples / test.seconds if test.seconds else 0.0
-        name = Text(test.test.partition("::")[2].removeprefix("test_"), style=style)
+        title = Text(test.test.partition("::")[2].removeprefix("test_"), style=style)
         edge = describe_nearest_edge(test)
-        table.add_row(name, test.release, str(test.examples), f"{rate:.0f}", edge)
+        table.add_row(title, test.release, str(test.examples), f"{rate:.0f}", edge)
     if len(tried) > max_rows:
         table.add_row(f"and {len(tried) - max_rows} more")
     return table

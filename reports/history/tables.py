@@ -9,7 +9,7 @@ from harness.runs.history.values import Timeline
 from reports.history import view
 from reports.history.view import STATE_MARKS, HistoryView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, marked, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, marked, quiet
 
 MAX_TITLE_LENGTH = 80
 
@@ -17,7 +17,7 @@ MAX_TITLE_LENGTH = 80
 def make_failure_table(
     title: str, lines: Sequence[Timeline], history_view: HistoryView, max_nights: int
 ) -> ReportTable:
-    rows = [
+    rows: TableRows = [
         [
             marked(STATE_MARKS[line.state]),
             *_make_name_cells(line),
@@ -31,7 +31,7 @@ def make_failure_table(
 
 
 def make_flaky_table(history_view: HistoryView, max_nights: int) -> ReportTable:
-    rows = [
+    rows: TableRows = [
         [
             f"{line.score.share:.0%}",
             *_make_name_cells(line),
@@ -44,7 +44,7 @@ def make_flaky_table(history_view: HistoryView, max_nights: int) -> ReportTable:
 
 
 def make_slower_table(history_view: HistoryView) -> ReportTable:
-    rows = [
+    rows: TableRows = [
         [f"{line.slowdown:.1f} times", *_make_name_cells(line), *_make_time_cells(line)]
         for line in history_view.slower
     ]
@@ -52,7 +52,7 @@ def make_slower_table(history_view: HistoryView) -> ReportTable:
 
 
 def make_costliest_table(history_view: HistoryView) -> ReportTable:
-    rows = [
+    rows: TableRows = [
         [history_view.describe_cost(line), *_make_name_cells(line), *_make_time_cells(line)]
         for line in history_view.costliest
     ]
@@ -60,7 +60,9 @@ def make_costliest_table(history_view: HistoryView) -> ReportTable:
 
 
 def make_cost_table(history_view: HistoryView) -> ReportTable:
-    rows = [[to_single_line(name, 60), *costs] for name, *costs in history_view.cost_rows]
+    rows: TableRows = [
+        [to_single_line(name, 60), *costs] for name, *costs in history_view.cost_rows
+    ]
     return ReportTable("Cost", ("cost", "all nights", "newest night"), rows)
 
 

@@ -6,7 +6,7 @@ from harness.store.matrix.values import AttemptOutcome
 from reports.matrix import view
 from reports.matrix.view import MatrixView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, code, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
 
 MAX_VALUES = 8  # of an axis
 MAX_SLOWEST = 5
@@ -14,7 +14,7 @@ MAX_SLOWEST = 5
 
 def make_share_table(matrix_view: MatrixView) -> ReportTable:
     """The values that the failures share: the axis whose values differ most first."""
-    rows: list[list[TableCell | str]] = []
+    rows: TableRows = []
     for axis in matrix_view.axes if matrix_view.failures else ():
         for place, share in enumerate(axis.shares[:MAX_VALUES]):
             failed = [
@@ -37,7 +37,7 @@ def make_share_table(matrix_view: MatrixView) -> ReportTable:
 
 
 def make_flaky_table(matrix_view: MatrixView) -> ReportTable:
-    rows = [
+    rows: TableRows = [
         [
             code(to_single_line(cell.identity)),
             view.describe_attempts(cell),
@@ -49,7 +49,7 @@ def make_flaky_table(matrix_view: MatrixView) -> ReportTable:
 
 
 def make_slowest_table(matrix_view: MatrixView) -> ReportTable:
-    rows = [
+    rows: TableRows = [
         [
             code(to_single_line(cell.identity)),
             view.format_time_taken(cell),

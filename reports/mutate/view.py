@@ -17,7 +17,7 @@ from harness.store.mutate.values import (
     compute_score,
 )
 from reports.shared.marks import ReportMark, make_marks
-from reports.shared.tables import ReportTable, TableCell, code
+from reports.shared.tables import ReportTable, TableCell, TableRows, code
 
 FATE_MARKS = make_marks("""
     survived  | SUR | ○ | toothless | Its code ran, and no guard detected it.
@@ -142,7 +142,7 @@ def group_faults(
 def make_score_table(title: str, groups: Sequence[FaultGroup]) -> ReportTable:
     """A row a group: its score, and the count of each outcome."""
     heads = [f"{mark.glyph} {word}" for word, mark in FATE_MARKS.items()]
-    rows = []
+    rows: TableRows = []
     for group in groups:
         tone = "toothless" if group.counts["survived"] else ""
         counts = [str(count or "") for count in group.counts.values()]

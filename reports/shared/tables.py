@@ -6,7 +6,6 @@ Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), marked(CAUGHT_MA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.shared.marks import ReportMark
@@ -23,13 +22,15 @@ class TableCell:
     nights: tuple[ReportMark | None, ...] = ()  # a row of signs, in place of a text
 
 
+TableRows = list[list[TableCell | str]]
+
+
 @dataclass(frozen=True)
 class ReportTable:
     title: str
     heads: tuple[str, ...]
-    rows: Sequence[Sequence[TableCell | str]]
+    rows: TableRows
     number_columns: tuple[str, ...] = ()  # flush right on a terminal, absent where all are empty
-    page_has_more: bool = False
 
 
 def code(text: str) -> TableCell:

@@ -85,7 +85,7 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
     )
     running = drive.start()
     until(lambda: drive.flag("there").exists() and len(drive.newest().counts) == 3)
-    with pytest.raises(UnfixError, match="still going on"):
+    with pytest.raises(UnfixError, match="still running"):
         drive.run("--resume")
     running.kill()
     running.communicate()

@@ -18,6 +18,7 @@ HOSTILE = (
     "<script>document.title='owned'</script> | `x` \x1b[31m\"'&]]> {{ 7 * 7 }} \x00\ud800\nnext"
 )
 LONG = "y" * 5000
+NO_CUDA = "no CUDA device is here"
 TASKS = ("recall", "copying", "needle", "shared")
 
 
@@ -69,13 +70,13 @@ def fine() -> Evaluation:
         0, 20, 0.01, 8, 0.096,
         served=[
             served("base"), served("cache"), served("cache without paged"),
-            ServedConfiguration("fp8", "llama", "0.5.18", [], "cuda", absent="no CUDA device is here"),
+            ServedConfiguration("fp8", "llama", "0.5.18", [], "cuda", absent=NO_CUDA),
         ],
         compared=[
             *(accuracy("base", "cache", task) for task in TASKS),
             tokens("base", "cache", ComparisonVerdict.EQUAL, 0.004),
             tokens("base", "cache without paged", ComparisonVerdict.DIFFERS, 1.7),
-            ComparisonResult("base", "fp8", "tokens", "", ComparisonVerdict.NA, "no CUDA device is here"),
+            ComparisonResult("base", "fp8", "tokens", "", ComparisonVerdict.NA, NO_CUDA),
         ],
         faults=[
             PlantedFault("paged", "cache", "cache without paged", True, True, ["tokens: differs"],

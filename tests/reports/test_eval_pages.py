@@ -1,38 +1,29 @@
-"""An evaluation kept, on a page, in Markdown and on a terminal: what is open is never green."""
+"""An evaluation on a page, in Markdown and on a terminal: an unresolved one is never green."""
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import browsing
-import evaluated
 import pytest
-from evaluated import HOSTILE, LONG, answer, awful, fine, large, served
-from rich.console import Console
+from evaluated import LONG, answer, awful, fine, large, served
+from rendering import assert_fits, open_page, to_text
 
 from harness.store.eval.values import (
     AnswerDifference,
     ComparisonResult,
     ComparisonVerdict,
-    Evaluation,
     ItemAnswer,
     PlantedFault,
 )
-from reports.eval import answer_differences as eval_items
-from reports.eval import charts, markdown, terminal, view
-from reports.eval import page as eval_page
+from reports.eval import answer_differences, charts, markdown, page, terminal, view
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 VISIBLE = "<script>document.title='owned'</script>"
-
-
-# Green or red
 
 
 def problems_with(**changes: Any) -> list[str]:
@@ -87,43 +78,31 @@ def test_a_fault_that_had_to_be_noticed_and_was_not_is_red() -> None:
     assert view.make_view(made).faults[0].mark is view.UNREACHED_MARK
 
 
-# On a page
-
-
-def opened(
-    browser: Browser, made: Evaluation, file: Path, **options: Any
-) -> tuple[Page, list[str]]:
-    """The page, and all that it says or asks for while it opens."""
-    file.write_text(eval_page.render_page(made))
-    return browsing.opened(browser, file, **options)
-
-
 def test_the_page_shows_all_and_nothing_on_it_acts(browser: Browser, tmp_path: Path) -> None:
     made = awful()
     file = tmp_path / "eval.html"
-    page, said = opened(browser, made, file)
-    assert said == [file.as_uri()]
-    assert page.title().startswith("RED · unfix eval · <script>document.title")
-    assert page.locator("script").count() == 0
-    assert page.locator(".verdict .colour").inner_text() == "Red"
-    assert page.locator(".problems li").count() == len(made.problems)
-    rows = [page.locator(f"section:has(#{name}) .listed tbody tr:not(.below)") for name in
+    tab = open_page(browser, page.render_page(made), file)
+    assert tab.title().startswith("RED · unfix eval · <script>document.title")
+    assert tab.locator("script").count() == 0
+    assert tab.locator(".verdict .colour").inner_text() == "Red"
+    assert tab.locator(".problems li").count() == len(made.problems)
+    rows = [tab.locator(f"section:has(#{name}) .listed tbody tr:not(.below)") for name in
             ("configurations", "comparisons", "faults")]  # fmt: skip
     assert [one.count() for one in rows] == [
         len(made.served), len(made.compared), len(made.faults)
     ]  # fmt: skip
-    below = page.locator("section:has(#configurations) .below")
+    below = tab.locator("section:has(#configurations) .below")
     assert below.count() == len(made.served)
     assert below.filter(has_text="no CUDA device is here").count() == 1
     assert VISIBLE in rows[0].nth(4).inner_text()
     assert "17/20" in rows[0].nth(4).inner_text()
     assert "regressed" in rows[1].nth(0).inner_text()  # what is open comes first
     assert "+15.0% [+11.0%, +19.0%]" in rows[1].nth(0).inner_text()
-    assert "with a fault put in" in rows[1].last.inner_text()
-    assert page.locator("#matrix tbody tr").count() == 5
-    assert page.locator("#matrix .badge").count() == 5
-    assert page.locator("text={{ 7 * 7 }}").count()
-    details = page.locator("details.pairing")
+    assert "with a planted fault" in rows[1].last.inner_text()
+    assert tab.locator("#matrix tbody tr").count() == 5
+    assert tab.locator("#matrix .badge").count() == 5
+    assert tab.locator("text={{ 7 * 7 }}").count()
+    details = tab.locator("details.pairing")
     assert details.count() == 2
     details.first.locator("summary").click()
     item = details.first.locator(".item").nth(2)
@@ -133,10 +112,8 @@ def test_the_page_shows_all_and_nothing_on_it_acts(browser: Browser, tmp_path: P
     details.nth(1).locator("summary").click()
     assert "logprob -0.25 became -1.5 (-1.25)" in details.nth(1).inner_text()
     assert details.nth(1).locator("mark").all_inner_texts() == ["b", "b"]
-    for width in (1280, 400):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    page.close()
+    assert_fits(tab, 1280, 400)
+    tab.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -145,14 +122,14 @@ def test_bars_and_the_noise_floor_are_where_they_belong(
 ) -> None:
     made = fine()
     made.served[1] = served("cache", wrong=5)
-    page, said = opened(browser, made, tmp_path / "eval.html", color_scheme=scheme)
-    assert len(said) == 1
-    assert page.locator(".verdict .colour").inner_text() == "Green"
+    file = tmp_path / "eval.html"
+    tab = open_page(browser, page.render_page(made), file, color_scheme=scheme)
+    assert tab.locator(".verdict .colour").inner_text() == "Green"
     width = "(one) => one.getBoundingClientRect().width"
-    bars = page.locator("section:has(#accuracy) .bars").first.locator("rect:not(.ground)")
+    bars = tab.locator("section:has(#accuracy) .bars").first.locator("rect:not(.ground)")
     whole, part = (bars.nth(place).evaluate(width) for place in (0, 1))
     assert part / whole == pytest.approx(0.75, abs=0.01)
-    chart = page.locator("section:has(#divergence)")
+    chart = tab.locator("section:has(#divergence)")
     # From 1e-3 to 10: the noise of 0.01 lies at a quarter of it.
     gauge = chart.locator("svg").first.bounding_box()
     floor = chart.locator(".floor").first.bounding_box()
@@ -160,12 +137,12 @@ def test_bars_and_the_noise_floor_are_where_they_belong(
     assert floor
     middle = floor["x"] + floor["width"] / 2 - gauge["x"]
     assert middle / gauge["width"] == pytest.approx(0.25, abs=0.01)
-    ink, ground = page.evaluate(
+    ink, ground = tab.evaluate(
         "[document.documentElement].map((d) => getComputedStyle(d))"
         ".flatMap((s) => [s.color, s.backgroundColor])"
     )
     assert (sum(channels(ink)) > sum(channels(ground))) is (scheme == "dark")
-    page.close()
+    tab.close()
 
 
 def channels(colour: str) -> list[float]:
@@ -177,38 +154,32 @@ def test_the_largest_page_stays_small_and_says_what_it_leaves_out(
 ) -> None:
     made = large()
     file = tmp_path / "eval.html"
-    page, said = opened(browser, made, file)
+    tab = open_page(browser, page.render_page(made), file)
     assert file.stat().st_size < 2_000_000
-    assert len(said) == 1
-    details = page.locator("details.pairing")
+    details = tab.locator("details.pairing")
     assert details.count() == 29 * 5
     shown = [details.nth(place).locator(".item").count() for place in (0, 80, 144)]
     assert min(shown) > 0
     assert max(shown) - min(shown) <= 1  # as many of each
     assert f"{shown[0]} of 200 items" in details.first.locator("summary").inner_text()
-    assert "letters …" in (page.locator(".item").first.text_content() or "")
-    for width in (1280, 400):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    page.close()
+    assert "letters …" in (tab.locator(".item").first.text_content() or "")
+    assert_fits(tab, 1280, 400)
+    tab.close()
 
 
 def test_at_most_twenty_differences_of_a_comparison() -> None:
     made = large(2, 200)
-    found = eval_items.choose_items(made, made.compared)
-    assert {len(items) for items in found} == {eval_items.MAX_ITEMS}
+    found = answer_differences.choose_items(made, made.compared)
+    assert {len(items) for items in found} == {answer_differences.MAX_ITEMS}
 
 
 def test_an_empty_evaluation_is_a_red_page() -> None:
     made = fine()
     made.served, made.compared, made.faults = [], [], []
-    page = eval_page.render_page(made)
-    assert 'class="summary is-red"' in page
-    assert "nothing was served" in page
-    assert "nothing was compared" in page
-
-
-# Answers side by side
+    text = page.render_page(made)
+    assert 'class="summary is-red"' in text
+    assert "nothing was served" in text
+    assert "nothing was compared" in text
 
 
 def sides(one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | None = None) -> Any:
@@ -216,7 +187,7 @@ def sides(one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | No
     made.served[0].answers, made.served[1].answers = [one], [other]
     compared = made.compared[0]
     compared.differences = [AnswerDifference(one.task, one.number, why, at)]
-    ((item,),) = eval_items.choose_items(made, [compared])
+    ((item,),) = answer_differences.choose_items(made, [compared])
     return item
 
 
@@ -225,17 +196,17 @@ def test_the_first_token_that_differs_is_marked() -> None:
     other.tokens, other.text = ["ab", "\n"], "ab"
     one.tokens = ["ab", "cd"]
     item = sides(one, other, at=1)
-    assert (item.base.before, item.base.mark, item.base.after) == ("ab", "cd", "")
-    assert (item.candidate.before, item.candidate.mark) == ("ab", "⏎")
+    assert (item.base.before, item.base.differing_token, item.base.after) == ("ab", "cd", "")
+    assert (item.candidate.before, item.candidate.differing_token) == ("ab", "⏎")
     other.tokens = ["ab"]
-    assert sides(one, other).candidate.mark == "∎"  # it ends here
+    assert sides(one, other).candidate.differing_token == "∎"  # it ends here
 
 
 def test_tokens_that_are_numbers_do_not_stand_for_the_text() -> None:
     one, other = answer("t", 0), answer("t", 0, "abXd")
     one.tokens, other.tokens = ["1", "2"], ["1", "3"]
     item = sides(one, other, at=1)
-    assert (item.base.before, item.base.mark, item.base.after) == ("ab", "c", "d")
+    assert (item.base.before, item.base.differing_token, item.base.after) == ("ab", "c", "d")
     assert "token 1: 2 became 3" in item.facts
     one.tokens = []
     assert not any(fact.startswith("token") for fact in sides(one, other).facts)
@@ -244,12 +215,9 @@ def test_tokens_that_are_numbers_do_not_stand_for_the_text() -> None:
 def test_a_long_answer_is_cut_around_its_mark() -> None:
     one, other = answer("t", 0, LONG + "a" + LONG), answer("t", 0, LONG + "b" + LONG)
     item = sides(one, other)
-    assert (item.base.mark, item.candidate.mark) == ("a", "b")
+    assert (item.base.differing_token, item.candidate.differing_token) == ("a", "b")
     assert len(item.base.before) < 200
     assert len(item.base.after) < 200
-
-
-# Numbers
 
 
 def test_intervals_leave_open_what_was_not_answered() -> None:
@@ -275,9 +243,6 @@ def test_a_scale_holds_what_is_no_number() -> None:
             assert bars["cache"].end_percent == pytest.approx(end)
 
 
-# In Markdown, on a terminal, as data
-
-
 def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
     text = markdown.render_markdown(awful())
     assert text.startswith("## ✗ Evaluation ")
@@ -297,27 +262,12 @@ def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_three_tables_and_says_why(width: int) -> None:
-    console = Console(file=io.StringIO(), width=width)
-    terminal.print_run(awful(), console)
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
-    assert "\x1b" not in shown
-    assert "\x00" not in shown
+    shown = to_text(terminal.print_run, awful(), width)
     for word in ("regressed", "cannot-tell", "no answers", "missed", "unreached", "2.35"):
         assert word in re.sub(r"\s", " ", shown) or width < 100
     assert shown.count("never in cache was not noticed") == 1
     assert ": red\n" in shown
-    console = Console(file=io.StringIO(), width=160)
-    terminal.print_run(fine(), console)
-    assert isinstance(console.file, io.StringIO)
-    last = console.file.getvalue().splitlines()[-1]
-    assert last == (
+    assert to_text(terminal.print_run, fine()).splitlines()[-1] == (
         "4 same, 1 equal, 1 n/a, 1 of 1 faults caught (0 of 1 that need not be), "
         "cpu, in 75 s: green"
     )
-
-
-def test_the_samples_are_what_they_say() -> None:
-    assert fine().green
-    assert not awful().green
-    assert HOSTILE in evaluated.awful().name

@@ -1,4 +1,4 @@
-"""The XML that CI systems read: what is not proven is a failure there, whatever it holds."""
+"""The XML for CI systems: every cell that is not proven is a failure there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_cell_that_is_not_good_is_a_failure_with_all_that_was_seen(tmp_pat
     assert kinds == sorted([*wanted, "collection", "unguarded"])
     assert root.get("failures") == str(len(wanted) + 2)
     toothless = next(f for f in failures if f is not None and f.get("type") == "toothless")
-    assert "passed with the fix out, its code ran 16 times" in str(toothless.text)
+    assert "passed with the fix reverted, its code ran 16 times" in str(toothless.text)
     assert "replay: ./unfix prove" in str(toothless.text)
 
 

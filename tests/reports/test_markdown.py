@@ -1,4 +1,4 @@
-"""The summary of a job, as GitHub and GitLab read it."""
+"""A proof as Markdown for the summary of a job."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_a_text_too_long_for_a_job_is_cut_and_says_so() -> None:
 
 def test_a_lifecycle_names_its_contradictions() -> None:
     text = markdown.render_markdown(sample.lifecycle())
-    assert text.startswith("## ✗ Lives of the bugs: RED")
-    assert '≠ <code>27460</code> on 0.5.13: running says "has the bug", the sources say' in text
+    assert text.startswith("## ✗ Lifetimes of the bugs: RED")
+    assert '≠ <code>27460</code> on 0.5.13: running shows "has the bug", the sources show' in text
     assert "0.5.9 to 0.5.11" in text
 
 

@@ -1,20 +1,17 @@
-"""A matrix run on a page, on a terminal and in Markdown: failures first, and nothing hidden."""
+"""A matrix run on a page, on a terminal and in Markdown: failures first."""
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import browsing
 import pytest
 from evaluated import HOSTILE, LONG
-from rich.console import Console
+from rendering import assert_fits, open_page, to_text
 
 from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
-from reports.matrix import markdown, terminal, view
-from reports.matrix import page as matrix_page
+from reports.matrix import markdown, page, terminal, view
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -78,29 +75,22 @@ def awful() -> MatrixRun:
     return run_of(*cells, name=HOSTILE, command=[HOSTILE], notes=[HOSTILE], file=HOSTILE)
 
 
-def opened(browser: Browser, made: MatrixRun, file: Path, **options: Any) -> tuple[Page, list[str]]:
-    """The page, and all that it says or asks for while it opens."""
-    file.write_text(matrix_page.render_page(made))
-    return browsing.opened(browser, file, **options)
-
-
-def heads(page: Page) -> list[str]:
-    return page.locator(".failure h3 .badge").all_inner_texts()
+def heads(tab: Page) -> list[str]:
+    return tab.locator(".failure h3 .badge").all_inner_texts()
 
 
 def test_the_page_shows_failures_first_and_nothing_on_it_acts(
     browser: Browser, tmp_path: Path
 ) -> None:
     made = awful()
-    page, said = opened(browser, made, tmp_path / "matrix.html")
-    assert said == [(tmp_path / "matrix.html").as_uri()]
-    assert page.title().startswith("RED · unfix matrix · <script>document.title")
-    assert page.locator(".verdict .colour").inner_text() == "Red"
-    words = [head.split()[-1] for head in heads(page)]
+    tab = open_page(browser, page.render_page(made), tmp_path / "matrix.html")
+    assert tab.title().startswith("RED · unfix matrix · <script>document.title")
+    assert tab.locator(".verdict .colour").inner_text() == "Red"
+    words = [head.split()[-1] for head in heads(tab)]
     assert words == ["crash", "hang", "red", "error", "flaky", "lost", "not-ready", "missing"]
-    first = page.locator(".failure").first
+    first = tab.locator(".failure").first
     assert VISIBLE in first.inner_text()
-    red = page.locator(".failure").nth(2)
+    red = tab.locator(".failure").nth(2)
     assert "log of red, attempt 1" in red.locator(".log").inner_text()
     shown = red.locator(".replay").inner_text()
     assert shown.startswith("unfix matrix run '<script>")
@@ -108,60 +98,57 @@ def test_the_page_shows_failures_first_and_nothing_on_it_acts(
     assert "kv fp8" in red.inner_text()
     assert "3 proven" in red.inner_text()
     # Of a flaky cell the log that tells why it failed.
-    assert "log of flaky, attempt 1" in page.locator(".failure").nth(4).inner_text()
-    assert "1 cell failed and then passed: flaky, and not green" in page.inner_text(".problems")
-    assert page.locator(".problems li").count() == len(made.problems) + 1
-    assert "lost, then rerun" in page.inner_text(".facts >> nth=0")
-    for width in (1280, 400):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    page.close()
+    assert "log of flaky, attempt 1" in tab.locator(".failure").nth(4).inner_text()
+    assert "1 cell failed and then passed: flaky, and not green" in tab.inner_text(".problems")
+    assert tab.locator(".problems li").count() == len(made.problems) + 1
+    assert "lost, then rerun" in tab.inner_text(".facts >> nth=0")
+    assert_fits(tab, 1280, 400)
+    tab.close()
 
 
 def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     browser: Browser, tmp_path: Path
 ) -> None:
-    page, said = opened(browser, awful(), tmp_path / "matrix.html")
-    groups = page.locator(".group")
-    assert page.locator("#shown").inner_text() == "14 cells"
+    tab = open_page(browser, page.render_page(awful()), tmp_path / "matrix.html")
+    groups = tab.locator(".group")
+    assert tab.locator("#shown").inner_text() == "14 cells"
     assert groups.count() == 3  # by kv: fp8, auto, and a hostile one
-    assert page.locator(".group tbody tr").count() == 0
-    auto = page.locator(".group", has=page.locator(".name", has_text=re.compile("^auto$")))
+    assert tab.locator(".group tbody tr").count() == 0
+    auto = tab.locator(".group", has=tab.locator(".name", has_text=re.compile("^auto$")))
     auto.locator("summary").click()
     auto.locator("tbody tr").first.wait_for()  # a group tells that it opened a moment later
     assert auto.locator("tbody tr").count() == 11
     assert "6 green" in auto.locator(".told").inner_text()
-    page.locator("#axis").select_option(label="page")
-    assert set(page.locator(".group .name").all_inner_texts()) <= {"0", "1", "2"}
-    page.locator("#search").fill("fp8")
-    assert page.locator("#shown").inner_text() == "2 of 14 cells"
-    assert [head.split()[-1] for head in heads(page)] == ["hang", "red"]
-    page.locator("#clear").click()
-    page.locator("#only").check()
-    assert page.locator("#shown").inner_text() == "8 of 14 cells"
-    page.locator("#only").uncheck()
-    page.locator(".chip[data-mark=green]").click()
-    assert page.locator("#shown").inner_text() == "6 of 14 cells"
-    assert page.locator("#failures").is_hidden()
-    page.locator("#clear").click()
-    page.locator("button.value[data-value=fp8]").click()
-    assert page.locator("#shown").inner_text() == "2 of 14 cells"
-    page.locator("#search").fill("no such thing")
-    assert page.locator("#none").is_visible()
-    assert len(said) == 1
-    page.close()
+    tab.locator("#axis").select_option(label="page")
+    assert set(tab.locator(".group .name").all_inner_texts()) <= {"0", "1", "2"}
+    tab.locator("#search").fill("fp8")
+    assert tab.locator("#shown").inner_text() == "2 of 14 cells"
+    assert [head.split()[-1] for head in heads(tab)] == ["hang", "red"]
+    tab.locator("#clear").click()
+    tab.locator("#only").check()
+    assert tab.locator("#shown").inner_text() == "8 of 14 cells"
+    tab.locator("#only").uncheck()
+    tab.locator(".chip[data-mark=green]").click()
+    assert tab.locator("#shown").inner_text() == "6 of 14 cells"
+    assert tab.locator("#failures").is_hidden()
+    tab.locator("#clear").click()
+    tab.locator("button.value[data-value=fp8]").click()
+    assert tab.locator("#shown").inner_text() == "2 of 14 cells"
+    tab.locator("#search").fill("no such thing")
+    assert tab.locator("#none").is_visible()
+    tab.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_green_run_is_a_green_page_without_failures(
     browser: Browser, tmp_path: Path, scheme: Any
 ) -> None:
-    page, said = opened(browser, fine(), tmp_path / "matrix.html", color_scheme=scheme)
-    assert len(said) == 1
-    assert page.locator(".verdict .colour").inner_text() == "Green"
-    assert page.inner_text("h1") == "Every one of 4 cells is green."
-    assert page.locator("#failures").is_hidden()
-    page.close()
+    file = tmp_path / "matrix.html"
+    tab = open_page(browser, page.render_page(fine()), file, color_scheme=scheme)
+    assert tab.locator(".verdict .colour").inner_text() == "Green"
+    assert tab.inner_text("h1") == "Every one of 4 cells is green."
+    assert tab.locator("#failures").is_hidden()
+    tab.close()
 
 
 def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: Path) -> None:
@@ -169,27 +156,26 @@ def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: 
         *(ran(f"bad-{n:05}", AttemptOutcome.RED, kv="fp8") for n in range(500)),
         *(ran(f"cell-{n:05}", AttemptOutcome.GREEN) for n in range(9500)),
     )
-    page, said = opened(browser, made, tmp_path / "matrix.html")
+    tab = open_page(browser, page.render_page(made), tmp_path / "matrix.html")
     assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
-    assert len(said) == 1
     timing = "performance.timing"
-    spent = page.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
+    spent = tab.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
     assert spent < 5000
-    assert len(heads(page)) == 30
-    page.locator("#more").click()
-    assert len(heads(page)) == 60
-    took = page.evaluate(
+    assert len(heads(tab)) == 30
+    tab.locator("#more").click()
+    assert len(heads(tab)) == 60
+    took = tab.evaluate(
         "() => { const begun = performance.now(); const search = document.getElementById('search');"
         "search.value = 'bad-00499'; search.dispatchEvent(new Event('input'));"
         "return performance.now() - begun; }"
     )
     assert took < 1000
-    assert page.locator("#shown").inner_text() == "1 of 10000 cells"
-    page.locator("#clear").click()
-    page.locator(".group").last.locator("summary").click()
-    page.locator(".group").last.locator("tbody tr").first.wait_for()
-    assert page.locator(".group").last.locator("tbody tr").count() == 200
-    page.close()
+    assert tab.locator("#shown").inner_text() == "1 of 10000 cells"
+    tab.locator("#clear").click()
+    tab.locator(".group").last.locator("summary").click()
+    tab.locator(".group").last.locator("tbody tr").first.wait_for()
+    assert tab.locator(".group").last.locator("tbody tr").count() == 200
+    tab.close()
 
 
 def test_the_share_of_green_is_counted_for_each_value_and_the_telling_axis_is_first() -> None:
@@ -210,17 +196,12 @@ def test_the_share_of_green_is_counted_for_each_value_and_the_telling_axis_is_fi
 
 
 def shown(made: MatrixRun, width: int = 160) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    terminal.print_run(made, console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return to_text(terminal.print_run, made, width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None:
     text = shown(awful(), width)
-    assert "\x1b" not in text
-    assert "\x00" not in text
     order = [text.index(f"\n{word}  ") for word in ("hang", "red", "error", "flaky", "lost")]
     assert order == sorted(order)
     assert "log of red, attempt 1" in text
@@ -234,7 +215,7 @@ def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None
 def test_a_green_run_is_one_table_and_one_line() -> None:
     last = shown(fine()).splitlines()[-1]
     assert last == "nightly: 4 green, in 75 s: green"
-    assert "what is not" not in shown(fine())
+    assert "axis" not in shown(fine())
 
 
 def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
@@ -253,7 +234,7 @@ def test_flaky_alone_is_red_everywhere() -> None:
     )
     assert "1 green, 1 flaky, in 75 s: red" in shown(made)
     assert markdown.render_markdown(made).startswith("## ✗ Matrix nightly: RED")
-    assert "<title>RED" in matrix_page.render_page(made)
+    assert "<title>RED" in page.render_page(made)
 
 
 def test_markdown_holds_nothing_that_is_read_as_markup() -> None:

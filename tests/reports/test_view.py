@@ -1,4 +1,4 @@
-"""What all reports share: which verdict stands for a box, when a bug lived, whose cell counts."""
+"""The view of a proof: the verdict of a box, the lifetime of a bug, which of two cells counts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import msgspec
 import pytest
 import sample
 
+from harness.core.wording import format_duration
 from harness.store.prove.values import CellResult, CellVerdict, ProveRun, SideOutcome
-from reports.prove import bug_lifetime, view
+from reports.prove import bug_lifetime, marks, view
 from reports.shared import formatting
 
 
@@ -17,14 +18,14 @@ def row(seen: view.ProofView, toggle: str) -> view.ToggleRow:
 
 def test_every_verdict_has_a_mark_and_agrees_with_it_about_what_is_good() -> None:
     for verdict in CellVerdict:
-        assert formatting.MARKS[verdict.value].good == verdict.is_good, verdict
+        assert marks.MARKS[verdict.value].good == verdict.is_good, verdict
 
 
 def test_signs_that_are_good_and_signs_that_are_not_are_never_the_same() -> None:
-    good = {mark.glyph for mark in formatting.MARKS.values() if mark.good}
-    bad = {mark.glyph for mark in formatting.MARKS.values() if not mark.good}
+    good = {mark.glyph for mark in marks.MARKS.values() if mark.good}
+    bad = {mark.glyph for mark in marks.MARKS.values() if not mark.good}
     assert not good & bad
-    shorts = [mark.short for mark in formatting.MARKS.values()]
+    shorts = [mark.short for mark in marks.MARKS.values()]
     assert len(shorts) == len(set(shorts))
 
 
@@ -60,8 +61,8 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     run.releases[0].unguarded = ["26972"]
     seen = view.make_view(run)
     assert [box.mark for box in row(seen, "26972").boxes] == ["unguarded"] + ["not run"] * 5
-    marks = [box.mark for box in row(seen, "25418-combine-int64").boxes]
-    assert marks == ["absent"] * 4 + ["not run"] * 2
+    absent = [box.mark for box in row(seen, "25418-combine-int64").boxes]
+    assert absent == ["absent"] * 4 + ["not run"] * 2
 
 
 def test_what_no_suite_reaches_yet_is_said_and_keeps_no_run_from_green() -> None:
@@ -127,8 +128,8 @@ def test_a_bug_lived_from_the_first_to_the_last_release_where_running_found_it(k
 def test_a_release_that_runs_otherwise_than_its_sources_say_is_a_contradiction() -> None:
     lived = row(view.make_view(sample.lifecycle()), "27460").lifetime
     assert [on.release for on in lived.contradictions] == ["0.5.13"]
-    told = bug_lifetime.describe_contradiction(lived.contradictions[0])
-    assert told == 'running says "has the bug", the sources say fixed'
+    text = bug_lifetime.describe_contradiction(lived.contradictions[0])
+    assert text == 'running shows "has the bug", the sources show "fixed"'
     assert lived.last_buggy == "0.5.13"
 
 
@@ -203,7 +204,7 @@ def test_what_prints_as_nothing_is_shown_and_colours_are_gone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (0, "0 s"),
         (0.004, "4 ms"),
@@ -214,8 +215,8 @@ def test_what_prints_as_nothing_is_shown_and_colours_are_gone() -> None:
         (7384, "2 h 3 min"),
     ],
 )
-def test_times_read_at_a_glance(seconds: float, told: str) -> None:
-    assert formatting.format_duration(seconds) == told
+def test_times_read_at_a_glance(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
 
 
 def test_an_empty_run_is_red_and_has_nothing_to_show() -> None:

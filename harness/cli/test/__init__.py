@@ -1,1 +1,1 @@
-"""`unfix test`: the parts that this project's own tests run in, side by side."""
+"""`unfix test`: the project's own tests, in parts that run concurrently."""

@@ -1,4 +1,4 @@
-"""`unfix test`: this project's own tests, with the releases they need made first."""
+"""`unfix test`: this project's own tests, after installing the releases they need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError
 from harness.releases import managed_releases, provisioning
 
-# With an environment: the oldest, the one that serves in the tests, and the newest.
+# The oldest release, the one that serves in the tests, and the newest.
 INSTALLED_RELEASES = ("0.5.9", "0.5.18", "0.5.23")
 EVERY_RELEASE_OPTION = "--every-release"
 PLURAL_OUTCOMES = {"error": "errors"}
@@ -32,8 +32,8 @@ SINGULAR_OUTCOMES = {"warnings": "warning"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"unfix test [{EVERY_RELEASE_OPTION}] [PYTEST ARGUMENTS …]"
     parser.epilog = (
-        f"{EVERY_RELEASE_OPTION}: over the environments of all eleven releases, not of {', '.join(INSTALLED_RELEASES)} "
-        "alone. A path or node among the arguments runs in unfix's own environment alone."
+        f"{EVERY_RELEASE_OPTION}: the environments of all releases, not only those of "
+        f"{', '.join(INSTALLED_RELEASES)}. A path or node runs in unfix's own environment alone."
     )
 
 
@@ -41,88 +41,75 @@ def run_command(arguments: argparse.Namespace) -> int:
     root = paths.project_folder()
     if not (root / "tests").is_dir():
         raise UnfixError("the tests are in a checkout of the project, not in the wheel")
-    chosen = managed_releases.list_releases()
-    if EVERY_RELEASE_OPTION not in arguments.words:
-        chosen = [managed_releases.get_release(name) for name in INSTALLED_RELEASES]
     words = [word for word in arguments.words if word != EVERY_RELEASE_OPTION]
     for word in words:
         path = word.partition("::")[0]
         if path.startswith("tests") and not (root / path).exists():
             raise CommandLineError(f"there is no {path} under {root}", arguments.usage)
-    provisioning.ensure_sources(managed_releases.list_releases(), options.report_status)
-    provisioning.ensure_installed(chosen, options.report_status)
+    releases = managed_releases.list_releases()
+    provisioning.ensure_sources(releases, options.report_status)
+    if EVERY_RELEASE_OPTION not in arguments.words:
+        releases = [managed_releases.get_release(name) for name in INSTALLED_RELEASES]
+    provisioning.ensure_installed(releases, options.report_status)
     if any((root / word.partition("::")[0]).exists() for word in words):
-        here = PytestPart("", sys.executable, ())
-        done = subprocess.run(
-            execution.build_pytest_command(here, words),
-            cwd=root,
-            env=execution.make_environment(here, root),
-        )
-        return 1 if done.returncode else 0
-    return run_all_parts(chosen, words, root)
+        command = execution.build_pytest_command(PytestPart("", sys.executable, ()), words)
+        environment = execution.make_environment(root)
+        return 1 if subprocess.run(command, cwd=root, env=environment).returncode else 0
+    return run_all_parts(releases, words, root)
 
 
 def run_all_parts(releases: list[managed_releases.Release], words: list[str], root: Path) -> int:
-    began = time.monotonic()
-    together, alone = (
-        partition.list_concurrent_parts(root / "tests", releases),
-        partition.make_serial_part(root / "tests"),
-    )
-    number = {part: at for at, part in enumerate([*together, alone], 1)}
+    started = time.monotonic()
+    concurrent = partition.list_concurrent_parts(root / "tests", releases)
+    serial = partition.make_serial_part(root / "tests")
+    numbers = {part: place for place, part in enumerate([*concurrent, serial], 1)}
 
-    def begins(part: PytestPart) -> None:
-        options.report_status(f"part {number[part]} of {len(number)}: {part.name}")
+    def report_start(part: PytestPart) -> None:
+        options.report_status(f"part {numbers[part]} of {len(numbers)}: {part.name}")
 
-    ended = []
+    results: list[PytestPartResult] = []
     with end_processes_on_exit(include_orphans=False):
-        # Tests wait as well: for a limit to be over, for what was started to end.
-        many = len(os.sched_getaffinity(0)) + 2
-        for group, width in ((together, many), ([alone], 1)):
-            for one in execution.run_parts(group, words, root, width, begins):
-                if one.usage_error:
-                    raise UnfixError(f"pytest does not take these words: {one.usage_error}")
-                ended.append(one)
-                print_result(
-                    one, one.is_green(bool(words)), f"part {number[one.part]} of {len(number)}"
-                )
-    print_skipped(ended)
-    red = [one for one in ended if not one.is_green(bool(words))]
-    for one in red:
-        again = shlex.join(execution.build_pytest_command(one.part, words))
-        print(f"RED {one.part.name} (exit code {one.exit_code}), again: {again}")
-    counts = sum((one.counts for one in ended), Counter[str]())
-    print(f"=== {format_counts(counts, time.monotonic() - began)} ===")
-    return 1 if red or not any(one.test_count for one in ended) else 0
-
-
-def print_result(result: PytestPartResult, is_green: bool, position: str) -> None:
-    """A line of what is green; all that was said by what is not."""
-    if not is_green:
-        print(f"{result.output.rstrip()}\n", flush=True)
-    options.report_status(
-        f"{position}: {result.part.name}: {format_counts(result.counts, result.seconds)}"
-    )
+        # Two more than the cores, since some tests only wait: for a time limit, for a process.
+        width = len(os.sched_getaffinity(0)) + 2
+        for group, group_width in ((concurrent, width), ([serial], 1)):
+            for result in execution.run_parts(group, words, root, group_width, report_start):
+                if result.usage_error:
+                    raise UnfixError(f"pytest refuses these arguments: {result.usage_error}")
+                results.append(result)
+                if not result.is_green(bool(words)):
+                    print(f"{result.output.rstrip()}\n", flush=True)
+                counts = format_counts(result.counts, result.seconds)
+                position = f"part {numbers[result.part]} of {len(numbers)}"
+                options.report_status(f"{position}: {result.part.name}: {counts}")
+    print_skipped(results)
+    red = [result for result in results if not result.is_green(bool(words))]
+    for result in red:
+        command = shlex.join(execution.build_pytest_command(result.part, words))
+        print(f"RED {result.part.name} (exit code {result.exit_code}), again: {command}")
+    counts = sum((result.counts for result in results), Counter[str]())
+    print(f"=== {format_counts(counts, time.monotonic() - started)} ===")
+    return 1 if red or not any(result.test_count for result in results) else 0
 
 
 def print_skipped(results: Iterable[PytestPartResult]) -> None:
-    """What this machine cannot run, and what each test said that was not run: by name."""
-    for_want_of = defaultdict(list)
-    for one in results:
-        for node, reason in one.skipped:
-            for_want_of[reason.removeprefix("Skipped: ")].append(f"{node} ({one.part.name})")
-    for reason, nodes in for_want_of.items():
+    """Each reason for skipping, with the tests that gave it."""
+    nodes_by_reason = defaultdict(list)
+    for result in results:
+        for node, reason in result.skipped:
+            nodes_by_reason[reason.removeprefix("Skipped: ")].append(f"{node} ({result.part.name})")
+    for reason, nodes in nodes_by_reason.items():
         print(f"{len(nodes)} not run: {reason}")
         for node in nodes:
             print(f"  {node}")
 
 
 def format_counts(counts: Counter[str], seconds: float) -> str:
-    """As pytest's own last line says it."""
-    said = ", ".join(
+    """The counts in the words of pytest's own last line."""
+    words = ", ".join(
         f"{count} {(SINGULAR_OUTCOMES if count == 1 else PLURAL_OUTCOMES).get(outcome, outcome)}"
         for outcome in OUTCOMES
         if (count := counts[outcome])
     )
     minutes, rest = divmod(int(seconds), 60)
     clock = f" ({minutes // 60}:{minutes % 60:02}:{rest:02})" if minutes else ""
-    return f"{said or 'no tests ran'} in {seconds:.2f}s{clock}"
+    return f"{words or 'no tests ran'} in {seconds:.2f}s{clock}"

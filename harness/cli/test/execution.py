@@ -1,4 +1,4 @@
-"""Parts run side by side, so many at a time; what each came to."""
+"""The parts run concurrently, up to a limit, and the result of each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ USAGE_ERROR_CODE, NO_TESTS_CODE = 4, 5  # pytest's exit codes
 
 @dataclass(frozen=True)
 class PytestPartResult:
-    """What a part came to."""
-
     part: PytestPart
     exit_code: int
     seconds: float
@@ -37,21 +35,22 @@ class PytestPartResult:
 
     @property
     def usage_error(self) -> str:
-        """Why pytest did not begin: of words that it cannot read no other part reads more."""
-        said = self.output.partition(": error: ")[2] if self.exit_code == USAGE_ERROR_CODE else ""
-        return said.partition("\n")[0]
+        """Why pytest refused its arguments, which are the same for every part."""
+        if self.exit_code != USAGE_ERROR_CODE:
+            return ""
+        return self.output.partition(": error: ")[2].partition("\n")[0]
 
     def is_green(self, tests_were_chosen: bool) -> bool:
-        """With tests chosen by the caller, a part may have none of them."""
+        """If the caller chose tests, a part may have none of them."""
         if self.test_count == 0:
             return tests_were_chosen and self.exit_code == NO_TESTS_CODE
         return self.exit_code == 0
 
 
-def make_environment(part: PytestPart, root: Path) -> dict[str, str]:
-    # A release that each process compiles anew takes twice as long to import.
-    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**ours, "PYTHONPATH": str(root)}
+def make_environment(root: Path) -> dict[str, str]:
+    # Without bytecode files, importing a release takes twice as long.
+    inherited = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": str(root)}
 
 
 def build_pytest_command(part: PytestPart, words: Sequence[str]) -> list[str]:
@@ -65,14 +64,14 @@ def run_parts(
     width: int,
     on_start: Callable[[PytestPart], None],
 ) -> Iterator[PytestPartResult]:
-    """Each part as it ends."""
+    """The result of each part, as soon as it ends."""
     pool = ThreadPoolExecutor(width)
     try:
-        going = [pool.submit(_run_part, part, words, root, on_start) for part in parts]
-        for done in as_completed(going):
-            yield done.result()
+        futures = [pool.submit(_run_part, part, words, root, on_start) for part in parts]
+        for future in as_completed(futures):
+            yield future.result()
     finally:
-        # After a Ctrl-C the processes that run are ended by whoever owns them; none begins.
+        # After a Ctrl-C the caller kills the running processes, and no further one starts.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -80,26 +79,26 @@ def _run_part(
     part: PytestPart, words: Sequence[str], root: Path, on_start: Callable[[PytestPart], None]
 ) -> PytestPartResult:
     on_start(part)
-    began = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="unfix-test-") as folder:
         file = Path(folder) / "counts.json"
         counting = ["-p", "harness.cli.test.outcome_counts", "--counts", str(file)]
         done = subprocess.run(
             [*build_pytest_command(part, words), *counting],
             cwd=root,
-            env=make_environment(part, root),
+            env=make_environment(root),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
         )
-        said = json.loads(file.read_text()) if file.exists() else {"counts": {}, "skipped": []}
+        report = json.loads(file.read_text()) if file.exists() else {"counts": {}, "skipped": []}
     return PytestPartResult(
         part,
         done.returncode,
-        time.monotonic() - began,
-        Counter(said["counts"]),
-        tuple((node, reason) for node, reason in said["skipped"]),
+        time.monotonic() - started,
+        Counter(report["counts"]),
+        tuple((node, reason) for node, reason in report["skipped"]),
         done.stdout,
     )

@@ -1,4 +1,4 @@
-"""A pytest plugin: what the tests of a process came to, as a file."""
+"""A pytest plugin that writes the counts of outcomes and the skipped tests to a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OUTCOMES = ("failed", "passed", "skipped", "xfailed", "xpassed", "warnings", "er
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--counts", type=Path, metavar="FILE", help="write how many passed, failed, …")
+    parser.addoption("--counts", type=Path, metavar="FILE", help="write the counts of outcomes")
 
 
 def pytest_terminal_summary(

@@ -1,4 +1,4 @@
-"""Which tests run together: one process each, so that a release is imported once a process."""
+"""The partition of the tests into pytest processes, so that each imports a release once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from harness.releases import managed_releases
 
-# Those that take longest begin first, so that none is left for the end; the others follow.
+# The longest parts start first, so that none of them runs alone at the end.
 LONGEST_FIRST = ("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "matrix")
-# Of these, the Python says what they can test.
+# These need the Python of a release.
 RELEASE_PYTHON_FOLDERS = ("kernels", "releases")
 CONCURRENT_ONLY = ("-m", "not alone")
-# What must hold of every release; the guards, which need a fix in or out, are `unfix prove`'s.
-# Longer tracebacks show each argument, and of one of gigabytes that takes as long as ten tests.
+# The properties of every release; guards need a toggled fix, so `unfix prove` runs them. A long
+# traceback prints each argument, and a tensor of gigabytes takes as long as ten tests.
 PROPERTY_ARGUMENTS = ("suites", "-m", "not guards", "--profile", "smoke", "--tb=short")
 
 
@@ -31,32 +31,31 @@ class PytestPart:
 def list_concurrent_parts(
     tests: Path, releases: Sequence[managed_releases.Release]
 ) -> list[PytestPart]:
-    """All but those that measure their own time."""
+    """All tests except those that measure their own time."""
     folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
     others = sorted({"*.py", *folders} - {*RELEASE_PYTHON_FOLDERS, *LONGEST_FIRST})
     base = str(managed_releases.CPU_BASE.python)
+    kernels = sorted({str(file.parent) for file in (tests / "kernels").glob("*/test_*.py")})
 
-    def ours(name: str) -> PytestPart:
-        return PytestPart(
-            f"tests/{name}", sys.executable, (*_list_test_paths(tests, name), *CONCURRENT_ONLY)
-        )
+    def make_own_part(name: str) -> PytestPart:
+        paths = _list_test_paths(tests, name)
+        return PytestPart(f"tests/{name}", sys.executable, (*paths, *CONCURRENT_ONLY))
 
     return [
-        *map(ours, (name for name in LONGEST_FIRST if name in {"*.py", *folders})),
+        *map(make_own_part, (name for name in LONGEST_FIRST if name in {"*.py", *folders})),
         *(_make_release_part(release) for release in releases),
-        *map(ours, others),
-        PytestPart("tests/kernels/checked", base, ("tests/kernels/checked",)),
-        PytestPart("tests/kernels/compiled", base, ("tests/kernels/compiled",)),
-        PytestPart("tests/kernels/gpu", base, ("tests/kernels/gpu",)),
-        PytestPart("tests/kernels/ranks", base, ("tests/kernels/ranks",)),
+        *map(make_own_part, others),
+        *(
+            PytestPart(path, base, (path,))
+            for path in (str(Path(folder).relative_to(tests.parent)) for folder in kernels)
+        ),
     ]
 
 
 def make_serial_part(tests: Path) -> PytestPart:
-    apart = tuple(f"--ignore={tests.name}/{name}" for name in RELEASE_PYTHON_FOLDERS)
-    return PytestPart(
-        "tests that measure time", sys.executable, (tests.name, *apart, "-m", "alone")
-    )
+    ignored = (f"--ignore={tests.name}/{name}" for name in RELEASE_PYTHON_FOLDERS)
+    words = (tests.name, *ignored, "-m", "alone")
+    return PytestPart("tests that measure time", sys.executable, words)
 
 
 def _list_test_paths(tests: Path, name: str) -> list[str]:
@@ -66,7 +65,5 @@ def _list_test_paths(tests: Path, name: str) -> list[str]:
 
 
 def _make_release_part(release: managed_releases.Release) -> PytestPart:
-    """One process, so that the release is imported once."""
-    return PytestPart(
-        f"SGLang {release.name}", str(release.python), ("tests/releases", *PROPERTY_ARGUMENTS)
-    )
+    words = ("tests/releases", *PROPERTY_ARGUMENTS)
+    return PytestPart(f"SGLang {release.name}", str(release.python), words)

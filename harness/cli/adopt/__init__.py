@@ -1,0 +1,1 @@
+"""`unfix adopt`: a toggle from a fix."""

@@ -1,0 +1,308 @@
+"""`unfix adopt`: a toggle from a fix."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli import drift, options
+from harness.cli.adopt import output
+from harness.cli.command_parser import CommandParser
+from harness.core import paths
+from harness.core.errors import CommandLineError, UnfixError
+from harness.fixes.adopt import anchors, fix_diff, fix_parts, live_check
+from harness.fixes.adopt.anchors import LeftOutChange
+from harness.fixes.adopt.fix_diff import FixDiff
+from harness.fixes.adopt.fix_parts import AdoptedToggle, FixDescription, ReleaseChange
+from harness.fixes.drift import survey_drift
+from harness.fixes.registry import toggle_writer
+from harness.fixes.registry.schema import Symptom, Toggle
+from harness.releases import managed_releases, provisioning
+from harness.releases.source_trees import SourceTree
+from harness.runs.bisect.commit_bisection import open_repository
+
+if TYPE_CHECKING:
+    from harness.runs.adopt.detection import DetectionReport
+
+SYMPTOMS = [symptom.value for symptom in Symptom]
+
+
+@dataclass(frozen=True)
+class AdoptRequest:
+    """The arguments of `unfix adopt`; `fix` is a diff's file, commits, or words to search for."""
+
+    fix: list[str]
+    id: str | None
+    title: str | None
+    symptom: str | None
+    family: str | None
+    why: str
+    repo: Path | None
+    between: list[str] | None
+    hunks: str | None
+    whole: bool
+    dry_run: bool
+    try_live: bool
+    ask_suites: bool
+    toggles: list[Path]
+    json: bool
+    usage: str
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.usage = (
+        "unfix adopt [FIX.diff | --repo DIR COMMIT | --between A B WORD …] --as ID [OPTIONS]"
+    )
+    parser.add_argument(
+        "fix", nargs="*", metavar="FIX", help="a diff's file, or '-' for stdin; commits; words"
+    )
+    parser.add_argument("--as", dest="id", metavar="ID", help="the PR's number, or a slug")
+    parser.add_argument("--title", help="the bug without the fix (default: the commit's title)")
+    parser.add_argument("--symptom", choices=SYMPTOMS, help="what the bug does")
+    parser.add_argument("--family", help="the folder of its suites (default: its neighbours')")
+    parser.add_argument("--why", default="", help="the story that `show` prints")
+    parser.add_argument("--repo", type=Path, metavar="DIR", help="a checkout: FIX is A, or A..B")
+    parser.add_argument(
+        "--between", nargs=2, metavar=("A", "B"), help="two releases: FIX is what to look for"
+    )
+    parser.add_argument("--hunks", metavar="N,…", help="of the changes between them, these")
+    parser.add_argument("--whole", action="store_true", help="one toggle for the whole fix")
+    parser.add_argument("--dry-run", action="store_true", help="show it and write nothing")
+    parser.add_argument(
+        "--no-try", dest="try_live", action="store_false", help="do not apply it to a release"
+    )
+    parser.add_argument(
+        "--no-ask", dest="ask_suites", action="store_false", help="do not run the suites under it"
+    )
+    parser.add_argument(
+        "--ask", action="store_true", help="FIX is toggles: run the suites under them"
+    )
+    parser.add_argument("--guard", metavar="ID", help="begin a guard for it, from a template")
+    options.add_toggle_folders(parser)
+    options.add_json(parser)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    registry = options.load_catalogue(arguments)
+    request = options.make_request(AdoptRequest, arguments)
+    if arguments.guard:
+        return _start_guard(registry.select(arguments.guard))
+    if arguments.ask:
+        return _run_suites(request, registry.select_all(request.fix))
+    # A wrong call is refused before anything is fetched.
+    patch = None if request.between else _read_patch(request)
+    trees = provisioning.ensure_sources(managed_releases.list_releases(), options.report_status)
+    if patch is None:
+        changes, newer = _list_changes_between(request, trees)
+        if not request.hunks:
+            search = " ".join([*(request.between or ()), *request.fix])
+            output.print_changes(changes, search, request.json)
+            return 0
+        anchor = fix_parts.make_anchor_from_changes(_pick_changes(request.hunks, changes), newer)
+    else:
+        anchor = anchors.find_anchor(patch, trees, patch.name)
+    parts, omitted = fix_parts.split_fix(anchor, request.whole)
+    story = _make_story(request, patch)
+    names = [story.id if len(parts) == 1 else f"{story.id}-{part.name}" for part in parts]
+    for name in names:
+        if request.dry_run:
+            toggle_writer.check_id(name)
+        else:
+            toggle_writer.check_unused_id(name, registry)
+    adopted = []
+    for name, part in zip(names, parts, strict=True):
+        options.report_status(
+            f"following {name} from {anchor.tree.name} through {len(trees)} releases"
+        )
+        adopted.append(fix_parts.adopt_part(part, anchor, replace(story, id=name), trees, registry))
+    files = []
+    if not request.dry_run:
+        files = [
+            toggle_writer.write_toggle_file(one.toggle, paths.toggles_folder(), registry)
+            for one in adopted
+        ]
+    return _report_adopted(request, adopted, files, (*anchor.left_out, *omitted), trees)
+
+
+def _read_patch(request: AdoptRequest) -> FixDiff:
+    if request.repo is not None:
+        if not request.fix:
+            raise CommandLineError("--repo needs a commit, or a range A..B", request.usage)
+        repository = open_repository(request.repo)
+        texts = []
+        for word in request.fix:
+            older, dots, newer = word.partition("..")
+            commit = repository.resolve_commit(newer.lstrip(".") if dots else word)
+            base = repository.resolve_commit(older) if dots else repository.find_parent(commit)
+            head = repository.run_git("show", "--no-patch", "--format=Subject: %s%n", commit)
+            texts.append(f"{head}\n\n{repository.run_git('diff', '-M', base, commit)}\n")
+        return fix_diff.parse_diff("\n".join(texts), " ".join(request.fix))
+    if len(request.fix) > 1:
+        raise CommandLineError("one diff is adopted at a time", request.usage)
+    name = request.fix[0] if request.fix else "-"
+    if name == "-":
+        if sys.stdin.isatty():
+            raise CommandLineError("adopt needs a diff: its file, or on stdin", request.usage)
+        return fix_diff.parse_diff(sys.stdin.buffer.read().decode("utf-8", "replace"), "stdin")
+    if not Path(name).is_file():
+        raise UnfixError(
+            f"there is no file {name}: a fix is a diff's file, '-' for stdin, or commits of a "
+            "checkout that --repo names"
+        )
+    return fix_diff.parse_diff(Path(name).read_bytes().decode("utf-8", "replace"), name)
+
+
+def _make_story(request: AdoptRequest, patch: FixDiff | None) -> FixDescription:
+    numbers = patch.pull_requests if patch else ()
+    name = request.id or (str(numbers[-1]) if numbers else "")
+    title = request.title or (patch.title if patch else "")
+    wanted = [
+        ("--as", "a PR's number or a slug", name),
+        ("--title", "the bug without the fix", title),
+        ("--symptom", f"one of {', '.join(SYMPTOMS)}", request.symptom or ""),
+    ]
+    values = []
+    for option, meaning, value in wanted:
+        if not value and sys.stdin.isatty() and not request.json:
+            value = input(f"{option.removeprefix('--')} ({meaning}): ").strip()
+        if not value:
+            raise CommandLineError(f"{option} is needed: {meaning}", request.usage)
+        values.append(value)
+    name, title, symptom = values
+    if symptom not in SYMPTOMS:
+        raise CommandLineError(f"a symptom is one of {', '.join(SYMPTOMS)}", request.usage)
+    number = name.partition("-")[0]
+    upstream = dict.fromkeys([*([int(number)] if number.isdigit() else []), *numbers])
+    return FixDescription(
+        id=name,
+        title=title,
+        symptom=Symptom(symptom),
+        family=request.family or "",
+        upstream=tuple(upstream),
+        why=request.why,
+    )
+
+
+def _list_changes_between(
+    request: AdoptRequest, trees: Sequence[SourceTree]
+) -> tuple[list[ReleaseChange], SourceTree]:
+    known = {str(tree.version): tree for tree in trees}
+    ends = request.between or []
+    for name in ends:
+        if name not in known:
+            raise UnfixError(f"'{name}' is no managed release; there are {', '.join(known)}")
+    older, newer = (known[name] for name in sorted(ends, key=list(known).index))
+    if not request.fix:
+        raise CommandLineError(
+            "--between needs words of a module or function to look in", request.usage
+        )
+    changes = fix_parts.find_release_changes(older, newer, request.fix)
+    if not changes:
+        raise UnfixError(
+            f"nothing called {' '.join(request.fix)} changed between {older.name} and "
+            f"{newer.name}, where both have it"
+        )
+    return changes, newer
+
+
+def _pick_changes(hunks: str, changes: Sequence[ReleaseChange]) -> list[ReleaseChange]:
+    picked = []
+    for word in hunks.split(","):
+        if not word.strip().isdigit() or not 1 <= int(word) <= len(changes):
+            raise UnfixError(f"--hunks: '{word}' is none of the {len(changes)} changes there")
+        picked.append(changes[int(word) - 1])
+    return picked
+
+
+def _report_adopted(
+    request: AdoptRequest,
+    adopted: Sequence[AdoptedToggle],
+    files: Sequence[Path],
+    omitted: Sequence[LeftOutChange],
+    trees: Sequence[SourceTree],
+) -> int:
+    """Try the written toggles live, run the suites under them, print all of it."""
+    toggles = [one.toggle for one in adopted]
+    trials: dict[str, str] = {}
+    if files and request.try_live:
+        options.report_status("applying it to a release")
+        timelines = {one.toggle.id: one.timeline for one in adopted}
+        trials = live_check.check_toggles_live(timelines, managed_releases.list_releases())
+    detections = None
+    if files and request.ask_suites:
+        detections = _find_detecting_guards(request, toggles)
+    survey = survey_drift(toggles, list(trees), only_named=True)
+    exit_code = 1 if survey.stale_count else 0
+    if request.json:
+        answers = {name: asdict(report) for name, report in (detections or {}).items()}
+        data = output.adopted_to_json(adopted, files, omitted, trials)
+        options.print_json(data | {"drift": survey.as_data(), "asked": answers})
+        return exit_code
+    out = options.make_console()
+    for one in adopted:
+        output.print_adopted(one, survey, trials.get(one.toggle.id), out)
+    for change in omitted:
+        out.print(f"left out: {change.change} ({change.reason})", style="dim", soft_wrap=True)
+    drift.print_drift(survey, out)
+    for file in files:
+        out.print(f"written: {file}")
+    if detections is not None:
+        for toggle in toggles:
+            output.print_detection(out, toggle.id, detections.get(toggle.id))
+    if files:
+        names = " ".join(toggle.id for toggle in toggles)
+        out.print(
+            f"next: compare the states with the pull request, put them into tests/history.yaml, "
+            f"write a guard (CONTRIBUTING), and `unfix prove {names}`"
+        )
+    return exit_code
+
+
+def _find_detecting_guards(
+    request: AdoptRequest, toggles: Sequence[Toggle]
+) -> dict[str, DetectionReport]:
+    """For each toggle, the guards that detect it on the newest installed release with its code."""
+    from harness.runs.adopt import detection
+    from harness.runs.prove.plan import ReleaseTarget
+
+    suites, jobs = paths.project_folder() / "suites", len(os.sched_getaffinity(0))
+    reports: dict[str, DetectionReport] = {}
+    for release in reversed([one for one in managed_releases.list_releases() if one.is_installed]):
+        rest = [toggle for toggle in toggles if toggle.id not in reports]
+        if rest:
+            target = ReleaseTarget(
+                release.name, release.python, release.open_sources(), release.name
+            )
+            reports |= detection.find_detecting_guards(
+                rest, target, suites, request.toggles, jobs, options.report_status
+            )
+    return reports
+
+
+def _run_suites(request: AdoptRequest, toggles: Sequence[Toggle]) -> int:
+    if not request.fix:
+        raise CommandLineError("--ask needs toggles: ids, families or globs", request.usage)
+    reports = _find_detecting_guards(request, toggles)
+    if request.json:
+        options.print_json({name: asdict(report) for name, report in reports.items()})
+    else:
+        for toggle in toggles:
+            output.print_detection(options.make_console(), toggle.id, reports.get(toggle.id))
+    return 0 if all(t.id in reports and reports[t.id].notices for t in toggles) else 1
+
+
+def _start_guard(toggles: Sequence[Toggle]) -> int:
+    from harness.fixes.adopt import guard_template
+
+    if len(toggles) != 1:
+        names = ", ".join(toggle.id for toggle in toggles)
+        raise UnfixError(f"a guard is begun for one toggle at a time, not for {names}")
+    (toggle,) = toggles
+    trees = [one.open_sources() for one in managed_releases.list_releases() if one.is_installed]
+    options.make_console().print(f"written: {guard_template.write_guard(toggle, trees)}")
+    return 0
