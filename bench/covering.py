@@ -15,22 +15,17 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.recording import record
-from harness.runs.matrix import (
-    constraint_rules,
-    covering_array,
-    matrix_reader,
-    plan_builder,
-    starting_rows,
-    value_tuples,
-)
-from harness.runs.matrix.row_space import RowRule, RowSpace, ValueRow
+from harness.core.yaml_document import YamlDocument, find_named_file
+from harness.runs.matrix import constraint_rules, matrix_reader, plan_builder
+from harness.runs.matrix.covering import covering_array, value_tuples
+from harness.runs.matrix.covering.row_space import RowRule, RowSpace, ValueRow
 
 ALLOWED = 1.15
 SECONDS = {2: 5.0, 3: 60.0}
@@ -71,7 +66,8 @@ def models() -> list[Model]:
     tcas = RowSpace([2] * 7 + [3] * 2 + [4] + [10] * 2)
     found.append(Model("TCAS' shape", tcas, 2, {"the bound": 100}))
     for name in ("cpu", "h200", "fleet"):
-        matrix = matrix_reader.read_matrix(plan_builder.find_matrix_file(Path(name)))
+        file = find_named_file(name, plan_builder.MATRIX_FOLDER, "matrix")
+        matrix = matrix_reader.read_matrix(YamlDocument(file))
         found.append(
             Model(f"{name}.yaml, pairs", constraint_rules.compile_constraints(matrix), 2, {})
         )
@@ -101,14 +97,26 @@ def ours(model: Model) -> list[ValueRow]:
     return covering_array.build_covering_rows(model.space, groups, [], 0).rows
 
 
+def to_covertable_condition(
+    masks: Sequence[int], axes: Sequence[int], space: RowSpace
+) -> dict[str, Any]:
+    outside = [
+        {
+            "operator": "in",
+            "left": axis,
+            "values": [value for value in space.list_values(axis) if not mask >> value & 1],
+        }
+        for mask, axis in zip(masks, axes, strict=True)
+    ]
+    return {"operator": "or", "conditions": outside}
+
+
 def by_covertable(criterion: str) -> Callable[[Model], list[ValueRow]]:
     def rows(model: Model) -> list[ValueRow]:
         from covertable import criteria, make
 
         space = model.space
-        conditions = [
-            starting_rows._to_covertable_condition(r.masks, r.axes, space) for r in space.rules
-        ]
+        conditions = [to_covertable_condition(r.masks, r.axes, space) for r in space.rules]
         found: list[ValueRow] = make(
             [list(space.list_values(axis)) for axis in space.axes],
             strength=model.strength,

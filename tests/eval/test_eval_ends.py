@@ -137,7 +137,8 @@ def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
     script = (
         "import sys\nfrom harness.cli import main\n"
         "try: code = main.main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
-        "heavy = ('harness.runs.eval', 'harness.workers.servers', 'lm_eval', 'torch')\n"
+        "heavy = ('harness.runs.eval', 'harness.runs.matrix', 'harness.workers.servers', "
+        "'lm_eval', 'torch')\n"
         "print([one for one in sys.modules if one.startswith(heavy)], code, file=sys.stderr)"
     )
     for words in (["eval", "--help"], ["list"], ["report", "--list"]):

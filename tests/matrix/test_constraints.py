@@ -11,7 +11,7 @@ from writing import TREE, WHOLE_PAGES, planned, read, refused, text
 
 from harness.runs.matrix import constraint_rules
 from harness.runs.matrix.constraint_rules import BitEncoding
-from harness.runs.matrix.row_space import RowRule, RowSpace
+from harness.runs.matrix.covering.row_space import RowRule, RowSpace
 
 
 def drawn(seed: int) -> RowSpace:

@@ -11,10 +11,10 @@ from test_constraints import broken, drawn, rows
 from writing import TREE, WHOLE_PAGES, planned, refused, text
 
 from harness.core.errors import UnfixError
-from harness.runs.matrix import covering_array, row_shrinker, starting_rows
-from harness.runs.matrix.covering_array import CoverageGroups
-from harness.runs.matrix.row_space import RowSpace, ValueRow
-from harness.runs.matrix.tuple_tally import TupleTally
+from harness.runs.matrix.covering import covering_array, row_shrinker
+from harness.runs.matrix.covering.covering_array import CoverageGroups
+from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
+from harness.runs.matrix.covering.tuple_tally import TupleTally
 
 Values = frozenset[int]
 PATIENCE = row_shrinker.PATIENCE
@@ -91,36 +91,6 @@ def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
     assert counted.allowed + len(counted.forbidden_tuples) == len(everything)
 
 
-@pytest.mark.parametrize("much", [0.0, 0.3, 1.0])
-def test_what_the_library_leaves_out_is_added(monkeypatch: pytest.MonkeyPatch, much: float) -> None:
-    space = drawn(3)
-    given = starting_rows.make_covertable_rows(space, pairs(space), 0)
-    assert given
-    few = given[: int(much * len(given))]
-    monkeypatch.setattr(starting_rows, "make_covertable_rows", lambda *_: few)
-    found = covering_array.build_covering_rows(space, pairs(space), [], 0).rows
-    assert met(found, pairs(space)) == met(rows(space), pairs(space))
-
-
-def test_the_library_gives_no_row_that_a_rule_forbids() -> None:
-    for seed in range(20):
-        space = drawn(seed)
-        for row in starting_rows.make_covertable_rows(space, pairs(space), seed):
-            assert not broken(space, tuple(row))
-
-
-def test_rows_that_add_nothing_go_and_those_to_keep_stay() -> None:
-    space = RowSpace([2, 2])
-    everything = [[0, 2], [0, 3], [1, 2], [1, 3]]
-    tally = TupleTally(space, [(0, 1)], [(row[0], row[1]) for row in everything])
-    for row in everything:
-        tally.add_row(row)
-    tally.add_row([0, 2], frozenset([0]))
-    row_shrinker.drop_redundant_rows(tally)
-    assert sorted(tally.rows) == everything
-    assert tally.kept_axes[tally.rows.index([0, 2])] == frozenset([0])
-
-
 @pytest.mark.parametrize("seed", [seed for seed in range(12) if rows(drawn(seed))])
 def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
     space = drawn(seed)
@@ -169,7 +139,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_others() -> None:
 
 def test_more_than_can_be_planned_is_refused() -> None:
     space = RowSpace([10] * 12)
-    with pytest.raises(UnfixError, match="is the most that is planned: lower a strength"):
+    with pytest.raises(UnfixError, match="is the limit: lower a strength"):
         covering_array.build_covering_rows(space, [(list(space.axes), 12)], [], 0)
 
 
@@ -208,4 +178,4 @@ def test_too_many_tuples_of_a_file_are_refused(tmp_path: Path) -> None:
     axes = "\naxes:\n" + "".join(f"  a{n}: [{', '.join('abcdefghi')}]\n" for n in range(6))
     works = "run: {x: {command: 'serve {a0}{a1}{a2}{a3}{a4}{a5}'}}\n"
     said = refused(tmp_path, text(axes=axes, run=works, more="strength: all\n"))
-    assert said.startswith("531441 tuples would have to meet")
+    assert said.startswith("531441 tuples would have to be covered")

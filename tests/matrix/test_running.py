@@ -183,7 +183,8 @@ for release in (managed.CPU_BASE, managed.get_release(sys.argv[1])):
     (release.folder / "lib" / "python3" / "site-packages").mkdir(parents=True)
     release.python.parent.mkdir()
     release.python.touch()
-    (release.folder / managed.COMPLETION_MARKER).write_text(json.dumps(release.describe_installation(None)))
+    marker = json.dumps(release.describe_installation(None))
+    (release.folder / managed.COMPLETION_MARKER).write_text(marker)
 """
 
 

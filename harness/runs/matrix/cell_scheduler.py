@@ -1,9 +1,9 @@
 """Schedules the cells of a run: the longest first, retries, and saving of attempts.
 
-A `CellExecutor` runs the cells, here or on a cluster. Finished attempts are saved in batches, within
-a quarter of a second: a disk write each would be slower than a large fleet. One invariant: a failure
-is saved before its cell runs again. If the driver died in between and the failure were lost, a flaky
-cell would be reported as green.
+A `CellExecutor` runs the cells, here or on a cluster. Finished attempts are saved in batches,
+within a quarter of a second: a disk write each would be slower than a large fleet. One invariant:
+a failure is saved before its cell runs again. If the driver died in between and the failure were
+lost, a flaky cell would be reported as green.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.runs.matrix.covering.row_space import RowRule, RowSpace
 from harness.runs.matrix.matrix_schema import AxisConstraint, ChosenValues, MatrixSpec, to_list
-from harness.runs.matrix.row_space import RowRule, RowSpace
 
 ABSENT_VALUE = ""
 

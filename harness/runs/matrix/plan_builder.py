@@ -11,13 +11,7 @@ import msgspec
 
 from harness.core.errors import UnfixError
 from harness.core.yaml_document import YamlDocument, find_named_file
-from harness.runs.matrix import (
-    command_template,
-    constraint_rules,
-    covering_array,
-    matrix_reader,
-    seed_bugs,
-)
+from harness.runs.matrix import command_template, constraint_rules, matrix_reader, seed_bugs
 from harness.runs.matrix.cell_plan import (
     DroppedTuples,
     GroupCoverage,
@@ -26,9 +20,10 @@ from harness.runs.matrix.cell_plan import (
     SeedConfiguration,
 )
 from harness.runs.matrix.constraint_rules import BitEncoding
+from harness.runs.matrix.covering import covering_array
+from harness.runs.matrix.covering.row_space import ValueRow
+from harness.runs.matrix.covering.value_tuples import ValueTuple
 from harness.runs.matrix.matrix_schema import AxisConstraint, ChosenValues, MatrixSpec, to_list
-from harness.runs.matrix.row_space import ValueRow
-from harness.runs.matrix.value_tuples import ValueTuple
 
 MATRIX_FOLDER = "suites/matrices"
 COVERING_REASON = "covering"

@@ -224,14 +224,14 @@ def _describe_missing_cluster(address: str | None, reason: str) -> str:
     if address in (None, "local"):
         problem = "Ray cannot start a cluster here"
     return (
-        f"{problem}: {reason}; start one with `ray start --head`, name it with --address HOST:PORT, "
-        "or leave --on ray out"
+        f"{problem}: {reason}; start one with `ray start --head`, name it with "
+        "--address HOST:PORT, or leave --on ray out"
     )
 
 
 def _classify_task_error(error: ray.exceptions.RayTaskError) -> tuple[AttemptOutcome, str]:
     cause = error.cause
-    # Without this package a worker cannot unpickle the task; Ray then gives the error as text alone.
+    # Without this package a worker cannot unpickle the task; Ray then gives the error as text.
     last = _take_error_line(error, take_last=True)
     if isinstance(cause, ImportError) or last.startswith(MISSING_MODULE):
         module = last.removeprefix(MISSING_MODULE).strip(": ") or str(cause)

@@ -1,8 +1,9 @@
-"""How often each tuple stands in the rows, kept while single values of rows change.
+"""Counts how many rows have each tuple, while single values of rows change.
 
-For a value, and the values beside it that make up all but one of a tuple, a mask holds the last
-values with which the tuple stands nowhere (`missing`) or in one row (`single`). What a change gains
-and loses is then counted in a few operations on masks, whatever the number of axes.
+For all but the last value of a tuple, a mask holds the last values with which the tuple is in no
+row (`missing_masks`) or in exactly one row (`single_masks`). If (kv fp8, page 16) is in no row and page
+16 is bit 3, then `missing_masks[(kv fp8,)]` has bit 3. The gain or loss of a change is then a few
+operations on masks, independent of the number of axes.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
-from harness.runs.matrix.row_space import RowSpace, ValueRow
-from harness.runs.matrix.value_tuples import ValueTuple
+from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
+from harness.runs.matrix.covering.value_tuples import ValueTuple
 
 TupleMasks = dict[ValueTuple, int]
 
 
 class TupleTally:
-    """Rows and what they cover."""
+    """Rows, and how often they have each tuple."""
 
     def __init__(
         self, space: RowSpace, sets: Sequence[ValueTuple], allowed: Iterable[ValueTuple]
@@ -28,9 +29,7 @@ class TupleTally:
             [_make_tuple_getter(axes) for axes in sets if axis in axes] for axis in space.axes
         ]
         self.partner_axes = [_list_partner_axes(axis, sets) for axis in space.axes]
-        self.every_row_bit = 1 << len(
-            space.axis_of
-        )  # a bit of every row: it ends tuples of one value
+        self.every_row_bit = 1 << len(space.axis_of)  # of every row: ends tuples of one value
         self.missing_masks: TupleMasks = {}
         self.single_masks: TupleMasks = {}
         self.counts: dict[ValueTuple, int] = {}
@@ -38,11 +37,11 @@ class TupleTally:
         self._uncovered_index: dict[ValueTuple, int] = {}
         self.rows: list[ValueRow] = []
         self.row_masks: list[int] = []
-        self.kept_axes: list[frozenset[int]] = []  # the axes of each row whose values stay
-        for one in allowed:
-            self.counts[one] = 0
-            self._flip_bits(self.missing_masks, one)
-            self._uncover(one)
+        self.kept_axes: list[frozenset[int]] = []  # by row: the axes of its required values
+        for values in allowed:
+            self.counts[values] = 0
+            self._flip_bits(self.missing_masks, values)
+            self._uncover(values)
 
     def add_row(self, row: ValueRow, kept_axes: frozenset[int] = frozenset()) -> None:
         self.rows.append(list(row))
@@ -75,7 +74,7 @@ class TupleTally:
             self.set_value(index, axis, value)
 
     def count_loss(self, index: int, axis: int, value: int) -> int:
-        """How many more tuples would be uncovered if a row had this value."""
+        """The number of tuples that a change of one value would uncover, less those it covers."""
         row, mask = self.rows[index], self.row_masks[index]
         gone = self.count_tuples_in(self.single_masks, row, mask, axis, row[axis])
         return gone - self.count_tuples_in(self.missing_masks, row, mask, axis, value)
@@ -83,15 +82,15 @@ class TupleTally:
     def count_tuples_in(
         self, table: TupleMasks, row: Sequence[int], mask: int, axis: int, value: int
     ) -> int:
-        """The tuples of a table in which a value would stand with the others of a row."""
+        """The number of tuples of a table that a row with this value would have."""
         total = 0
-        for beside in self.partner_axes[axis]:
-            key = (value, *[row[other] for other in beside]) if beside else (value,)
+        for partners in self.partner_axes[axis]:
+            key = (value, *[row[other] for other in partners]) if partners else (value,)
             total += (table.get(key, 0) & mask).bit_count()
         return total
 
     def count_unique_tuples(self, index: int) -> int:
-        """How much stands in this row and in no other: each tuple as often as it has values."""
+        """The number of tuples in this row alone, each counted once for each of its values."""
         row, mask = self.rows[index], self.row_masks[index]
         return sum(
             self.count_tuples_in(self.single_masks, row, mask, axis, value)
@@ -101,16 +100,16 @@ class TupleTally:
     def _increment(self, value_tuple: ValueTuple) -> None:
         count = self.counts.get(value_tuple)
         if count is None:
-            return  # with an axis that does not apply
+            return  # the tuple has an absent value
         self.counts[value_tuple] = count + 1
         if count == 0:
             self._flip_bits(self.missing_masks, value_tuple)
             self._flip_bits(self.single_masks, value_tuple)
-            place = self._uncovered_index.pop(value_tuple)
+            index = self._uncovered_index.pop(value_tuple)
             last = self.uncovered.pop()
             if last != value_tuple:
-                self.uncovered[place] = last
-                self._uncovered_index[last] = place
+                self.uncovered[index] = last
+                self._uncovered_index[last] = index
         elif count == 1:
             self._flip_bits(self.single_masks, value_tuple)
 
@@ -139,12 +138,13 @@ class TupleTally:
 
 
 def _make_tuple_getter(axes: ValueTuple) -> Callable[[ValueRow], ValueTuple]:
-    """The tuple of a row over some axes."""
+    """A function from a row to its tuple over some axes."""
     if len(axes) == 1:
         return lambda row: (row[axes[0]],)
     return itemgetter(*axes)
 
 
 def _list_partner_axes(axis: int, sets: Iterable[ValueTuple]) -> list[ValueTuple]:
-    found = {tuple(other for other in axes if other != axis)[:-1] for axes in sets if axis in axes}
-    return sorted(found)
+    return sorted(
+        {tuple(other for other in axes if other != axis)[:-1] for axes in sets if axis in axes}
+    )

@@ -1,7 +1,9 @@
-"""Rows of values, rules that forbid some, and an exact search for what is left.
+"""Rows of axis values, rules that forbid some, and an exact search for an allowed row.
 
-Every value of every axis has a bit. A rule is a set of masks, one an axis, and forbids each row
-that is inside all of them. An axis that need not apply has one value more, 'absent'.
+Every value of every axis has a bit. A rule is a set of masks, one for an axis, and forbids each row
+that has a bit in all of them. With axes (kv: bits 0, 1) and (page: bits 2, 3) the rule (0b0010,
+0b0100) forbids the rows with bits 1 and 2. A domain is a mask of the values still possible.
+An axis that need not apply has one value more, "absent".
 """
 
 from __future__ import annotations
@@ -11,21 +13,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 ValueRow = list[int]  # the bit's number of each axis' value, axis by axis
-# Told what is filled, as a mask, and an axis' values: the order in which to try them.
+# From the mask of the chosen values and the values of an axis: the order in which to try them.
 ValueOrder = Callable[[int, list[int]], list[int]]
 
 
 @dataclass(frozen=True)
 class RowRule:
-    """No row may be inside all the masks."""
+    """Forbids the rows that have a bit in every mask."""
 
     masks: tuple[int, ...]
     axes: tuple[int, ...]
-    constraint: int  # which one it comes from
+    constraint: int  # index of the constraint that it comes from
 
 
 class RowSpace:
-    """Axes and rules."""
+    """The axes of a row, and the rules over them."""
 
     def __init__(self, sizes: Sequence[int], rules: Sequence[RowRule] = ()) -> None:
         self.sizes = list(sizes)
@@ -41,7 +43,7 @@ class RowSpace:
         for rule in self.rules:
             for axis in rule.axes:
                 self.rules_of[axis].append(rule.masks)
-        # Per rule: the mask inside, and the mask of the same axis outside.
+        # Of each rule and axis: the mask of the rule, and the rest of the axis.
         self._rule_sides = [
             tuple(
                 (mask, self.axis_masks[axis] & ~mask)
@@ -55,7 +57,7 @@ class RowSpace:
         return range(len(self.sizes))
 
     def list_values(self, axis: int) -> range:
-        """All values of an axis, the absent one included."""
+        """All values of an axis, including absent."""
         return range(self.first_bit[axis], self.first_bit[axis] + self.sizes[axis])
 
     def list_present_values(self, axis: int) -> list[int]:
@@ -63,11 +65,11 @@ class RowSpace:
 
     @cached_property
     def axis_is_free(self) -> list[bool]:
-        """The axes that no rule is about."""
+        """For each axis whether no rule mentions it."""
         return [not self.rules_of[axis] for axis in self.axes]
 
     def without_constraint(self, constraint: int) -> RowSpace:
-        """The same with one constraint taken out."""
+        """The same space without one constraint."""
         return self.with_rules([rule for rule in self.rules if rule.constraint != constraint])
 
     def with_rules(self, rules: Sequence[RowRule]) -> RowSpace:
@@ -76,16 +78,16 @@ class RowSpace:
         return space
 
     def make_domain(self, values: Iterable[int]) -> int:
-        """Everything that is left when some axes have their values."""
-        left = self.full_domain
+        """The domain in which the axes of these values have only these values."""
+        domain = self.full_domain
         for value in values:
-            left &= ~self.axis_masks[self.axis_of[value]] | 1 << value
-        return left
+            domain &= ~self.axis_masks[self.axis_of[value]] | 1 << value
+        return domain
 
     def has_broken_rule(self, mask: int, axis: int) -> bool:
-        """Whether a whole row breaks a rule about an axis."""
-        for rule in self.rules_of[axis]:
-            for part in rule:
+        """Whether a whole row breaks a rule that mentions an axis."""
+        for masks in self.rules_of[axis]:  # a loop, since the search spends its time here
+            for part in masks:
                 if not mask & part:
                     break
             else:
@@ -93,11 +95,11 @@ class RowSpace:
         return False
 
     def is_allowed(self, mask: int) -> bool:
-        """Whether a whole row breaks none."""
+        """Whether a whole row breaks no rule."""
         return not any(all(mask & part for part in rule.masks) for rule in self.rules)
 
     def narrow_domain(self, domain: int) -> int:
-        """What is left of a domain when each rule that has one way out took it; 0 for nothing."""
+        """Unit propagation: a rule that can be met in one way only forces it; 0 if none is left."""
         changed = True
         while changed:
             changed = False
@@ -123,9 +125,9 @@ class RowSpace:
         order: Sequence[int],
         value_order: ValueOrder | None = None,
     ) -> ValueRow | None:
-        """A row inside a domain, found by search, or None for certain.
+        """An allowed row inside a domain, or None if there is none (the search is complete).
 
-        Axes are filled in `order`; one that is not named there keeps all that is left to it.
+        Axes are filled in `order`; an axis that is not in it keeps every value left to it.
         """
         domain = self.narrow_domain(domain)
         return (
@@ -162,7 +164,7 @@ class RowSpace:
         return None
 
     def _mask_decided_values(self, domain: int) -> int:
-        """The values of the axes that have one left."""
+        """The values of the axes that have one value left."""
         decided = 0
         for mask in self.axis_masks:
             values = domain & mask
@@ -172,7 +174,7 @@ class RowSpace:
 
     @cached_property
     def ruled_axes(self) -> list[int]:
-        """The axes of the rules, those of most rules first: the others can always be filled."""
+        """The axes that rules mention, most rules first; the other axes can always be filled."""
         ruled = [axis for axis in self.axes if not self.axis_is_free[axis]]
         return sorted(ruled, key=lambda axis: -len(self.rules_of[axis]))
 
@@ -182,9 +184,9 @@ class RowSpace:
 
 
 def list_bits(mask: int) -> list[int]:
-    found = []
+    bits = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        bits.append(low.bit_length() - 1)
         mask ^= low
-    return found
+    return bits

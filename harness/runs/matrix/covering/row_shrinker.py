@@ -1,27 +1,29 @@
-"""Fewer rows that cover the same: take one out, mend what that uncovered, and again.
+"""A tabu search for fewer covering rows: drop a row, repair the coverage, and repeat.
 
-A tabu search, one change at a time: an uncovered tuple is drawn, and put into the row that loses
-least by it. It counts its own work, and not seconds, so that every machine ends with the same rows.
+One step draws an uncovered tuple and changes one value of a row so that the row has it; of all such
+changes the one that uncovers fewest other tuples is made. A value that was just changed is tabu for
+3 to 9 steps. Whenever everything is covered, the rows are recorded and another row is dropped. The
+search counts its own work, and not seconds, so that every machine ends with the same rows.
 """
 
 from __future__ import annotations
 
 import random
 
-from harness.runs.matrix.row_space import ValueRow
-from harness.runs.matrix.tuple_tally import TupleTally
-from harness.runs.matrix.value_tuples import ValueTuple
+from harness.runs.matrix.covering.row_space import ValueRow
+from harness.runs.matrix.covering.tuple_tally import TupleTally
+from harness.runs.matrix.covering.value_tuples import ValueTuple
 
-EFFORT_BY_STRENGTH = {1: 2_000_000, 2: 16_000_000}  # in steps of work, by the largest strength
+EFFORT_BY_STRENGTH = {1: 2_000_000, 2: 16_000_000}  # units of work, by the largest strength
 MOST_EFFORT = 60_000_000
-PATIENCE = 3_000_000  # after the last success, and twice what was needed until then
-PATIENCE_EACH = 2_000  # the same for a tuple: what is small is soon searched
+PATIENCE = 3_000_000  # work without success, beside three times the work until the last one
+PATIENCE_EACH = 2_000  # the same, for each tuple: small problems end sooner
 RANDOM_WALK_RATE = 0.001
-ROWS_TRIED = 6  # rows that are changed in several values at once, when no single change will do
+ROWS_TRIED = 6  # rows to change in several values at once, when no single change works
 
 
 class RowShrinker:
-    """One search over one tally."""
+    """One search over the rows of one tally."""
 
     def __init__(self, tally: TupleTally, lower_bound: int, generator: random.Random) -> None:
         self.tally = tally
@@ -36,13 +38,13 @@ class RowShrinker:
         self.patience = min(PATIENCE, PATIENCE_EACH * len(tally.counts))
 
     def shrink(self) -> None:
-        """Leaves the tally with the smallest complete rows that were found."""
+        """Leave the tally with the fewest complete rows found."""
         best = self._copy_rows()
-        found_at = 0
-        while self.work_done < min(self.effort, self.patience + 3 * found_at):
+        last_success = 0
+        while self.work_done < min(self.effort, self.patience + 3 * last_success):
             if not self.tally.uncovered:
                 best = self._copy_rows()
-                found_at = self.work_done
+                last_success = self.work_done
                 if len(best) <= self.lower_bound or not self._drop_row():
                     break
                 continue
@@ -62,7 +64,7 @@ class RowShrinker:
             self.tally.add_row(row, kept)
 
     def _drop_row(self) -> bool:
-        """The row that is needed least; those with a value to keep all stay."""
+        """Drop the row with fewest tuples of its own; False if all rows have required values."""
         tally = self.tally
         free = [index for index, kept in enumerate(tally.kept_axes) if not kept]
         if not free:
@@ -80,15 +82,15 @@ class RowShrinker:
 
     def _change_one_value(self, missing_tuple: ValueTuple) -> bool:
         tally, space = self.tally, self.space
-        wanted = sum(1 << value for value in missing_tuple)
+        tuple_mask = sum(1 << value for value in missing_tuple)
         all_but_one = len(missing_tuple) - 1
-        least = 0
+        least_loss = 0
         best: list[tuple[int, int, int]] = []
         tried = 0
         for index, mask in enumerate(tally.row_masks):
-            if (mask & wanted).bit_count() != all_but_one:
+            if (mask & tuple_mask).bit_count() != all_but_one:
                 continue
-            value = (wanted & ~mask).bit_length() - 1
+            value = (tuple_mask & ~mask).bit_length() - 1
             axis = space.axis_of[value]
             if axis in tally.kept_axes[index] or self.tabu.get((index, axis), 0) >= self.iteration:
                 continue
@@ -97,9 +99,9 @@ class RowShrinker:
                 continue
             tried += 1
             loss = tally.count_loss(index, axis, value)
-            if not best or loss < least:
-                least, best = loss, [(index, axis, value)]
-            elif loss == least:
+            if not best or loss < least_loss:
+                least_loss, best = loss, [(index, axis, value)]
+            elif loss == least_loss:
                 best.append((index, axis, value))
         self.work_done += len(tally.row_masks) + 8 * tried * len(tally.partner_axes[0])
         if not best:
@@ -113,9 +115,9 @@ class RowShrinker:
         self.work_done += 12 * len(self.tally.getters_by_axis[axis])
 
     def _change_several_values(self, missing_tuple: ValueTuple) -> None:
-        """Among some rows the one that loses least when its other values give way."""
+        """Put the tuple into one of a few rows, of which other values may change with it."""
         tally = self.tally
-        least, best = 0, None
+        least_loss, best = 0, None
         for _ in range(ROWS_TRIED):
             index = self.generator.randrange(len(tally.rows))
             before = list(tally.rows[index])
@@ -127,8 +129,8 @@ class RowShrinker:
             loss = len(tally.uncovered) - uncovered
             tally.replace_row(index, before)
             self.work_done += 40 * len(tally.tuple_getters)
-            if best is None or loss < least:
-                least, best = loss, (index, row)
+            if best is None or loss < least_loss:
+                least_loss, best = loss, (index, row)
         self.work_done += 300 * len(self.space.sizes)
         if best is not None:
             index, row = best
@@ -137,7 +139,7 @@ class RowShrinker:
                     self._change_value(index, axis, value)
 
     def _complete_row_with(self, index: int, missing_tuple: ValueTuple) -> ValueRow | None:
-        """A row as it is but for a tuple and for what its rules then ask."""
+        """The row changed to have a tuple, and as little else as the rules require."""
         own, kept = self.tally.rows[index], self.tally.kept_axes[index]
         if any(self.space.axis_of[v] in kept and v not in own for v in missing_tuple):
             return None
@@ -145,15 +147,15 @@ class RowShrinker:
         order = list(self.space.axes)
         self.generator.shuffle(order)
 
-        def as_it_is(filled: int, values: list[int]) -> list[int]:
+        def prefer_own(filled: int, values: list[int]) -> list[int]:
             self.generator.shuffle(values)
             return sorted(values, key=lambda value: value not in own)
 
-        return self.space.complete_row(domain, order, as_it_is)
+        return self.space.complete_row(domain, order, prefer_own)
 
 
 def drop_redundant_rows(tally: TupleTally) -> None:
-    """Drops each row all of whose tuples stand in others; a row with a value to keep stays."""
+    """Drop each row whose tuples are all in other rows; a row with required values stays."""
     for index in reversed(range(len(tally.rows))):
         if not tally.kept_axes[index] and not tally.count_unique_tuples(index):
             tally.drop_row(index)

@@ -1,0 +1,1 @@
+"""Covering arrays: few rows of axis values in which every allowed tuple occurs."""
