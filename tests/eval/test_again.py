@@ -11,7 +11,8 @@ from faked import Fakes, fake
 
 from harness.cli import main, run_output
 from harness.core.errors import UnfixError
-from harness.runs.eval import rejudgement, server_comparison
+from harness.runs.eval import server_comparison
+from harness.runs.eval.evaluation_comparer import read_recorded_evaluation, rejudge_recorded
 from harness.runs.eval.matrix_file import EvaluationMatrix
 from harness.store.eval.values import ComparisonVerdict, Evaluation, ItemAnswer, ServedConfiguration
 
@@ -37,9 +38,9 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
     one, other = fake("base"), fake("worse", "base", wrong=[4, 1])
     ran = fakes.run(one, other, items=200)
     matrix = EvaluationMatrix("fake", [one, other], tasks=["recall"], items=200, device="cpu")
-    recorded = rejudgement.read_recorded_evaluation(kept(ran, tmp_path / name))
+    recorded = read_recorded_evaluation(kept(ran, tmp_path / name))
     recorded.compared = []
-    said = rejudgement.RejudgedRunner(matrix, fakes.where(), recorded).execute()
+    said = rejudge_recorded(matrix, recorded)
     assert [(c.verdict, c.lost, c.items) for c in said.compared] == [
         (c.verdict, c.lost, c.items) for c in ran.compared
     ]
@@ -48,13 +49,11 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
 
 def test_answers_that_were_changed_are_judged_as_they_are(fakes: Fakes, tmp_path: Path) -> None:
     one, other = fake("base"), fake("worse", "base", wrong=[4, 1])
-    recorded = rejudgement.read_recorded_evaluation(
-        kept(fakes.run(one, other, items=200), tmp_path / "r.json")
-    )
+    recorded = read_recorded_evaluation(kept(fakes.run(one, other, items=200), tmp_path / "r.json"))
     for answer in recorded.find_configuration("worse").answers:
         answer.right = True
     matrix = EvaluationMatrix("fake", [one, other], tasks=["recall"], items=200, device="cpu")
-    [found] = rejudgement.RejudgedRunner(matrix, fakes.where(), recorded).execute().compared
+    [found] = rejudge_recorded(matrix, recorded).compared
     assert (found.verdict is ComparisonVerdict.REGRESSED, found.lost) == (False, 0)
 
 
@@ -63,15 +62,13 @@ def test_what_the_file_calls_absent_since_is_a_row_with_its_reason(
     fakes: Fakes, tmp_path: Path, answered_something: bool
 ) -> None:
     one, other = fake("base"), fake("worse", "base")
-    recorded = rejudgement.read_recorded_evaluation(
-        kept(fakes.run(one, other, items=2), tmp_path / "r.json")
-    )
+    recorded = read_recorded_evaluation(kept(fakes.run(one, other, items=2), tmp_path / "r.json"))
     recorded.find_configuration("worse").failure = "the server ended before it was ready"
     if not answered_something:
         recorded.find_configuration("worse").answers = []
     other.absent = "this card has no such kernel"
     matrix = EvaluationMatrix("fake", [one, other], tasks=["recall"], items=2, device="cpu")
-    said = rejudgement.RejudgedRunner(matrix, fakes.where(), recorded).execute()
+    said = rejudge_recorded(matrix, recorded)
     worse = said.find_configuration("worse")
     assert worse.absent == ("" if answered_something else other.absent)
     assert bool(worse.problems) is answered_something
@@ -81,13 +78,9 @@ def test_what_the_file_calls_absent_since_is_a_row_with_its_reason(
 
 
 def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> None:
-    recorded = rejudgement.read_recorded_evaluation(
-        kept(fakes.run(fake("base"), items=2), tmp_path / "r.json")
-    )
+    recorded = read_recorded_evaluation(kept(fakes.run(fake("base"), items=2), tmp_path / "r.json"))
     with pytest.raises(UnfixError, match=r"the record has no other: was it of this matrix\?"):
-        rejudgement.RejudgedRunner(
-            EvaluationMatrix("fake", [fake("other")]), fakes.where(), recorded
-        )
+        rejudge_recorded(EvaluationMatrix("fake", [fake("other")]), recorded)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +100,7 @@ def test_what_is_no_record_is_refused_by_its_name(
     if data is not None:
         (tmp_path / name).write_bytes(data)
     with pytest.raises(UnfixError, match=name):
-        rejudgement.read_recorded_evaluation(tmp_path / name)
+        read_recorded_evaluation(tmp_path / name)
 
 
 def test_the_recorded_results_of_the_tree_are_green_by_todays_statistics(

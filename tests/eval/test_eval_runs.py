@@ -262,7 +262,7 @@ def test_what_fails_after_a_stop_is_told_beside_it(
         raise OSError("no space left")
 
     monkeypatch.setattr(going, "_serve_configurations", stopped)
-    monkeypatch.setattr(going, "_compare_served", full)
+    monkeypatch.setattr(going.comparer, "compare_served", full)
     with pytest.raises(type(stop)) as raised:
         going.execute()
     assert raised.value is stop
@@ -295,7 +295,7 @@ def test_different_items_are_not_compared(
     going = fakes.prepared(fake("base"), fake("one", "base"))
     second.answers = second.answers or answers(0)
     task = "t" if candidate else "u"
-    found = going._compare_pair(first, second, "accuracy", "", task)
+    found = going.comparer.compare_pair(first, second, "accuracy", "", task)
     assert found.verdict is ComparisonVerdict.CANNOT_TELL
     assert words in found.words
     assert not found.verdict.shows_fault  # no fault is caught by a mistake of ours

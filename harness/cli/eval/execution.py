@@ -18,7 +18,12 @@ from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_count
 from harness.releases import managed_releases, provisioning
-from harness.runs.eval import lm_eval_scorer, model_folders, paired_statistics
+from harness.runs.eval import (
+    evaluation_comparer,
+    lm_eval_scorer,
+    model_folders,
+    paired_statistics,
+)
 from harness.runs.eval import matrix_file as matrices
 from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.matrix_file import (
@@ -79,16 +84,11 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
 
 
 def _judge_recorded_answers(arguments: argparse.Namespace, matrix: EvaluationMatrix) -> int:
-    """The same answers by today's statistics; the store keeps what was said at the time."""
-    from harness.runs.eval.rejudgement import RejudgedRunner, read_recorded_evaluation
-
-    recorded = read_recorded_evaluation(arguments.judge_again)
+    """Judge recorded answers by today's statistics; the store keeps the verdicts of the time."""
+    recorded = evaluation_comparer.read_recorded_evaluation(arguments.judge_again)
     recorded.command = shlex.join(run_output.strip_output_options(shlex.split(recorded.command)))
-    toggles = tuple(folder.resolve() for folder in arguments.toggles)
-    where = ServingSettings(
-        recorded.device, "", paths.state_folder(), toggles, False, arguments.patience
-    )
-    return _print_evaluation(RejudgedRunner(matrix, where, recorded).execute(), arguments, False)
+    judged = evaluation_comparer.rejudge_recorded(matrix, recorded)
+    return _print_evaluation(judged, arguments, stopped=False)
 
 
 def _print_evaluation(evaluation: Evaluation, arguments: argparse.Namespace, stopped: bool) -> int:

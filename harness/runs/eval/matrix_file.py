@@ -1,4 +1,4 @@
-"""A matrix file: which configurations are served, what they are compared with, which faults.
+"""An evaluation matrix: the configurations to serve, their comparisons, and planted faults.
 
     name: cpu
     items: 24
@@ -11,25 +11,26 @@
       - revert: forgotten-prefix-positions
         in: [llama-triton]
 
-What is wrong with a file is said before anything is served.
+Every problem of a file is reported, with its line, before anything is served.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from harness.core.errors import UnfixError
+from harness.core.yaml_document import YamlDocument
 from harness.runs.eval import lm_eval_client, paired_statistics
 from harness.workers.servers import adaptations
 
 TRANSFORMERS_ENGINE = "transformers"
 DEFAULT_TASKS = ("recall", "copying", "needle", "shared")
-OPTIONAL_TASKS = ("long",)  # ours, too, for those who ask for it
+OPTIONAL_TASKS = ("long",)  # of this project, too; run when named
 MODEL_FOLDERS = ("fixtures/models/trained", "fixtures/models/drawn")
 MATRICES_FOLDER = "suites/accuracy/matrices"
 DEVICES = ("auto", "cpu", "cuda")
@@ -50,14 +51,14 @@ class EvaluationConfiguration(
     dtype: str = ""
     stand_ins: list[str] = []
     environment: dict[str, str] = {}
-    like: str = ""  # the configuration whose tokens these must be
-    against: str = ""  # the configuration whose accuracy these must have
+    like: str = ""  # the configuration that must give the same tokens
+    against: str = ""  # the configuration that must have the same accuracy
     tasks: list[str] = []
     items: int = 0
     concurrency: int = 0
     revert: list[str] = []
     enable: list[str] = []
-    absent: str = ""  # why it cannot be run: a row with its reason
+    absent: str = ""  # the reason why it cannot run; reported as a row
 
     @property
     def server_arguments(self) -> list[str]:
@@ -69,12 +70,12 @@ class EvaluationConfiguration(
 
 
 class FaultPlacement(msgspec.Struct, forbid_unknown_fields=True, rename={"where": "in"}):
-    """A toggle that is put in on purpose in some of the configurations."""
+    """A toggle that is planted on purpose in some configurations."""
 
     where: list[str]
     revert: str = ""
     enable: str = ""
-    expect: str = "caught"  # or 'anything': what hardware and size make of it is only told
+    expect: str = "caught"  # or 'anything': its effect depends on hardware and size
     tasks: list[str] = []
     items: int = 0
 
@@ -84,12 +85,12 @@ class FaultPlacement(msgspec.Struct, forbid_unknown_fields=True, rename={"where"
 
 
 class EvaluationMatrix(msgspec.Struct, forbid_unknown_fields=True):
-    """All of one file."""
+    """A whole evaluation matrix."""
 
     name: str
     configurations: list[EvaluationConfiguration]
     faults: list[FaultPlacement] = []
-    serve: str = ""  # for all of them, before their own
+    serve: str = ""  # arguments of every configuration, before its own
     tasks: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_TASKS))
     items: int = paired_statistics.DEFAULT_ITEMS
     concurrency: int = 8
@@ -98,9 +99,7 @@ class EvaluationMatrix(msgspec.Struct, forbid_unknown_fields=True):
     dtype: str = ""
     device: str = "auto"
     tolerance: float = paired_statistics.TOLERANCE
-    within: int = round(
-        lm_eval_client.REQUEST_SECONDS
-    )  # seconds for a request's answer, or the server hangs
+    within: int = round(lm_eval_client.REQUEST_SECONDS)  # for an answer, or the server hangs
     environment: dict[str, str] = {}
 
     def find_configuration(self, name: str) -> EvaluationConfiguration:
@@ -108,143 +107,150 @@ class EvaluationMatrix(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def comparison_count(self) -> int:
-        """Comparisons of accuracy that share the false alarms of a night."""
+        """The comparisons of accuracy that share one rate of false alarms."""
         by_tasks = [len(one.tasks or self.tasks) for one in self.configurations if one.against]
         by_faults = [len(fault.where) for fault in self.faults]
         return max(1, sum(by_tasks) + sum(by_faults))
 
 
 def is_same_but_toggles(first: EvaluationConfiguration, second: EvaluationConfiguration) -> bool:
-    """Whether nothing but toggles is between two: the same release, arguments, weights and load."""
+    """Whether two differ in toggles alone: the same release, arguments, weights and load."""
     same = {"name": "", "revert": [], "enable": [], "like": "", "against": ""}
     return bool(msgspec.structs.replace(first, **same) == msgspec.structs.replace(second, **same))
 
 
 def read_matrix(file: Path) -> EvaluationMatrix:
-    """A matrix file, or what is wrong with it and where."""
+    """The matrix of a file; raises with the first problem and its line."""
+    document = YamlDocument(file)
+    if isinstance(document.content, dict) and "axes" in document.content:
+        raise document.make_error_at("a covering matrix: run it by `unfix matrix run`", "axes")
+    matrix = document.convert_to(EvaluationMatrix)
     try:
-        data = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise UnfixError(f"{file}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a date that is none
-        raise UnfixError(f"{file}: {error}") from error
-    if data is None:
-        raise UnfixError(f"{file}: it is empty")
-    try:
-        matrix = msgspec.convert(data, EvaluationMatrix)
         check_matrix(matrix)
-    except (msgspec.ValidationError, UnfixError) as error:
-        raise UnfixError(f"{file}: {error}") from error
+    except MatrixError as error:
+        raise document.make_error_at(str(error), *error.steps) from error
     return matrix
 
 
+class MatrixError(UnfixError):
+    """A matrix that cannot be evaluated; `steps` lead to the value in its file."""
+
+    def __init__(self, problem: str, *steps: str | int) -> None:
+        super().__init__(problem)
+        self.steps = steps
+
+
 def check_matrix(matrix: EvaluationMatrix) -> None:
+    """Refuse values out of range, unknown names and circular comparisons."""
     names = [one.name for one in matrix.configurations]
     if not names:
-        raise UnfixError("a matrix without configurations")
-    doubled = {name for name in names if names.count(name) > 1}
-    if doubled:
-        raise UnfixError(f"two configurations are called {', '.join(sorted(doubled))}")
-    if matrix.device not in DEVICES:
-        raise UnfixError(f"device is one of {', '.join(DEVICES)}, not {matrix.device}")
-    if matrix.items < 1:
-        raise UnfixError("a task with no items says nothing")
-    if matrix.concurrency < 1:
-        raise UnfixError("concurrency is a number of requests, and 1 at least")
-    if matrix.within < 1:
-        raise UnfixError("within is a number of seconds, and 1 at least")
-    if not 0 < matrix.tolerance < 1:
-        raise UnfixError("tolerance is a share between 0 and 1")
-    _check_arguments("serve", matrix.serve)
-    for one in matrix.configurations:
-        _check_configuration(one, matrix)
-        _check_bases(one, matrix)
-    _check_order(matrix)
-    put: set[tuple[str, str]] = set()
-    for fault in matrix.faults:
-        _check_fault(fault, matrix)
-        for name in fault.where:
-            if (fault.toggle, name) in put:
-                raise UnfixError(f"{fault.toggle} is put into {name} twice")
-            put.add((fault.toggle, name))
-
-
-def _check_configuration(configuration: EvaluationConfiguration, matrix: EvaluationMatrix) -> None:
-    if not _NAME_PATTERN.fullmatch(configuration.name):
-        raise UnfixError(f"{configuration.name!r} is no name: letters, digits, dots, dashes")
-    if configuration.items < 0:
-        raise UnfixError(f"{configuration.name}: a task with no items says nothing")
-    if configuration.concurrency < 0:
-        raise UnfixError(f"{configuration.name}: concurrency is a number of requests")
-    if not (configuration.tasks or matrix.tasks):
-        raise UnfixError(f"{configuration.name} has no tasks")
-    _check_arguments(configuration.name, configuration.serve)
-    if configuration.engine not in ("sglang", TRANSFORMERS_ENGINE):
-        raise UnfixError(f"{configuration.name}: no engine is called {configuration.engine}")
-    if configuration.engine == TRANSFORMERS_ENGINE and (
-        configuration.serve
-        or configuration.revert
-        or configuration.enable
-        or configuration.stand_ins
-        or configuration.draft
+        raise MatrixError("a matrix without configurations", "configurations")
+    if doubled := {name for name in names if names.count(name) > 1}:
+        text = f"two configurations are called {', '.join(sorted(doubled))}"
+        raise MatrixError(text, "configurations")
+    for key, is_valid, problem in (
+        ("device", matrix.device in DEVICES, f"one of {', '.join(DEVICES)}, not {matrix.device}"),
+        ("items", matrix.items >= 1, "a number of items, and 1 at least"),
+        ("concurrency", matrix.concurrency >= 1, "a number of requests, and 1 at least"),
+        ("within", matrix.within >= 1, "a number of seconds, and 1 at least"),
+        ("tolerance", 0 < matrix.tolerance < 1, "a share between 0 and 1"),
     ):
-        raise UnfixError(
-            f"{configuration.name}: plain transformers takes a model, and nothing of SGLang's"
-        )
-    unknown = set(configuration.stand_ins) - set(adaptations.DESCRIPTIONS)
-    if unknown:
-        known = ", ".join(sorted(adaptations.DESCRIPTIONS))
-        strange = ", ".join(sorted(unknown))
-        raise UnfixError(
-            f"{configuration.name}: no stand-in is called {strange}; there are {known}"
-        )
+        if not is_valid:
+            raise MatrixError(f"{key} is {problem}", key)
+    _check_arguments("serve", matrix.serve, "serve")
+    for index, configuration in enumerate(matrix.configurations):
+        _check_configuration(configuration, matrix, index)
+    _check_order(matrix)
+    pairs: set[tuple[str, str]] = set()
+    for index, fault in enumerate(matrix.faults):
+        _check_fault(fault, matrix, index)
+        for name in fault.where:
+            if (fault.toggle, name) in pairs:
+                raise MatrixError(f"{fault.toggle} is planted in {name} twice", "faults", index)
+            pairs.add((fault.toggle, name))
 
 
-def _check_bases(configuration: EvaluationConfiguration, matrix: EvaluationMatrix) -> None:
-    for name in configuration.base_names:
-        if name == configuration.name:
-            raise UnfixError(f"{configuration.name} is compared with itself")
-        base = next((other for other in matrix.configurations if other.name == name), None)
-        if base is None:
-            raise UnfixError(f"{configuration.name} is compared with {name}, which is not there")
-        if set(configuration.tasks or matrix.tasks) - set(base.tasks or matrix.tasks):
-            raise UnfixError(f"{configuration.name} has tasks that {name} does not have")
-        if (configuration.items or matrix.items) > (base.items or matrix.items):
-            raise UnfixError(f"{configuration.name} has more items than {name}")
+def _check_configuration(
+    configuration: EvaluationConfiguration, matrix: EvaluationMatrix, index: int
+) -> None:
+    one, name, steps = configuration, configuration.name, ("configurations", index)
+    if not _NAME_PATTERN.fullmatch(name):
+        text = f"{name!r} is no name: letters, digits, dots, dashes"
+        raise MatrixError(text, *steps, "name")
+    for key, count in (("items", one.items), ("concurrency", one.concurrency)):
+        if count < 0:
+            raise MatrixError(f"{name}: {key} is {count}, less than none", *steps, key)
+    if not (one.tasks or matrix.tasks):
+        raise MatrixError(f"{name} has no tasks", *steps)
+    _check_arguments(name, one.serve, *steps, "serve")
+    if one.engine not in ("sglang", TRANSFORMERS_ENGINE):
+        raise MatrixError(f"{name}: no engine is called {one.engine}", *steps, "engine")
+    of_sglang = one.serve or one.revert or one.enable or one.stand_ins or one.draft
+    if one.engine == TRANSFORMERS_ENGINE and of_sglang:
+        raise MatrixError(f"{name}: plain transformers takes a model, and no SGLang key", *steps)
+    for stand_in in one.stand_ins:
+        if stand_in not in adaptations.DESCRIPTIONS:
+            known = ", ".join(sorted(adaptations.DESCRIPTIONS))
+            text = f"{name}: no stand-in is called {stand_in}; there are {known}"
+            raise MatrixError(text, *steps, "stand-ins")
+    for key, base_name in (("like", one.like), ("against", one.against)):
+        if base_name:
+            _check_base(one, base_name, matrix, *steps, key)
+
+
+def _check_base(
+    configuration: EvaluationConfiguration,
+    base_name: str,
+    matrix: EvaluationMatrix,
+    *steps: str | int,
+) -> None:
+    name = configuration.name
+    if base_name == name:
+        raise MatrixError(f"{name} is compared with itself", *steps)
+    base = next((other for other in matrix.configurations if other.name == base_name), None)
+    if base is None:
+        raise MatrixError(f"{name} is compared with {base_name}, which is not there", *steps)
+    if set(configuration.tasks or matrix.tasks) - set(base.tasks or matrix.tasks):
+        raise MatrixError(f"{name} has tasks that {base_name} does not have", *steps)
+    if (configuration.items or matrix.items) > (base.items or matrix.items):
+        raise MatrixError(f"{name} has more items than {base_name}", *steps)
 
 
 def _check_order(matrix: EvaluationMatrix) -> None:
-    """Whoever is compared with others is served after them; in a circle nobody can be."""
-    left = list(matrix.configurations)
-    while left:
-        names = {one.name for one in left}
-        ready = [one for one in left if not names & set(one.base_names)]
-        if not ready:
-            raise UnfixError(f"in a circle, compared with each other: {', '.join(sorted(names))}")
-        left = [one for one in left if one not in ready]
+    """Refuse a circle: a configuration is served after those it is compared with."""
+    bases = {one.name: one.base_names for one in matrix.configurations}
+    try:
+        TopologicalSorter(bases).prepare()
+    except CycleError as error:
+        names = ", ".join(sorted(set(error.args[1])))
+        raise MatrixError(f"compared with each other in a circle: {names}") from error
 
 
-def _check_fault(fault: FaultPlacement, matrix: EvaluationMatrix) -> None:
+def _check_fault(fault: FaultPlacement, matrix: EvaluationMatrix, index: int) -> None:
+    steps = ("faults", index)
     if bool(fault.revert) == bool(fault.enable):
-        raise UnfixError("a fault is either `revert:` or `enable:` a toggle")
+        raise MatrixError("a fault is either `revert:` or `enable:` a toggle", *steps)
     if fault.expect not in ("caught", "anything"):
-        raise UnfixError(f"{fault.toggle}: expect is 'caught' or 'anything'")
+        raise MatrixError(f"{fault.toggle}: expect is 'caught' or 'anything'", *steps, "expect")
     if fault.items < 0:
-        raise UnfixError(f"{fault.toggle}: a task with no items says nothing")
+        raise MatrixError(f"{fault.toggle}: items is {fault.items}, less than none", *steps)
     if not fault.where:
-        raise UnfixError(f"{fault.toggle} is put into no configuration")
+        raise MatrixError(f"{fault.toggle} is planted in no configuration", *steps, "in")
     for name in fault.where:
         one = next((one for one in matrix.configurations if one.name == name), None)
+        problem = ""
         if one is None:
-            raise UnfixError(f"{fault.toggle} is put into {name}, which is not there")
-        if one.engine == TRANSFORMERS_ENGINE:
-            raise UnfixError(f"{fault.toggle} is put into {name}, which is not SGLang")
-        if set(fault.tasks) - set(one.tasks or matrix.tasks):
-            raise UnfixError(f"{fault.toggle} has tasks that {name} does not have")
+            problem = f"is planted in {name}, which is not there"
+        elif one.engine == TRANSFORMERS_ENGINE:
+            problem = f"is planted in {name}, which is not SGLang"
+        elif set(fault.tasks) - set(one.tasks or matrix.tasks):
+            problem = f"has tasks that {name} does not have"
+        if problem:
+            raise MatrixError(f"{fault.toggle} {problem}", *steps)
 
 
-def _check_arguments(owner: str, arguments: str) -> None:
+def _check_arguments(owner: str, arguments: str, *steps: str | int) -> None:
     try:
         shlex.split(arguments)
     except ValueError as error:
-        raise UnfixError(f"{owner}: {arguments!r}: {error}") from error
+        raise MatrixError(f"{owner}: {arguments!r}: {error}", *steps) from error

@@ -1,9 +1,15 @@
-"""A run: what depends on what is served first, pairs are compared, and doubts asked further."""
+"""Runs an evaluation: serves every configuration, compares them, and asks more items in doubt.
+
+A configuration is served after the one that its accuracy is compared with, and is then asked batch
+by batch until the verdict is clear. With 200 items in batches of 50, a candidate that loses 13 of
+the first 50 is `regressed` and is asked no further.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +17,12 @@ from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases
-from harness.runs.eval import paired_statistics, power_analysis, server_comparison
+from harness.runs.eval import paired_statistics, power_analysis
+from harness.runs.eval.evaluation_comparer import (
+    EvaluationComparer,
+    ReportProgress,
+    name_fault_configuration,
+)
 from harness.runs.eval.evaluation_servers import (
     EvaluationServers,
     ItemsByTask,
@@ -24,18 +35,16 @@ from harness.runs.eval.matrix_file import (
     EvaluationConfiguration,
     EvaluationMatrix,
     FaultPlacement,
-    is_same_but_toggles,
 )
-from harness.store.eval.values import (
-    ComparisonResult,
-    ComparisonVerdict,
-    Evaluation,
-    PlantedFault,
-    ServedConfiguration,
-)
+from harness.store.eval.values import ComparisonVerdict, Evaluation, ServedConfiguration
 from harness.workers.servers.adaptations import CHECKED_KERNELS, RANDOM_WEIGHTS
 
 MAX_REPEATED_ITEMS = 16  # items of a task that a base is asked twice, at most
+
+
+def request_nothing(served: ServedConfiguration) -> ItemsByTask:
+    """Ends a configuration after its first batch."""
+    return {}
 
 
 class EvaluationRunner:
@@ -49,7 +58,7 @@ class EvaluationRunner:
         *,
         jobs: int,
         max_items: int = paired_statistics.MAX_ITEMS,
-        on_progress: Callable[[Evaluation, str], None] = lambda evaluation, what: None,
+        on_progress: ReportProgress = lambda evaluation, text: None,
     ) -> None:
         self.matrix = matrix
         self.settings = settings
@@ -58,55 +67,63 @@ class EvaluationRunner:
         self.max_items = max_items
         self.on_progress = on_progress
         self.servers = EvaluationServers(settings, matrix.seed)
+        self.comparer = EvaluationComparer(matrix, evaluation, self._explain_absence, on_progress)
         self._toggles = toggle_catalogue.load_catalogue(settings.toggles)
         for fault in matrix.faults:
-            self._toggles.select(fault.toggle)  # an unknown one is refused before anything runs
+            self._toggles.select(fault.toggle)  # refuses an unknown one before anything runs
 
     def execute(self) -> Evaluation:
         started = time.monotonic()
         try:
             self._serve_configurations()
-            self._compare_served()
+            self.comparer.compare_served()
             self._resolve_doubts()
             self.servers.close()
             self.evaluation.status = "done"
         except BaseException as stop:
             self.evaluation.status = "stopped"
             self._run_after_stop(stop, self.servers.close)
-            self._run_after_stop(stop, self._compare_served)  # what there is
+            self._run_after_stop(stop, self.comparer.compare_served)
             raise
         finally:
             self.evaluation.seconds = time.monotonic() - started
         return self.evaluation
 
     def _run_after_stop(self, stop: BaseException, cleanup: Callable[[], None]) -> None:
-        """What fails after a stop is told beside it, not in its place."""
+        """Add an error of the cleanup as a note to the exception that stopped the run."""
         try:
             cleanup()
         except Exception as error:
             stop.add_note(f"and then {type(error).__name__}: {error}")
 
+    # Serving
+
     def _serve_configurations(self) -> None:
-        """Faults first, since they wait for nobody; who is held against a base comes after it."""
-        waiting = [self._make_job(one, fault) for fault, one in self._list_fault_configurations()]
-        waiting += [self._make_job(one) for one in self.matrix.configurations]
-        order = {task.name: place for place, task in enumerate(reversed(waiting))}
+        """Faults first, since they wait for no base; then each configuration after its base."""
+        waiting = [
+            self._make_job(configuration, fault)
+            for fault in self.matrix.faults
+            for configuration in map(self.matrix.find_configuration, fault.where)
+            if not configuration.absent and not self._explain_absence(fault, configuration)
+        ]
+        waiting += [self._make_job(configuration) for configuration in self.matrix.configurations]
+        served_order = [one.name for one in self.matrix.configurations]
+        served_order += [job.name for job in reversed(waiting)]
         running: dict[concurrent.futures.Future[ServedConfiguration], ServingJob] = {}
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             try:
                 while waiting or running:
                     done = {served.name for served in self.evaluation.served}
-                    for task in [
-                        task for task in waiting if self._get_base_name(task) in ("", *done)
-                    ]:
-                        waiting.remove(task)
-                        running[pool.submit(self._serve_job, task)] = task
+                    for job in list(waiting):
+                        if self._get_base_name(job) in ("", *done):
+                            waiting.remove(job)
+                            running[pool.submit(self._serve_job, job)] = job
                     if not running:
-                        raise UnfixError(f"nobody serves what {waiting[0].name} is held against")
-                    ready, _ = concurrent.futures.wait(
+                        raise UnfixError(f"the base of {waiting[0].name} is not served")
+                    finished, _ = concurrent.futures.wait(
                         running, return_when=concurrent.futures.FIRST_COMPLETED
                     )
-                    for future in ready:
+                    for future in finished:
                         served = future.result()
                         del running[future]
                         self.evaluation.served.append(served)
@@ -115,333 +132,134 @@ class EvaluationRunner:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.servers.stop()
                 raise
-        place = {one.name: number for number, one in enumerate(self.matrix.configurations)}
-        self.evaluation.served.sort(
-            key=lambda one: (place.get(one.name, len(place)), order[one.name])
-        )
-
-    def _compare_served(self) -> None:
-        self.evaluation.compared, self.evaluation.faults = [], []
-        there = {served.name for served in self.evaluation.served}
-        for one in self.matrix.configurations:
-            if {one.name, *one.base_names} <= there:
-                for compared in self._compare_configuration(one):
-                    self._record_comparison(compared)
-        for fault in self.matrix.faults:
-            for name in fault.where:
-                one = self.matrix.find_configuration(name)
-                task = self._make_job(one, fault)
-                if reason := self._find_fault_absence(fault, one):
-                    self.evaluation.faults.append(
-                        PlantedFault(
-                            fault.toggle, name, task.name, False, False, [], "", absent=reason
-                        )
-                    )
-                elif {name, task.name} <= there:
-                    self.evaluation.faults.append(self._judge_fault(fault, task))
-
-    # Serving
-
-    def _list_task_names(self, configuration: EvaluationConfiguration) -> list[str]:
-        return [get_task_name(task) for task in configuration.tasks or self.matrix.tasks]
+        self.evaluation.served.sort(key=lambda served: served_order.index(served.name))
 
     def _make_job(
         self, configuration: EvaluationConfiguration, fault: FaultPlacement | None = None
     ) -> ServingJob:
         matrix = self.matrix
-        tasks = self._list_task_names(configuration)
+        tasks = configuration.tasks or matrix.tasks
         items = configuration.items or matrix.items
-        if fault is not None:
-            tasks = [get_task_name(task) for task in fault.tasks] or tasks
-            items = min(items, fault.items or items)
-        words = [
-            *EvaluationConfiguration("", "", serve=matrix.serve).server_arguments,
-            *configuration.server_arguments,
-        ]
-        plain = configuration.engine == TRANSFORMERS_ENGINE
-        waited_for = [other for other in matrix.configurations if other.like == configuration.name]
-        waits = bool(
-            waited_for or any(configuration.name in other.where for other in matrix.faults)
-        )
-        # Weights that nobody trained are sure of nothing: all is repeated to know their noise.
-        again = min(
-            MAX_REPEATED_ITEMS,
-            items if RANDOM_WEIGHTS in configuration.stand_ins else max(2, items // 3),
-        )
         name = configuration.name
         if fault is not None:
-            name += f" {'without' if fault.revert else 'with'} {fault.toggle}"
+            tasks = fault.tasks or tasks
+            items = min(items, fault.items or items)
+            name = name_fault_configuration(fault, configuration)
+        plain = configuration.engine == TRANSFORMERS_ENGINE
+        common_arguments = EvaluationConfiguration("", "", serve=matrix.serve).server_arguments
+        is_base = any(one.like == configuration.name for one in matrix.configurations) or any(
+            configuration.name in other.where for other in matrix.faults
+        )
+        repeated_items = 0
+        if is_base and not plain and fault is None:
+            # Random weights are sure of no token: all items are repeated to measure their noise.
+            random_weights = RANDOM_WEIGHTS in configuration.stand_ins
+            repeated_items = min(
+                MAX_REPEATED_ITEMS, items if random_weights else max(2, items // 3)
+            )
+        compares_accuracy = any(one.against for one in matrix.configurations)
         return ServingJob(
             name,
             configuration,
-            {task: list(range(items)) for task in tasks},
-            max(self.max_items, items) if any(o.against for o in matrix.configurations) else items,
+            {get_task_name(task): list(range(items)) for task in tasks},
+            max(self.max_items, items) if compares_accuracy else items,
             configuration.concurrency or matrix.concurrency,
             "float32" if plain else configuration.dtype or matrix.dtype,
             [*configuration.revert, *([fault.revert] if fault and fault.revert else [])],
             [*configuration.enable, *([fault.enable] if fault and fault.enable else [])],
-            repeated_items=again if waits and not plain and fault is None else 0,
-            server_arguments=[] if plain else words,
-            environment={**matrix.environment, **configuration.environment},
+            repeated_items,
+            [] if plain else [*common_arguments, *configuration.server_arguments],
+            {**matrix.environment, **configuration.environment},
         )
 
     def _get_base_name(self, job: ServingJob) -> str:
-        """Whose answers have to be there first: a candidate's accuracy is told batch by batch."""
-        own = job.revert == job.configuration.revert and job.enable == job.configuration.enable
-        return job.configuration.against if own else ""
+        """The base of a candidate's accuracy, which is served first; '' for a fault."""
+        one = job.configuration
+        return one.against if (job.revert, job.enable) == (one.revert, one.enable) else ""
 
     def _serve_job(self, job: ServingJob) -> ServedConfiguration:
-        """A candidate is asked batch by batch, until its accuracy is told; others all at once.
+        """Ask a candidate batch by batch, until its accuracy is clear; all others at once.
 
-        So is one under check: what is wanted of that is its launches.
+        A candidate under check is asked all of its items as well: its launches are checked.
         """
-        against = self._get_base_name(job)
-        if not against or CHECKED_KERNELS in job.configuration.stand_ins:
-            return self.servers.serve_job(job, lambda served: {})
-        whole = job.items_by_task
-        base = self._find_served(against)
-
-        def judge(served: ServedConfiguration) -> ItemsByTask:
-            wanted: ItemsByTask = {}
-            for name, numbers in whole.items():
-                asked = len(served.select_answers(name))
-                told = asked and self._compare_pair(base, served, "accuracy", "", name)
-                if not told or (told.verdict is ComparisonVerdict.CANNOT_TELL and told.items):
-                    wanted[name] = numbers[asked : asked + paired_statistics.BATCH_ITEMS]
-            return {name: numbers for name, numbers in wanted.items() if numbers}
-
+        base_name = self._get_base_name(job)
+        if not base_name or CHECKED_KERNELS in job.configuration.stand_ins:
+            return self.servers.serve_job(job, request_nothing)
+        base = self.evaluation.find_configuration(base_name)
         if base.failure or not base.answers:
-            return self.servers.serve_job(job, lambda served: {})
-        job.items_by_task = {
-            name: numbers[: paired_statistics.BATCH_ITEMS] for name, numbers in whole.items()
-        }
-        return self.servers.serve_job(job, judge)
+            return self.servers.serve_job(job, request_nothing)
+        all_items, batch = job.items_by_task, paired_statistics.BATCH_ITEMS
 
-    def _find_served(self, name: str) -> ServedConfiguration:
-        return self.evaluation.find_configuration(name)
+        def request_more(served: ServedConfiguration) -> ItemsByTask:
+            more: ItemsByTask = {}
+            for task, numbers in all_items.items():
+                count = len(served.select_answers(task))
+                if count:
+                    result = self.comparer.compare_pair(base, served, "accuracy", "", task)
+                    if result.verdict is not ComparisonVerdict.CANNOT_TELL or not result.items:
+                        continue
+                more[task] = numbers[count : count + batch]
+            return {task: numbers for task, numbers in more.items() if numbers}
 
-    # Comparing
+        job.items_by_task = {task: numbers[:batch] for task, numbers in all_items.items()}
+        return self.servers.serve_job(job, request_more)
 
-    def _compare_configuration(
-        self, configuration: EvaluationConfiguration
-    ) -> list[ComparisonResult]:
-        served = self._find_served(configuration.name)
-        found = []
-        if configuration.like:
-            alike = is_same_but_toggles(
-                configuration, self.matrix.find_configuration(configuration.like)
-            )
-            base = self._find_served(configuration.like)
-            found.append(
-                self._compare_pair(
-                    base, served, "tokens", self._get_dtype(configuration), same_but_toggles=alike
-                )
-            )
-        if configuration.against:
-            base = self._find_served(configuration.against)
-            for task in self._list_task_names(configuration):
-                found.append(
-                    self._compare_pair(
-                        base, served, "accuracy", self._get_dtype(configuration), task
-                    )
-                )
-        return found
-
-    def _compare_pair(
-        self,
-        base: ServedConfiguration,
-        candidate: ServedConfiguration,
-        kind: str,
-        dtype: str,
-        task: str = "",
-        same_but_toggles: bool = False,
-    ) -> ComparisonResult:
-        if base.absent or candidate.absent:
-            reason = candidate.absent or base.absent
-            return ComparisonResult(
-                base.name, candidate.name, kind, task, ComparisonVerdict.NA, reason
-            )
-        if base.failure or candidate.failure or not (base.answers and candidate.answers):
-            return server_comparison.make_failed_comparison(base, candidate, kind)
-        try:
-            if kind == "tokens":
-                truth, exact = self._find_float32_reference(base), self._is_reference(base)
-                return server_comparison.compare_tokens(
-                    base,
-                    candidate,
-                    dtype=dtype,
-                    same_but_toggles=same_but_toggles,
-                    float32_reference=truth,
-                    base_is_reference=exact,
-                )
-            return server_comparison.compare_accuracy(
-                base,
-                candidate,
-                task,
-                comparison_count=self.evaluation.cells,
-                tolerance=self.matrix.tolerance,
-            )
-        except UnfixError as error:
-            return server_comparison.make_incomparable(base, candidate, kind, task, str(error))
-
-    def _find_float32_reference(self, base: ServedConfiguration) -> ServedConfiguration | None:
-        """The same model in float32, where the matrix has it beside this one."""
-        one = next((one for one in self.matrix.configurations if one.name == base.name), None)
-        for name in one.base_names if one else []:
-            other = self.matrix.find_configuration(name)
-            if other.engine == TRANSFORMERS_ENGINE and other.model == base.model:
-                return self._find_served(name)
-        return None
-
-    def _is_reference(self, base: ServedConfiguration) -> bool:
-        """Whether it is plain transformers, in float32."""
-        return any(
-            one.name == base.name and one.engine == TRANSFORMERS_ENGINE
-            for one in self.matrix.configurations
-        )
-
-    def _get_dtype(self, configuration: EvaluationConfiguration) -> str:
-        return configuration.dtype or self.matrix.dtype or "bfloat16"
-
-    def _record_comparison(self, compared: ComparisonResult) -> None:
-        self.evaluation.compared.append(compared)
-        words = f"{compared.base} -> {compared.candidate}"
-        self.on_progress(self.evaluation, f"{words} {compared.task}: {compared.words}")
-
-    # Faults
-
-    def _list_fault_configurations(self) -> list[tuple[FaultPlacement, EvaluationConfiguration]]:
-        """Where a fault can be put in, the others aside."""
-        places = [
-            (fault, self.matrix.find_configuration(name))
-            for fault in self.matrix.faults
-            for name in fault.where
-        ]
-        return [(fault, one) for fault, one in places if not self._find_fault_absence(fault, one)]
-
-    def _find_fault_absence(
+    def _explain_absence(
         self, fault: FaultPlacement, configuration: EvaluationConfiguration
     ) -> str:
-        return configuration.absent or self._find_absence(fault, configuration)
-
-    def _find_absence(self, fault: FaultPlacement, configuration: EvaluationConfiguration) -> str:
-        """Why a toggle cannot be put into this release; '' if it can."""
+        """The reason why a toggle cannot be planted in this release; '' if it can."""
         release = configuration.release or self.settings.release
         tree = managed_releases.open_release_tree(release)
         for toggle in self._toggles.select(fault.toggle):
-            finding = find_toggle_status(toggle, tree)
-            wanted = ToggleState.FIXED if fault.revert else ToggleState.BUGGY
-            if finding.state is ToggleState.STALE:
-                raise UnfixError(f"{fault.toggle} is stale on {release}: {finding.problem}")
-            if finding.state is not wanted:
-                return f"{fault.toggle} is {finding.state.value} on SGLang {release}"
+            status = find_toggle_status(toggle, tree)
+            if status.state is ToggleState.STALE:
+                raise UnfixError(f"{fault.toggle} is stale on {release}: {status.problem}")
+            if status.state is not (ToggleState.FIXED if fault.revert else ToggleState.BUGGY):
+                return f"{fault.toggle} is {status.state.value} on SGLang {release}"
         return ""
-
-    def _judge_fault(self, fault: FaultPlacement, job: ServingJob) -> PlantedFault:
-        base, served = self._find_served(job.configuration.name), self._find_served(job.name)
-        dtype = self._get_dtype(job.configuration)
-        if base.failure or not base.answers:
-            reason = f"{base.name} was not served: {base.failure or 'no answers'}"
-            return PlantedFault(
-                fault.toggle,
-                job.configuration.name,
-                served.name,
-                False,
-                False,
-                [],
-                "",
-                absent=reason,
-            )
-        found = [self._compare_pair(base, served, "tokens", dtype, same_but_toggles=True)]
-        found.append(self._compare_pair(base, served, "accuracy", dtype))
-        by = []
-        for compared in found:
-            self._record_comparison(compared)
-            if compared.verdict.shows_fault:
-                what = compared.task.removeprefix("unfix_") or compared.kind
-                by.append(f"{what}: {compared.verdict.value}")
-        reach = served.reach.get(fault.toggle, 0)
-        if not reach:
-            by = []  # whatever was seen, it was not this
-        crashed = bool(served.failure)
-        if not reach:
-            sees = "nothing of it: its code never ran"
-        elif crashed:
-            sees = "crash"
-        elif any(answer.error for answer in served.answers):
-            sees = "errors"
-        elif any(compared.lost for compared in found if compared.kind == "accuracy"):
-            sees = "wrong answers"
-        elif any(compared.verdict is ComparisonVerdict.DIFFERS for compared in found):
-            sees = "other words"
-        else:
-            sees = "nothing"
-        return PlantedFault(
-            fault.toggle,
-            job.configuration.name,
-            served.name,
-            fault.expect == "caught",
-            bool(by),
-            list(dict.fromkeys(by)),
-            sees,
-            reach,
-        )
 
     # Doubts
 
     def _resolve_doubts(self) -> None:
-        """Ask more where the accuracy cannot be told yet, up to the limit."""
-        meant = {fault.served for fault in self.evaluation.faults}
-        over: set[tuple[str, str]] = set()  # candidates and tasks that have no more items
-        while True:
-            doubts = [
-                one
-                for one in self.evaluation.compared
-                if one.kind == "accuracy"
-                and one.verdict is ComparisonVerdict.CANNOT_TELL
-                and one.candidate not in meant
-                and 0 < one.items < self.max_items
-                and (one.candidate, one.task) not in over
-            ]
-            if not doubts:
-                return
-            wanted: dict[str, dict[str, set[int]]] = {}
+        """Ask more items where the accuracy is unclear, up to the limit or the task's end."""
+        evaluation = self.evaluation
+        faulty = {fault.served for fault in evaluation.faults}
+        exhausted: set[tuple[str, str]] = set()  # candidates and tasks without further items
+        while doubts := [
+            one
+            for one in evaluation.compared
+            if (one.kind, one.verdict) == ("accuracy", ComparisonVerdict.CANNOT_TELL)
+            and one.candidate not in faulty
+            and 0 < one.items < self.max_items
+            and (one.candidate, one.task) not in exhausted
+        ]:
+            items: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
             for doubt in doubts:
-                numbers = set(
-                    range(
-                        doubt.items,
-                        min(self.max_items, doubt.items + paired_statistics.DEFAULT_ITEMS),
-                    )
-                )
+                end = min(self.max_items, doubt.items + paired_statistics.DEFAULT_ITEMS)
                 for name in (doubt.base, doubt.candidate):
-                    known = {
-                        one.number for one in self._find_served(name).select_answers(doubt.task)
-                    }
-                    wanted.setdefault(name, {}).setdefault(doubt.task, set()).update(
-                        numbers - known
-                    )
-            for name, samples in wanted.items():
+                    answers = evaluation.find_configuration(name).select_answers(doubt.task)
+                    known = {answer.number for answer in answers}
+                    items[name][doubt.task] |= set(range(doubt.items, end)) - known
+            for name, by_task in items.items():
                 self._ask_further(
-                    name, {task: sorted(some) for task, some in samples.items() if some}
+                    name, {task: sorted(numbers) for task, numbers in by_task.items() if numbers}
                 )
             for doubt in doubts:
-                one = self.matrix.find_configuration(doubt.candidate)
-                base, candidate = self._find_served(doubt.base), self._find_served(doubt.candidate)
-                again = self._compare_pair(
-                    base, candidate, "accuracy", self._get_dtype(one), doubt.task
-                )
-                self.evaluation.compared[self.evaluation.compared.index(doubt)] = again
-                if again.items <= doubt.items:
-                    over.add((doubt.candidate, doubt.task))
-                self.on_progress(self.evaluation, f"{doubt.candidate} {doubt.task}: {again.words}")
+                candidate = evaluation.find_configuration(doubt.candidate)
+                base = evaluation.find_configuration(doubt.base)
+                result = self.comparer.compare_pair(base, candidate, "accuracy", "", doubt.task)
+                evaluation.compared[evaluation.compared.index(doubt)] = result
+                if result.items <= doubt.items:
+                    exhausted.add((doubt.candidate, doubt.task))
+                self.on_progress(evaluation, f"{doubt.candidate} {doubt.task}: {result.words}")
 
     def _ask_further(self, name: str, items_by_task: ItemsByTask) -> None:
         if not items_by_task:
             return
-        task = self._make_job(self.matrix.find_configuration(name))
-        task.items_by_task, task.repeated_items = items_by_task, 0
-        more = self.servers.serve_job(task, lambda served: {})
-        served = self._find_served(name)
+        job = self._make_job(self.matrix.find_configuration(name))
+        job.items_by_task, job.repeated_items = items_by_task, 0
+        more = self.servers.serve_job(job, request_nothing)
+        served = self.evaluation.find_configuration(name)
         served.answers += more.answers
         served.seconds += more.seconds
         served.failure = more.failure
@@ -459,21 +277,12 @@ def _summarize_served(served: ServedConfiguration) -> str:
 def begin_evaluation(
     matrix: EvaluationMatrix, settings: ServingSettings, identity: str, command: str
 ) -> Evaluation:
-    """The evaluation that a run fills, with what its size can show."""
-    cells = matrix.comparison_count
+    """An evaluation without results, with the smallest drop that its size can find."""
+    count = matrix.comparison_count
+    drop = power_analysis.find_smallest_drop(matrix.items, count, tolerance=matrix.tolerance)
     return Evaluation(
-        identity,
-        matrix.name,
-        command,
-        time.time(),
-        0.0,
-        "running",
-        settings.device,
-        matrix.seed,
-        matrix.items,
-        paired_statistics.ALPHA,
-        cells,
-        power_analysis.find_smallest_drop(matrix.items, cells, tolerance=matrix.tolerance),
+        *(identity, matrix.name, command, time.time(), 0.0, "running", settings.device),
+        *(matrix.seed, matrix.items, paired_statistics.ALPHA, count, drop),
     )
 
 

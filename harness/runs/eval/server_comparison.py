@@ -1,4 +1,4 @@
-"""What two servers that were asked the same come to: accuracy item by item, tokens one by one."""
+"""Compares the answers of two servers to the same items, by accuracy or token by token."""
 
 from __future__ import annotations
 
@@ -37,25 +37,24 @@ def compare_accuracy(
     comparison_count: int,
     tolerance: float,
 ) -> ComparisonResult:
-    """Whether the candidate answers as many items rightly, over those that both were asked."""
+    """Whether the candidate answers as many items rightly, of those that both were asked."""
     first, second = (
         _index_by_item(base.select_answers(task)),
         _index_by_item(candidate.select_answers(task)),
     )
     _require_same_items(first, second)
-    strange = sorted(second.keys() - first.keys())
-    if strange:
-        raise paired_statistics.DifferentItemsError(f"the base was never asked {strange[0]}")
-    common = {key: first[key] for key in second}  # a clear difference stops early
+    unknown = sorted(second.keys() - first.keys())
+    if unknown:
+        raise paired_statistics.DifferentItemsError(f"the base was never asked {unknown[0]}")
+    common = {key: first[key] for key in second}  # the candidate may have stopped early
     pair = paired_statistics.PairedCounts.from_answers(
         {key: one.right for key, one in common.items()},
         {key: one.right for key, one in second.items()},
     )
     if common and not any(one.right is not False for one in [*common.values(), *second.values()]):
-        said = f"{ComparisonVerdict.NA}: neither answers any of {len(common)} items rightly, so none can be lost"
-        return ComparisonResult(
-            base.name, candidate.name, "accuracy", task, ComparisonVerdict.NA, said
-        )
+        verdict = ComparisonVerdict.NA
+        text = f"{verdict}: neither answers any of {len(common)} items rightly, so none can be lost"
+        return ComparisonResult(base.name, candidate.name, "accuracy", task, verdict, text)
     judged = paired_statistics.judge_pair(
         pair, comparison_count=comparison_count, tolerance=tolerance
     )
@@ -96,7 +95,7 @@ def compare_tokens(
     float32_reference: ServedConfiguration | None = None,
     base_is_reference: bool = False,
 ) -> ComparisonResult:
-    """Whether what must not change an answer changed one, over all tasks that both were asked."""
+    """Whether the candidate gives the base's tokens, over all tasks that both were asked."""
     first, second = _index_by_item(base.answers), _index_by_item(candidate.answers)
     _require_same_items(first, second)
     again = _index_by_item(base.again)
@@ -152,32 +151,22 @@ def compare_tokens(
     )
 
 
-def make_incomparable(
-    base: ServedConfiguration, candidate: ServedConfiguration, kind: str, task: str, reason: str
-) -> ComparisonResult:
-    """The two cannot be held against each other; nobody knows how they differ."""
-    said = f"{ComparisonVerdict.CANNOT_TELL}: {reason}"
-    return ComparisonResult(
-        base.name, candidate.name, kind, task, ComparisonVerdict.CANNOT_TELL, said
-    )
-
-
 def make_failed_comparison(
     base: ServedConfiguration, candidate: ServedConfiguration, kind: str
 ) -> ComparisonResult:
-    """One of the two was not there, or not to the end."""
-    who = candidate if candidate.failure or not candidate.answers else base
-    hung = who.failure.startswith(f"{ComparisonVerdict.HANG}:")
+    """The verdict where one of the two failed or gave no answers."""
+    failed = candidate if candidate.failure or not candidate.answers else base
+    hung = failed.failure.startswith(f"{ComparisonVerdict.HANG}:")
     return ComparisonResult(
         base.name,
         candidate.name,
         kind,
         "",
         (ComparisonVerdict.HANG if hung else ComparisonVerdict.FAILED)
-        if who is candidate
+        if failed is candidate
         else ComparisonVerdict.CANNOT_TELL,
-        f"{who.name}: {who.failure or who.absent or 'no answers'}",
-        errors=sum(bool(answer.error) for answer in who.answers),
+        f"{failed.name}: {failed.failure or failed.absent or 'no answers'}",
+        errors=sum(bool(answer.error) for answer in failed.answers),
     )
 
 

@@ -1,9 +1,10 @@
-"""Whether what must not change an answer (a cache, a draft model, a kernel) changes one.
+"""Token-by-token comparison: a cache, draft model or kernel must not change an answer.
 
-Two servers that add in another order give logprobs that differ in the last digits, and where two
-tokens are nearly alike the other one wins. What counts as nearly is measured: the base is run
-twice, best in another order or batch size, and how far it is from itself is the noise. A token
-that differs counts as noise only if all that is known about it says so.
+Two servers that sum in another order give logprobs that differ in the last digits, and where two
+tokens are nearly tied the other one wins. How near is measured: the base runs twice, and its
+distance from itself is the noise. A token that differs counts as a near-tie only if its margin and
+logprob on both sides are within that noise. With a noise of 0.01 (limit 0.02), a flip at a margin of
+0.015 is a near-tie; a flip where the base led by 3 differs.
 """
 
 from __future__ import annotations
@@ -16,23 +17,20 @@ from enum import StrEnum
 
 from harness.core.errors import UnfixError
 
-# The noise is at least this. In 16 bits it is half a step of a logit between 16 and 32, which is
-# what rounding alone does to it; in 32 bits a step is 2e-6, and sums in another order are the more.
+# The least noise. In 16 bits it is half a rounding step of a logit between 16 and 32; in 32 bits a
+# step is 2e-6, and sums in another order differ by more.
 MIN_LOGPROB_NOISE = {"float32": 1e-4, "float16": 2.0**-7, "bfloat16": 2.0**-4}
-# A sure token's likelihood hardly moves, whatever moves below it: how far it is above the runner-up
-# does. Two logits, each through all layers; measured between plain transformers in float32 and
+# The likelihood of a sure token hardly moves, but its margin over the runner-up does: two logits,
+# each through all layers. Measured between plain transformers in float32 and
 # served models of a few layers: 0.023 and 0.086 in float16.
 MIN_MARGIN_NOISE = {"float32": 4e-3, "float16": 2.0**-4, "bfloat16": 0.5}
-SAME_CONFIGURATION_DIVISOR = (
-    8  # times less, where nothing but a toggle is between two and the repeat was measured
-)
-TRUSTED_MARGIN_FACTOR = (
-    4.0  # times the least margin: a base farther from float32 than that may be wrong itself
-)
-NOISE_FACTOR = (
-    2.0  # times the noise: what logprobs may differ by, and what a near-tie's margin may be
-)
-MAX_NOISE = 0.5  # a base that is farther from itself than this is no measure of anything
+# Two of one configuration, whose repeat was measured, need that much less assumed noise.
+SAME_CONFIGURATION_DIVISOR = 8
+# A base farther from float32 than so many times the least margin may be wrong itself.
+TRUSTED_MARGIN_FACTOR = 4.0
+# Logprobs may differ, and a near-tie's margin may be, so many times the noise.
+NOISE_FACTOR = 2.0
+MAX_NOISE = 0.5  # a base farther from itself than this measures nothing
 
 
 class TokenVerdict(StrEnum):
@@ -48,12 +46,12 @@ VERDICT_SEVERITY = tuple(TokenVerdict)  # the last is the worst
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """One answer. A margin is the chosen token's logprob less the best other one's."""
+    """One answer. A margin is the logprob of the chosen token minus that of the best other."""
 
     tokens: Sequence[object]
     logprobs: Sequence[float] | None = None
     margins: Sequence[float] | None = None
-    error: str = ""  # what the server said instead of an answer
+    error: str = ""  # of the server, instead of an answer
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "margins"):
@@ -65,12 +63,12 @@ class TokenOutput:
         return _get_value(self.logprobs, position)
 
     def get_margin(self, position: int) -> float | None:
-        """How sure it was; at least that, where only the chosen token's logprob is known."""
+        """The known margin, without its sign."""
         known = _get_value(self.margins, position)
         return None if known is None else abs(known)
 
     def get_least_margin(self, position: int) -> float:
-        """The least that the margin can be: the others share what the chosen token leaves."""
+        """A lower bound of the margin: the other tokens share the rest of the probability."""
         known = self.get_margin(position)
         if known is not None:
             return known
@@ -82,10 +80,10 @@ class TokenOutput:
 
     @property
     def first_invalid(self) -> int | None:
-        """The first position with a logprob or a margin that is no number."""
+        """The first position with a logprob or margin that is not a number."""
         bad = [at for at, one in enumerate(self.logprobs or ()) if not math.isfinite(one)]
         bad += [at for at, one in enumerate(self.margins or ()) if math.isnan(one)]
-        return min(bad, default=None)  # an infinite margin is one token alone allowed
+        return min(bad, default=None)  # a margin is infinite where one token alone was allowed
 
 
 def _get_value(values: Sequence[float] | None, position: int) -> float | None:
@@ -103,7 +101,7 @@ def find_first_difference(first: Sequence[object], second: Sequence[object]) -> 
 def _compute_logprob_distances(
     first: TokenOutput, second: TokenOutput, end: int | None
 ) -> list[float]:
-    """How far the logprobs are apart, where both chose the same tokens so far."""
+    """The distances of the logprobs, where both chose the same tokens so far."""
     if first.logprobs is None or second.logprobs is None:
         return []
     pairs = zip(first.logprobs[:end], second.logprobs[:end], strict=False)
@@ -113,7 +111,7 @@ def _compute_logprob_distances(
 def _compute_margin_distances(
     first: TokenOutput, second: TokenOutput, end: int | None
 ) -> list[float]:
-    """How far the margins are apart there; of a token that alone was allowed, none is known."""
+    """The distances of the finite margins there."""
     if first.margins is None or second.margins is None:
         return []
     pairs = zip(first.margins[:end], second.margins[:end], strict=False)
@@ -122,15 +120,13 @@ def _compute_margin_distances(
 
 @dataclass(frozen=True)
 class BaseNoise:
-    """How far the base is from itself."""
+    """The distance of the base from its own repeat."""
 
     largest: float
     mean: float  # of the item in which it is the largest
     positions: int  # at which it was measured; 0: assumed from the data type
     flips: int  # items in which the base chose another token when run again
-    unusable_repeats: (
-        int  # items whose repeat is missing, failed, or has logprobs that are no numbers
-    )
+    unusable_repeats: int  # items whose repeat is missing, failed, or has invalid logprobs
     margin: float = math.inf  # the largest difference of two margins
 
     @property
@@ -158,13 +154,12 @@ def measure_noise(
     float32_reference: Mapping[str, TokenOutput] | None = None,
     base_is_reference: bool = False,
 ) -> BaseNoise:
-    """Measured where base and repeat have the same tokens so far.
+    """The noise, measured where base and repeat have the same tokens so far.
 
-    Where the base flips by itself, both tokens moved, by half of the margin at least. A model of
+    Where the base flips by itself, both tokens moved, by half of the margin at least. A mixture of
     experts moves in steps: rounding picks another expert once in hundreds of tokens, too seldom for
-    a repeat of a few. How far the base is from the same model in float32 (`truth`) shows it. A base
-    that is that model itself (`exact`) shows nothing: what rounds may be as far from it as a base
-    that is trusted.
+    a short repeat. The distance of the base from the same model in float32 shows such steps. If the
+    base is that reference itself, a candidate that rounds may be as far from it as a trusted base.
     """
     if dtype not in MIN_LOGPROB_NOISE:
         raise UnfixError(f"no data type {dtype}: one of {', '.join(MIN_LOGPROB_NOISE)}")
@@ -210,7 +205,7 @@ def measure_noise(
 def _measure_reference_distance(
     base: Mapping[str, TokenOutput], float32_reference: Mapping[str, TokenOutput]
 ) -> float:
-    """The largest difference of two margins from the same model without rounding."""
+    """The largest distance of two margins, to the same model in float32."""
     apart: list[float] = []
     for item in base.keys() & float32_reference.keys():
         one, true = base[item], float32_reference[item]
@@ -223,7 +218,7 @@ def _measure_reference_distance(
 
 @dataclass(frozen=True)
 class ItemDivergence:
-    """One item: where the two part, how far they were apart until then, and what that is."""
+    """One item: the position where the two differ, the distances before it, and the verdict."""
 
     verdict: TokenVerdict
     reason: str = ""
@@ -270,7 +265,8 @@ def compare_item(
         and farthest > base_noise.margin_limit
     ):
         where = margins.index(farthest)
-        why = f"at {where} its lead over the runner-up by {farthest:.3g}, noise {base_noise.margin:.3g}"
+        why = f"at {where} its lead over the runner-up by {farthest:.3g}"
+        why += f", noise {base_noise.margin:.3g}"
         verdict = TokenVerdict.DRIFTS
     return ItemDivergence(verdict, why, at, largest, mean, farthest if margins else None)
 
@@ -282,7 +278,7 @@ def _judge_token(
     position: int,
     base_noise: BaseNoise,
 ) -> tuple[TokenVerdict, str]:
-    """What a token that differs means. To flip, two tokens move by both margins together."""
+    """The verdict of a token that differs: to flip, two tokens move by both margins together."""
     sure, other = base.get_least_margin(position), candidate.get_least_margin(position)
     if sure > base_noise.limit:
         return TokenVerdict.DIFFERS, f"at {position}, where the base was sure by {sure:.3g}"
@@ -316,13 +312,13 @@ def _judge_token(
 
 @dataclass(frozen=True)
 class TokenComparison:
-    """All items. What was not answered is named, and then nothing is called equal."""
+    """All items. With a missing or unanswered item the whole is never equal."""
 
     verdict: TokenVerdict
     noise: BaseNoise
     items: dict[str, ItemDivergence]  # that both sides answered
-    missing: dict[str, str]  # by item: the side that does not have it
-    errors: dict[str, str]  # by item: the side, and what it said
+    missing: dict[str, str]  # by item: the side without it
+    errors: dict[str, str]  # by item: the side and its error
 
     @property
     def counts(self) -> Counter[TokenVerdict]:
@@ -350,11 +346,11 @@ def compare_outputs(
     float32_reference: Mapping[str, TokenOutput] | None = None,
     base_is_reference: bool = False,
 ) -> TokenComparison:
-    """The base, the base run again, and what must not differ from it; each by item.
+    """Compare a candidate with the base by the noise of the base's repeat; all by item.
 
-    `alike`: both are one configuration, and only a toggle is between them. What sums in another
-    order are worth then need not be assumed: the repeat has it. `truth`: the same model in float32,
-    `exact`: the base is that.
+    `same_but_toggles`: both are one configuration apart from toggles, so the repeat alone measures
+    the noise of sums in another order. `float32_reference`: the same model in float32;
+    `base_is_reference`: the base is that.
     """
     every = sorted(base.keys() | candidate.keys())
     if not every:

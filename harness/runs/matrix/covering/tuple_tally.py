@@ -1,9 +1,9 @@
 """Counts how many rows have each tuple, while single values of rows change.
 
 For all but the last value of a tuple, a mask holds the last values with which the tuple is in no
-row (`missing_masks`) or in exactly one row (`single_masks`). If (kv fp8, page 16) is in no row and page
-16 is bit 3, then `missing_masks[(kv fp8,)]` has bit 3. The gain or loss of a change is then a few
-operations on masks, independent of the number of axes.
+row (`missing_masks`) or in exactly one row (`single_masks`). If (kv fp8, page 16) is in no row and
+page 16 is bit 3, then `missing_masks[(kv fp8,)]` has bit 3. The gain or loss of a change is then a
+few operations on masks, independent of the number of axes.
 """
 
 from __future__ import annotations
