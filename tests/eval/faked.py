@@ -37,7 +37,7 @@ def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
     place = str(paths.project_folder() / "fixtures" / "tasks")
     if place not in sys.path:
         sys.path.append(place)
-    found: list[dict[str, str]] = importlib.import_module("items").items(task, 0, count)
+    found: list[dict[str, str]] = importlib.import_module("items").make_items(task, 0, count)
     return found
 
 

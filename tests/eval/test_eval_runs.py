@@ -108,7 +108,7 @@ def test_two_doubts_of_one_base_at_different_places(
     short = fake("short", "base")
     short.items = 10
     monkeypatch.setattr(paired_statistics, "DEFAULT_ITEMS", 15)
-    evaluation = fakes.run(fake("base"), fake("long", "base"), short, drawn_items=30, limit=45)
+    evaluation = fakes.run(fake("base"), fake("long", "base"), short, items=30, limit=45)
     assert [(one.candidate, one.items) for one in evaluation.compared] == [
         ("long", 45),
         ("short", 45),

@@ -92,8 +92,8 @@ def test_a_digest_is_of_what_is_run_and_of_nothing_else(tmp_path: Path) -> None:
 
 def test_a_cell_has_its_name_in_every_plan(tmp_path: Path) -> None:
     plain = {c.identity: c.values for c in planned(tmp_path, CONTENT).cells}
-    others = planned(tmp_path, CONTENT.replace("seeds: true", "seed: 5")).cells
-    shared = [cell for cell in others if cell.identity in plain]
+    others = [planned(tmp_path, CONTENT.replace("seeds: true", f"seed: {n}")) for n in range(9)]
+    shared = [cell for plan in others for cell in plan.cells if cell.identity in plain]
     assert shared
     assert all(cell.values == plain[cell.identity] for cell in shared)
     assert len(plain) == len(planned(tmp_path, CONTENT).cells)

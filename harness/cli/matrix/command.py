@@ -1,4 +1,4 @@
-"""`unfix matrix`: which options meet, in as few cells as cover it; splitting and running them."""
+"""`unfix matrix`: plan few cells that cover the options of a matrix file, split and run them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from harness.cli import options
 from harness.cli.matrix import execution
 
 ACTION_HELP = {
-    "plan": "the cells of a matrix file: how many, what they cover, why each is there",
-    "shards": "the cells split over machines, by what they are expected to take",
+    "plan": "the cells of a matrix file: their number, their coverage, and the reason for each",
+    "shards": "the cells split over machines, by their expected time",
     "run": "run the cells, here or on many machines",
 }
 FILE_HELP = "a matrix file, or the name of one in suites/matrices (cpu, h200, …)"

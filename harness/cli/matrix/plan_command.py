@@ -1,4 +1,4 @@
-"""`unfix matrix plan` and `unfix matrix shards`: a plan, and its shares, as they are shown."""
+"""`unfix matrix plan` and `unfix matrix shards`: a plan and its shards on the terminal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import msgspec
 
 from harness.cli import options
 from harness.core.wording import format_count
-from harness.runs.matrix import plan_builder
-from harness.runs.matrix import shards as sharing
+from harness.runs.matrix import plan_builder, shards
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard, SeedConfiguration
 
 if TYPE_CHECKING:
@@ -20,37 +19,37 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-MAX_LISTED_CELLS = 60  # cells, unless all are asked for
+MAX_LISTED_CELLS = 60  # without --wide
 SEED_STATE_STYLES = {"whole": "green", "part": "yellow", "out": "red"}
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    found = plan_builder.plan_matrix(arguments.file, _read_cell_seconds(None))
+    plan = plan_builder.plan_matrix(arguments.file, _read_cell_seconds(None))
     if arguments.json:
-        options.print_json(msgspec.to_builtins(found))
+        options.print_json(msgspec.to_builtins(plan))
     else:
-        _print_plan(found, arguments.wide)
+        _print_plan(plan, arguments.wide)
     return 0
 
 
 def run_shards(arguments: argparse.Namespace) -> int:
-    known = _read_cell_seconds(arguments.costs) if arguments.costs else {}
-    found = plan_builder.plan_matrix(arguments.file)
-    shares = sharing.split_plan(found, known, arguments.of)
+    costs = _read_cell_seconds(arguments.costs) if arguments.costs else {}
+    plan = plan_builder.plan_matrix(arguments.file)
+    plan_shards = shards.split_plan(plan, costs, arguments.of)
     if arguments.github:
-        print(json.dumps(make_github_matrix(shares, known)))
+        print(json.dumps(make_github_matrix(plan_shards, costs)))
     elif arguments.json:
-        data = {"plan": found.digest, "imbalance": sharing.compute_imbalance(shares)}
-        options.print_json(data | {"shards": msgspec.to_builtins(shares)})
+        data = {"plan": plan.digest, "imbalance": shards.compute_imbalance(plan_shards)}
+        options.print_json(data | {"shards": msgspec.to_builtins(plan_shards)})
     else:
-        _print_shards(found, shares, known)
+        _print_shards(plan, plan_shards, costs)
     return 0
 
 
 def make_github_matrix(
-    shares: list[PlanShard], measured_seconds: Mapping[str, float]
+    plan_shards: list[PlanShard], measured_seconds: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What `strategy: matrix: ${{ fromJSON(…) }}` takes; without measured cells no seconds."""
+    """The value of `strategy: matrix: ${{ fromJSON(…) }}`; without measured cells no seconds."""
     return {
         "include": [
             {
@@ -61,13 +60,13 @@ def make_github_matrix(
                 "cells": len(shard.cells),
                 "seconds": round(shard.seconds) if measured_seconds else None,
             }
-            for shard in shares
+            for shard in plan_shards
         ]
     }
 
 
 def _read_cell_seconds(file: Path | None) -> dict[str, float]:
-    """What cells took in stored runs: of a store that is named, or of our own if there is one."""
+    """The seconds of cells in stored runs, of the named store or else the default one."""
     from harness.store.database import Store
     from harness.store.sqlite_file import find_default_store
 
@@ -99,17 +98,11 @@ def _print_plan(plan: MatrixPlan, wide: bool) -> None:
 def format_summary(plan: MatrixPlan) -> str:
     tuples = sum(group.tuples for group in plan.coverage)
     covered = sum(group.covered for group in plan.coverage)
-    cells = format_count(len(plan.cells), "cell")
-    configurations = len({tuple(sorted(cell.values.items())) for cell in plan.cells})
-    fixed = len(
-        {
-            tuple(sorted(c.values.items()))
-            for c in plan.cells
-            if c.why != plan_builder.COVERING_REASON
-        }
-    )
+    reasons = {tuple(sorted(cell.values.items())): cell.why for cell in plan.cells}
+    fixed = sum(reason != plan_builder.COVERING_REASON for reason in reasons.values())
     return (
-        f"{plan.name}: {cells} in {format_count(configurations, 'configuration')}, {fixed} of them fixed; "
+        f"{plan.name}: {format_count(len(plan.cells), 'cell')} in "
+        f"{format_count(len(reasons), 'configuration')}, {fixed} of them fixed; "
         f"{covered} of {tuples} tuples covered; one after the other {_format_total_time(plan)}; "
         f"planned in {plan.seconds:.1f} s; plan {plan.digest}"
     )
@@ -118,8 +111,8 @@ def format_summary(plan: MatrixPlan) -> str:
 def _format_total_time(plan: MatrixPlan) -> str:
     if plan.estimated is None:
         return "unknown, as none of them ran yet"
-    told = sum(cell.seconds is not None for cell in plan.cells)
-    rest = "" if told == len(plan.cells) else f", {len(plan.cells) - told} cells by the mean"
+    unknown = sum(cell.seconds is None for cell in plan.cells)
+    rest = f", {unknown} cells by the mean" if unknown else ""
     return f"{format_duration(plan.estimated)} by stored runs{rest}"
 
 
@@ -150,12 +143,10 @@ def _make_coverage_table(plan: MatrixPlan) -> Table:
     for group in plan.coverage:
         style = "green" if group.covered == group.tuples else "red"
         axes = "all axes" if group.axes == list(plan.axes) else ", ".join(group.axes)
-        numbers = (group.covered, group.tuples, group.forbidden)
-        table.add_row(
-            _to_plain_text(axes),
-            str(group.strength),
-            *(_to_plain_text(one, style) for one in numbers),
-        )
+        counts = [
+            _to_plain_text(count, style) for count in (group.covered, group.tuples, group.forbidden)
+        ]
+        table.add_row(_to_plain_text(axes), str(group.strength), *counts)
     return table
 
 
@@ -188,7 +179,7 @@ def _format_values(assignment: MatrixCell | SeedConfiguration) -> str:
 
 
 def _make_cell_table(plan: MatrixPlan, wide: bool) -> Table:
-    """A column for each axis; one that has a single value says nothing."""
+    """A column for each axis with more than one value, or for every axis with --wide."""
     axes = [axis for axis, values in plan.axes.items() if wide or len(values) > 1]
     several = wide or len({cell.work for cell in plan.cells}) > 1
     table = _make_table("cell", *(["runs"] if several else []), *axes, "why")
@@ -199,26 +190,18 @@ def _make_cell_table(plan: MatrixPlan, wide: bool) -> Table:
         row += [cell.values.get(axis, "·") for axis in axes]
         row.append(cell.why)
         if wide:
-            row += [
-                _format_needs(cell),
-                _format_expected_seconds(cell),
-                f"{cell.limit:g}",
-                _format_command(cell),
-            ]
+            seconds = "unknown" if cell.seconds is None else f"{cell.seconds:.1f}"
+            row += [_format_needs(cell), seconds, f"{cell.limit:g}", _format_command(cell)]
         table.add_row(*(_to_plain_text(word) for word in row))
     return table
 
 
 def _format_needs(cell: MatrixCell) -> str:
     needs = cell.needs
-    said = [f"{needs.cpus:g} CPU"]
-    said += [f"{needs.gpus:g} {needs.gpu or 'GPU'}"] if needs.gpus else []
-    said += [f"{amount:g} {name}" for name, amount in needs.custom.items()]
-    return ", ".join(said)
-
-
-def _format_expected_seconds(cell: MatrixCell) -> str:
-    return "unknown" if cell.seconds is None else f"{cell.seconds:.1f}"
+    amounts = [f"{needs.cpus:g} CPU"]
+    amounts += [f"{needs.gpus:g} {needs.gpu or 'GPU'}"] if needs.gpus else []
+    amounts += [f"{amount:g} {name}" for name, amount in needs.custom.items()]
+    return ", ".join(amounts)
 
 
 def _format_command(cell: MatrixCell) -> str:
@@ -229,19 +212,19 @@ def _format_command(cell: MatrixCell) -> str:
 
 
 def _print_shards(
-    plan: MatrixPlan, shares: list[PlanShard], measured_seconds: dict[str, float]
+    plan: MatrixPlan, plan_shards: list[PlanShard], measured_seconds: dict[str, float]
 ) -> None:
     console = options.make_console()
     table = _make_table("shard", "cells", "expected")
-    for shard in shares:
+    for shard in plan_shards:
         expected = format_duration(shard.seconds) if measured_seconds else "unknown"
         table.add_row(f"{shard.number}/{shard.of}", str(len(shard.cells)), expected)
     console.print(table)
     console.print()
-    told = sum(cell.identity in measured_seconds for cell in plan.cells)
+    measured = sum(cell.identity in measured_seconds for cell in plan.cells)
     console.print(
-        f"{plan.name}: {format_count(len(plan.cells), 'cell')} over {format_count(len(shares), 'shard')}, "
-        f"{told} of them measured; the slowest takes {sharing.compute_imbalance(shares):.2f} times "
-        f"the mean; plan {plan.digest}",
+        f"{plan.name}: {format_count(len(plan.cells), 'cell')} over "
+        f"{format_count(len(plan_shards), 'shard')}, {measured} of them measured; the slowest "
+        f"takes {shards.compute_imbalance(plan_shards):.2f} times the mean; plan {plan.digest}",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""How a matrix goes, on stderr: a bar where somebody looks on, and a line for what is not green."""
+"""The progress of a matrix run on stderr: a bar on a terminal, a line for each failed attempt."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ class MatrixProgress(ProgressBars):
 
     def _report_failure(self, cell: str, attempt: CellAttempt) -> None:
         values = ", ".join(f"{axis} {value}" for axis, value in self.values[cell].items())
-        again = "" if attempt.last else "; it is run again"
-        text = f"{attempt.outcome.value}: {cell} ({values}): {attempt.how}{again}"
+        retry = "" if attempt.last else "; it is run again"
+        text = f"{attempt.outcome.value}: {cell} ({values}): {attempt.how}{retry}"
         self.print_line(text)

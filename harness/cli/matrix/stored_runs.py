@@ -1,4 +1,4 @@
-"""Which stored matrix run `unfix report` was asked for: one, or the shards of one, joined."""
+"""The stored matrix run that `unfix report` shows: one run, or the merged shards of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun | None:
-    """The matrix run that `report` was asked for, shards joined; None: it was not for one."""
+    """The matrix run of the arguments, its shards merged; None if they name no matrix run."""
     from harness.runs.matrix.shards import ShardPart, merge_shards
 
     if arguments.proofs:
@@ -29,14 +29,14 @@ def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun
     )
     if not parts:
         return None
-    whole = merge_shards(parts)
+    run = merge_shards(parts)
     for other in arguments.merge:
         store.merge(other)
-    return whole
+    return run
 
 
 def _find_newest_run(store: Store) -> MatrixRun | None:
-    """The newest matrix run, if nothing was proven since it ended: its cells prove, too."""
+    """The newest matrix run, unless a later proof is no part of it."""
     runs = store.matrix.list_runs()
     if not runs:
         return None
@@ -52,23 +52,23 @@ def _is_proof(run: MatrixRun) -> bool:
 
 
 def _collect_shards(store: Store, other_stores: list[Path]) -> list[Any]:
-    """What the other stores hold of a matrix; nothing if none of them holds any."""
+    """The shards in the other stores; none if no store holds a matrix run."""
     from harness.runs.matrix.shards import ShardPart, select_newest_shards
     from harness.store.database import Store
 
-    held = []
+    opened = []
     for other in other_stores:
         if other.resolve() == store.file.resolve():
             raise UnfixError(f"{other} is this store itself")
-        there = Store(other, create=False)
-        held.append((str(other), there, there.matrix.list_runs()))
+        other_store = Store(other, create=False)
+        opened.append((str(other), other_store, other_store.matrix.list_runs()))
     parts = []
-    if any(runs for _, _, runs in held):
-        for source, there, runs in held:
+    if any(runs for _, _, runs in opened):
+        for source, other_store, runs in opened:
             parts += [
-                ShardPart(there.matrix.load_whole(run), source)
+                ShardPart(other_store.matrix.load_whole(run), source)
                 for run in select_newest_shards(runs, source)
             ]
-    for _, there, _ in held:
-        there.close()
+    for _, other_store, _ in opened:
+        other_store.close()
     return parts
