@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import Drive, cell
+from driving import Drive, cell, replace_planning
 
 from harness.core.errors import NotReadyError
 from harness.store.database import Store
@@ -96,6 +96,7 @@ def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
     monkeypatch.undo()
     monkeypatch.setenv("UNFIX_HOME", str(drive.root))
     monkeypatch.chdir(drive.root)
+    replace_planning(monkeypatch.setattr)
     run = drive.newest()
     assert run.status == "stopped"
     assert run.counts["green"] >= 1
