@@ -17,7 +17,7 @@ HANDS_ALL_TO_PYTEST = "test"
 
 
 def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The commands under a parser, each by the words that call it."""
+    """The commands below a parser, as the words that call them."""
     if parser._subparsers is None:
         yield words
         return
@@ -39,11 +39,11 @@ EVERY = [words for words in every_command() if words[0] != HANDS_ALL_TO_PYTEST]
 
 
 def refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    """The usage and the sentence of a call that cannot be read."""
+    """The usage and the sentence that a wrong call prints."""
     assert main(words) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    *usage, sentence = told.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""
+    *usage, sentence = output.err.splitlines()
     assert 1 <= len(usage) <= 4
     assert sentence.startswith("unfix: ")
     return "\n".join(usage), sentence.removeprefix("unfix: ")
@@ -58,7 +58,7 @@ def test_every_command_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 @pytest.mark.parametrize("wrong", ["--no-such-option", "--json=5", "--no-such-option=5"])
-def test_what_cannot_be_read_shows_the_usage_of_the_command_that_was_called(
+def test_a_wrong_option_shows_the_usage_of_the_called_command(
     words: tuple[str, ...], wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usage, _ = refused((*words, wrong), capsys)
@@ -69,7 +69,7 @@ def test_what_cannot_be_read_shows_the_usage_of_the_command_that_was_called(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "text"),
     [
         ("prove 35571 suites -x", "`unfix prove` has no option -x; options for pytest go behind "
          "`--`: unfix prove 35571 suites -- -x"),
@@ -101,13 +101,13 @@ def test_what_cannot_be_read_shows_the_usage_of_the_command_that_was_called(
         ("mutate suites/nowhere.py", "there is no file or folder suites/nowhere.py"),
     ],
 )  # fmt: skip
-def test_the_sentence_says_what_would_have_been_understood(
-    words: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_sentence_names_a_call_that_would_work(
+    words: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent)
     own, _, behind = words.partition(" -- ")
     _, sentence = refused((*own.split(), *(["--", *behind.split()] if behind else [])), capsys)
-    assert says in sentence
+    assert text in sentence
 
 
 def test_paths_and_nodes_are_guards_and_what_is_no_path_is_a_toggle(
@@ -117,22 +117,14 @@ def test_paths_and_nodes_are_guards_and_what_is_no_path_is_a_toggle(
     (tmp_path / "my_suites").mkdir()
     (tmp_path / "test_it.py").touch()
     (tmp_path / "27460").touch()  # a toggle's name all the same
+    paths = ["my_suites", "test_it.py::test_a[1]", "./27460"]
     parsed = build_parser("prove").parse_args(
-        [
-            "prove",
-            "27460",
-            "kv_*",
-            "--profile",
-            "smoke",
-            "my_suites",
-            "test_it.py::test_a[1]",
-            "./27460",
-        ]
+        ["prove", "27460", "kv_*", "--profile", "smoke", *paths]
     )
     names = options.split_names_and_paths(
         parsed.names, parsed.usage, options.load_catalogue(parsed)
     )
-    assert names == (["27460", "kv_*"], ["my_suites", "test_it.py::test_a[1]", "./27460"])
+    assert names == (["27460", "kv_*"], paths)
 
 
 def test_words_on_both_sides_of_an_option_are_all_taken() -> None:
@@ -142,6 +134,6 @@ def test_words_on_both_sides_of_an_option_are_all_taken() -> None:
     assert parsed.names == ["27460", "27338", "kv*"]
 
 
-def test_an_error_that_is_told_is_an_error_of_unfix() -> None:
+def test_a_parser_raises_an_error_of_unfix() -> None:
     with pytest.raises(CommandLineError, match="no option --nope"):
         CommandParser(prog="unfix").parse_args(["--nope"])

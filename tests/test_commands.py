@@ -1,4 +1,4 @@
-"""The commands as a user calls them: their output, their exit codes, their errors."""
+"""The commands as a user calls them: output, exit codes, errors."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def test_a_wrong_call_says_what_is_wrong(words: tuple[str, ...], code: int, mess
 
 def test_a_broken_toggle_file_ends_every_command_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("id: broken\ntitel: t\n")
-    for command in (["list"], ["drift"], ["exec", "--revert", "broken", "--", "true"]):
-        own, _, rest = " ".join(command).partition(" -- ")
-        words = [*own.split(), "--toggles", str(tmp_path), *(["--", rest] if rest else [])]
+    folder = ["--toggles", str(tmp_path)]
+    exec_words = ["exec", "--revert", "broken", *folder, "--", "true"]
+    for words in (["list", *folder], ["drift", *folder], exec_words):
         done = unfix(*words)
         assert done.returncode == 2
         assert "broken.yaml:2: unknown key `titel`" in done.stderr

@@ -1,4 +1,4 @@
-"""`unfix test`: every test is in one part, parts run side by side, one line sums them."""
+"""`unfix test`: every test is in one part, parts run concurrently, one line has the totals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
 from harness.cli.test import command, execution, partition
 from harness.cli.test.partition import PytestPart
 from harness.core import paths
@@ -28,9 +27,10 @@ Runs = Callable[..., int]
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    """All parts of a project that has these files, each of them a part."""
+    """Run all parts of a project in which each of these texts is a part."""
 
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # none is needed, and they take long
+    # Plugins load slowly, and these tests need none.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run(*texts: str, alone: str = GREEN, words: tuple[str, ...] = ()) -> int:
         made = []
@@ -55,40 +55,45 @@ def test_every_test_file_is_of_one_part() -> None:
         name = str(file.relative_to(paths.project_folder()))
         if name.startswith("tests/toy/"):
             continue
-        assert [w for w in once if name == w or name.startswith(f"{w}/")], f"nobody runs {name}"
+        assert [w for w in once if name == w or name.startswith(f"{w}/")], f"no part runs {name}"
     assert {part.python for part in planned if "suites" in part.arguments} == {
         str(release.python) for release in releases
     }
 
 
-def test_one_line_sums_all_parts(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_has_all_totals(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
     assert runs(GREEN, SKIPPED) == 0
-    said = capfd.readouterr()
-    assert said.out.splitlines()[-1].startswith("=== 4 passed, 1 skipped in ")
-    assert said.out.splitlines()[-1].endswith("s ===")
-    assert "1 not run: n/a: no such thing" in said.out
-    assert "test_1.py" in said.out.split("no such thing\n")[1]
+    output = capfd.readouterr()
+    assert output.out.splitlines()[-1].startswith("=== 4 passed, 1 skipped in ")
+    assert output.out.splitlines()[-1].endswith("s ===")
+    assert "1 not run: n/a: no such thing" in output.out
+    assert "test_1.py" in output.out.split("no such thing\n")[1]
     for number in (1, 2, 3):
-        assert f"unfix: part {number} of 3: part-{number - 1}\n" in said.err
-    assert "unfix: part 1 of 3: part-0: 2 passed in " in said.err
+        assert f"unfix: part {number} of 3: part-{number - 1}\n" in output.err
+    assert "unfix: part 1 of 3: part-0: 2 passed in " in output.err
 
 
-def test_a_red_part_is_shown_whole_and_named(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_red_part_is_printed_in_full(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
     assert runs(RED, GREEN) == 1
-    said = capfd.readouterr().out
-    assert "AssertionError: assert 'left' == 'right'" in said
-    assert "RED part-0 (exit code 1), again: " in said
-    assert said.splitlines()[-1].startswith("=== 1 failed, 4 passed in ")
+    output = capfd.readouterr().out
+    assert "AssertionError: assert 'left' == 'right'" in output
+    assert output.splitlines()[-1].startswith("=== 1 failed, 4 passed in ")
 
 
-def test_a_part_that_dies_is_red(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
-    assert runs(GREEN, DEAD) == 1
-    assert "RED part-1 (exit code -9)" in capfd.readouterr().out
-
-
-def test_what_is_alone_can_be_red(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
-    assert runs(GREEN, alone=RED) == 1
-    assert "RED part-1" in capfd.readouterr().out
+@pytest.mark.parametrize(
+    ("texts", "alone", "line"),
+    [
+        ((RED, GREEN), GREEN, "RED part-0 (exit code 1), again: "),
+        ((GREEN, DEAD), GREEN, "RED part-1 (exit code -9)"),
+        ((GREEN,), RED, "RED part-1 (exit code 1)"),
+    ],
+    ids=["failed", "killed", "serial part failed"],
+)
+def test_a_red_part_is_named_at_the_end(
+    texts: tuple[str, ...], alone: str, line: str, runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert runs(*texts, alone=alone) == 1
+    assert line in capfd.readouterr().out
 
 
 def test_a_part_without_tests_is_red_unless_the_caller_chose_others(
@@ -101,9 +106,7 @@ def test_a_part_without_tests_is_red_unless_the_caller_chose_others(
     assert capfd.readouterr().out.splitlines()[-1].startswith("=== no tests ran in ")
 
 
-def test_what_pytest_cannot_read_is_told_once(
-    runs: Runs, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_arguments_are_reported_once(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UnfixError, match="unrecognized arguments: --no-such-option"):
         runs(GREEN, GREEN, words=("--no-such-option",))
     assert "usage" not in "".join(capfd.readouterr())
@@ -121,7 +124,7 @@ def test_it():
 """
 
 
-def test_no_more_run_at_once_than_asked_and_no_fewer(tmp_path: Path) -> None:
+def test_the_requested_number_of_parts_runs_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "going"
     folder.mkdir()
     made = []
@@ -137,13 +140,8 @@ def test_no_more_run_at_once_than_asked_and_no_fewer(tmp_path: Path) -> None:
     assert (len(most), max(most)) == (5, 2)
 
 
-def test_what_is_compiled_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_may_write_bytecode_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     given = execution.make_environment(paths.project_folder())
     assert "PYTHONDONTWRITEBYTECODE" not in given
     assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
-
-
-def test_a_path_that_is_not_there_is_a_wrong_call(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["test", "tests/test_nothing.py"]) == 2
-    assert "there is no tests/test_nothing.py" in capfd.readouterr().err

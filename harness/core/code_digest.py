@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable
-from importlib import metadata
 
 from harness.core import paths
 
@@ -60,6 +59,8 @@ def digest_code(wing: str) -> str:
 
 def describe_versions(packages: Iterable[str]) -> str:
     """The installed versions of third-party packages that a value depends on."""
+    from importlib import metadata  # costs 12 ms that `unfix list` does not have
+
     versions = []
     for package in packages:
         try:

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from typing import TYPE_CHECKING
 
 from harness.core.errors import NotReadyError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 # Asked of the Python that has it; where Triton lies may be another folder.
 PROBE_SCRIPT = """
@@ -52,6 +53,8 @@ class SharedTorch:
 
     def provides(self, requirement: Requirement) -> bool:
         """Whether a package is shared with it: torch and its own whatever the version is."""
+        from packaging.utils import canonicalize_name
+
         version = self.packages.get(canonicalize_name(requirement.name))
         own = requirement.name in ("torch", "triton", "torchvision")
         return version is not None and (own or requirement.specifier.contains(version, True))
@@ -92,6 +95,8 @@ def _probe_python(python: str) -> SharedTorch | str:
     told = {"python": python, **json.loads(done.stdout.splitlines()[-1])}
     if not told["cuda"]:
         return "has one for the CPU alone"
+    from packaging.utils import canonicalize_name
+
     told["packages"] = {canonicalize_name(name): v for name, v in told["packages"].items()}
     if "triton" not in told["packages"]:
         return "has one without Triton"

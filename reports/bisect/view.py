@@ -30,7 +30,7 @@ PURPOSES = {
 
 @dataclass(frozen=True)
 class SearchRow:
-    """The runs of one set of toggles for one purpose: a single run, or several of a flaky symptom."""
+    """The runs of one set of toggles for one purpose; a flaky symptom takes several."""
 
     number: int
     toggles: frozenset[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.eval.view import EvalView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, TableRows, code, marked, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, code, from_mark, quiet
 
 
 def make_tables(eval_view: EvalView) -> list[ReportTable]:
@@ -23,7 +23,7 @@ def make_configuration_table(eval_view: EvalView) -> ReportTable:
         rows.append(
             [
                 code(row.name),
-                marked(row.mark, row.tone),
+                from_mark(row.mark, row.tone),
                 to_single_line(row.served.model),
                 to_single_line(row.served.release),
                 *(score.score_text if score else "" for score in scores),
@@ -41,7 +41,7 @@ def make_configuration_table(eval_view: EvalView) -> ReportTable:
 def make_comparison_table(eval_view: EvalView) -> ReportTable:
     rows: TableRows = []
     for row in eval_view.comparisons:
-        verdict = marked(row.mark, row.tone)
+        verdict = from_mark(row.mark, row.tone)
         if row.has_planted_fault:
             verdict = TableCell(f"{row.mark.word}, planted fault", row.tone, mark=row.mark)
         rows.append(
@@ -63,7 +63,7 @@ def make_fault_table(eval_view: EvalView) -> ReportTable:
         [
             code(to_single_line(row.fault.toggle)),
             to_single_line(row.fault.configuration),
-            marked(row.mark),
+            from_mark(row.mark),
             row.detected_by,
             to_single_line(row.fault.user_sees),
             row.reach_text,

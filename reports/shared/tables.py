@@ -1,6 +1,6 @@
 """A table as values: a kind's view makes it once, a terminal and Markdown each show it.
 
-Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), marked(CAUGHT_MARK)]])` is a row
+Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), from_mark(CAUGHT_MARK)]])` is a row
 `paged  caught` in green on a terminal, and `| <code>paged</code> | ✓ caught |` in Markdown.
 """
 
@@ -41,6 +41,6 @@ def quiet(text: str) -> TableCell:
     return TableCell(text, "quiet")
 
 
-def marked(mark: ReportMark, tone: str | None = None) -> TableCell:
+def from_mark(mark: ReportMark, tone: str | None = None) -> TableCell:
     """A mark by its sign and word; `tone` overrules its own, as for a fault planted on purpose."""
     return TableCell(mark.word, mark.tone if tone is None else tone, mark=mark)

@@ -1,4 +1,4 @@
-"""Made-up evaluations: all that may go wrong, and one as large as they get."""
+"""Sample evaluations: a green one, one with every problem and hostile text, the largest."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def fine() -> Evaluation:
 
 
 def awful() -> Evaluation:
-    """Everything at once that is not well, in the words of somebody who means harm."""
+    """Every problem at once, with hostile text in every field."""
     made = fine()
     made.name = made.command = made.device = HOSTILE
     made.machine = {HOSTILE: HOSTILE}
@@ -127,7 +127,7 @@ def awful() -> Evaluation:
 
 
 def large(configurations: int = 30, items: int = 200) -> Evaluation:
-    """As many as there may be, each of them differing everywhere from the base."""
+    """The maximum of configurations, each of which differs everywhere from the base."""
     made = fine()
     made.served, made.compared, made.faults = [served("base", items=items)], [], []
     for one in made.served:

@@ -1,4 +1,4 @@
-"""Runs as they come, and as they had better not: every verdict and outcome, nasty strings."""
+"""Sample runs of `prove`: a green one, one with every verdict and hostile text, a large one."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> R
 
 
 def run(releases: int = 6, device: str = "cpu") -> ProveRun:
-    """A prove run in which all is well."""
+    """A green prove run."""
     made = ProveRun(
         id="20261121-190000",
         kind="prove",
@@ -183,60 +183,64 @@ def one_release() -> ProveRun:
 
 
 def every_verdict(base: ProveRun | None = None) -> ProveRun:
-    """As `run`, with all that can be bad, in these places if it has them, and nasty strings."""
+    """As `run`, with every verdict, in these cells if the run has them, and hostile text."""
     made = base or run()
     made.command = ["./unfix", "prove", NASTY]
     made.toggles[3].title += " " + NASTY
-    passed, ended = SideOutcome.PASSED, side("buggy", SideOutcome.LOST)
-    nasty = failing("fixed", headline=NASTY, example=[NASTY, LONG] * 5)
-    error = side("fixed", SideOutcome.ERROR, detail=NASTY + LONG, output=NASTY)
-    memory, cuda = side("fixed", SideOutcome.OUT_OF_MEMORY), side("fixed", SideOutcome.CUDA_ERROR)
-    bad: list[tuple[str, CellVerdict | None, list[SideResult]]] = [
-        ("27460 0.5.9", CellVerdict.TOOTHLESS, [side("fixed", passed), side("buggy", passed)]),
-        ("kv-indices-size-check 0.5.9", CellVerdict.UNREACHED, [side("fixed", passed, reach=0)]),
-        ("20606 0.5.13", CellVerdict.BROKEN, [nasty]),
-        ("27338 0.5.10", CellVerdict.STALE, []),
-        ("25015 0.5.10", CellVerdict.SEGFAULT, [side("fixed", SideOutcome.SEGFAULT, left=2)]),
-        ("27338 0.5.11", CellVerdict.ABORT, [side("fixed", SideOutcome.ABORT)]),
-        (
-            "20606 0.5.11",
-            CellVerdict.KILLED,
-            [side("fixed", passed), side("buggy", SideOutcome.KILLED)],
+    passed = side("fixed", SideOutcome.PASSED)
+
+    def fixed(outcome: SideOutcome, **more: object) -> list[SideResult]:
+        return [side("fixed", outcome, **more)]
+
+    def both(outcome: SideOutcome) -> list[SideResult]:
+        return [passed, side("buggy", outcome)]
+
+    flaky = failing("buggy", again=[SideRepetition(SideOutcome.PASSED)])
+    broken = failing("fixed", headline=NASTY, example=[NASTY, LONG] * 5)
+    cases: dict[str, tuple[CellVerdict | None, list[SideResult]]] = {
+        "27460 0.5.9": (CellVerdict.TOOTHLESS, both(SideOutcome.PASSED)),
+        "kv-indices-size-check 0.5.9": (
+            CellVerdict.UNREACHED,
+            fixed(SideOutcome.PASSED, reach=0),
         ),
-        (
-            "27460 0.5.12",
-            CellVerdict.HANG,
-            [side("fixed", passed), side("buggy", SideOutcome.HANG)],
+        "20606 0.5.13": (CellVerdict.BROKEN, [broken]),
+        "27338 0.5.10": (CellVerdict.STALE, []),
+        "25015 0.5.10": (CellVerdict.SEGFAULT, fixed(SideOutcome.SEGFAULT, left=2)),
+        "27338 0.5.11": (CellVerdict.ABORT, fixed(SideOutcome.ABORT)),
+        "20606 0.5.11": (CellVerdict.KILLED, both(SideOutcome.KILLED)),
+        "27460 0.5.12": (CellVerdict.HANG, both(SideOutcome.HANG)),
+        "kv-indices-size-check 0.5.12": (
+            CellVerdict.OUT_OF_MEMORY,
+            fixed(SideOutcome.OUT_OF_MEMORY),
         ),
-        ("kv-indices-size-check 0.5.12", CellVerdict.OUT_OF_MEMORY, [memory]),
-        ("25418-sparse-prefill-switch 0.5.12", CellVerdict.CUDA_ERROR, [cuda]),
-        ("27338 0.5.13", None, [side("fixed", SideOutcome.EXITED)]),
-        ("25015 0.5.12", CellVerdict.BROKEN, [error]),
-        ("25015 0.5.13", CellVerdict.BROKEN, [side("fixed", SideOutcome.SKIPPED), ended]),
-        (
-            "25015 0.5.14",
-            CellVerdict.PROVEN,
-            [side("fixed", passed), side("buggy", SideOutcome.SEGFAULT)],
+        "25418-sparse-prefill-switch 0.5.12": (
+            CellVerdict.CUDA_ERROR,
+            fixed(SideOutcome.CUDA_ERROR),
         ),
-        (
-            "27338 0.5.14",
-            CellVerdict.FLAKY,
-            [side("fixed", passed), failing("buggy", again=[SideRepetition(passed)])],
+        "27338 0.5.13": (None, fixed(SideOutcome.EXITED)),
+        "25015 0.5.12": (
+            CellVerdict.BROKEN,
+            fixed(SideOutcome.ERROR, detail=NASTY + LONG, output=NASTY),
         ),
-        (
-            "26972 0.5.13",
+        "25015 0.5.13": (
+            CellVerdict.BROKEN,
+            [*fixed(SideOutcome.SKIPPED), side("buggy", SideOutcome.LOST)],
+        ),
+        "25015 0.5.14": (CellVerdict.PROVEN, both(SideOutcome.SEGFAULT)),
+        "27338 0.5.14": (CellVerdict.FLAKY, [passed, flaky]),
+        "26972 0.5.13": (
             CellVerdict.NA,
-            [side("fixed", SideOutcome.NA), side("buggy", SideOutcome.NA)],
+            [side(name, SideOutcome.NA) for name in ("fixed", "buggy")],
         ),
-    ]
-    left = [cell for cell in made.cells if cell.verdict is CellVerdict.PROVEN]
-    for place, verdict, sides in bad[: len(left)]:
-        there = [cell for cell in left if f"{cell.toggle} {cell.release}" == place]
-        cell = (there or left)[0]
-        left.remove(cell)
+    }
+    proven_cells = [cell for cell in made.cells if cell.verdict is CellVerdict.PROVEN]
+    for name, (verdict, sides) in list(cases.items())[: len(proven_cells)]:
+        named = [cell for cell in proven_cells if f"{cell.toggle} {cell.release}" == name]
+        cell = (named or proven_cells)[0]
+        proven_cells.remove(cell)
         cell.verdict = verdict
-        told = (CellVerdict.STALE, CellVerdict.NA, CellVerdict.FLAKY)
-        cell.why = NASTY if verdict in told else ""
+        has_reason = verdict in (CellVerdict.STALE, CellVerdict.NA, CellVerdict.FLAKY)
+        cell.why = NASTY if has_reason else ""
         cell.sides = {one.side: one for one in sides}
     made.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
     made.releases[0].unguarded = ["26972"]

@@ -34,7 +34,7 @@ def problems_with(**changes: Any) -> list[str]:
     return made.problems
 
 
-def test_only_what_was_compared_and_has_nothing_open_is_green() -> None:
+def test_only_a_finished_evaluation_with_comparisons_is_green() -> None:
     made = fine()
     assert made.problems == []
     assert problems_with(status="running") == ["it is not done"]
@@ -47,14 +47,14 @@ def test_only_what_was_compared_and_has_nothing_open_is_green() -> None:
 
 
 @pytest.mark.parametrize("verdict", list(ComparisonVerdict))
-def test_each_verdict_that_is_not_fine_is_red(verdict: ComparisonVerdict) -> None:
+def test_each_unacceptable_verdict_is_red(verdict: ComparisonVerdict) -> None:
     one = ComparisonResult("base", "cache", "accuracy", "recall", verdict, f"{verdict}: so it is")
     found = problems_with(compared=[*fine().compared, one])
     good = verdict in ("same", "improved", "equal", "near-tie", "n/a")
     assert found == ([] if good else [f"cache against base (recall): {verdict}: so it is"])
 
 
-def test_what_goes_wrong_by_itself_is_red_and_a_fault_put_in_is_not() -> None:
+def test_an_error_is_red_unless_the_configuration_has_a_planted_fault() -> None:
     for name, red in (("cache", True), ("cache without paged", False)):
         made = fine()
         made.find_configuration(name).answers[0].error = "no memory"
@@ -67,7 +67,7 @@ def test_what_goes_wrong_by_itself_is_red_and_a_fault_put_in_is_not() -> None:
         assert made.problems == ([f"{name} answered nothing, and nobody said why"] * red)
 
 
-def test_a_fault_that_had_to_be_noticed_and_was_not_is_red() -> None:
+def test_a_missed_fault_is_red() -> None:
     missed = PlantedFault("paged", "cache", "x", True, False, [], "nothing", 3)
     assert problems_with(faults=[missed])[-1] == "paged in cache was not noticed"
     made = fine()
@@ -78,7 +78,7 @@ def test_a_fault_that_had_to_be_noticed_and_was_not_is_red() -> None:
     assert view.make_view(made).faults[0].mark is view.UNREACHED_MARK
 
 
-def test_the_page_shows_all_and_nothing_on_it_acts(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_shows_all_without_active_content(browser: Browser, tmp_path: Path) -> None:
     made = awful()
     file = tmp_path / "eval.html"
     tab = open_page(browser, page.render_page(made), file)
@@ -149,7 +149,7 @@ def channels(colour: str) -> list[float]:
     return [float(one) for one in re.findall(r"[\d.]+", colour)[:3]]
 
 
-def test_the_largest_page_stays_small_and_says_what_it_leaves_out(
+def test_the_largest_page_stays_small_and_counts_what_it_omits(
     browser: Browser, tmp_path: Path
 ) -> None:
     made = large()
@@ -202,7 +202,7 @@ def test_the_first_token_that_differs_is_marked() -> None:
     assert sides(one, other).candidate.differing_token == "∎"  # it ends here
 
 
-def test_tokens_that_are_numbers_do_not_stand_for_the_text() -> None:
+def test_numeric_tokens_are_not_shown_as_text() -> None:
     one, other = answer("t", 0), answer("t", 0, "abXd")
     one.tokens, other.tokens = ["1", "2"], ["1", "3"]
     item = sides(one, other, at=1)
@@ -220,7 +220,7 @@ def test_a_long_answer_is_cut_around_its_mark() -> None:
     assert len(item.base.after) < 200
 
 
-def test_intervals_leave_open_what_was_not_answered() -> None:
+def test_intervals_cover_missing_answers() -> None:
     low, high = view.TaskScore(150, 200, 0).interval
     assert low == pytest.approx(0.6857, abs=1e-3)
     assert high == pytest.approx(0.8048, abs=1e-3)
@@ -229,7 +229,7 @@ def test_intervals_leave_open_what_was_not_answered() -> None:
     assert view.TaskScore(0, 20, 20).score_text == "- of 20"
 
 
-def test_a_scale_holds_what_is_no_number() -> None:
+def test_a_scale_shows_values_that_are_not_finite() -> None:
     made = fine()
     for value, end in ((0.0, 0.0), (math.inf, 100.0), (math.nan, 100.0), (0.1, 100 / 3), (None, 0)):
         made.compared[4].divergence = value
@@ -243,7 +243,7 @@ def test_a_scale_holds_what_is_no_number() -> None:
             assert bars["cache"].end_percent == pytest.approx(end)
 
 
-def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
+def test_markdown_shows_all_and_escapes_all_text() -> None:
     text = markdown.render_markdown(awful())
     assert text.startswith("## ✗ Evaluation ")
     assert "<script>" not in text
@@ -261,7 +261,7 @@ def test_markdown_holds_the_same_and_no_markup_of_others() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_a_terminal_shows_three_tables_and_says_why(width: int) -> None:
+def test_a_terminal_shows_three_tables_and_the_problems(width: int) -> None:
     shown = to_text(terminal.print_run, awful(), width)
     for word in ("regressed", "cannot-tell", "no answers", "missed", "unreached", "2.35"):
         assert word in re.sub(r"\s", " ", shown) or width < 100

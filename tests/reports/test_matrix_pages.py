@@ -51,7 +51,7 @@ def fine() -> MatrixRun:
 
 
 def awful() -> MatrixRun:
-    """One of each kind, in the words of somebody who means harm."""
+    """One cell of each outcome, with hostile text in every field."""
     hostile = ran(HOSTILE, AttemptOutcome.CRASH, kv=HOSTILE)
     hostile.work, hostile.why, hostile.command = HOSTILE, HOSTILE, [HOSTILE]
     hostile.attempts = [
@@ -79,7 +79,7 @@ def heads(tab: Page) -> list[str]:
     return tab.locator(".failure h3 .badge").all_inner_texts()
 
 
-def test_the_page_shows_failures_first_and_nothing_on_it_acts(
+def test_the_page_shows_failures_first_without_active_content(
     browser: Browser, tmp_path: Path
 ) -> None:
     made = awful()
@@ -178,7 +178,7 @@ def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: 
     tab.close()
 
 
-def test_the_share_of_green_is_counted_for_each_value_and_the_telling_axis_is_first() -> None:
+def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first() -> None:
     cells = [
         *(ran(f"a{n}", AttemptOutcome.GREEN) for n in range(6)),
         *(
@@ -237,7 +237,7 @@ def test_flaky_alone_is_red_everywhere() -> None:
     assert "<title>RED" in page.render_page(made)
 
 
-def test_markdown_holds_nothing_that_is_read_as_markup() -> None:
+def test_markdown_escapes_all_text() -> None:
     text = markdown.render_markdown(awful())
     assert "<script>" not in re.sub(r"```.*?```", "", text, flags=re.S)
     assert text.count("<details>") == 8
@@ -247,7 +247,7 @@ def test_markdown_holds_nothing_that_is_read_as_markup() -> None:
     assert green.startswith("## ✓ Matrix nightly: green")
 
 
-def test_many_failures_are_counted_and_not_all_spelled_out() -> None:
+def test_many_failures_are_counted() -> None:
     made = run_of(*(ran(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
     assert "and 90 more; the page has all of them" in shown(made)
     assert "… and 70 more." in markdown.render_markdown(made)

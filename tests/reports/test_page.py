@@ -1,4 +1,4 @@
-"""The page in a real browser: what is on it, what a click shows, and what a keyboard reaches."""
+"""The page of a proof in a real browser: its content, clicks, keys."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    """One tab for all tests, and what its pages complained of or asked of the network."""
+    """One tab for all tests, and the messages and requests of its pages."""
     context = browser.new_context(reduced_motion="reduce")
     context.set_default_timeout(3000)
     opened = context.new_page()
     wrong: list[str] = []
 
-    def asked(request: Request) -> None:
+    def record_request(request: Request) -> None:
         if not request.url.startswith("file:"):
             wrong.append(f"request: {request.url}")
 
     opened.on("console", lambda said: wrong.append(f"console: {said.text}"))
     opened.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    opened.on("request", asked)
+    opened.on("request", record_request)
     yield opened, wrong
     context.close()
 
 
 @pytest.fixture
 def opened(tab: tuple[Page, list[str]], files: dict[str, Path]) -> Iterator[Open]:
-    """Opens a page in the tab; what is wrong with it fails the test."""
+    """Opens a page in the tab; a message or a request fails the test."""
     page, wrong = tab
     wrong.clear()
 
@@ -82,9 +82,9 @@ def box(tab: Page, toggle: str, column: int) -> Any:
 
 
 def escape(tab: Page) -> None:
-    """Closes the panel, and waits for what a browser does after that in its own time."""
+    """Closes the panel, and waits until the browser has done so."""
     tab.keyboard.press("Escape")
-    # The page's own policy forbids the browser to ask this again by itself.
+    # The content policy of the page forbids `wait_for_function`.
     for _ in range(250):
         if tab.evaluate("!panel.open && !location.hash.includes('box=')"):
             return
@@ -96,7 +96,7 @@ def focused(tab: Page) -> str:
     return str(tab.evaluate("document.activeElement.getAttribute('aria-label')"))
 
 
-def test_the_summary_says_in_words_what_the_run_came_to(opened: Open) -> None:
+def test_the_summary_has_the_verdict_and_the_problems(opened: Open) -> None:
     tab = opened()
     said = tab.locator(".summary").inner_text()
     assert "Red" in said
@@ -116,7 +116,7 @@ def test_the_matrix_has_a_button_for_each_toggle_on_each_release_with_a_sign(ope
     assert box(tab, "25418-combine-int64", 0).get_attribute("data-mark") == "absent"
 
 
-def test_a_click_shows_all_that_is_known_of_a_box(opened: Open) -> None:
+def test_a_click_shows_the_details_of_a_box(opened: Open) -> None:
     tab = opened()
     box(tab, "27460", 0).click()
     panel = tab.locator("#panel")
@@ -142,7 +142,7 @@ def test_a_click_shows_all_that_is_known_of_a_box(opened: Open) -> None:
     assert "AssertionError: no" in traceback.locator("pre").inner_text()
 
 
-def test_what_a_run_holds_is_text_and_never_page(opened: Open) -> None:
+def test_text_of_a_run_is_never_markup(opened: Open) -> None:
     tab = opened()
     box(tab, "20606", 4).click()
     said = tab.locator("#panel-body").inner_text()
@@ -162,7 +162,7 @@ def test_a_replay_line_is_copied(opened: Open) -> None:
     assert tab.locator("#said").inner_text() == "replay line copied"
 
 
-def test_the_filters_leave_what_was_asked_for(opened: Open) -> None:
+def test_the_filters_select_rows(opened: Open) -> None:
     tab = opened()
 
     def left() -> list[str]:
@@ -214,7 +214,7 @@ def test_a_link_opens_the_same_box_under_the_same_filters(opened: Open) -> None:
     assert again.evaluate("location.hash") == "#q=27460+mla"
 
 
-def test_a_link_to_what_is_not_there_opens_the_page(opened: Open) -> None:
+def test_a_stale_link_opens_the_page(opened: Open) -> None:
     tab = opened(hash="box=1@2,3&verdicts=nonsense&family=none&q=")
     assert not tab.locator("#panel").is_visible()
 
@@ -329,7 +329,7 @@ CONTRAST = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["bad", "life"])
-def test_every_text_stands_out_from_its_ground(opened: Open, scheme: str, name: str) -> None:
+def test_every_text_has_enough_contrast(opened: Open, scheme: str, name: str) -> None:
     tab = opened(name, hash=f"box={TOOTHLESS}", scheme=scheme)
     found = tab.evaluate(CONTRAST)
     assert len(found) > 60

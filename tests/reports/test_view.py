@@ -16,12 +16,12 @@ def row(seen: view.ProofView, toggle: str) -> view.ToggleRow:
     return next(row for row in seen.rows if row.toggle.id == toggle)
 
 
-def test_every_verdict_has_a_mark_and_agrees_with_it_about_what_is_good() -> None:
+def test_every_verdict_has_a_mark_that_is_good_if_the_verdict_is() -> None:
     for verdict in CellVerdict:
         assert marks.MARKS[verdict.value].good == verdict.is_good, verdict
 
 
-def test_signs_that_are_good_and_signs_that_are_not_are_never_the_same() -> None:
+def test_good_and_bad_marks_share_no_sign() -> None:
     good = {mark.glyph for mark in marks.MARKS.values() if mark.good}
     bad = {mark.glyph for mark in marks.MARKS.values() if not mark.good}
     assert not good & bad
@@ -43,7 +43,7 @@ def test_a_box_shows_the_worst_of_its_guards() -> None:
     assert row(view.make_view(run), "27460").boxes[3].mark == "missing"
 
 
-def test_one_guard_that_cannot_apply_does_not_hide_one_that_proves() -> None:
+def test_a_guard_that_is_not_applicable_does_not_hide_a_proof() -> None:
     run = sample.run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     cells[0].verdict = CellVerdict.NA
@@ -65,7 +65,7 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     assert absent == ["absent"] * 4 + ["not run"] * 2
 
 
-def test_what_no_suite_reaches_yet_is_said_and_keeps_no_run_from_green() -> None:
+def test_a_toggle_without_a_suite_is_named_and_leaves_the_run_green() -> None:
     run = sample.run()
     run.cells = [cell for cell in run.cells if cell.toggle != "26972"]
     before = run.problems
@@ -85,7 +85,7 @@ def test_releases_are_columns_from_the_oldest_and_devices_apart() -> None:
     assert [column.label for column in both.columns] == labels
 
 
-def test_of_two_runs_the_later_cell_stands_in_whatever_order_they_are_given() -> None:
+def test_the_cell_of_the_later_run_counts_in_any_order() -> None:
     first = sample.run()
     first.cells[0].verdict = CellVerdict.BROKEN
     again = msgspec.structs.replace(
@@ -112,7 +112,7 @@ def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["prove", "lifecycle"])
-def test_a_bug_lived_from_the_first_to_the_last_release_where_running_found_it(kind: str) -> None:
+def test_a_lifetime_spans_the_releases_on_which_running_shows_the_bug(kind: str) -> None:
     run = sample.run() if kind == "prove" else sample.lifecycle()
     seen = view.make_view(run)
     lived = row(seen, "25418-sparse-prefill-switch").lifetime
@@ -125,7 +125,7 @@ def test_a_bug_lived_from_the_first_to_the_last_release_where_running_found_it(k
     assert row(seen, "kv-indices-size-check").lifetime.span == ""
 
 
-def test_a_release_that_runs_otherwise_than_its_sources_say_is_a_contradiction() -> None:
+def test_a_release_that_contradicts_its_sources_is_reported() -> None:
     lived = row(view.make_view(sample.lifecycle()), "27460").lifetime
     assert [on.release for on in lived.contradictions] == ["0.5.13"]
     text = bug_lifetime.describe_contradiction(lived.contradictions[0])
@@ -134,13 +134,13 @@ def test_a_release_that_runs_otherwise_than_its_sources_say_is_a_contradiction()
 
 
 def as_it_is(state: str, outcome: SideOutcome, reach: int = 3) -> CellResult:
-    """A cell without verdict, whose side that equals the state ended like this."""
+    """A cell without a verdict, whose unpatched side has this outcome."""
     return CellResult(
         "g", "t", "1", "cpu", state, sides={state: sample.side(state, outcome, reach=reach)}
     )
 
 
-def test_what_running_says_of_a_toggled_cell_is_the_side_that_was_not_toggled() -> None:
+def test_the_observed_state_is_that_of_the_unpatched_side() -> None:
     assert bug_lifetime.derive_observed_state(as_it_is("fixed", SideOutcome.PASSED)) == "fixed"
     assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.FAILED)) == "buggy"
     assert bug_lifetime.derive_observed_state(as_it_is("fixed", SideOutcome.FAILED)) == "buggy"
@@ -153,7 +153,7 @@ def test_what_running_says_of_a_toggled_cell_is_the_side_that_was_not_toggled() 
     assert bug_lifetime.derive_observed_state(other) == ""
 
 
-def test_what_ran_as_the_release_is_outweighs_what_was_toggled() -> None:
+def test_a_lifecycle_cell_outweighs_a_toggled_one() -> None:
     run = sample.run()
     cell = next(c for c in run.cells if (c.toggle, c.release) == ("20606", "0.5.13"))
     cell.verdict = CellVerdict.BROKEN
@@ -178,7 +178,7 @@ def test_what_ran_as_the_release_is_outweighs_what_was_toggled() -> None:
         ("fixed", "as is", SideOutcome.PASSED, True),
     ],
 )
-def test_a_side_is_right_if_it_ended_as_it_should(
+def test_a_side_is_expected_by_its_state_and_outcome(
     state: str, name: str, outcome: SideOutcome, right: bool
 ) -> None:
     assert (
@@ -187,7 +187,7 @@ def test_a_side_is_right_if_it_ended_as_it_should(
     )
 
 
-def test_a_toothless_guard_is_no_news_about_the_release() -> None:
+def test_a_toothless_guard_does_not_change_the_observed_state() -> None:
     run = sample.run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.9")]
     cells[0].verdict = CellVerdict.TOOTHLESS
@@ -197,7 +197,7 @@ def test_a_toothless_guard_is_no_news_about_the_release() -> None:
     assert not lived.contradictions
 
 
-def test_what_prints_as_nothing_is_shown_and_colours_are_gone() -> None:
+def test_invisible_characters_become_signs_and_colours_are_removed() -> None:
     assert formatting.make_visible("a\x1b[1;31mred\x1b[0m\x00\x07b") == "ared\\x00\\x07b"
     assert formatting.make_visible("\u202eevil\ud800") == "\\u202eevil\\ud800"
     assert formatting.make_visible("one\r\ntwo\n\tthree") == "one\ntwo\n\tthree"
@@ -215,7 +215,7 @@ def test_what_prints_as_nothing_is_shown_and_colours_are_gone() -> None:
         (7384, "2 h 3 min"),
     ],
 )
-def test_times_read_at_a_glance(seconds: float, text: str) -> None:
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
