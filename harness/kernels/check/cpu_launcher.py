@@ -212,8 +212,8 @@ class CpuLauncher:
             if chosen
             else b""
         )
-        only = self.watched_lines or ()
-        counting = bytes((one.source.file, one.source.line) in only for one in lowered.sites)
+        watched = self.watched_lines or ()
+        counting = bytes((one.source.file, one.source.line) in watched for one in lowered.sites)
         context = process.context
         context[:] = [
             *launch.grid,
@@ -236,14 +236,14 @@ class CpuLauncher:
         process.next_program += len(programs) + 1
         if sys.gettrace() is not None:
             process.ran_flags[:] = 0
-        wrong = program.launch(ctypes.addressof(context))
+        violated = program.launch(ctypes.addressof(context))
         if sys.gettrace() is not None:
             line_tracing.trace_lines(
                 line
                 for block, ran in zip(lowered.block_lines, process.ran_flags, strict=False)
                 for line in (block if ran else ())
             )
-        if wrong:
+        if violated:
             raise self._make_report(
                 launch, lowered, spans, tables, programs, _address_of_bytes(regions)
             ).build_violation()
@@ -263,11 +263,11 @@ class CpuLauncher:
         context = self._process_state.context
         first = int(context[LaunchField.FIRST_PROGRAM])
         numbers = tuple(self._process_state.report)
-        wraps = self._process_state.overflows
+        overflows = self._process_state.overflows
 
         def program_of(number: int) -> ProgramId:
-            found = programs[number - first]
-            return _to_coordinates(found, launch.grid) if isinstance(found, int) else found
+            chosen = programs[number - first]
+            return _to_coordinates(chosen, launch.grid) if isinstance(chosen, int) else chosen
 
         table, size = int(context[LaunchField.STORAGES]), len(RegionField) * 8
         place = (numbers[ReportField.REGION] - table) // size
@@ -280,7 +280,7 @@ class CpuLauncher:
             tables.known_storages[place] if inside else None,
             self._memory,
             program_of,
-            lambda number: tuple(int(one) for one in wraps[number]),
+            lambda number: tuple(int(one) for one in overflows[number]),
         )
 
     # Arguments

@@ -32,15 +32,15 @@ class DeviceRuleLists:
         ] = {}
 
     def __call__(self, pointers: Sequence[PointerArgument]) -> int | None:
-        found = [self._find_ruled_storage(given) for given in pointers]
-        if not any(found):
+        storages = [self._find_ruled_storage(pointer) for pointer in pointers]
+        if not any(storages):
             return None
         with _disable_current_modes():
             lists = [
                 (None, None)
-                if one is None
-                else (self._get_intervals(one, "read"), self._get_intervals(one, "write"))
-                for one in found
+                if storage is None
+                else (self._get_intervals(storage, "read"), self._get_intervals(storage, "write"))
+                for storage in storages
             ]
             size = len(access_rules.build_rule_table(lists, 0))
             self._table = torch.empty(size, dtype=torch.int64, device=self._device)
@@ -49,8 +49,10 @@ class DeviceRuleLists:
         return address
 
     def _find_ruled_storage(self, pointer: PointerArgument) -> TrackedStorage | None:
-        here = (one for one in self._storages if one.start <= pointer.start < one.end)
-        return next(here, None)
+        containing = (
+            storage for storage in self._storages if storage.start <= pointer.start < storage.end
+        )
+        return next(containing, None)
 
     def _get_intervals(
         self, storage: TrackedStorage, access: str

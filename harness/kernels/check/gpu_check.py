@@ -87,11 +87,11 @@ class GpuCheck(Check):
             own = {name: value for name, value in options.items() if name in names}
             bound = inspect.signature(kernel.fn).bind(*args, **own)
             bound.apply_defaults()
-            given = dict(bound.arguments)
+            arguments = dict(bound.arguments)
             if warmup or torch.cuda.is_current_stream_capturing():
-                return call(given)
-            sides = grid(given) if callable(grid) else grid
-            launch = KernelLaunch(kernel.fn.__name__, to_full_grid(sides), given)
+                return call(arguments)
+            sides = grid(arguments) if callable(grid) else grid
+            launch = KernelLaunch(kernel.fn.__name__, to_full_grid(sides), arguments)
             line_tracing.trace_kernel(kernel)
             return self._launch_with_checks(launch, call, launcher, kernel)
 

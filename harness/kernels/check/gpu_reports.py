@@ -50,7 +50,7 @@ def violation_from_record(
     numbers[ReportField.SITE], numbers[ReportField.ADDRESS] = record.site, record.address
     numbers[ReportField.X], numbers[ReportField.Y], numbers[ReportField.Z] = record.program
     sites = compiler_hooks.load_sites(launched.compiled_kernel, "sites")
-    spans = [_span_from_pointer(given, memory) for given in launched.pointers]
+    spans = [_span_from_pointer(pointer, memory) for pointer in launched.pointers]
     number = record.word & 0xFFFF
     kind = next((kind for bit, kind in _VIOLATION_KINDS.items() if record.word & bit), None)
     argument = sites[record.site].argument
@@ -99,16 +99,16 @@ def _was_uninitialized(
     """Whether the memory was made by `torch.empty`, so that the poison's pattern counts."""
     if argument is not None:
         return launched.pointers[argument].made_empty
-    found = STORAGE_REGISTRY.find_containing(record.address)
-    return found is not None and EMPTY_STORAGES.contains(found.start)
+    storage = STORAGE_REGISTRY.find_containing(record.address)
+    return storage is not None and EMPTY_STORAGES.contains(storage.start)
 
 
 def _find_span(address: int, spans: list[TensorSpan]) -> TensorSpan | None:
     for span in spans:
         if span.start <= address < span.end:
             return span
-    found = STORAGE_REGISTRY.find_containing(address)
-    return None if found is None else _span_from_storage(found)
+    storage = STORAGE_REGISTRY.find_containing(address)
+    return None if storage is None else _span_from_storage(storage)
 
 
 def _unravel_program(number: int, grid: ProgramId) -> ProgramId | None:
@@ -127,8 +127,8 @@ def _find_pointed_span(
     for span in spans:
         if (span.start, span.end - span.start + 1) == (start, size):
             return span
-    found = STORAGE_REGISTRY.find_starting_at(start)
-    return None if found is None or found.size + 1 != size else _span_from_storage(found)
+    storage = STORAGE_REGISTRY.find_starting_at(start)
+    return None if storage is None or storage.size + 1 != size else _span_from_storage(storage)
 
 
 def _span_from_storage(known_storage: storage_registry.DeviceStorage) -> TensorSpan:

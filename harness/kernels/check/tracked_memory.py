@@ -150,13 +150,13 @@ class MemoryTracker:
 
     def track_storage(self, tensor: torch.Tensor, name: str = "a tensor") -> TrackedStorage:
         start = tensor.untyped_storage().data_ptr()
-        found = self._storages.get(start)
+        storage = self._storages.get(start)
         if (
-            found is not None
-            and not found.is_freed
-            and found.size == tensor.untyped_storage().nbytes()
+            storage is not None
+            and not storage.is_freed
+            and storage.size == tensor.untyped_storage().nbytes()
         ):
-            return found
+            return storage
         return self._add_storage(tensor, name)
 
     def _add_storage(self, tensor: torch.Tensor, name: str) -> TrackedStorage:
@@ -175,8 +175,8 @@ class MemoryTracker:
 
     def find_storage(self, tensor: torch.Tensor) -> TrackedStorage | None:
         """The tensor's storage, if the session tracks it."""
-        found = self._storages.get(tensor.untyped_storage().data_ptr())
-        return None if found is None or found.is_freed else found
+        storage = self._storages.get(tensor.untyped_storage().data_ptr())
+        return None if storage is None or storage.is_freed else storage
 
     def make_span(self, tensor: torch.Tensor, name: str, itemsize: int | None = None) -> TensorSpan:
         storage = self.track_storage(tensor, name)

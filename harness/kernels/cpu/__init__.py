@@ -1,4 +1,4 @@
-"""Kernels as this machine's own code: compiled from their graphs, with every check built in."""
+"""The CPU's back end: kernels compiled from their graphs for this machine, with all checks."""
 
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu, size_of
 from harness.kernels.cpu.program_cache import (

@@ -1,4 +1,4 @@
-"""What a compiled kernel and Python tell each other: tables of 64-bit numbers, field by field."""
+"""The interface of compiled kernels and Python: tables of 64-bit numbers, field by field."""
 
 from __future__ import annotations
 
@@ -11,37 +11,33 @@ class LaunchField(IntEnum):
     GRID_X = 0
     GRID_Y = 1
     GRID_Z = 2
-    CHOSEN_PROGRAMS = (
-        3  # the address of chosen programs, three numbers each, or 0 for the whole grid
-    )
+    CHOSEN_PROGRAMS = 3  # the address of three numbers for each; 0 for the whole grid
     PROGRAM_COUNT = 4  # how many programs run
     SCRATCH = 5
     REPORT = 6
     ARGUMENTS = 7
     REGIONS = 8  # one for each argument
-    STORAGES = 9  # regions of all memory that is known, for pointers of unknown origin
+    STORAGES = 9  # regions of all tracked memory, for pointers of unknown origin
     STORAGE_COUNT = 10
     FIRST_PROGRAM = 11  # the number of this launch's first program: no number is used twice
     PROGRAM_ORDINAL = 12  # of the program that runs, within this launch
     OVERFLOWS = 13
     OVERFLOW_COUNT = 14
     RAN_FLAGS = 16  # a byte for each block of operations
-    UNDEFINED_RESULT = 15  # which of `Unanswered` was met, or 0
-    WATCHED_SITES = (
-        17  # a byte for each site: whose wraps count, and nothing but those and ends; 0 for all
-    )
+    UNDEFINED_RESULT = 15  # an `UndefinedResult`, or 0
+    WATCHED_SITES = 17  # a byte for each site whose overflow is reported; 0 for all sites
 
 
 class RegionField(IntEnum):
-    """Memory that pointers of one origin may reach, and what lies beside it."""
+    """Memory that pointers of one origin may reach, and its shadows."""
 
     START = 0
     END = 1
     STORAGE = 2  # where the storage starts: shadows count from there
     STORAGE_SIZE = 3
-    UNINITIALIZED = 4  # one byte a byte, or 0
-    WRITERS = 5  # one number a granule
-    READERS = 6  # likewise, or 0 where reads are not watched
+    UNINITIALIZED = 4  # a byte for each byte, or 0
+    WRITERS = 5  # a number for each granule
+    READERS = 6  # likewise; 0 if reads are not tracked
     GRANULE_BITS = 7  # as a power of two
     READ_RULES = 8  # a table of masks by the program's ordinal, or 0
     WRITE_RULES = 9
@@ -53,7 +49,7 @@ class ReportField(IntEnum):
     ADDRESS = 2
     VIOLATING_LANES = 3
     ACTIVE_LANES = 4
-    OTHER = 5  # the number of another program, or of a remembered wrap
+    OTHER = 5  # the number of another program, or of a recorded overflow
     REGION = 6
     X = 7
     Y = 8
@@ -79,20 +75,19 @@ class ViolationKind(IntEnum):
     WRITE_AFTER_READ = 9
     OVERFLOW = 10
     ASSERTION = 11
-    REFUSED = 12
     ENDLESS_WAIT = 13
 
 
 MAX_OVERFLOWS = 1 << 16
 
-# A writer's number in a shadow: three flags below it.
+# A writer's number in a shadow has two flags below it.
 ATOMIC_FLAG, CHANGED_FLAG, PROGRAM_SHIFT = 1, 2, 2
-# A first reader's number, and above it how far the second one is from it.
+# A reader's entry: the first reader's number, above it the distance to the second one's.
 READER_BITS = 40
 
 
 class UndefinedResult(IntEnum):
-    """What nobody says the answer of, met while a kernel ran."""
+    """An operation whose result CUDA does not define, found while a kernel ran."""
 
     CONVERSION = 1
     HISTOGRAM = 2

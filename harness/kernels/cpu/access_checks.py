@@ -1,8 +1,9 @@
-"""The checks of an access, in machine code: one function for each verb and size, compiled once.
+"""The checks of an access in LLVM: one function for each verb and element size, compiled once.
 
-A kernel hands over a block of addresses, the lanes that are on, and the memory that its pointers
-may reach. What is refused is put down in the report and the kernel returns; words are Python's.
-Every check of the checker on a CPU is here and in `races`, and nowhere else.
+A kernel passes a block of addresses, its mask, and the region that its pointers may reach. Causes
+are checked before what follows from them: overflow, bounds, access rules, initialization, races.
+The first violation goes into the report and the kernel returns 1, with nothing read or written.
+Example: `unfix_read4` reads a block of int32. All checks on a CPU are here and in `race_checks`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _PARAMETER_TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
 
 
 def declare_access_functions(text: str) -> str:
-    """What a kernel's module says of those of these functions that it calls."""
-    types = {"unfix_wrap": "ptr, i64, i64, i64, i64"}
+    """Declare those of the functions that a kernel's module calls."""
+    types = {"unfix_record_overflow": "ptr, i64, i64, i64, i64"}
     lines = [
         f"declare i32 @{name}({types.get(name, _PARAMETER_TYPES)})"
         for name in list_access_functions()
@@ -41,11 +42,14 @@ def build_access_module() -> str:
 
 def list_access_functions() -> list[str]:
     verbs = ("read", "write", "update")
-    return [*(f"unfix_{verb}{size}" for verb in verbs for size in ACCESS_SIZES), "unfix_wrap"]
+    return [
+        *(f"unfix_{verb}{size}" for verb in verbs for size in ACCESS_SIZES),
+        "unfix_record_overflow",
+    ]
 
 
 def _build_find_region() -> LlvmFunction:
-    """The known memory that an address lies in, or null."""
+    """The region of tracked memory that an address is in, or null."""
     code = LlvmFunction("define internal ptr @find(ptr %context, i64 %address)")
     table = code.to_pointer(code.load_context(LaunchField.STORAGES))
     with code.loop(code.load_context(LaunchField.STORAGE_COUNT)) as index:
@@ -59,9 +63,9 @@ def _build_find_region() -> LlvmFunction:
 
 
 def _build_record_overflow() -> LlvmFunction:
-    """Remember an operation whose true value did not fit; the number that stands for it."""
+    """Save an operation that overflowed, and return its number."""
     code = LlvmFunction(
-        "define i32 @unfix_wrap(ptr %context, i64 %site, i64 %left, i64 %right, i64 %result)"
+        "define i32 @unfix_record_overflow(ptr %context, i64 %site, i64 %left, i64 %right, i64 %result)"
     )
     only = code.load_context(LaunchField.WATCHED_SITES)
     with code.when(code.let(f"icmp ne i64 {only}, 0")):
@@ -115,30 +119,30 @@ class _CheckedAccess(RaceCheckedAccess):
     def _check_overflow(self) -> None:
         code = self._code
         with (
-            code.when(code.let("icmp ne ptr %wraps, null")),
+            code.when(code.let("icmp ne ptr %states, null")),
             self._each_active_lane() as (index, address),
         ):
-            wrap = code.load_element("i32", "%wraps", index)
-            with code.when(code.let(f"icmp ne i32 {wrap}, 0"), exits=True):
+            state = code.load_element("i32", "%states", index)
+            with code.when(code.let(f"icmp ne i32 {state}, 0"), exits=True):
                 self._emit_report(
-                    ViolationKind.OVERFLOW, address, "1", code.let(f"zext i32 {wrap} to i64")
+                    ViolationKind.OVERFLOW, address, "1", code.let(f"zext i32 {state} to i64")
                 )
 
     def _check_unknown_origin(self) -> None:
-        """Pointers loaded from memory, or of several tensors: each lane where it points."""
+        """Pointers loaded from memory, or of several tensors: find the region of each lane."""
         code = self._code
         with code.when(code.let("icmp eq ptr %region, null"), exits=True):
             with self._each_active_lane() as (index, address):
-                found = code.let(f"call ptr @find(ptr %context, i64 {address})")
-                with code.when(code.let(f"icmp eq ptr {found}, null"), exits=True):
+                region = code.let(f"call ptr @find(ptr %context, i64 {address})")
+                with code.when(code.let(f"icmp eq ptr {region}, null"), exits=True):
                     self._emit_report(ViolationKind.OUT_OF_BOUNDS, address, "1", "0")
                 value = code.element_pointer("%values", self.llvm_type, index)
                 place = code.element_pointer("%addresses", "i64", index)
-                wrong = code.let(
-                    f"call i32 @{self.name}(ptr %context, i64 %site, ptr {found}, i64 1,"
+                violated = code.let(
+                    f"call i32 @{self.name}(ptr %context, i64 %site, ptr {region}, i64 1,"
                     f" ptr {place}, ptr null, ptr null, ptr {value}, ptr null)"
                 )
-                with code.when(code.let(f"icmp ne i32 {wrong}, 0"), exits=True):
+                with code.when(code.let(f"icmp ne i32 {violated}, 0"), exits=True):
                     code.emit("ret i32 1")
             if self.access == "read":
                 self._fill_masked_lanes()
@@ -151,11 +155,13 @@ class _CheckedAccess(RaceCheckedAccess):
         start, end = (
             code.load_field("%region", place) for place in (RegionField.START, RegionField.END)
         )
-        room = code.let(f"sub i64 {code.let(f'sub i64 {end}, {start}')}, {self.size}")
-        small = code.let(f"icmp slt i64 {room}, 0")
+        last_offset = code.let(f"sub i64 {code.let(f'sub i64 {end}, {start}')}, {self.size}")
+        is_empty = code.let(f"icmp slt i64 {last_offset}, 0")
         with self._each_active_lane() as (_, address):
-            far = code.let(f"icmp ugt i64 {code.let(f'sub i64 {address}, {start}')}, {room}")
-            self._count_violation(code.let(f"or i1 {far}, {small}"), address)
+            is_outside = code.let(
+                f"icmp ugt i64 {code.let(f'sub i64 {address}, {start}')}, {last_offset}"
+            )
+            self._count_violation(code.let(f"or i1 {is_outside}, {is_empty}"), address)
             code.increment(self._active_lanes, "1")
         self._return_if_violated(ViolationKind.OUT_OF_BOUNDS)
 
@@ -184,16 +190,18 @@ class _CheckedAccess(RaceCheckedAccess):
         code = self._code
         shadow = code.load_field("%region", RegionField.UNINITIALIZED)
         with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
-            unwritten = code.to_pointer(shadow)
+            shadow_bytes = code.to_pointer(shadow)
             if self.access != "write":
                 with self._each_active_lane() as (_, address):
-                    empty = code.load_element("i8", unwritten, self._emit_storage_offset(address))
-                    self._count_violation(code.let(f"icmp ne i8 {empty}, 0"), address)
+                    is_uninitialized = code.load_element(
+                        "i8", shadow_bytes, self._emit_storage_offset(address)
+                    )
+                    self._count_violation(code.let(f"icmp ne i8 {is_uninitialized}, 0"), address)
                 self._return_if_violated(ViolationKind.UNINITIALIZED_READ)
             if self.access != "read":
                 with self._each_active_lane() as (_, address):
                     place = code.element_pointer(
-                        unwritten, "i8", self._emit_storage_offset(address)
+                        shadow_bytes, "i8", self._emit_storage_offset(address)
                     )
                     code.emit(f"store {self.llvm_type} 0, ptr {place}, align 1")
 
@@ -214,8 +222,8 @@ class _CheckedAccess(RaceCheckedAccess):
                 filler = code.alloca(self.llvm_type)
                 code.store(self.llvm_type, "0", filler)
                 with code.when(code.let("icmp ne ptr %other, null")):
-                    given = code.load_element(self.llvm_type, "%other", index)
-                    code.store(self.llvm_type, given, filler)
+                    filler_value = code.load_element(self.llvm_type, "%other", index)
+                    code.store(self.llvm_type, filler_value, filler)
                 place = code.element_pointer("%values", self.llvm_type, index)
                 code.store(self.llvm_type, code.load(self.llvm_type, filler), place)
 
@@ -227,7 +235,7 @@ class _CheckedAccess(RaceCheckedAccess):
         self._check_lane_races()
 
     def _check_lane_races(self) -> None:
-        """Two lanes of one store with one address: which of them stays is nobody's to say."""
+        """Two lanes of one store with one address: the order of their writes is undefined."""
         code = self._code
         only = code.load_context(LaunchField.WATCHED_SITES)
         several = code.let("icmp ugt i64 %lanes, 1")

@@ -1,4 +1,4 @@
-"""An access block of many lanes, in machine code: what is done with each, and what is refused."""
+"""The frame of a checked access in LLVM: loops over active lanes, reports of violations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from harness.kernels.cpu.abi import LaunchField, RegionField, ReportField, Viola
 from harness.kernels.cpu.llvm_text import LlvmFunction
 
 _PARAMETERS = (
-    "ptr %context, i64 %site, ptr %region, i64 %lanes, ptr %addresses, ptr %mask, ptr %wraps,"
+    "ptr %context, i64 %site, ptr %region, i64 %lanes, ptr %addresses, ptr %mask, ptr %states,"
     " ptr %values, ptr %other"
 )
 
 
 class AccessFunction:
-    """One function: a block of addresses with its mask, of elements of one size."""
+    """One function: accesses to a block of addresses with a mask, of elements of one size."""
 
     def __init__(self, access: str, size: int) -> None:
         self.access, self.size, self.llvm_type = access, size, f"i{8 * size}"
@@ -28,7 +28,7 @@ class AccessFunction:
 
     @contextmanager
     def _each_active_lane(self) -> Iterator[tuple[str, str]]:
-        """The body for each lane that is on: its index, its address."""
+        """Emit the body for each active lane, with its index and its address."""
         code = self._code
         with code.loop("%lanes") as index:
             masked = code.let("icmp ne ptr %mask, null")
@@ -43,7 +43,7 @@ class AccessFunction:
             code.start_block(off)
 
     def _count_violation(self, condition: str, address: str, other: str = "0") -> None:
-        """One more lane on which something is wrong; the first one's address is kept."""
+        """Count a violating lane; the first one's address is for the report."""
         code = self._code
         with code.when(condition):
             many = code.load("i64", self._violating_lanes)
@@ -53,7 +53,7 @@ class AccessFunction:
             code.increment(self._violating_lanes, "1")
 
     def _return_if_violated(self, violation: ViolationKind) -> None:
-        """Return with a report if any lane was counted."""
+        """Return with a report if a lane was counted."""
         code = self._code
         many = code.load("i64", self._violating_lanes)
         with code.when(code.let(f"icmp ne i64 {many}, 0"), exits=True):

@@ -1,4 +1,8 @@
-"""A kernel's blocks, branches and loops: what leads where, and what is carried there."""
+"""A kernel's blocks, branches and loops, and the values that they carry.
+
+A carried scalar is a stack slot, a carried tensor a scratch buffer. Example: `for` with a carried
+tensor copies the initial value into the buffer, runs the body on it, and copies the yielded value.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ from harness.kernels.ir.graph import (
     SourceLocation,
 )
 
-_MAX_ITERATIONS = 1 << 24  # of a loop that waits for something
+_MAX_ITERATIONS = 1 << 24  # of a loop without a bound: more is a wait for another program
 
 
 class ControlFlowLowering(LaneValues):
-    """Lanes, with the code that decides which of them run."""
+    """Lanes, with the control flow around them."""
 
     def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
         super().__init__(graph, exact)
@@ -61,7 +65,7 @@ class ControlFlowLowering(LaneValues):
                 self._emit_terminator(block.operations[-1], labels)
 
     def _emit_terminator(self, branch: IROperation, labels: dict[str, str]) -> None:
-        """From one block of a function to the next."""
+        """Emit the branch from one block of a function to the next."""
         if branch.name == "tt.return":
             self.code.emit("ret i32 0")
         elif branch.name == "cf.br":
@@ -85,7 +89,7 @@ class ControlFlowLowering(LaneValues):
 
     @contextlib.contextmanager
     def _conditional_scope(self) -> Iterator[None]:
-        """What may not run, or not be there any more: a view held inside is held inside alone."""
+        """Code that may not run: a view that is materialized in it is so in it alone."""
         before = self.buffers.keys() & self.views.keys()
         yield
         for value in (self.buffers.keys() & self.views.keys()) - before:
@@ -99,7 +103,7 @@ class ControlFlowLowering(LaneValues):
             self.lower_operation(operation)
         self.materialize_pending()
 
-    # What control flow carries: a slot for a scalar, memory for a tensor
+    # Carried values
 
     def _allocate_carried(self, value: IRValue) -> None:
         if value.type.shape:
@@ -112,7 +116,7 @@ class ControlFlowLowering(LaneValues):
                 self.overflows.slots[value] = self.code.alloca("i32")
 
     def _load_carried(self, value: IRValue) -> None:
-        """What was passed is there to be used."""
+        """Load a carried scalar at the start of its block."""
         if not value.type.shape:
             self.scalars[value] = self.code.load(
                 llvm_type(value.type.element), self._carried_slots[value]
@@ -121,7 +125,7 @@ class ControlFlowLowering(LaneValues):
                 self.overflows.scalars[value] = self.code.load("i32", self.overflows.slots[value])
 
     def _store_carried(self, targets: tuple[IRValue, ...], values: tuple[IRValue, ...]) -> None:
-        """All at once: what is passed may be what another target held."""
+        """Store all at once: a value may be the old value of another target (a swap)."""
         pairs = [(t, v) for t, v in zip(targets, values, strict=True) if t is not v]
         self.materialize(*(value for _, value in pairs))
         moves: list[Callable[[], None]] = []
@@ -136,11 +140,11 @@ class ControlFlowLowering(LaneValues):
             source = self._copy_if_overwritten(self.buffers[value], size, value in carried)
             moves.append(partial(self.emit_copy, self.buffers[target], source, size))
             if target in self.address_integers:
-                twin = self.overflows.buffers.get(value)
+                state = self.overflows.buffers.get(value)
                 count = 4 * target.type.lanes
-                if twin is not None:
-                    twin = self._copy_if_overwritten(twin, count, value in carried)
-                moves.append(partial(self.overflows.emit_state_copy, target, twin, count))
+                if state is not None:
+                    state = self._copy_if_overwritten(state, count, value in carried)
+                moves.append(partial(self.overflows.emit_state_copy, target, state, count))
         for move in moves:
             move()
 
@@ -157,7 +161,7 @@ class ControlFlowLowering(LaneValues):
             self.code.store("i32", state or "0", self.overflows.slots[target])
 
     def _alias_results(self, results: tuple[IRValue, ...], carried: tuple[IRValue, ...]) -> None:
-        """After a loop: what it carried is its result."""
+        """After a loop its carried values are its results."""
         for result, value in zip(results, carried, strict=True):
             if result.type.shape:
                 self.buffers[result] = self.buffers[value]
@@ -182,18 +186,24 @@ class ControlFlowLowering(LaneValues):
         if kind == "i64":
             low, high, by = start, end, step
         else:
-            low, high, by = (code.let(f"{wider} {kind} {one} to i64") for one in (start, end, step))
-        some = code.let(f"icmp {'ult' if unsigned else 'slt'} i64 {low}, {high}")
-        room = code.let(f"sub i64 {code.let(f'sub i64 {high}, {low}')}, 1")
-        turns = code.let(f"add i64 {code.let(f'udiv i64 {room}, {by}')}, 1")
-        turns = code.let(f"select i1 {some}, i64 {turns}, i64 0")
+            low, high, by = (
+                code.let(f"{wider} {kind} {bound} to i64") for bound in (start, end, step)
+            )
+        is_entered = code.let(f"icmp {'ult' if unsigned else 'slt'} i64 {low}, {high}")
+        distance = code.let(f"sub i64 {code.let(f'sub i64 {high}, {low}')}, 1")
+        iterations = code.let(f"add i64 {code.let(f'udiv i64 {distance}, {by}')}, 1")
+        iterations = code.let(f"select i1 {is_entered}, i64 {iterations}, i64 0")
         for value in carried:
             self._allocate_carried(value)
         self._store_carried(tuple(carried), operation.operands[3:])
-        with code.loop(turns) as index, self._conditional_scope():
+        with code.loop(iterations) as index, self._conditional_scope():
             offset = code.let(f"mul i64 {index}, {by}")
-            at = code.let(f"add i64 {low}, {offset}")
-            self.scalars[induction] = at if kind == "i64" else code.let(f"trunc i64 {at} to {kind}")
+            induction_value = code.let(f"add i64 {low}, {offset}")
+            self.scalars[induction] = (
+                induction_value
+                if kind == "i64"
+                else code.let(f"trunc i64 {induction_value} to {kind}")
+            )
             for value in carried:
                 self._load_carried(value)
             self._lower_block(body.block)
@@ -226,13 +236,13 @@ class ControlFlowLowering(LaneValues):
         for value in (*before.block.arguments, *after.block.arguments):
             self._allocate_carried(value)
         self._store_carried(before.block.arguments, operation.operands)
-        turns = code.alloca("i64", "0")
+        iterations = code.alloca("i64", "0")
         head, body, end = (code.make_name("while") for _ in range(3))
         code.jump(head)
         code.start_block(head)
-        code.increment(turns, "1")
-        many = code.let(f"icmp ugt i64 {code.load('i64', turns)}, {_MAX_ITERATIONS}")
-        with code.when(many, exits=True):
+        code.increment(iterations, "1")
+        is_endless = code.let(f"icmp ugt i64 {code.load('i64', iterations)}, {_MAX_ITERATIONS}")
+        with code.when(is_endless, exits=True):
             self.emit_report(ViolationKind.ENDLESS_WAIT, site)
         for value in before.block.arguments:
             self._load_carried(value)

@@ -1,8 +1,9 @@
 """Operations over many lanes at once: reductions, scans, histograms, products, atomics.
 
-A reduction is a tree, halves onto halves, as a GPU's is: for floats the order is part of the
-answer's last bits. Sums of integers are done in 64 bits and narrowed, so that only a sum that does
-not fit is a wrap, and not a step on the way to it.
+A reduction is a tree, halves onto halves, as on a GPU: for floats the order decides the last bits.
+Integer sums that form addresses are computed in 64 bits and narrowed at the end, so only a total
+that does not fit overflows, and no step on the way. Example: 4 lanes of 2**30 in int32 sum up to
+2**32; the report says "a sum of 4294967296 became 0 in int32".
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _split_axes(value_type: ValueType, axis: int) -> tuple[int, int, int]:
 def _emit_combination(
     emitter: ControlFlowLowering, operation: IROperation, operands: list[str], in_64_bits: bool
 ) -> list[str]:
-    """The results of its region for one pair of lanes."""
+    """Emit the reduction's region for one pair of lanes."""
     if in_64_bits:
         return [emitter.code.let(f"add i64 {operands[0]}, {operands[1]}")]
     region = operation.regions[0]
@@ -46,52 +47,52 @@ def _emit_combination(
 def _copy_operands(
     emitter: ControlFlowLowering, operation: IROperation, in_64_bits: bool
 ) -> list[tuple[str, str]]:
-    """Copies of the operands to work on: where they lie, and the type of an element."""
-    made = []
+    """Copies of the operands to work on: the address of each, and its element type."""
+    copies = []
     emitter.materialize(*operation.operands)
     for operand in operation.operands:
         element = "i64" if in_64_bits else operand.type.element
-        room = emitter.allocate_scratch(operand.type.lanes * number_formats.size_of(element))
-        base = emitter.emit_buffer_address(room)
+        buffer = emitter.allocate_scratch(operand.type.lanes * number_formats.size_of(element))
+        base = emitter.emit_buffer_address(buffer)
         with emitter.code.loop(operand.type.lanes) as index:
             value, _ = emitter.emit_lane(operand, index, {})
             if in_64_bits:
                 value = emitter.code.let(f"sext {llvm_type(operand.type.element)} {value} to i64")
             emitter.emit_lane_store(value, base, element, index)
-        made.append((base, element))
-    return made
+        copies.append((base, element))
+    return copies
 
 
 def lower_reduce(emitter: ControlFlowLowering, operation: IROperation) -> None:
     code = emitter.code
     wide = operation.result in emitter.address_integers and flow.is_integer_sum(operation)
     outer, count, inner = _split_axes(operation.operands[0].type, operation.get_int("axis"))
-    rooms = _copy_operands(emitter, operation, wide)
-    _emit_tree_reduction(emitter, operation, rooms, (outer, count, inner), wide)
-    twins = _merge_lane_states(emitter, operation, outer, count, inner)
-    for result, (room, element) in zip(operation.results, rooms, strict=True):
+    buffers = _copy_operands(emitter, operation, wide)
+    _emit_tree_reduction(emitter, operation, buffers, (outer, count, inner), wide)
+    lane_states = _merge_lane_states(emitter, operation, outer, count, inner)
+    for result, (buffer, element) in zip(operation.results, buffers, strict=True):
         target = emitter.allocate_for_type(result.type)
-        twin_room = (
+        state_buffer = (
             emitter.allocate_scratch(4 * max(1, result.type.lanes))
             if result in emitter.address_integers
             else None
         )
         base = emitter.emit_buffer_address(target)
-        twin_base = emitter.emit_buffer_address(twin_room) if twin_room else None
-        has_twin = wide or twins is not None
+        state_base = emitter.emit_buffer_address(state_buffer) if state_buffer else None
+        has_state = wide or lane_states is not None
         with code.loop(outer) as row, code.loop(inner) as column:
             at = code.let(f"add i64 {code.let(f'mul i64 {row}, {count * inner}')}, {column}")
             to = code.let(f"add i64 {code.let(f'mul i64 {row}, {inner}')}, {column}")
-            value = emitter.emit_lane_load(room, element, at)
-            twin = None if twins is None else emitter.emit_lane_load(twins, "i32", at)
+            value = emitter.emit_lane_load(buffer, element, at)
+            state = None if lane_states is None else emitter.emit_lane_load(lane_states, "i32", at)
             if wide:
-                value, twin = _emit_narrowed_sum(emitter, operation, result, value, twin)
+                value, state = _emit_narrowed_sum(emitter, operation, result, value, state)
             emitter.emit_lane_store(value, base, result.type.element, to)
-            if twin_base is not None and twin is not None:
-                emitter.emit_lane_store(twin, twin_base, "i32", to)
+            if state_base is not None and state is not None:
+                emitter.emit_lane_store(state, state_base, "i32", to)
         emitter.set_result_buffer(result, target)
-        if twin_room is not None and has_twin:
-            emitter.overflows.set_result_buffer(result, twin_room)
+        if state_buffer is not None and has_state:
+            emitter.overflows.set_result_buffer(result, state_buffer)
 
 
 def _emit_tree_reduction(
@@ -116,14 +117,14 @@ def _emit_tree_reduction(
         with code.loop(width) as column:
             left = code.let(f"add i64 {start}, {column}")
             right = code.let(f"add i64 {left}, {width}")
-            given = [
-                emitter.emit_lane_load(room, kind, at)
+            operands = [
+                emitter.emit_lane_load(buffer, kind, at)
                 for at in (left, right)
-                for room, kind in buffers
+                for buffer, kind in buffers
             ]
-            results = _emit_combination(emitter, operation, given, in_64_bits)
-            for value, (room, kind) in zip(results, buffers, strict=True):
-                emitter.emit_lane_store(value, room, kind, left)
+            results = _emit_combination(emitter, operation, operands, in_64_bits)
+            for value, (buffer, kind) in zip(results, buffers, strict=True):
+                emitter.emit_lane_store(value, buffer, kind, left)
     following = code.let(f"lshr i64 {now}, 1")
     code.store("i64", following, half)
     code.emit(f"br i1 {code.let(f'icmp eq i64 {following}, 0')}, label %{end}, label %{head}")
@@ -133,26 +134,30 @@ def _emit_tree_reduction(
 def _merge_lane_states(
     emitter: ControlFlowLowering, operation: IROperation, outer: int, count: int, inner: int
 ) -> str | None:
-    """A wrap in any lane that was folded; at the first place of each row."""
-    given = [
-        emitter.overflows.buffers[one]
-        for one in operation.operands
-        if one in emitter.overflows.buffers
+    """The overflow state of each row, which is that of any lane in it, at the row's first lane."""
+    operand_buffers = [
+        emitter.overflows.buffers[operand]
+        for operand in operation.operands
+        if operand in emitter.overflows.buffers
     ]
-    if not given or not any(result in emitter.address_integers for result in operation.results):
+    if not operand_buffers or not any(
+        result in emitter.address_integers for result in operation.results
+    ):
         return None
     code = emitter.code
-    room = emitter.emit_buffer_address(emitter.allocate_scratch(4 * outer * count * inner))
-    sources = [emitter.emit_buffer_address(one) for one in given]
+    merged = emitter.emit_buffer_address(emitter.allocate_scratch(4 * outer * count * inner))
+    sources = [emitter.emit_buffer_address(operand) for operand in operand_buffers]
     with code.loop(outer) as row, code.loop(inner) as column:
         start = code.let(f"add i64 {code.let(f'mul i64 {row}, {count * inner}')}, {column}")
-        emitter.emit_lane_store("0", room, "i32", start)
+        emitter.emit_lane_store("0", merged, "i32", start)
         with code.loop(count) as step:
             at = code.let(f"add i64 {start}, {code.let(f'mul i64 {step}, {inner}')}")
-            twins = [emitter.emit_lane_load(room, "i32", start)]
-            twins += [emitter.emit_lane_load(source, "i32", at) for source in sources]
-            emitter.emit_lane_store(emitter.overflows.emit_merge(twins) or "0", room, "i32", start)
-    return room
+            states = [emitter.emit_lane_load(merged, "i32", start)]
+            states += [emitter.emit_lane_load(source, "i32", at) for source in sources]
+            emitter.emit_lane_store(
+                emitter.overflows.emit_merge(states) or "0", merged, "i32", start
+            )
+    return merged
 
 
 def _emit_narrowed_sum(
@@ -170,10 +175,10 @@ def _emit_narrowed_sum(
     site = emitter.add_site(
         "sum", operation, result.type.element if signed else f"u{result.type.element}"
     )
-    wrapped = code.let(f"icmp ne i64 {back}, {value}")
+    overflowed = code.let(f"icmp ne i64 {back}, {value}")
     pair = (value, "i64"), ("0", "i64"), (narrow, kind)
     return narrow, emitter.overflows.emit_overflow_record(
-        site, wrapped, signed, *pair, operand_state
+        site, overflowed, signed, *pair, operand_state
     )
 
 
@@ -181,25 +186,28 @@ def lower_scan(emitter: ControlFlowLowering, operation: IROperation) -> None:
     code = emitter.code
     wide = operation.result in emitter.address_integers and flow.is_integer_sum(operation)
     outer, count, inner = _split_axes(operation.operands[0].type, operation.get_int("axis"))
-    rooms = _copy_operands(emitter, operation, wide)
+    buffers = _copy_operands(emitter, operation, wide)
     if count > 1:
-        _emit_prefix_scan(emitter, operation, rooms, (outer, count, inner), wide)
-    for result, (room, element) in zip(operation.results, rooms, strict=True):
+        _emit_prefix_scan(emitter, operation, buffers, (outer, count, inner), wide)
+    for result, (buffer, element) in zip(operation.results, buffers, strict=True):
         if not wide:
-            emitter.buffers[result] = emitter.find_buffer(room)
+            emitter.buffers[result] = emitter.find_buffer(buffer)
             continue
-        target, twins = (
+        target, state_buffer = (
             emitter.allocate_for_type(result.type),
             emitter.allocate_scratch(4 * result.type.lanes),
         )
-        base, twin_base = emitter.emit_buffer_address(target), emitter.emit_buffer_address(twins)
+        base, state_base = (
+            emitter.emit_buffer_address(target),
+            emitter.emit_buffer_address(state_buffer),
+        )
         with code.loop(result.type.lanes) as index:
-            value = emitter.emit_lane_load(room, element, index)
-            value, twin = _emit_narrowed_sum(emitter, operation, result, value, None)
+            value = emitter.emit_lane_load(buffer, element, index)
+            value, state = _emit_narrowed_sum(emitter, operation, result, value, None)
             emitter.emit_lane_store(value, base, result.type.element, index)
-            emitter.emit_lane_store(twin, twin_base, "i32", index)
+            emitter.emit_lane_store(state, state_base, "i32", index)
         emitter.set_result_buffer(result, target)
-        emitter.overflows.set_result_buffer(result, twins)
+        emitter.overflows.set_result_buffer(result, state_buffer)
 
 
 def _emit_prefix_scan(
@@ -209,7 +217,7 @@ def _emit_prefix_scan(
     extents: tuple[int, int, int],
     in_64_bits: bool,
 ) -> None:
-    """Each lane with all that come before it, one after the other."""
+    """Combine each lane with the result of the lane before it."""
     code = emitter.code
     outer, count, inner = extents
     backwards = operation.get_flag("reverse")
@@ -220,25 +228,25 @@ def _emit_prefix_scan(
         low = code.let(f"add i64 {start}, {code.let(f'mul i64 {step}, {inner}')}")
         high = code.let(f"add i64 {low}, {inner}")
         before, at = (high, low) if backwards else (low, high)
-        given = [
-            emitter.emit_lane_load(room, kind, where)
+        operands = [
+            emitter.emit_lane_load(buffer, kind, where)
             for where in (before, at)
-            for room, kind in buffers
+            for buffer, kind in buffers
         ]
-        results = _emit_combination(emitter, operation, given, in_64_bits)
-        for value, (room, kind) in zip(results, buffers, strict=True):
-            emitter.emit_lane_store(value, room, kind, at)
+        results = _emit_combination(emitter, operation, operands, in_64_bits)
+        for value, (buffer, kind) in zip(results, buffers, strict=True):
+            emitter.emit_lane_store(value, buffer, kind, at)
 
 
 def lower_histogram(emitter: ControlFlowLowering, operation: IROperation) -> None:
-    """How many lanes hold each number; what counts a number that has no bin, nobody says."""
+    """Count the lanes of each number; a number without a bin makes the result undefined."""
     code, result = emitter.code, operation.result
     values = operation.operands[0]
     mask = operation.operands[1] if len(operation.operands) > 1 else None
     emitter.materialize(*operation.operands)
     kind, element = llvm_type(values.type.element), result.type.element
-    room = emitter.allocate_for_type(result.type)
-    base = emitter.emit_buffer_address(room)
+    buffer = emitter.allocate_for_type(result.type)
+    base = emitter.emit_buffer_address(buffer)
     with code.loop(result.type.lanes) as index:
         emitter.emit_lane_store("0", base, element, index)
     with code.loop(values.type.lanes) as index:
@@ -254,7 +262,7 @@ def lower_histogram(emitter: ControlFlowLowering, operation: IROperation) -> Non
                 counted = emitter.emit_lane_load(base, element, number)
                 more = code.let(f"add {llvm_type(element)} {counted}, 1")
                 emitter.emit_lane_store(more, base, element, number)
-    emitter.set_result_buffer(result, room)
+    emitter.set_result_buffer(result, buffer)
 
 
 # Products
@@ -284,11 +292,11 @@ def lower_dot(emitter: ControlFlowLowering, operation: IROperation) -> None:
     emitter.materialize(a, b, c)
     left, right, total = (_copy_widened(emitter, value, element) for value in (a, b, c))
     kind = llvm_type(element)
-    with code.loop(prod(batch)) as one, code.loop(rows) as row, code.loop(depth) as step:
-        line = code.let(f"add i64 {code.let(f'mul i64 {one}, {rows}')}, {row}")
+    with code.loop(prod(batch)) as matrix, code.loop(rows) as row, code.loop(depth) as step:
+        line = code.let(f"add i64 {code.let(f'mul i64 {matrix}, {rows}')}, {row}")
         at = code.let(f"add i64 {code.let(f'mul i64 {line}, {depth}')}, {step}")
         factor = emitter.emit_lane_load(left, element, at)
-        across = code.let(f"add i64 {code.let(f'mul i64 {one}, {depth}')}, {step}")
+        across = code.let(f"add i64 {code.let(f'mul i64 {matrix}, {depth}')}, {step}")
         across = code.let(f"mul i64 {across}, {columns}")
         target = code.let(f"mul i64 {line}, {columns}")
         with code.loop(columns) as column:
@@ -307,13 +315,13 @@ def lower_dot(emitter: ControlFlowLowering, operation: IROperation) -> None:
     if c.type.element == element:
         emitter.buffers[result] = emitter.find_buffer(total)
         return
-    room = emitter.allocate_for_type(result.type)
-    base = emitter.emit_buffer_address(room)
+    buffer = emitter.allocate_for_type(result.type)
+    base = emitter.emit_buffer_address(buffer)
     with code.loop(result.type.lanes) as index:
         value = emitter.emit_lane_load(total, element, index)
         narrow = number_formats.emit_narrowing(code, value, kind, result.type.element)
         emitter.emit_lane_store(narrow, base, result.type.element, index)
-    emitter.set_result_buffer(result, room)
+    emitter.set_result_buffer(result, buffer)
 
 
 def _copy_widened(emitter: ControlFlowLowering, value: IRValue, element: str) -> str:
@@ -351,23 +359,23 @@ def lower_atomic(emitter: ControlFlowLowering, operation: IROperation) -> None:
     element, result = pointer.type.pointee, operation.result
     addresses = emitter.emit_access("update", operation, mask, "null")
     stored = llvm_storage_type(element)
-    room = emitter.allocate_for_type(result.type)
-    base = emitter.emit_buffer_address(room)
+    buffer = emitter.allocate_for_type(result.type)
+    base = emitter.emit_buffer_address(buffer)
     with code.loop(max(1, pointer.type.lanes)) as index:
         emitter.emit_lane_store(_zero_literal(element), base, element, index)
         on = "true" if mask is None else emitter.emit_lane(mask, index, {})[0]
         with code.when(on):
             place = code.to_pointer(code.load_element("i64", addresses, index))
             before = code.load(stored, place)
-            given, _ = emitter.emit_lane(value, index, {})
+            operand, _ = emitter.emit_lane(value, index, {})
             if compares:
                 expected, _ = emitter.emit_lane(operands[1], index, {})
-                now = _emit_compare_exchange(code, element, before, expected, given)
+                now = _emit_compare_exchange(code, element, before, expected, operand)
             else:
-                now = _emit_atomic_update(code, operation, element, before, given)
+                now = _emit_atomic_update(code, operation, element, before, operand)
             code.store(stored, now, place)
             code.store_element(stored, before, base, index)
-    emitter.set_result_buffer(result, room)
+    emitter.set_result_buffer(result, buffer)
 
 
 def _zero_literal(element: str) -> str:
@@ -382,7 +390,7 @@ def _emit_compare_exchange(
         same = code.let(f"icmp eq {kind} {before}, {expected}")
     else:
         bits = f"i{8 * number_formats.size_of(element)}"
-        pair = [code.let(f"bitcast {kind} {one} to {bits}") for one in (before, expected)]
+        pair = [code.let(f"bitcast {kind} {number} to {bits}") for number in (before, expected)]
         same = code.let(f"icmp eq {bits} {pair[0]}, {pair[1]}")
     return code.let(f"select i1 {same}, {kind} {operands}, {kind} {before}")
 
@@ -397,7 +405,9 @@ def _emit_atomic_update(
     if rule == "exchange":
         return operands
     if rule == "fadd":
-        pair = [number_formats.emit_widening(code, one, element) for one in (before, operands)]
+        pair = [
+            number_formats.emit_widening(code, number, element) for number in (before, operands)
+        ]
         wide = pair[0][1]
         total = code.let(f"fadd {wide} {pair[0][0]}, {pair[1][0]}")
         return number_formats.emit_narrowing(code, total, wide, element)

@@ -1,7 +1,7 @@
-"""What each element-wise operation does to one lane: a table from its name to LLVM's assembly.
+"""Element-wise operations on one lane: a table from an operation's name to LLVM's assembly.
 
-Numbers are computed as compiled kernels compute them. What has no entry, and what an entry does not
-know to be right, is refused by name.
+Results have the bits that a compiled kernel's have on a GPU. An operation without an entry, or one
+whose result is not exactly specified, is refused by name.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ def _refuse_float8(operation: IROperation, description: str = "") -> None:
 
 
 def _make_integer_emitter(template: str) -> ElementEmitter:
-    """`{t}` is the type, `{b}` its bits, `{0}` and on the operands."""
+    """`{t}` is the type, `{b}` its bits, `{0}`, `{1}` … are the operands."""
 
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         kind = llvm_type(_get_element(operation))
-        return code.let(template.format(*given, t=kind, b=kind[1:]))
+        return code.let(template.format(*operands, t=kind, b=kind[1:]))
 
     return emit
 
 
 def _make_shift_emitter(name: str) -> ElementEmitter:
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         kind = llvm_type(_get_element(operation))
         bits = int(kind[1:])
-        value, amount = given
+        value, amount = operands
         most = code.let(f"call {kind} @llvm.umin.{kind}({kind} {amount}, {kind} {bits - 1})")
         moved = code.let(f"{name} {kind} {value}, {most}")
         if name == "ashr":
@@ -70,9 +70,9 @@ def _make_shift_emitter(name: str) -> ElementEmitter:
 
 
 def _make_division_emitter(name: str) -> ElementEmitter:
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         kind = llvm_type(_get_element(operation))
-        a, b = given
+        a, b = operands
         if b.isdigit() and int(b) > 0:
             return code.let(f"{name} {kind} {a}, {b}")
         if kind == "i1":
@@ -83,12 +83,12 @@ def _make_division_emitter(name: str) -> ElementEmitter:
 
 
 def _make_float_emitter(template: str) -> ElementEmitter:
-    """On floats as wide as LLVM has them. `{t}` is the type, `{s}` its suffix."""
+    """On floats, widened to a type that LLVM has. `{t}` is that type, `{s}` its suffix."""
 
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         _refuse_float8(operation)
         element = _get_element(operation)
-        wide = [emit_widening(code, value, element) for value in given]
+        wide = [emit_widening(code, value, element) for value in operands]
         kind = wide[0][1]
         suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
         result = code.let(template.format(*(value for value, _ in wide), t=kind, s=suffix))
@@ -98,13 +98,13 @@ def _make_float_emitter(template: str) -> ElementEmitter:
 
 
 def _make_libm_emitter(function: str) -> ElementEmitter:
-    """A function of C's library: in float32 for what is narrower."""
+    """A function of C's library; narrower floats are computed in float32."""
 
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         _refuse_float8(operation)
         element = _get_element(operation)
         values = []
-        for value in given:
+        for value in operands:
             wide, kind = emit_widening(code, value, element)
             if kind == "half":
                 wide, kind = code.let(f"fpext half {wide} to float"), "float"
@@ -125,7 +125,7 @@ def _emit_rsqrt(code: LlvmFunction, operation: IROperation, operands: list[str])
 
 
 def _emit_negation(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    """The sign's bit, whatever the format."""
+    """Flip the sign bit, in any format."""
     kind = llvm_type(_get_element(operation))
     if kind in ("half", "float", "double"):
         return code.let(f"fneg {kind} {operands[0]}")
@@ -167,12 +167,12 @@ def _emit_select(code: LlvmFunction, operation: IROperation, operands: list[str]
 
 
 def _make_cast_emitter(name: str) -> ElementEmitter:
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         source = llvm_type(operation.operands[0].type.element)
         target = llvm_type(operation.result.type.element)
         if source == target:
-            return given[0]
-        return code.let(f"{name} {source} {given[0]} to {target}")
+            return operands[0]
+        return code.let(f"{name} {source} {operands[0]} to {target}")
 
     return emit
 
@@ -207,7 +207,7 @@ def _emit_float_conversion(code: LlvmFunction, operation: IROperation, operands:
     if "f64" in (source, target) and {source, target} & BIT_ENCODED_FORMATS:
         raise UnsupportedOnCpu(f"a conversion of {names}")
     if (source, target) == ("f8E5M2", "bf16"):
-        # Compiled, infinities become large numbers: an accident that no kernel may build on.
+        # Compiled kernels turn infinities into large numbers: an accident of the compiler.
         size = code.let(f"and i8 {operands[0]}, 127")
         with code.when(code.let(f"icmp uge i8 {size}, 124")):
             answer = str(int(UndefinedResult.CONVERSION))
@@ -217,26 +217,26 @@ def _emit_float_conversion(code: LlvmFunction, operation: IROperation, operands:
 
 
 def _make_int_to_float_emitter(name: str) -> ElementEmitter:
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         source = llvm_type(operation.operands[0].type.element)
         element = operation.result.type.element
         target = "float" if element in BIT_ENCODED_FORMATS else llvm_type(element)
         if element in FLOAT8_FORMATS:
             raise UnsupportedOnCpu(f"a conversion of {source} to {triton_type_name(element)}")
-        value = code.let(f"{name} {source} {given[0]} to {target}")
+        value = code.let(f"{name} {source} {operands[0]} to {target}")
         return emit_narrowing(code, value, target, element)
 
     return emit
 
 
 def _make_float_to_int_emitter(name: str) -> ElementEmitter:
-    """Toward zero; what does not fit goes to the nearest end, as on a GPU.
+    """Toward zero; a number that does not fit becomes the nearest one that does, as on a GPU.
 
     NaN becomes zero, and in 64 bits the smallest number.
     """
 
-    def emit(code: LlvmFunction, operation: IROperation, given: list[str]) -> str:
-        value, kind = emit_widening(code, given[0], operation.operands[0].type.element)
+    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
+        value, kind = emit_widening(code, operands[0], operation.operands[0].type.element)
         target = llvm_type(operation.result.type.element)
         if target == "i1":
             return code.let(f"fcmp une {kind} {value}, 0.0")
@@ -258,7 +258,7 @@ def _emit_clamp(code: LlvmFunction, operation: IROperation, operands: list[str])
     wide = [emit_widening(code, value, element) for value in operands]
     kind = wide[0][1]
     suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
-    value, low, high = (one for one, _ in wide)
+    value, low, high = (number for number, _ in wide)
     ends = (
         ("maximum", "minimum")
         if operation.get_int("propagateNan")
@@ -288,7 +288,7 @@ def _emit_high_product(code: LlvmFunction, operation: IROperation, operands: lis
     )
 
 
-# Of CUDA's libdevice: those whose result CUDA specifies to a few last places, if not exactly.
+# Functions of libdevice whose result CUDA specifies exactly or to a few last places.
 _LIBDEVICE_FUNCTIONS = {
     "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log1p": "log1p", "pow": "pow",
     "expm1": "expm1", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tan": "tan", "tanh": "tanh",
@@ -322,7 +322,7 @@ def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: l
 
 
 def _emit_inline_assembly(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    """Single instructions that PTX gives the exact result of."""
+    """Single PTX instructions whose result is exactly specified."""
     text = operation.attributes.get("asm_string", "").strip('"').strip()
     kinds = [llvm_type(operand.type.element) for operand in operation.operands]
     result = llvm_type(operation.result.type.element)
@@ -330,8 +330,8 @@ def _emit_inline_assembly(code: LlvmFunction, operation: IROperation, operands: 
         if not operands and exact_intrinsics.LAUNCH_DEPENDENCY_PATTERN.fullmatch(text):
             return "0"
         kind = {"f32": "float", "f64": "double"}
-        if (found := exact_intrinsics.parse_rounded_instruction(text)) is not None:
-            rule, width, places = found
+        if (rounded := exact_intrinsics.parse_rounded_instruction(text)) is not None:
+            rule, width, places = rounded
             if {*kinds, result} == {kind[width]} and max(places) < len(operands):
                 chosen = (operands[place] for place in places)
                 return code.let(rule.format(*chosen, t=kind[width], s=width))
@@ -345,8 +345,12 @@ def _emit_inline_assembly(code: LlvmFunction, operation: IROperation, operands: 
             if kinds == ["i32"]:
                 value = code.let(f"bitcast i32 {value} to float")
             value = emit_narrowing(code, value, "float", target)
-            kept = LLVM_FLOAT_TYPES[target]
-            return value if kept == result else code.let(f"bitcast {kept} {value} to {result}")
+            narrow_type = LLVM_FLOAT_TYPES[target]
+            return (
+                value
+                if narrow_type == result
+                else code.let(f"bitcast {narrow_type} {value} to {result}")
+            )
     raise UnsupportedOnCpu(f"inline assembly: {text}")
 
 
@@ -429,7 +433,7 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
 
 
 def declare_libm_functions(text: str) -> str:
-    """The functions of C's library that a kernel calls."""
+    """Declare the functions of C's library that a kernel calls."""
     lines = []
     for name in sorted({*_LIBDEVICE_FUNCTIONS.values(), "fmod"}):
         many = {"fma": 3}.get(name, 2 if name in "atan2 copysign fmod hypot pow".split() else 1)

@@ -1,15 +1,15 @@
-"""What CUDA's documents give the exact result of: functions of libdevice, instructions of PTX.
+"""Functions of libdevice and PTX instructions whose result CUDA specifies exactly.
 
-Rounding to the nearest is one answer, and so is what integers and single bits come to. What is
-only specified to some last places is in `elements`, done as C's library does it; what is an
-approximation by name (`.approx`, `fast_`) has no right answer but the hardware's own.
+Those are roundings to the nearest, and functions of integers and bits. Functions specified to a few
+last places are in `elementwise_ops`, computed by C's library. Approximations (`.approx`, `fast_`)
+are refused: their result is whatever the hardware gives.
 """
 
 from __future__ import annotations
 
 import re
 
-# Floats of one width: `{t}` is the type, `{s}` its suffix, `{0}` and on what is given.
+# Floats of one width: `{t}` is the type, `{s}` its suffix, `{0}`, `{1}` … the operands.
 ROUNDED_OPERATIONS = {
     "add": "fadd {t} {0}, {1}",
     "sub": "fsub {t} {0}, {1}",
@@ -92,7 +92,7 @@ def _make_bitcasts() -> dict[str, tuple[str, ...]]:
     return {name: (f"bitcast {a} {{0}} to {b}",) for name, (a, b) in names.items()}
 
 
-# Steps one after the other: `{v0}` is what the first came to.
+# Steps one after the other: `{v0}` is the result of the first.
 LIBDEVICE_STEPS = {
     **_make_float_tests("float", "f", 32),
     **_make_float_tests("double", "d", 64),
@@ -107,7 +107,7 @@ LIBDEVICE_STEPS = {
     "llabs": ("call i64 @llvm.abs.i64(i64 {0}, i1 false)",),
 }
 
-# A launch waits for the one before it, or lets the next begin: nothing of either is computed here.
+# Waits for the launch before, or releases the one after; launches here run one by one.
 LAUNCH_DEPENDENCY_PATTERN = re.compile(r"griddepcontrol\.(wait|launch_dependents);(\s*//.*)?")
 _ROUNDED_PATTERN = re.compile(
     rf"({'|'.join(ROUNDED_OPERATIONS)})\.rn\.(f32|f64) (\$\d(?:, \$\d)+);?"
@@ -116,10 +116,10 @@ _NARROWING_PATTERN = re.compile(r"cvt\.rn\.(bf16|f16)\.f32 \$0, \$1;?")
 
 
 def parse_rounded_instruction(text: str) -> tuple[str, str, list[int]] | None:
-    """Of one instruction that rounds to the nearest: its rule, its width and its operands."""
-    if not (found := _ROUNDED_PATTERN.fullmatch(text.strip())):
+    """The rule, the width and the operands of an instruction that rounds to the nearest."""
+    if not (match := _ROUNDED_PATTERN.fullmatch(text.strip())):
         return None
-    name, width, words = found.groups()
+    name, width, words = match.groups()
     result, *places = (int(word.strip(" $")) for word in words.split(","))
     wanted = 1 + max(int(number) for number in re.findall(r"\{(\d)\}", ROUNDED_OPERATIONS[name]))
     if result != 0 or len(places) != wanted or min(places) < 1:
@@ -128,6 +128,6 @@ def parse_rounded_instruction(text: str) -> tuple[str, str, list[int]] | None:
 
 
 def parse_narrowing_instruction(text: str) -> str | None:
-    """Of one conversion from float32: the format that it rounds to."""
-    found = _NARROWING_PATTERN.fullmatch(text.strip())
-    return found[1] if found else None
+    """The format that a conversion from float32 rounds to."""
+    match = _NARROWING_PATTERN.fullmatch(text.strip())
+    return match[1] if match else None

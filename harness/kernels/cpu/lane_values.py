@@ -1,8 +1,9 @@
-"""The values of a kernel: scalars in registers, tensors in scratch memory or not computed yet.
+"""Lanes of tensors: fused loops over element-wise operations.
 
-Element-wise operations wait until something needs their result, and then one loop computes all that
-the result is made of; operations that only say where a lane comes from (splat, broadcast, reshape)
-are never computed.
+An element-wise operation is pending until something needs its result; then one loop computes the
+result with everything pending that it depends on. Views (splat, broadcast, reshape) are never
+computed: they say where a lane comes from. Example: `tl.store(p, a * b + c)` is one loop with a
+product, a sum and a store to scratch, and then the checked access.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class LaneValues(ScratchValues):
                 self.users[operand].append(operation)
 
     def emit_lane(self, value: IRValue, index: str, lane_cache: LaneCache) -> LaneRegister:
-        """One element of a value; inside of a loop each is computed once."""
+        """Compute one element of a value, once in each loop (`lane_cache`)."""
         if not value.type.shape:
             return self.scalars[value], self.overflows.scalars.get(value)
         key = (value, index)
@@ -45,26 +46,28 @@ class LaneValues(ScratchValues):
         self, value: IRValue, index: str, lane_cache: LaneCache
     ) -> LaneRegister:
         if value in self.buffers:
-            twin = self.overflows.buffers.get(value)
+            state_buffer = self.overflows.buffers.get(value)
             loaded = self.emit_lane_load(self.buffers[value], value.type.element, index)
-            return loaded, None if twin is None else self.emit_lane_load(twin, "i32", index)
+            return loaded, None if state_buffer is None else self.emit_lane_load(
+                state_buffer, "i32", index
+            )
         if value in self.views:
             operation = self.views[value]
             lane = ViewedLane(self, operation, value, index, lane_cache)
             return view_ops.VIEW_EMITTERS[operation.name](lane)
         operation = self.pending[value]
-        given = [self.emit_lane(operand, index, lane_cache) for operand in operation.operands]
-        return self.emit_elementwise(operation, given)
+        operands = [self.emit_lane(operand, index, lane_cache) for operand in operation.operands]
+        return self.emit_elementwise(operation, operands)
 
     def emit_elementwise(
         self, operation: IROperation, operands: list[LaneRegister]
     ) -> LaneRegister:
         emit = elementwise_ops.ELEMENT_EMITTERS[operation.name]
-        value = emit(self.code, operation, [one for one, _ in operands])
+        value = emit(self.code, operation, [register for register, _ in operands])
         return value, self.overflows.emit_result_state(operation, value, operands)
 
     def materialize(self, *values: IRValue) -> None:
-        """See to it that these tensors lie in scratch memory."""
+        """Compute these tensors into scratch memory, unless they are there."""
         waiting: dict[int, list[IRValue]] = defaultdict(list)
         for value in values:
             if value.type.shape and value not in self.buffers:
@@ -73,42 +76,47 @@ class LaneValues(ScratchValues):
             self._materialize_together(lanes, targets)
 
     def _materialize_together(self, lanes: int, targets: list[IRValue]) -> None:
-        inside: dict[IRValue, None] = {}
+        fused: dict[IRValue, None] = {}
         for target in targets:
-            self._collect_fused_values(target, inside)
-        for value in inside:
+            self._collect_fused_values(target, fused)
+        for value in fused:
             users = self.users[value]
             if value not in targets and any(
-                not user.results or user.results[0] not in inside for user in users
+                not user.results or user.results[0] not in fused for user in users
             ):
                 targets.append(value)
         targets = [value for value in targets if value not in self.buffers]
-        rooms = [(value, self.allocate_for_type(value.type)) for value in targets]
-        twins = [
+        buffers = [(value, self.allocate_for_type(value.type)) for value in targets]
+        state_buffers = [
             (value, self.allocate_scratch(4 * lanes))
             for value in targets
             if value in self.address_integers
         ]
-        bases = {room: self.emit_buffer_address(room) for _, room in (*rooms, *twins)}
-        written = []
+        bases = {
+            buffer: self.emit_buffer_address(buffer) for _, buffer in (*buffers, *state_buffers)
+        }
+        written_states = []
         with self.code.loop(lanes) as index:
-            known: LaneCache = {}
-            for value, room in rooms:
+            lane_cache: LaneCache = {}
+            for value, buffer in buffers:
                 self.emit_lane_store(
-                    self.emit_lane(value, index, known)[0], bases[room], value.type.element, index
+                    self.emit_lane(value, index, lane_cache)[0],
+                    bases[buffer],
+                    value.type.element,
+                    index,
                 )
-            for value, room in twins:
-                twin = self.emit_lane(value, index, known)[1]
-                if twin is not None:
-                    written.append((value, room))
-                    self.emit_lane_store(twin, bases[room], "i32", index)
-        self.buffers |= dict(rooms)
-        self.overflows.buffers |= dict(written)
-        for value in inside:
+            for value, buffer in state_buffers:
+                state = self.emit_lane(value, index, lane_cache)[1]
+                if state is not None:
+                    written_states.append((value, buffer))
+                    self.emit_lane_store(state, bases[buffer], "i32", index)
+        self.buffers |= dict(buffers)
+        self.overflows.buffers |= dict(written_states)
+        for value in fused:
             self.pending.pop(value, None)
 
     def _collect_fused_values(self, value: IRValue, fused: dict[IRValue, None]) -> None:
-        """What a loop computes, lane by lane; what it reads at other lanes is held before it."""
+        """The values that a loop computes; those it reads at other lanes are materialized first."""
         if not value.type.shape or value in self.buffers or value in fused:
             return
         if value in self.views:
@@ -135,7 +143,7 @@ class LaneValues(ScratchValues):
                 self._materialize_sources(operand)
 
     def materialize_pending(self) -> None:
-        """Compute what waits and is still to be used."""
+        """Materialize the pending values that are used later."""
         self.materialize(
             *(
                 value

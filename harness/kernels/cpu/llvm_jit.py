@@ -1,7 +1,7 @@
-"""From LLVM's assembly to functions that can be called, with the objects kept on disk.
+"""From LLVM's assembly to functions that can be called.
 
-The one module that knows llvmlite, which is imported when the first kernel is compiled or loaded.
-Nothing here runs threads, and what is loaded is still there after a fork.
+The only module that uses llvmlite, which is imported when the first kernel is compiled or loaded.
+It starts no threads, and loaded code is still there after a fork.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LlvmJit:
         )
 
     def compile_object(self, text: str, thorough: bool) -> bytes:
-        """The object code of a module: made quickly, or made to run quickly."""
+        """Compile a module to object code: quickly, or thoroughly so that it runs quickly."""
         target = self._make_target(2 if thorough else 0)
         module = self._llvm.parse_assembly(text)
         module.triple = target.triple
@@ -48,7 +48,7 @@ class LlvmJit:
         builder.getModulePassManager().run(module, builder)
 
     def _run_few_passes(self, module: Any, target: Any) -> None:
-        """Slots become registers, and what is computed for nothing goes."""
+        """Turn stack slots into registers, and drop unused results."""
         options = self._llvm.create_pipeline_tuning_options(speed_level=1)
         builder = self._llvm.create_pass_builder(target, options)
         whole = self._llvm.create_new_module_pass_manager()
@@ -72,7 +72,7 @@ class LlvmJit:
         return [engine.get_function_address(name) for name in names]
 
     def _make_engine_target(self) -> Any:
-        """One for an engine of its own, which takes it over."""
+        """A target for one engine, which owns it."""
         return self._llvm.Target.from_default_triple().create_target_machine(jit=True)
 
     def add_symbol(self, name: str, address: int) -> None:
@@ -80,12 +80,12 @@ class LlvmJit:
 
 
 def describe_host() -> list[str]:
-    """What compiled code depends on beside its text."""
+    """The parts of this machine that compiled code depends on."""
     return [platform.machine(), platform.processor(), _read_cpu_model()]
 
 
 def _read_cpu_model() -> str:
-    """The processor, as Linux names it: objects of one machine may lie on another's disk."""
+    """The processor's name and features: a disk may be shared by different machines."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         lines = [line for line in file if line.startswith(("model name", "flags", "Features"))]
         return "".join(dict.fromkeys(lines))

@@ -1,9 +1,9 @@
 """A kernel's graph as LLVM's assembly: programs one by one, a tensor operation a loop over lanes.
 
-Programs run one after the other, so branches, loops of any length, atomics and what one program
-leaves for another need no masks and no care. `lanes` says where values are, `blocks` what leads
-where; here are the operations. An integer that is on its way into an address has a twin: 0, or the
-number of a wrap remembered.
+Programs run one after the other, so branches, loops of any length and atomics need no masks. Three
+classes make up the lowering: `scratch_values` and `lane_values` hold the values, `control_flow` the
+blocks, and this module the operations. An integer that forms an address has an overflow state
+beside it (`overflow_tracking`): 0, or the number of a recorded overflow.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from harness.kernels.cpu import (
     number_formats,
     view_ops,
 )
-from harness.kernels.cpu.abi import LaunchField, ReportField, ViolationKind
-from harness.kernels.cpu.abi import RegionField as Region_
+from harness.kernels.cpu.abi import LaunchField, RegionField, ReportField, ViolationKind
 from harness.kernels.cpu.control_flow import ControlFlowLowering
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu, llvm_type, size_of
@@ -42,7 +41,7 @@ class LoweredKernel:
     read_sizes: dict[int, tuple[int, ...]]  # of a parameter: how large its elements are read
     write_sizes: dict[int, tuple[int, ...]]
     has_unknown_pointers: bool  # some pointers have no known origin
-    programs_synchronize: bool  # programs tell each other something by atomics
+    programs_synchronize: bool  # by atomics
     block_lines: tuple[tuple[tuple[str, int], ...], ...]  # the source lines of each block
 
 
@@ -116,14 +115,14 @@ class KernelLowering(ControlFlowLowering):
     def _lower_elementwise(self, operation: IROperation) -> None:
         result = operation.result
         if result.type.shape:
-            # What cannot be done is said now, whether or not anybody needs the result.
+            # An unsupported type is refused now, even if the result is never used.
             llvm_type(result.type.element)
             self.pending[result] = operation
             return
-        given = [self.emit_lane(operand, "0", {}) for operand in operation.operands]
-        self.scalars[result], twin = self.emit_elementwise(operation, given)
-        if twin is not None:
-            self.overflows.scalars[result] = twin
+        operands = [self.emit_lane(operand, "0", {}) for operand in operation.operands]
+        self.scalars[result], state = self.emit_elementwise(operation, operands)
+        if state is not None:
+            self.overflows.scalars[result] = state
 
     # Single operations
 
@@ -151,10 +150,10 @@ class KernelLowering(ControlFlowLowering):
     def _lower_unsplat(self, operation: IROperation) -> None:
         [source] = operation.operands
         self.materialize(source)
-        value, twin = self.emit_lane(source, "0", {})
+        value, state = self.emit_lane(source, "0", {})
         self.scalars[operation.result] = value
-        if twin is not None:
-            self.overflows.scalars[operation.result] = twin
+        if state is not None:
+            self.overflows.scalars[operation.result] = state
 
     def _lower_assert(self, operation: IROperation) -> None:
         [condition] = operation.operands
@@ -169,22 +168,22 @@ class KernelLowering(ControlFlowLowering):
     # Memory
 
     def _emit_addresses(self, value: IRValue | None) -> tuple[str, str]:
-        """Where a value and its twin lie, as a call is given them."""
+        """The addresses of a value and of its overflow state, as arguments of an access."""
         if value is None:
             return "null", "null"
         if not value.type.shape:
-            room = self.allocate_scratch(8)
-            self.emit_lane_store(self.scalars[value], room, value.type.element, "0")
-            twin = self.overflows.scalars.get(value)
-            if twin is None:
-                return self.emit_buffer_address(room), "null"
-            other = self.allocate_scratch(4)
-            self.emit_lane_store(twin, other, "i32", "0")
-            return self.emit_buffer_address(room), self.emit_buffer_address(other)
-        twin = self.overflows.buffers.get(value)
+            buffer = self.allocate_scratch(8)
+            self.emit_lane_store(self.scalars[value], buffer, value.type.element, "0")
+            state = self.overflows.scalars.get(value)
+            if state is None:
+                return self.emit_buffer_address(buffer), "null"
+            state_buffer = self.allocate_scratch(4)
+            self.emit_lane_store(state, state_buffer, "i32", "0")
+            return self.emit_buffer_address(buffer), self.emit_buffer_address(state_buffer)
+        state = self.overflows.buffers.get(value)
         return self.emit_buffer_address(
             self.buffers[value]
-        ), "null" if twin is None else self.emit_buffer_address(twin)
+        ), "null" if state is None else self.emit_buffer_address(state)
 
     def emit_access(
         self,
@@ -194,7 +193,7 @@ class KernelLowering(ControlFlowLowering):
         values: str,
         other: IRValue | None = None,
     ) -> str:
-        """Have an access checked, and done unless it is an update; the addresses it is at."""
+        """Check an access, do it unless it is an update, and give its block of addresses."""
         pointer = operation.operands[0]
         code, element = self.code, pointer.type.pointee
         size = 8 if element.startswith("ptr<") else size_of(element)
@@ -204,20 +203,20 @@ class KernelLowering(ControlFlowLowering):
             self._has_unknown_pointers = True
             region = "null"
         else:
-            region = code.element_pointer(self.regions, f"[{len(Region_)} x i64]", origin)
+            region = code.element_pointer(self.regions, f"[{len(RegionField)} x i64]", origin)
             if access != "write" and not operation.get_flag("isVolatile"):
                 self._read_sizes[origin].add(size)
             if access != "read":
                 self._write_sizes[origin].add(size)
-        addresses, wraps = self._emit_addresses(pointer)
+        addresses, states = self._emit_addresses(pointer)
         masked, _ = self._emit_addresses(mask)
         filler, _ = self._emit_addresses(other)
-        wrong = code.let(
+        violated = code.let(
             f"call i32 @unfix_{access}{size}(ptr %context, i64 {site}, ptr {region},"
-            f" i64 {max(1, pointer.type.lanes)}, ptr {addresses}, ptr {masked}, ptr {wraps},"
+            f" i64 {max(1, pointer.type.lanes)}, ptr {addresses}, ptr {masked}, ptr {states},"
             f" ptr {values}, ptr {filler})"
         )
-        with code.when(code.let(f"icmp ne i32 {wrong}, 0"), exits=True):
+        with code.when(code.let(f"icmp ne i32 {violated}, 0"), exits=True):
             code.emit("ret i32 1")
         return addresses
 
@@ -226,14 +225,14 @@ class KernelLowering(ControlFlowLowering):
         pointer, mask, other = ([*group, None][0] for group in groups)
         self.materialize(*(value for value in (pointer, mask, other) if value is not None))
         result = operation.result
-        room = self.allocate_for_type(result.type)
-        self.emit_access("read", operation, mask, self.emit_buffer_address(room), other)
-        self.set_result_buffer(result, room)
+        buffer = self.allocate_for_type(result.type)
+        self.emit_access("read", operation, mask, self.emit_buffer_address(buffer), other)
+        self.set_result_buffer(result, buffer)
 
     def _lower_store(self, operation: IROperation) -> None:
         _, *rest = operation.operands
         self.materialize(*operation.operands)
-        if operation.get_flag("addressOnly"):  # checked, and nothing moved
+        if operation.get_flag("addressOnly"):  # a check without an access
             self.emit_access("update", operation, rest[0] if rest else None, "null")
             return
         value, mask = rest[0], rest[1] if len(rest) > 1 else None
@@ -262,7 +261,7 @@ _OPERATION_LOWERINGS: dict[str, Callable[[KernelLowering, IROperation], None]] =
 
 
 def _build_launch_function() -> str:
-    """All programs of a launch, the last axis of the grid first; it ends at the first report."""
+    """Run the programs of a launch, the last axis of the grid fastest, to the first report."""
     code = LlvmFunction("define i32 @launch(ptr %context)")
     y, z = (code.load_context(place) for place in (LaunchField.GRID_Y, LaunchField.GRID_Z))
     chosen = code.load_context(LaunchField.CHOSEN_PROGRAMS)
@@ -279,14 +278,16 @@ def _build_launch_function() -> str:
             for axis, place in enumerate(places):
                 code.store("i64", code.load_field(named, axis), place)
         program = [code.load("i64", place) for place in places]
-        given = ", ".join(f"i32 {code.let(f'trunc i64 {one} to i32')}" for one in program)
-        wrong = code.let(f"call i32 @program(ptr %context, {given})")
-        with code.when(code.let(f"icmp ne i32 {wrong}, 0"), exits=True):
+        ids = ", ".join(
+            f"i32 {code.let(f'trunc i64 {coordinate} to i32')}" for coordinate in program
+        )
+        violated = code.let(f"call i32 @program(ptr %context, {ids})")
+        with code.when(code.let(f"icmp ne i32 {violated}, 0"), exits=True):
             report = code.to_pointer(code.load_context(LaunchField.REPORT))
-            for field, one in zip(
+            for field, coordinate in zip(
                 (ReportField.X, ReportField.Y, ReportField.Z), program, strict=True
             ):
-                code.store_element("i64", one, report, field)
+                code.store_element("i64", coordinate, report, field)
             code.emit("ret i32 1")
     code.emit("ret i32 0")
     return str(code)

@@ -21,7 +21,7 @@ LLVM_FLOAT_TYPES |= dict.fromkeys(FLOAT8_FORMATS, "i8")
 
 
 class UnsupportedOnCpu(Exception):
-    """There is no right answer here for what a kernel does."""
+    """The CPU's back end cannot compute an operation exactly."""
 
 
 def llvm_type(element: str) -> str:
@@ -37,7 +37,7 @@ def llvm_type(element: str) -> str:
 
 
 def llvm_storage_type(element: str) -> str:
-    """A truth value takes a byte in memory."""
+    """The type in memory, where an i1 takes a byte."""
     return "i8" if element == "i1" else llvm_type(element)
 
 
@@ -48,12 +48,12 @@ def size_of(element: str) -> int:
 
 
 def llvm_type_bits(llvm: str) -> int:
-    """How wide one of LLVM's types is."""
+    """The width of an LLVM type."""
     return {"half": 16, "float": 32, "double": 64}.get(llvm) or int(llvm[1:])
 
 
 def triton_type_name(element: str) -> str:
-    """As Triton's language calls it."""
+    """The type's name in Triton's language."""
     known = {"f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5", "bf16": "bf16", "i1": "int1"}
     if element in known:
         return known[element]
@@ -64,7 +64,7 @@ def triton_type_name(element: str) -> str:
 
 
 def format_literal(text: str, element: str) -> str:
-    """A printed number as LLVM writes it."""
+    """A number of MLIR's text in LLVM's syntax."""
     text = text.strip()
     if text in ("true", "false"):
         return "1" if text == "true" else "0"
@@ -218,14 +218,14 @@ def _index_helper_functions() -> dict[str, str]:
 
 
 def select_called_helpers(text: str) -> str:
-    """Those of the functions above that a kernel's module calls."""
+    """The helper functions that a kernel's module calls."""
     return "\n".join(
         part for name, part in _index_helper_functions().items() if f"@{name}(" in text
     )
 
 
 def _write_division_functions() -> str:
-    """Division in lanes that are off, too: by zero it must not stop the process."""
+    """Division that does not trap: masked lanes divide as well, perhaps by zero."""
     parts = []
     for bits in (8, 16, 32, 64):
         kind = f"i{bits}"
@@ -259,7 +259,7 @@ define internal {kind} @{name}{bits}({kind} %a, {kind} %b) alwaysinline {{
 
 
 def emit_widening(code: LlvmFunction, value: str, element: str) -> tuple[str, str]:
-    """A value that LLVM computes with, and its type."""
+    """Widen a value to a type that LLVM computes with; give that type."""
     if element in BIT_ENCODED_FORMATS:
         return code.let(
             f"call float @widen_{element}({LLVM_FLOAT_TYPES[element]} {value})"
@@ -280,5 +280,5 @@ def emit_narrowing(code: LlvmFunction, value: str, kind: str, element: str) -> s
     order = ("half", "float", "double")
     if (kind, target) == ("double", "half"):
         raise UnsupportedOnCpu("a conversion of fp64 to fp16")
-    way = "fpext" if order.index(kind) < order.index(target) else "fptrunc"
-    return code.let(f"{way} {kind} {value} to {target}")
+    conversion = "fpext" if order.index(kind) < order.index(target) else "fptrunc"
+    return code.let(f"{conversion} {kind} {value} to {target}")

@@ -1,7 +1,9 @@
-"""Twins of the integers that addresses are made of: which of them hold a wrapped number.
+"""Overflow states: for each integer that forms an address, whether it depends on an overflow.
 
-A twin is 0 or the number of a remembered wrap. It is computed beside its integer and looked at when
-a lane that is on goes through the address; so a wrap that is masked, or only stored, is none.
+A state is 0, or the number of a recorded overflow. It is computed beside its integer and checked
+when an active lane uses the address, so an overflow in a masked lane, or in a value that is only
+stored, is no violation. Example: `row * stride` with 3 * 2**30 in int32 is recorded as number 1;
+the product's state is 1, so is that of `base + product`, and the load through it reports number 1.
 """
 
 from __future__ import annotations
@@ -29,30 +31,30 @@ class LaneOverflowTracker:
     def emit_result_state(
         self, operation: IROperation, value: str, operands: list[LaneRegister]
     ) -> str | None:
-        """Of an element-wise operation's result."""
+        """The state of an element-wise operation's result."""
         result = operation.result
         if result not in self._emitter.address_integers:
             return None
         if operation.name == "arith.select":
             return self._emit_selected_state(operands)
-        twins = [twin for _, twin in operands if twin is not None]
-        united = self.emit_merge(twins)
-        if operation.name == "arith.andi" and united is not None:
-            united = self._emit_masked_state(operation, operands, united)
+        states = [state for _, state in operands if state is not None]
+        merged = self.emit_merge(states)
+        if operation.name == "arith.andi" and merged is not None:
+            merged = self._emit_masked_state(operation, operands, merged)
         if operation.name in _OPERATOR_SYMBOLS and result.type.is_integer and result.type.bits > 1:
-            return self._emit_operation_state(operation, value, operands, united)
-        return united
+            return self._emit_operation_state(operation, value, operands, merged)
+        return merged
 
     def emit_merge(self, states: list[str]) -> str | None:
-        """The first that is a wrap."""
-        code, united = self._emitter.code, None
-        for twin in states:
-            if united is None:
-                united = twin
+        """The first state that is not 0."""
+        code, merged = self._emitter.code, None
+        for state in states:
+            if merged is None:
+                merged = state
             else:
-                some = code.let(f"icmp ne i32 {united}, 0")
-                united = code.let(f"select i1 {some}, i32 {united}, i32 {twin}")
-        return united
+                is_overflow = code.let(f"icmp ne i32 {merged}, 0")
+                merged = code.let(f"select i1 {is_overflow}, i32 {merged}, i32 {state}")
+        return merged
 
     def _emit_selected_state(self, operands: list[LaneRegister]) -> str | None:
         (condition, _), (_, true), (_, false) = operands
@@ -65,13 +67,13 @@ class LaneOverflowTracker:
     def _emit_masked_state(
         self, operation: IROperation, operands: list[LaneRegister], operand_state: str
     ) -> str:
-        """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
+        """The low bits of an overflowed number are right; a non-negative mask keeps just them."""
         code = self._emitter.code
         kind = llvm_type(operation.result.type.element)
         for (_, number), (mask, other) in (operands, operands[::-1]):
             if number is not None and other is None:
-                kept = code.let(f"icmp sge {kind} {mask}, 0")
-                return code.let(f"select i1 {kept}, i32 0, i32 {operand_state}")
+                is_cleared = code.let(f"icmp sge {kind} {mask}, 0")
+                return code.let(f"select i1 {is_cleared}, i32 0, i32 {operand_state}")
         return operand_state
 
     def _emit_operation_state(
@@ -83,8 +85,10 @@ class LaneOverflowTracker:
     ) -> str:
         signed = self._emitter.address_integers.signed[operation.result]
         kind = llvm_type(operation.result.type.element)
-        wrapped = self._emit_overflow_test(operation, value, [one for one, _ in operands], signed)
-        if wrapped is None:
+        overflowed = self._emit_overflow_test(
+            operation, value, [operand for operand, _ in operands], signed
+        )
+        if overflowed is None:
             return operand_state or "0"
         symbol, _ = _OPERATOR_SYMBOLS[operation.name]
         element = operation.result.type.element
@@ -92,7 +96,7 @@ class LaneOverflowTracker:
         left = (operands[0][0], llvm_type(operation.operands[0].type.element))
         right = (operands[1][0], kind) if len(operands) > 1 else ("0", kind)
         return self.emit_overflow_record(
-            site, wrapped, signed, left, right, (value, kind), operand_state
+            site, overflowed, signed, left, right, (value, kind), operand_state
         )
 
     def emit_overflow_record(
@@ -105,14 +109,14 @@ class LaneOverflowTracker:
         result: tuple[str, str],
         operand_state: str | None,
     ) -> str:
-        """The twin: a new number where this operation wrapped, else what was there."""
+        """A new number if the operation overflowed, else the state of its operands."""
         code = self._emitter.code
         slot = code.alloca("i32")
         code.store("i32", operand_state or "0", slot)
         with code.when(overflowed):
-            wide = [self._emit_extension(*one, signed) for one in (left, right, result)]
-            words = ", ".join(f"i64 {one}" for one in wide)
-            number = code.let(f"call i32 @unfix_wrap(ptr %context, i64 {site}, {words})")
+            wide = [self._emit_extension(*operand, signed) for operand in (left, right, result)]
+            words = ", ".join(f"i64 {operand}" for operand in wide)
+            number = code.let(f"call i32 @unfix_record_overflow(ptr %context, i64 {site}, {words})")
             code.store("i32", self.emit_merge([number, operand_state or "0"]) or "0", slot)
         return code.load("i32", slot)
 
@@ -147,14 +151,14 @@ class LaneOverflowTracker:
         return code.let(f"extractvalue {{ {kind}, i1 }} {both}, 1")
 
     def set_result_buffer(self, result: IRValue, buffer: str) -> None:
-        """A result's twin lies in memory."""
+        """Take a buffer as the state of a result."""
         if result.type.shape:
             self.buffers[result] = buffer
         else:
             self.scalars[result] = self._emitter.emit_lane_load(buffer, "i32", "0")
 
     def emit_state_copy(self, target: IRValue, source: str | None, size: int) -> None:
-        """What control flow carries; zeros where nothing can have wrapped."""
+        """Copy the state of a carried value; zeros if no source has a state."""
         if source is not None:
             self._emitter.emit_copy(self.buffers[target], source, size)
             return

@@ -1,6 +1,7 @@
-"""A kernel's compiled program: made of its graph once, kept on disk, loaded once a process.
+"""Compiled programs: compiled from a graph once, cached on disk, loaded once in a process.
 
-A process that forks others may load what one of them needed: the next ones have it from the start.
+A process that forks others can load the programs that one fork needed (`list_loaded_programs` in
+the fork, `preload_programs` in the process), so that the next forks have them from the start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from harness.core.cache import get_or_compute, is_cached
-from harness.core.code_digest import digest_code
+from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.kernels.cpu import access_checks
 from harness.kernels.cpu.llvm_jit import LlvmJit, describe_host
 from harness.kernels.cpu.lowering import KernelLowering, LoweredKernel
@@ -23,7 +24,7 @@ CODE_DIGEST = digest_code("kernels")
 _LAUNCH_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
-_RECOMPILE_AFTER_SECONDS = 0.25  # seconds of running: what a thorough compilation costs
+_RECOMPILE_AFTER_SECONDS = 0.25  # about the time of a thorough compilation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ class _StoredProgram:
 
 
 class CompiledProgram:
-    """What is known of a compiled kernel, and how it is launched.
+    """A compiled kernel, loaded into this process.
 
-    Most kernels of a suite run for milliseconds in all, so they are compiled quickly. One that has
-    run for long enough to make up for it is compiled again, thoroughly, for every later process.
+    Most kernels of a suite run for milliseconds in all, so they are compiled quickly. A kernel that
+    has run for 0.25 s is compiled again, thoroughly, for this and every later process.
     """
 
     def __init__(self, key: str, stored: _StoredProgram, thorough: bool) -> None:
@@ -76,12 +77,12 @@ _CACHE_CATEGORIES = {False: "programs", True: "thorough"}
 
 @functools.cache
 def _hash_host() -> str:
-    return hashlib.sha256("\0".join([*describe_host(), CODE_DIGEST]).encode()).hexdigest()
+    return compute_digest(*describe_host(), describe_versions(("llvmlite",)), CODE_DIGEST)
 
 
 @functools.cache
 def get_jit() -> LlvmJit:
-    """The machine, with the functions that all kernels call. After a fork it is still there."""
+    """The JIT of this process and its forks, with the functions that all kernels call."""
     machine = LlvmJit()
     code = get_or_compute(
         "accesses",
@@ -94,33 +95,33 @@ def get_jit() -> LlvmJit:
     return machine
 
 
-_MAX_LOADED_PROGRAMS = 1000  # programs that a process has ready for its forks
+_MAX_LOADED_PROGRAMS = 1000  # in one process
 _loaded_programs: dict[str, CompiledProgram] = {}
 
 
 def load_program(key: str, build_graph: Callable[[], KernelGraph], exact: bool) -> CompiledProgram:
-    """The program of this key; the graph is asked for only where it has to be made."""
+    """The program of a key; the graph is built only if the program is not on disk."""
     key = hashlib.sha256(f"{key} {_hash_host()} {exact}".encode()).hexdigest()
 
-    def made() -> _StoredProgram:
+    def compute_program() -> _StoredProgram:
         lowered = KernelLowering(build_graph(), exact).lower_kernel()
         return _StoredProgram(lowered, get_jit().compile_object(lowered.text, thorough=False))
 
     if key not in _loaded_programs:
         thorough = is_cached(_CACHE_CATEGORIES[True], key)
         _loaded_programs[key] = CompiledProgram(
-            key, get_or_compute(_CACHE_CATEGORIES[thorough], key, made), thorough
+            key, get_or_compute(_CACHE_CATEGORIES[thorough], key, compute_program), thorough
         )
     return _loaded_programs[key]
 
 
 def list_loaded_programs() -> dict[str, bool]:
-    """The programs of this process by their keys, and which are thorough."""
+    """The keys of the programs in this process, and whether each is compiled thoroughly."""
     return {key: program.thorough for key, program in _loaded_programs.items()}
 
 
 def preload_programs(keys: dict[str, bool]) -> None:
-    """Have ready what a fork of this process needed; what is not on disk stays out."""
+    """Load programs that a fork of this process needed, if they are on disk."""
     for key, thorough in keys.items():
         known = _loaded_programs.get(key)
         if known is None and len(_loaded_programs) >= _MAX_LOADED_PROGRAMS:
@@ -136,4 +137,4 @@ def preload_programs(keys: dict[str, bool]) -> None:
 
 
 def _raise_missing_program() -> _StoredProgram:
-    raise FileNotFoundError("a program that was kept a moment ago")
+    raise FileNotFoundError("a program that was on disk a moment ago")

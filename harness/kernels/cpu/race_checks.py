@@ -1,4 +1,10 @@
-"""Programs of a launch against each other: who wrote an element, who read it, in machine code."""
+"""Races between programs of a launch, in LLVM: each granule has its last writer and its readers.
+
+Programs run one after the other, so a race is found by who touched an element before. Example:
+program 2 reads an element that program 0 has written with a new value in the same launch; on a GPU
+the read could come first, so it is a read-write race. Writes of the value that is there already are
+none: they cannot change a result.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ _READER_MASK = (1 << READER_BITS) - 1
 
 
 class RaceCheckedAccess(AccessFunction):
-    """Granules of a region, each with who wrote it last and who read it since."""
+    """An access that updates the shadows of writers and readers."""
 
     def _emit_program_number(self) -> str:
         ordinal = self._code.load_context(LaunchField.PROGRAM_ORDINAL)
@@ -30,7 +36,7 @@ class RaceCheckedAccess(AccessFunction):
 
     @contextmanager
     def _each_granule(self, shadow: str) -> Iterator[tuple[str, str, str]]:
-        """Each lane's places in a shadow: its index, its address, a place."""
+        """Emit the body for each granule of each active lane: index, address, shadow pointer."""
         code = self._code
         base = code.to_pointer(shadow)
         shift = code.load_field("%region", RegionField.GRANULE_BITS)
@@ -46,7 +52,7 @@ class RaceCheckedAccess(AccessFunction):
                 )
 
     def _emit_is_current_launch(self, number: str) -> str:
-        """Of this launch, whatever was written there in earlier ones."""
+        """Whether a program's number in a shadow is from this launch."""
         first = self._code.load_context(LaunchField.FIRST_PROGRAM)
         return self._code.let(f"icmp uge i64 {number}, {first}")
 
@@ -57,7 +63,7 @@ class RaceCheckedAccess(AccessFunction):
         violation: ViolationKind,
         condition: Callable[[str, str, str], str],
     ) -> None:
-        """No other program wrote what a lane is at, `so`: by what is noted of that, by the lane."""
+        """Report lanes at which another program has written, if `condition` holds as well."""
         code = self._code
         with self._each_granule(writers) as (index, address, place):
             seen = code.load("i64", place)
@@ -103,9 +109,9 @@ class RaceCheckedAccess(AccessFunction):
 
     def _emit_changes_value(self, index: str, address: str) -> str:
         code = self._code
-        held = code.load(self.llvm_type, code.to_pointer(address) + ", align 1")
+        stored = code.load(self.llvm_type, code.to_pointer(address) + ", align 1")
         new = code.load_element(self.llvm_type, "%values", index)
-        return code.let(f"icmp ne {self.llvm_type} {held}, {new}")
+        return code.let(f"icmp ne {self.llvm_type} {stored}, {new}")
 
     def _check_write_races(self) -> None:
         code, me = self._code, self._emit_program_number()
@@ -146,11 +152,11 @@ class RaceCheckedAccess(AccessFunction):
                 mark = code.let(f"shl i64 {changes}, {CHANGED_FLAG.bit_length() - 1}")
                 before = code.let(f"lshr i64 {seen}, {PROGRAM_SHIFT}")
                 again = code.let(f"icmp eq i64 {before}, {me}")
-                kept = code.let(f"select i1 {again}, i64 {seen}, i64 0")
-                kept = code.let(f"and i64 {kept}, {CHANGED_FLAG}")
-                mark = code.let(f"or i64 {mark}, {kept}")
+                earlier_flag = code.let(f"select i1 {again}, i64 {seen}, i64 0")
+                earlier_flag = code.let(f"and i64 {earlier_flag}, {CHANGED_FLAG}")
+                mark = code.let(f"or i64 {mark}, {earlier_flag}")
                 number = code.let(f"or i64 {code.let(f'shl i64 {me}, {PROGRAM_SHIFT}')}, {mark}")
-                # What others have changed in this launch stays theirs: this store leaves it so.
+                # The writer that changed an element stays: this store writes the same value.
                 theirs = self._emit_and(
                     self._emit_is_current_launch(before),
                     code.let(f"xor i1 {again}, true"),

@@ -21,9 +21,9 @@ LaneCache = dict[tuple[IRValue, str], LaneRegister]  # by value and index
 
 @dataclass(frozen=True, slots=True)
 class OperationSite:
-    """An operation that a report may name."""
+    """An operation that a report may name, by its number."""
 
-    label: str  # "read", "write", "update", an operator, or an assertion's words
+    label: str  # "read", "write", "update", an operator, or an assertion's message
     element: str
     source: SourceLocation
     argument: int | None = None
@@ -58,15 +58,14 @@ class ScratchValues:
 
     @property
     def scratch_size(self) -> int:
-        """The bytes of all rooms, wherever they begin."""
+        """The bytes of all buffers, with space for the alignment of the first."""
         return self._scratch_used + _ALIGNMENT
 
     def allocate_scratch(self, size: int) -> str:
-        """So many bytes of scratch."""
-        place = self._scratch_used
+        """Reserve bytes of scratch, and give the buffer's name."""
+        offset = self._scratch_used
         self._scratch_used += -(-size // _ALIGNMENT) * _ALIGNMENT
-        # Named by its offset, and computed where it is used: it must be good in every block.
-        return f"@{place}"
+        return f"@{offset}"
 
     def emit_buffer_address(self, buffer: str) -> str:
         if buffer[0] == "%":
@@ -96,11 +95,11 @@ class ScratchValues:
         )
 
     def find_buffer(self, address: str) -> str:
-        """The room that an address in scratch was taken of."""
+        """The buffer of an address that `emit_buffer_address` has given."""
         return self._buffers_by_address[address]
 
     def set_result_buffer(self, result: IRValue, buffer: str) -> None:
-        """A result lies in memory."""
+        """Take a buffer as the result of an operation."""
         if result.type.shape:
             self.buffers[result] = buffer
         else:

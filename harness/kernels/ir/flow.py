@@ -1,4 +1,8 @@
-"""Where values come from: pointers from arguments, numbers on their way into addresses."""
+"""Data flow in a graph: which parameter a pointer comes from, which integers form addresses.
+
+Example: for `tl.store(target + row * stride, 1)`, `find_pointer_origins` gives parameter 0 for the
+store's pointer, and `analyze_addresses` gives the product, which may overflow, as a signed integer.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +42,15 @@ def is_integer_sum(operation: IROperation) -> bool:
 
 
 def map_defining_operations(graph: KernelGraph) -> dict[IRValue, IROperation]:
-    return {result: one for one in graph.walk() for result in one.results}
+    return {result: operation for operation in graph.walk() for result in operation.results}
 
 
 def map_control_flow_sources(graph: KernelGraph) -> dict[IRValue, list[IRValue]]:
-    """What a value may be, where control flow decides: its sources."""
+    """The values that each block argument and each result of control flow may come from."""
     sources: dict[IRValue, list[IRValue]] = defaultdict(list)
 
-    def joined(targets: tuple[IRValue, ...], *given: tuple[IRValue, ...]) -> None:
-        for values in given:
+    def add_sources(targets: tuple[IRValue, ...], *sources_of_targets: tuple[IRValue, ...]) -> None:
+        for values in sources_of_targets:
             for target, value in zip(targets, values, strict=True):
                 sources[target].append(value)
 
@@ -54,36 +58,36 @@ def map_control_flow_sources(graph: KernelGraph) -> dict[IRValue, list[IRValue]]
         if operation.name == "scf.for":
             [body] = operation.regions
             inits, yields = operation.operands[3:], get_terminator(body).operands
-            joined(body.block.arguments[1:], inits, yields)
-            joined(operation.results, inits, yields)
+            add_sources(body.block.arguments[1:], inits, yields)
+            add_sources(operation.results, inits, yields)
         elif operation.name == "scf.if":
             for region in operation.regions:
                 if region.blocks:
-                    joined(operation.results, get_terminator(region).operands)
+                    add_sources(operation.results, get_terminator(region).operands)
         elif operation.name == "scf.while":
             before, after = operation.regions
             condition = get_terminator(before).operands[1:]
-            joined(before.block.arguments, operation.operands, get_terminator(after).operands)
-            joined(after.block.arguments, condition)
-            joined(operation.results, condition)
+            add_sources(before.block.arguments, operation.operands, get_terminator(after).operands)
+            add_sources(after.block.arguments, condition)
+            add_sources(operation.results, condition)
         elif operation.name in ("tt.reduce", "tt.scan"):
             [body] = operation.regions
-            joined(operation.results, get_terminator(body).operands)
+            add_sources(operation.results, get_terminator(body).operands)
             both = operation.operands * 2
-            joined(body.block.arguments, both)
+            add_sources(body.block.arguments, both)
         elif operation.name == "tt.map_elementwise":
-            joined(operation.results, get_terminator(operation.regions[0]).operands)
+            add_sources(operation.results, get_terminator(operation.regions[0]).operands)
     for region in (graph.body, *graph.functions.values()):
         blocks = {block.label: block for block in region.blocks}
         for block in region.blocks:
             last = block.operations[-1]
             for label, values in list_branch_targets(last):
-                joined(blocks[label].arguments, values)
+                add_sources(blocks[label].arguments, values)
     return sources
 
 
 def list_branch_targets(operation: IROperation) -> list[tuple[str, tuple[IRValue, ...]]]:
-    """The blocks a branch may go to, each with what it is given."""
+    """The blocks that a branch may go to, each with the values of its arguments."""
     if operation.name == "cf.br":
         return [(operation.successors[0], operation.operands)]
     if operation.name == "cf.cond_br":
@@ -93,11 +97,11 @@ def list_branch_targets(operation: IROperation) -> list[tuple[str, tuple[IRValue
 
 
 def has_program_synchronization(graph: KernelGraph) -> bool:
-    """Whether programs may tell each other something, so that there is an order between them.
+    """Whether programs may synchronize, so that accesses of two programs may have an order.
 
-    They do where one uses what an atomic gave it, or asks memory itself again: as a lock, a ticket
-    or a flag. What assembly does nobody knows. A loop over any other load waits for nobody: Triton
-    may load once.
+    They may if one uses the result of an atomic or rereads memory (volatile, or past the caches):
+    a lock, a ticket or a flag. Impure assembly may do anything. A loop over any other load waits
+    for no other program, for Triton may load once.
     """
     used = {value for operation in graph.walk() for value in operation.operands}
     return any(
@@ -113,9 +117,9 @@ def _rereads_memory(load: IROperation) -> bool:
 
 
 def find_pointer_origins(graph: KernelGraph) -> dict[IRValue, int | None]:
-    """The parameter that each pointer was made from; None where that is not known, or several."""
+    """The parameter that each pointer comes from; None if that is unknown or several."""
     sources: dict[IRValue, list[IRValue]] = {**map_control_flow_sources(graph)}
-    found: dict[IRValue, int | None] = {}
+    origins: dict[IRValue, int | None] = {}
     for operation in graph.walk():
         for result in operation.results:
             if not result.type.is_pointer or result in sources:
@@ -126,28 +130,28 @@ def find_pointer_origins(graph: KernelGraph) -> dict[IRValue, int | None]:
                 start = 1 if operation.name == "arith.select" else 0
                 sources[result] = list(operation.operands[start:])
             else:
-                found[result] = None
+                origins[result] = None
     for place, parameter in enumerate(graph.parameters):
-        found[parameter] = place if parameter.type.is_pointer else None
+        origins[parameter] = place if parameter.type.is_pointer else None
     changed = True
     while changed:
         changed = False
-        for value, given in sources.items():
-            known = {found[one] for one in given if one in found}
-            if known:
-                now = next(iter(known)) if len(known) == 1 else None
-                if value not in found or found[value] != now:
-                    # Once it is None it stays so: the search goes down only.
-                    if value in found and found[value] is None:
+        for value, values in sources.items():
+            source_origins = {origins[source] for source in values if source in origins}
+            if source_origins:
+                origin = next(iter(source_origins)) if len(source_origins) == 1 else None
+                if value not in origins or origins[value] != origin:
+                    # None is final, so the search ends.
+                    if value in origins and origins[value] is None:
                         continue
-                    found[value] = now
+                    origins[value] = origin
                     changed = True
-    return found
+    return origins
 
 
 @dataclass(frozen=True, slots=True)
 class AddressIntegers:
-    """The integers that addresses are made of: with what sign, and which may have wrapped."""
+    """The integers that form addresses: whether each is signed, and which may have overflowed."""
 
     signed: dict[IRValue, bool]
     may_overflow: frozenset[IRValue]
@@ -159,11 +163,11 @@ class AddressIntegers:
 def analyze_addresses(
     graph: KernelGraph, extra_pointers: Iterable[IRValue] = ()
 ) -> AddressIntegers:
-    """`also`: pointers that something is asked of, besides those of accesses."""
-    sources, made_by = map_control_flow_sources(graph), map_defining_operations(graph)
-    signs = _collect_signedness(graph, sources, made_by, extra_pointers)
-    signed = {value: True in given for value, given in signs.items()}
-    return AddressIntegers(signed, _find_overflow_candidates(signed, sources, made_by))
+    """Find them from the pointers of all accesses, and from `extra_pointers`."""
+    sources, definitions = map_control_flow_sources(graph), map_defining_operations(graph)
+    signs = _collect_signedness(graph, sources, definitions, extra_pointers)
+    signed = {value: True in value_signs for value, value_signs in signs.items()}
+    return AddressIntegers(signed, _find_overflow_candidates(signed, sources, definitions))
 
 
 def _collect_signedness(
@@ -172,7 +176,7 @@ def _collect_signedness(
     definitions: dict[IRValue, IROperation],
     extra_pointers: Iterable[IRValue],
 ) -> dict[IRValue, set[bool]]:
-    """Backwards from every pointer: as what each number is taken on its way."""
+    """Backwards from every pointer: whether each integer is read as signed, unsigned or both."""
     signs: dict[IRValue, set[bool]] = defaultdict(set)
     waiting = [(value, True) for value in extra_pointers]
     for operation in graph.walk():
@@ -188,23 +192,23 @@ def _collect_signedness(
             continue
         signs[value].add(sign)
         waiting += [(source, sign) for source in sources.get(value, ())]
-        maker = definitions.get(value)
-        if maker is None or maker.name not in INTEGER_ARITHMETIC:
+        definition = definitions.get(value)
+        if definition is None or definition.name not in INTEGER_ARITHMETIC:
             continue
-        below = (
+        operand_sign = (
             True
-            if maker.name in SIGNED_OPERATIONS
+            if definition.name in SIGNED_OPERATIONS
             else False
-            if maker.name in UNSIGNED_OPERATIONS
+            if definition.name in UNSIGNED_OPERATIONS
             else sign
         )
-        operands = maker.operands
-        if maker.name == "arith.select":
+        operands = definition.operands
+        if definition.name == "arith.select":
             operands = operands[1:]
-        elif maker.name == "tt.gather":
+        elif definition.name == "tt.gather":
             operands = operands[:1]
         waiting += [
-            (operand, below)
+            (operand, operand_sign)
             for operand in operands
             if _is_arithmetic_integer(operand.type) or operand.type.is_pointer
         ]
@@ -220,23 +224,23 @@ def _find_overflow_candidates(
     sources: dict[IRValue, list[IRValue]],
     definitions: dict[IRValue, IROperation],
 ) -> frozenset[IRValue]:
-    """Forwards: what may hold a wrapped number, or was made of one."""
-    found: set[IRValue] = set()
+    """Forwards: the integers that may have overflowed, or depend on one that may have."""
+    candidates: set[IRValue] = set()
     changed = True
     while changed:
         changed = False
         for value in signed:
-            if value in found:
+            if value in candidates:
                 continue
-            maker = definitions.get(value)
-            given = list(sources.get(value, ()))
-            own = False
-            if maker is not None and maker.name in INTEGER_ARITHMETIC:
-                given += [operand for operand in maker.operands if operand in signed]
-                own = maker.name in OVERFLOWING_OPERATIONS or (
-                    maker.name in ("tt.reduce", "tt.scan") and value.type.is_integer
+            definition = definitions.get(value)
+            inputs = list(sources.get(value, ()))
+            may_overflow_itself = False
+            if definition is not None and definition.name in INTEGER_ARITHMETIC:
+                inputs += [operand for operand in definition.operands if operand in signed]
+                may_overflow_itself = definition.name in OVERFLOWING_OPERATIONS or (
+                    definition.name in ("tt.reduce", "tt.scan") and value.type.is_integer
                 )
-            if own or any(one in found for one in given):
-                found.add(value)
+            if may_overflow_itself or any(source in candidates for source in inputs):
+                candidates.add(value)
                 changed = True
-    return frozenset(found)
+    return frozenset(candidates)

@@ -1,7 +1,7 @@
-"""A kernel as data: operations, their operands, regions and source places.
+"""A kernel as data: operations, their operands, regions and source lines.
 
-Nothing here knows how Triton makes or prints its IR; `parsing` does. A graph can be held, printed,
-pickled and walked, and what is built on it (an executor, an audit) needs nothing else.
+A graph can be printed, pickled and walked, without Triton: the back ends and the audit need nothing
+else. `triton/mlir_parser` reads one from Triton's IR and `mlir_printer` writes it for Triton again.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IRValue:
-    """What an operation makes, or a block is given. Each is itself and no other."""
+    """A result of an operation or an argument of a block, compared by identity."""
 
     number: int
     type: ValueType
@@ -116,7 +116,7 @@ class IROperation:
         return default if text is None else int(text.split(":")[0])
 
     def get_ints(self, attribute: str) -> tuple[int, ...]:
-        """Of `array<i32: 1, 0>`."""
+        """The integers of an attribute such as `array<i32: 1, 0>`."""
         text = self.attributes.get(attribute, "")
         _, _, listed = text.rstrip("> ").partition(":")
         return tuple(int(part) for part in listed.split(",") if part.strip())
@@ -125,12 +125,12 @@ class IROperation:
         return self.attributes.get(attribute, "false") in ("true", "unit")
 
     def split_operands(self) -> list[tuple[IRValue, ...]]:
-        """The operands by the segments that the operation divides them into."""
-        found, place = [], 0
+        """The operands in the groups of `operandSegmentSizes`."""
+        segments, start = [], 0
         for size in self.get_ints("operandSegmentSizes"):
-            found.append(self.operands[place : place + size])
-            place += size
-        return found
+            segments.append(self.operands[start : start + size])
+            start += size
+        return segments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,8 +188,8 @@ def _format_region(region: IRRegion, depth: int) -> Iterator[str]:
     indent = "  " * depth
     for index, block in enumerate(region.blocks):
         if index or (depth > 1 and block.arguments):
-            given = ", ".join(f"{value}: {value.type}" for value in block.arguments)
-            yield f"{indent}^{block.label}({given})"
+            arguments = ", ".join(f"{value}: {value.type}" for value in block.arguments)
+            yield f"{indent}^{block.label}({arguments})"
         for operation in block.operations:
             yield indent + _format_operation(operation)
             for number, inner in enumerate(operation.regions):
@@ -202,5 +202,5 @@ def _format_operation(operation: IROperation) -> str:
     words = [operation.name, *map(str, operation.operands)]
     words += [f"{name}={text}" for name, text in operation.attributes.items()]
     words += [f"^{label}" for label in operation.successors]
-    made = ", ".join(f"{value}: {value.type}" for value in operation.results)
-    return (f"{made} = " if made else "") + " ".join(words) + f"    @ {operation.source}"
+    results = ", ".join(f"{value}: {value.type}" for value in operation.results)
+    return (f"{results} = " if results else "") + " ".join(words) + f"    @ {operation.source}"

@@ -1,4 +1,4 @@
-"""A graph as MLIR's generic form: what `parsing` reads, written again for Triton to read."""
+"""A graph in MLIR's generic form, for Triton to read: the inverse of `triton/mlir_parser`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def format_type(value_type: ValueType) -> str:
 
 
 def _format_operation(operation: IROperation) -> str:
-    made = _format_names(operation.results)
-    text = (
-        f"{made} = " if made else ""
-    ) + f'"{operation.name}"({_format_names(operation.operands)})'
+    names = _format_names(operation.results)
+    text = (f"{names} = " if names else "") + f'"{operation.name}"'
+    text += f"({_format_names(operation.operands)})"
     if operation.successors:
         text += "[" + ", ".join(f"^{label}" for label in operation.successors) + "]"
     if operation.regions:
         text += " (" + ", ".join(map(_format_region, operation.regions)) + ")"
     if operation.attributes:
-        text += f" {{{', '.join(_format_attribute(*one) for one in operation.attributes.items())}}}"
-    given, results = _format_types(operation.operands), _format_types(operation.results)
-    return f"{text} : ({given}) -> ({results}) loc({_format_location(operation.source)})"
+        attributes = (_format_attribute(*item) for item in operation.attributes.items())
+        text += f" {{{', '.join(attributes)}}}"
+    operands, results = _format_types(operation.operands), _format_types(operation.results)
+    return f"{text} : ({operands}) -> ({results}) loc({_format_location(operation.source)})"
 
 
 def _format_attribute(name: str, value: str) -> str:
@@ -58,8 +58,10 @@ def _format_region(region: IRRegion) -> str:
 
 
 def _format_block(block: IRBlock) -> str:
-    given = ", ".join(f"%{value.number}: {format_type(value.type)}" for value in block.arguments)
-    head = f"^{block.label}" + (f"({given})" if given else "") + ":"
+    arguments = ", ".join(
+        f"%{value.number}: {format_type(value.type)}" for value in block.arguments
+    )
+    head = f"^{block.label}" + (f"({arguments})" if arguments else "") + ":"
     return "\n".join([head, *map(_format_operation, block.operations)])
 
 
@@ -72,7 +74,9 @@ def _format_types(values: Iterable[IRValue]) -> str:
 
 
 def _format_location(source: SourceLocation) -> str:
-    here = f'"{source.file}":{source.line}:{source.column}' if source.line else "unknown"
+    position = f'"{source.file}":{source.line}:{source.column}' if source.line else "unknown"
     return (
-        here if source.caller is None else f"callsite({here} at {_format_location(source.caller)})"
+        position
+        if source.caller is None
+        else f"callsite({position} at {_format_location(source.caller)})"
     )

@@ -1,8 +1,9 @@
-"""MLIR's generic form, read into a graph.
+"""MLIR's generic form as a graph.
 
-In that form every operation is written alike: results, a quoted name, operands, successors,
-properties, regions, attributes, types, a location. So one short grammar reads them all, whatever
-dialects a later Triton adds.
+In that form every operation has one syntax: results, a quoted name, operands, successors,
+properties, regions, attributes, types, a location. So one short grammar reads any dialect. Example:
+
+%5 = "tt.addptr"(%3, %4) : (!tt.ptr<i32>, i32) -> !tt.ptr<i32> loc(#loc7)
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def parse_type(text: str) -> ValueType:
 
 
 class _LocationTable:
-    """`loc(...)` as source places; a name around a place is a variable's."""
+    """`loc(...)` as source lines; a name around one is the name of a variable."""
 
     def __init__(self, text: str) -> None:
         self._definitions = dict(_LOCATION.findall(text))
@@ -88,24 +89,24 @@ def _with_caller(callee: SourceLocation, caller: SourceLocation) -> SourceLocati
 
 
 def _split_outside_brackets(text: str, separator: str) -> list[str]:
-    """At separators that are inside of no brackets and no string."""
+    """Split at separators outside of brackets and strings."""
     parts, depth, start = [], 0, 0
-    for found in _make_bracket_pattern(separator).finditer(text):
-        mark = found[0]
+    for match in _make_bracket_pattern(separator).finditer(text):
+        mark = match[0]
         if mark in _OPENING_BRACKETS:
             depth += 1
         elif mark in _CLOSING_BRACKETS:
             depth -= 1
         elif mark == separator and not depth:
-            parts.append(text[start : found.start()])
-            start = found.end()
+            parts.append(text[start : match.start()])
+            start = match.end()
     parts.append(text[start:])
     return [part.strip() for part in parts if part.strip()]
 
 
 @functools.cache
 def _make_bracket_pattern(separator: str = "") -> re.Pattern[str]:
-    """A bracket or a separator; strings and arrows are passed over whole."""
+    """Matches a bracket or a separator; strings and arrows match as a whole."""
     other = f"|{re.escape(separator)}" if separator else ""
     return re.compile(r'"(?:[^"\\]|\\.)*"|->|[<({\[>)}\]]' + other)
 
@@ -132,7 +133,7 @@ class _MlirParser:
             if operation.attributes.get("sym_visibility", '"public"') == '"public"'
         ]
         if len(public) != 1:
-            raise MlirSyntaxError(f"one public function was looked for, found {public}")
+            raise MlirSyntaxError(f"expected one public function, found {public}")
         bodies = {name: operation.regions[0] for name, operation in functions.items()}
         [kernel] = public
         return KernelGraph(kernel, bodies.pop(kernel), bodies, functions[kernel].attributes)
@@ -155,26 +156,26 @@ class _MlirParser:
     def _expect(self, text: str) -> None:
         if not self._accept(text):
             near = self._text[self._position : self._position + 80].split("\n")[0]
-            raise MlirSyntaxError(f"{text!r} was looked for before {near!r}")
+            raise MlirSyntaxError(f"expected {text!r} before {near!r}")
 
     def _take_match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         self._skip_space()
-        found = pattern.match(self._text, self._position)
-        if found is None:
+        match = pattern.match(self._text, self._position)
+        if match is None:
             near = self._text[self._position : self._position + 80].split("\n")[0]
-            raise MlirSyntaxError(f"{pattern.pattern} was looked for before {near!r}")
-        self._position = found.end()
-        return found
+            raise MlirSyntaxError(f"expected {pattern.pattern} before {near!r}")
+        self._position = match.end()
+        return match
 
     def _take_bracketed(self) -> str:
         """The text between the bracket here and the one that closes it."""
         self._skip_space()
         start, depth = self._position, 0
-        for found in _make_bracket_pattern().finditer(self._text, start):
-            mark = found[0]
+        for match in _make_bracket_pattern().finditer(self._text, start):
+            mark = match[0]
             depth += (mark in _OPENING_BRACKETS) - (mark in _CLOSING_BRACKETS)
             if not depth:
-                self._position = found.end()
+                self._position = match.end()
                 return self._text[start + 1 : self._position - 1]
         raise MlirSyntaxError(f"no end of {self._text[start : start + 60]!r}")
 
@@ -197,17 +198,17 @@ class _MlirParser:
         return IRRegion(tuple(blocks))
 
     def _parse_block_arguments(self) -> tuple[IRValue, ...]:
-        made = []
+        arguments = []
         for part in _split_outside_brackets(self._take_bracketed(), ","):
             name, _, rest = part.partition(":")
             kind, _, location = rest.partition(" loc(")
-            made.append(
+            arguments.append(
                 self._define_value(name.strip(), kind, self._locations.resolve(location[:-1])[1])
             )
-        return tuple(made)
+        return tuple(arguments)
 
     def _define_value(self, name: str, type_text: str, variable: str) -> IRValue:
-        """The one of this name; where it was used before its block, that very one."""
+        """The value of this name; if an earlier block has used it, the one made then."""
         known = self._values.get(name)
         if known is not None and known.type.element == "?":
             object.__setattr__(known, "type", parse_type(type_text))
@@ -226,11 +227,11 @@ class _MlirParser:
     def _parse_statement(self) -> IROperation:
         names: list[str] = []
         while self._peek("%"):
-            found = self._take_match(_RESULT)
-            if found[2]:
-                names += [f"%{found[1]}#{index}" for index in range(int(found[2]))]
+            match = self._take_match(_RESULT)
+            if match[2]:
+                names += [f"%{match[1]}#{index}" for index in range(int(match[2]))]
             else:
-                names.append(f"%{found[1]}")
+                names.append(f"%{match[1]}")
             if not self._accept(","):
                 self._expect("=")
         return self._parse_operation(names)
@@ -274,11 +275,11 @@ class _MlirParser:
         if self._peek("("):
             return _split_outside_brackets(self._take_bracketed(), ",")
         start = self._position
-        found = self._take_match(_TYPE)
+        match = self._take_match(_TYPE)
         if self._text.startswith("<", self._position):
             self._take_bracketed()
             return [self._text[start : self._position]]
-        return [found[0]]
+        return [match[0]]
 
     @staticmethod
     def _parse_attributes(text: str) -> dict[str, str]:

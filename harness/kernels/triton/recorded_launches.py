@@ -1,9 +1,9 @@
-"""Launches as they were made: which types and constants a kernel was given, kept in a file.
+"""A record of launches: the types and constants with which each kernel was launched.
 
-With `UNFIX_LAUNCHES=FILE` in front of any command each mode in which a kernel is launched is
-written there once, by all processes together: of suites, of servers under check, of scripts. Two
-launches are of one mode if they differ in numbers alone. Whoever reads kernels without running them
-has these beside what the host's code and names say.
+With `UNFIX_LAUNCHES=FILE` in front of any command, its processes (suites, servers under check,
+scripts) write each launch mode of each kernel to the file once. Two launches have one mode if they
+differ in numbers alone: BLOCK=16 and BLOCK=32 are one mode, MASKED=True and MASKED=False are two.
+The audit, which runs no kernels, reads the modes as the types that occur.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class LaunchMode:
 
     kernel: str  # module:name
     types: dict[str, str]  # by parameter, as Triton writes them
-    constants: dict[str, Any]  # as JSON has them, see `meant`
+    constants: dict[str, Any]  # see `constant_to_json`
 
     @property
     def key(self) -> str:
-        """Which kernel it is and how it is compiled, less the numbers that it is compiled for."""
+        """The mode in words: the kernel, its types, and its constants that are no numbers."""
         words = {
             name: "a number" if type(value) in (int, float) else value
             for name, value in self.constants.items()
@@ -48,7 +48,7 @@ def is_recording() -> bool:
 
 
 def record_launch(kernel: Any, bound: Any) -> None:
-    """Write a call down, if somebody wants to have them and it can be said in words."""
+    """Append a call's mode to the file, if there is one and JSON can express the call."""
     file = os.environ.get(RECORD_VARIABLE)
     if not file:
         return
@@ -67,54 +67,55 @@ def record_launch(kernel: Any, bound: Any) -> None:
             constants[parameter.name] = constant_to_json(value)
     if not all(isinstance(kind, str) for kind in kinds.values()):
         return  # tuples, descriptors
-    one = LaunchMode(name, kinds, constants)
+    launch_mode = LaunchMode(name, kinds, constants)
     try:
-        mode = one.key
+        mode_key = launch_mode.key
     except TypeError:
         return  # a function that is a constant
-    if mode in _recorded:
+    if mode_key in _recorded:
         return
-    _recorded.add(mode)
-    with open(file, "a+") as kept:
-        fcntl.flock(kept, fcntl.LOCK_EX)
-        kept.seek(0)
-        if mode not in {known.key for known in _parse_launch_modes(kept, Path(file))}:
-            words = {"kernel": one.kernel, "kinds": kinds, "constants": constants}
-            kept.write(json.dumps(words) + "\n")
-            kept.flush()
+    _recorded.add(mode_key)
+    with open(file, "a+") as records:
+        fcntl.flock(records, fcntl.LOCK_EX)
+        records.seek(0)
+        if mode_key not in {recorded.key for recorded in _parse_launch_modes(records, Path(file))}:
+            words = {"kernel": launch_mode.kernel, "kinds": kinds, "constants": constants}
+            records.write(json.dumps(words) + "\n")
+            records.flush()
 
 
 def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
-    """By kernel; each mode once."""
-    found: dict[str, dict[str, LaunchMode]] = defaultdict(dict)
+    """The modes of a file by kernel, each once."""
+    modes_by_kernel: dict[str, dict[str, LaunchMode]] = defaultdict(dict)
     try:
         with file.open() as lines:
-            for one in _parse_launch_modes(lines, file):
-                found[one.kernel].setdefault(one.key, one)
+            for mode in _parse_launch_modes(lines, file):
+                modes_by_kernel[mode.kernel].setdefault(mode.key, mode)
     except OSError as error:
         raise UnfixError(f"there is no file of launches {file}: {error.strerror}") from error
-    return {kernel: list(modes.values()) for kernel, modes in found.items()}
+    return {kernel: list(modes.values()) for kernel, modes in modes_by_kernel.items()}
 
 
 def _parse_launch_modes(lines: Iterable[str], file: Path) -> list[LaunchMode]:
     try:
-        told = [json.loads(line) for line in lines]
+        records = [json.loads(line) for line in lines]
         return [
-            LaunchMode(one["kernel"], dict(one["kinds"]), dict(one["constants"])) for one in told
+            LaunchMode(record["kernel"], dict(record["kinds"]), dict(record["constants"]))
+            for record in records
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise UnfixError(f"{file} holds no launches: {RECORD_VARIABLE}={file} makes it") from error
 
 
 def constant_to_json(value: Any) -> Any:
-    """A constant as JSON has it; what has no words stays what it is."""
+    """A constant as JSON; one that JSON cannot express stays as it is."""
     import triton.language as tl
 
     return {_DTYPE_KEY: str(value)} if isinstance(value, tl.dtype) else value
 
 
 def constant_from_json(value: Any) -> Any:
-    """The constant, of what JSON has of it."""
+    """The inverse of `constant_to_json`."""
     import triton.language as tl
 
     if isinstance(value, dict):

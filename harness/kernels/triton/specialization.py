@@ -32,7 +32,7 @@ from harness.kernels.triton import frontend, mlir_parser
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.kernels.triton.symbolic_int import SymbolicInt
 
-SymbolicParameter = tuple[str, str]  # how it comes about from the constants, and its type
+SymbolicParameter = tuple[str, str]  # an expression of the constants, and its type
 _SYMBOLIC = "loose"
 _CONSTANT_PATTERN = re.compile(r"v\[\d+\]")
 _CONCRETE_PATTERN = re.compile(rf"{_CONSTANT_PATTERN.pattern} == \d+")
@@ -43,16 +43,16 @@ _FOLDABLE_WITH = {
     "arith.muli": frozenset(("arith.muli",)),
 }
 _VALUE_PRESERVING = SPREADING_OPERATIONS | {"arith.extsi", "arith.extui", "arith.trunci"}
-_SMALLEST_SYMBOLIC = 2  # 0 and 1 are cases of their own, to whoever optimises
+_SMALLEST_SYMBOLIC = 2  # the front end treats 0 and 1 apart
 
 
 @dataclass(frozen=True, slots=True)
 class Specialization:
-    """What some calls' constants decide alike, and what is made of them."""
+    """One IR for all constants that meet some conditions, with its parameters for them."""
 
     conditions: dict[str, bool]
-    symbolic_parameters: tuple[SymbolicParameter, ...]  # what the IR takes as parameters
-    traced_values: dict[int, int]  # of loose constants, in the call that this was learnt from
+    symbolic_parameters: tuple[SymbolicParameter, ...]  # of the IR
+    traced_values: dict[int, int]  # the constants of the call that was traced
 
     def matches(self, values: dict[int, int]) -> bool:
         with contextlib.suppress(ArithmeticError, ValueError):
@@ -69,12 +69,12 @@ class Specialization:
         )
 
     def covers_conditions(self, conditions: dict[str, bool]) -> bool:
-        """Whether this is all that was asked elsewhere, too."""
+        """Whether conditions recorded elsewhere are among these."""
         return _drop_implied_conditions(conditions).items() <= self.conditions.items()
 
 
 def specialize_call(kernel: Any, binder: CallBinder, bound: BoundCall) -> BoundCall:
-    """The call as all those are that it shares its IR with, and its own numbers for that."""
+    """The call in the form that shares its IR with other constants, with its own as arguments."""
     values = _find_symbolic_candidates(bound)
     if not values:
         return bound
@@ -82,27 +82,28 @@ def specialize_call(kernel: Any, binder: CallBinder, bound: BoundCall) -> BoundC
         _SYMBOLIC if place in values else constant for place, constant in enumerate(bound.constants)
     )
     key = frontend.compute_cache_key(kernel, replace(bound, constants=kinds))
-    way = _find_matching_specialization(binder.specializations.get(key, ()), values)
-    if way is None:
-        ways = get_or_compute("ways", key, list[Specialization])
-        way = _find_matching_specialization(ways, values)
-        if way is None:
-            way, graph = _trace_specialization(kernel, bound)
-            ways.append(way)
-            save_cached("ways", key, ways)
+    specialization = _find_matching_specialization(binder.specializations.get(key, ()), values)
+    if specialization is None:
+        known_specializations = get_or_compute("ways", key, list[Specialization])
+        specialization = _find_matching_specialization(known_specializations, values)
+        if specialization is None:
+            specialization, graph = _trace_specialization(kernel, bound)
+            known_specializations.append(specialization)
+            save_cached("ways", key, known_specializations)
             save_cached(
                 "graphs",
-                frontend.compute_cache_key(kernel, _to_shared_call(bound, kinds, way)),
+                frontend.compute_cache_key(kernel, _to_shared_call(bound, kinds, specialization)),
                 graph,
             )
-        binder.specializations[key] = ways
+        binder.specializations[key] = known_specializations
     return replace(
-        _to_shared_call(bound, kinds, way), symbolic_arguments=way.evaluate_arguments(values)
+        _to_shared_call(bound, kinds, specialization),
+        symbolic_arguments=specialization.evaluate_arguments(values),
     )
 
 
 def build_graph(kernel: Any, bound: BoundCall) -> KernelGraph:
-    """What Triton makes of a call; of one that is shared, with parameters for its numbers."""
+    """The graph of a call; if it is specialized, with parameters for symbolic constants."""
     if bound.specialization is not None:
         return _trace_specialization(kernel, bound)[1]
     return mlir_parser.parse_mlir(frontend.compile_to_mlir(kernel, bound))
@@ -118,7 +119,7 @@ def _to_shared_call(
 
 
 def _find_symbolic_candidates(bound: BoundCall) -> dict[int, int]:
-    """The constants that may be numbers, by their places."""
+    """The constants that may become symbolic ints, by position."""
     return {
         place: value
         for place, (value, kind) in enumerate(zip(bound.values.values(), bound.types, strict=True))
@@ -129,18 +130,24 @@ def _find_symbolic_candidates(bound: BoundCall) -> dict[int, int]:
 def _find_matching_specialization(
     specializations: Iterable[Specialization], values: dict[int, int]
 ) -> Specialization | None:
-    return next((way for way in specializations if way.matches(values)), None)
+    return next(
+        (specialization for specialization in specializations if specialization.matches(values)),
+        None,
+    )
 
 
 def _trace_specialization(
     kernel: Any, bound: BoundCall, concrete_constants: frozenset[int] = frozenset()
 ) -> tuple[Specialization, KernelGraph]:
-    able = _find_symbolic_candidates(bound)
-    asked = {f"v[{place}] == {able[place]}": True for place in concrete_constants}
-    values = {place: value for place, value in able.items() if place not in concrete_constants}
-    loose = make_symbolic_ints(values, asked)
+    candidates = _find_symbolic_candidates(bound)
+    conditions = {f"v[{place}] == {candidates[place]}": True for place in concrete_constants}
+    values = {
+        place: value for place, value in candidates.items() if place not in concrete_constants
+    }
+    symbolic_ints = make_symbolic_ints(values, conditions)
     constants = {
-        name: loose.get(place, value) for place, (name, value) in enumerate(bound.values.items())
+        name: symbolic_ints.get(place, value)
+        for place, (name, value) in enumerate(bound.values.items())
     }
     try:
         text = frontend.compile_to_mlir(kernel, replace(bound, values=constants))
@@ -148,102 +155,112 @@ def _trace_specialization(
     except Exception:
         if not values:
             raise
-        return _trace_specialization(
-            kernel, bound, frozenset(able)
-        )  # Triton cannot do with such numbers
-    combined = _find_folded_constants(
+        # Triton fails on a symbolic int: compile for all of these constants.
+        return _trace_specialization(kernel, bound, frozenset(candidates))
+    folded = _find_folded_constants(
         graph, dict(zip(graph.parameters[-len(numbers) :], numbers, strict=False))
     )
-    if combined:
-        return _trace_specialization(kernel, bound, concrete_constants | combined)
-    return Specialization(_drop_implied_conditions(asked), numbers, values), graph
+    if folded:
+        return _trace_specialization(kernel, bound, concrete_constants | folded)
+    return Specialization(_drop_implied_conditions(conditions), numbers, values), graph
 
 
 def make_symbolic_ints(
     values: dict[int, int], conditions: dict[str, bool]
 ) -> dict[int, SymbolicInt]:
-    """What the front end is given in the place of these constants."""
+    """The symbolic ints that the front end gets in place of these constants."""
     return {place: SymbolicInt(f"v[{place}]", value, conditions) for place, value in values.items()}
 
 
 def _drop_implied_conditions(conditions: dict[str, bool]) -> dict[str, bool]:
-    """Without what follows for constants that were taken as they are."""
-    taken = {text.partition(" ")[0] for text in conditions if _CONCRETE_PATTERN.fullmatch(text)}
+    """Without conditions on constants that are fixed to one value: those follow from it."""
+    concrete = {text.partition(" ")[0] for text in conditions if _CONCRETE_PATTERN.fullmatch(text)}
     return {
         text: answer
         for text, answer in conditions.items()
         if _CONCRETE_PATTERN.fullmatch(text)
-        or not taken.issuperset(_CONSTANT_PATTERN.findall(text))
+        or not concrete.issuperset(_CONSTANT_PATTERN.findall(text))
     }
 
 
 def _expose_parameters(graph: KernelGraph) -> tuple[KernelGraph, tuple[SymbolicParameter, ...]]:
-    """The graph with a parameter for each number that was put into it."""
+    """The graph with a parameter for each operation that stands for a symbolic int."""
     if any(
-        frontend.get_symbolic_expression(one)
+        frontend.get_symbolic_expression(operation)
         for body in graph.functions.values()
-        for one in walk_operations(body)
+        for operation in walk_operations(body)
     ):
-        raise ValueError("a number in a function that is not inlined")
+        raise ValueError("a symbolic int in a function that is not inlined")
     numbers = [
-        one.result for one in walk_operations(graph.body) if frontend.get_symbolic_expression(one)
+        operation.result
+        for operation in walk_operations(graph.body)
+        if frontend.get_symbolic_expression(operation)
     ]
-    told = tuple(
-        (text, one.result.type.element)
-        for one in walk_operations(graph.body)
-        if (text := frontend.get_symbolic_expression(one))
+    symbolic_parameters = tuple(
+        (text, operation.result.type.element)
+        for operation in walk_operations(graph.body)
+        if (text := frontend.get_symbolic_expression(operation))
     )
     body = _map_operations(
-        graph.body, lambda one: None if frontend.get_symbolic_expression(one) else one
+        graph.body,
+        lambda operation: None if frontend.get_symbolic_expression(operation) else operation,
     )
     entry = replace(body.block, arguments=(*body.block.arguments, *numbers))
-    return replace(graph, body=IRRegion((entry, *body.blocks[1:]))), told
+    return replace(graph, body=IRRegion((entry, *body.blocks[1:]))), symbolic_parameters
 
 
 def _find_folded_constants(
     graph: KernelGraph, parameters: dict[IRValue, SymbolicParameter]
 ) -> frozenset[int]:
-    """The constants of numbers that would be folded with others, which leaves one sum for two.
+    """The symbolic constants that Triton's optimizer would fold with another constant.
 
-    What wraps within would be told where nothing wraps. Of 64 bits nothing does.
+    Example: in `row + 5 - 3` it folds the constants into `row + 2`. With symbolic ints both sums
+    stay, and the first one could overflow where the compiled kernel does not. Sums of 64 bits are
+    left: none of them overflows.
     """
-    makers = {one.result: one for one in walk_operations(graph.body) if len(one.results) == 1}
+    definitions = {
+        operation.result: operation
+        for operation in walk_operations(graph.body)
+        if len(operation.results) == 1
+    }
 
-    def constant(value: IRValue) -> list[str] | None:
-        while value in makers and makers[value].name in _VALUE_PRESERVING:
-            value = makers[value].operands[0]
+    def list_constants(value: IRValue) -> list[str] | None:
+        while value in definitions and definitions[value].name in _VALUE_PRESERVING:
+            value = definitions[value].operands[0]
         if value in parameters:
             return _CONSTANT_PATTERN.findall(parameters[value][0])
-        return [] if value in makers and makers[value].name == "arith.constant" else None
+        return [] if value in definitions and definitions[value].name == "arith.constant" else None
 
-    found: list[str] = []
-    for one in makers.values():
-        if one.name in _FOLDABLE_WITH and one.result.type.bits < 64:
-            sides = [(constant(side), makers.get(side)) for side in one.operands]
+    constant_names: list[str] = []
+    for operation in definitions.values():
+        if operation.name in _FOLDABLE_WITH and operation.result.type.bits < 64:
+            sides = [(list_constants(side), definitions.get(side)) for side in operation.operands]
             texts = [text for text, _ in sides if text is not None]
             inner = [
                 text
-                for text, maker in sides
-                if text is None and maker is not None and maker.name in _FOLDABLE_WITH[one.name]
-                for text in map(constant, maker.operands)
+                for text, definition in sides
+                if text is None
+                and definition is not None
+                and definition.name in _FOLDABLE_WITH[operation.name]
+                for text in map(list_constants, definition.operands)
                 if text is not None
             ]
             if texts and len(texts) + len(inner) > 1:
-                found += [*itertools.chain.from_iterable([*texts, *inner])]
-    return frozenset(int(text[2:-1]) for text in found)
+                constant_names += [*itertools.chain.from_iterable([*texts, *inner])]
+    return frozenset(int(text[2:-1]) for text in constant_names)
 
 
 def substitute_parameters(
     graph: KernelGraph, parameter_values: dict[SymbolicParameter, IRValue]
 ) -> KernelGraph:
-    """The graph with these values where numbers were put into it."""
+    """The graph with values in place of the operations that stand for symbolic ints."""
 
-    def value_of(one: IROperation) -> IROperation:
-        text = frontend.get_symbolic_expression(one)
+    def value_of(operation: IROperation) -> IROperation:
+        text = frontend.get_symbolic_expression(operation)
         if not text:
-            return one
-        value = parameter_values[text, one.result.type.element]
-        return replace(one, name="arith.ori", operands=(value, value), attributes={})
+            return operation
+        value = parameter_values[text, operation.result.type.element]
+        return replace(operation, name="arith.ori", operands=(value, value), attributes={})
 
     return replace(graph, body=_map_operations(graph.body, value_of))
 
@@ -251,19 +268,22 @@ def substitute_parameters(
 def _map_operations(
     region: IRRegion, change: Callable[[IROperation], IROperation | None]
 ) -> IRRegion:
-    def changed(block: IRBlock) -> IRBlock:
-        kept = filter(None, map(change, block.operations))
+    def change_block(block: IRBlock) -> IRBlock:
+        operations = filter(None, map(change, block.operations))
         return replace(
             block,
             operations=tuple(
-                replace(one, regions=tuple(_map_operations(inner, change) for inner in one.regions))
-                if one.regions
-                else one
-                for one in kept
+                replace(
+                    operation,
+                    regions=tuple(_map_operations(inner, change) for inner in operation.regions),
+                )
+                if operation.regions
+                else operation
+                for operation in operations
             ),
         )
 
-    return IRRegion(tuple(map(changed, region.blocks)))
+    return IRRegion(tuple(map(change_block, region.blocks)))
 
 
 def _evaluate_expressions(expressions: tuple[str, ...], values: dict[int, int]) -> tuple[Any, ...]:
@@ -272,4 +292,4 @@ def _evaluate_expressions(expressions: tuple[str, ...], values: dict[int, int]) 
 
 @functools.cache
 def _compile_expressions(expressions: tuple[str, ...]) -> Any:
-    return compile(f"({''.join(f'{text}, ' for text in expressions)})", "<asked>", "eval")
+    return compile(f"({''.join(f'{text}, ' for text in expressions)})", "<conditions>", "eval")

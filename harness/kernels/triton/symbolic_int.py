@@ -1,6 +1,9 @@
-"""An integer that writes down what is asked of it.
+"""An integer that records the conditions under which its value is used.
 
-Nothing learns its value but by asking: it is no `int`, and only says that it is one.
+It stands for a constant while Triton's front end traces a kernel. Arithmetic gives another symbolic
+int; a comparison is answered with the traced value and recorded; any other use fixes the value.
+Example: BLOCK is traced with 8. `BLOCK * 2` is `(v[3] * (2))`; `if BLOCK > 4` records
+`v[3] > (4)`: True, so the IR serves all constants above 4; `int(BLOCK)` records `v[3] == 8`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ _CONCRETIZING_METHODS = (
 
 
 class SymbolicInt:
-    """`text` is how it comes about from a call's constants, `asked` are the questions so far."""
+    """`expression` computes it from a call's constants; `conditions` are those recorded so far."""
 
     __slots__ = ("conditions", "expression", "value")
     __class__ = property(lambda self: int)
@@ -38,7 +41,7 @@ class SymbolicInt:
         self.expression, self.value, self.conditions = expression, value, conditions
 
     def concretize(self) -> int:
-        """The number itself, which is then no other one."""
+        """The value, which the trace then depends on."""
         self.conditions[f"{self.expression} == {self.value}"] = True
         return self.value
 
@@ -68,7 +71,7 @@ class SymbolicInt:
         return format(self.concretize(), form)
 
     def __getattr__(self, name: str) -> Any:
-        getattr(int, name)  # what no integer has is not asked of this one
+        getattr(int, name)  # an AttributeError, if int has none
         return getattr(self.concretize(), name)
 
 
@@ -93,8 +96,8 @@ def _make_binary_operator(
             if backwards
             else ((self.expression, self.value), number)
         )
-        (left, one), (right, two) = sides
-        return self.derive(f"({left} {symbol} {right})", combine(one, two))
+        (left, left_value), (right, right_value) = sides
+        return self.derive(f"({left} {symbol} {right})", combine(left_value, right_value))
 
     return combined
 
