@@ -88,7 +88,7 @@ def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int
     )
     running.run()
     run.status, run.seconds = "finished", fleet.clock
-    store.matrix.end(run)
+    store.matrix.save(run)
     return fleet
 
 

@@ -64,7 +64,7 @@ def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None
                 ended.append((f"{number:05x}", one))
             store.matrix.save_attempts(run.id, ended)
             run.status = "finished"
-            store.matrix.end(run)
+            store.matrix.save(run)
 
 
 def timed(cells: int, nights: int) -> dict[str, Any]:

@@ -1,88 +1,105 @@
-"""The kinds of runs that a store keeps and `report` shows, as one table.
+"""The kinds of runs that `unfix report` shows, in one table.
 
-The word of a kind is its command, and names its folders: `harness/runs/WORD` makes such a run,
-`harness/store/WORD` stores it, `reports/WORD` shows it, `harness/cli/WORD` reads its arguments.
-Output that is the same for all kinds (files, lists) is in `run_output` and here.
+A kind joins three things: its table in the store, its reports (imported when they are needed, since
+a page imports Jinja), and the few ways in which its runs differ from others in a list or as JSON.
+What is the same for all kinds (files, output, lists) is in `run_output` and here. To add a kind,
+write its table under harness/store, its reports under reports/, and one `RunKind` here.
 """
 
 from __future__ import annotations
 
 import datetime
-import importlib
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.core import paths
-
 if TYPE_CHECKING:
     from harness.store.database import Store
+    from harness.store.run_table import RunTable
 
 
-def add_reports_to_path() -> None:
-    """Add the folder of the package `reports`, which is that of the toggles, to the path."""
-    place = str(paths.project_folder())
-    if place not in sys.path:
-        sys.path.append(place)
+@dataclass(frozen=True)
+class RunReports:
+    """The reports of one kind of run, as functions of the run."""
+
+    render_page: Callable[[Any], str]
+    render_markdown: Callable[[Any], str]
+    print_run: Callable[[Any, Any], None]  # on a rich console
+    write_junit: Callable[[Any, Any], None] | None = None  # into a file
 
 
-def import_report(word: str, module_name: str) -> Any:
-    """A report of a kind of run: page, terminal, markdown, junit."""
-    add_reports_to_path()
-    return importlib.import_module(f"reports.{word}.{module_name}")
+def _load_prove_reports() -> RunReports:
+    from reports.prove import junit, markdown, page, terminal
+
+    return RunReports(
+        page.render_page, markdown.render_markdown, terminal.print_run, junit.write_junit
+    )
 
 
-def _get_exit_code(run: Any) -> int:
-    return 0 if run.green else 1
+def _load_bisect_reports() -> RunReports:
+    from reports.bisect import markdown, page, terminal
+
+    return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
+
+
+def _load_eval_reports() -> RunReports:
+    from reports.eval import markdown, page, terminal
+
+    return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
+
+
+def _load_matrix_reports() -> RunReports:
+    from reports.matrix import markdown, page, terminal
+
+    return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
+
+
+def _load_mutate_reports() -> RunReports:
+    from reports.mutate import markdown, page, terminal
+
+    return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
 
 
 def _make_page_name(run: Any) -> str:
-    """A page for each run, so that the next run does not replace an open page."""
+    """A name for each run, so that a new page does not replace one that is open."""
     name = str(run.id)
     return name if len(name) < 100 else f"{name.partition('+')[0]}-joined"
 
 
 @dataclass(frozen=True)
 class RunKind:
-    word: str
     noun: str
-    json_properties: tuple[str, ...] = (
-        "green",
-        "problems",
-    )  # in its JSON, beside what it is made of
-    list_properties: tuple[str, ...] = (
-        "green",
-    )  # in the JSON of a list, beside what all of them have
-    is_row_enough: bool = False  # its own row says enough for a list
-    make_list_label: Callable[[Any], str] | None = None  # in a list, if not by its word
+    get_table: Callable[[Store], RunTable[Any, Any]]
+    load_reports: Callable[[], RunReports]
+    make_list_label: Callable[[Any], str]
+    json_properties: tuple[str, ...] = ("green", "problems")  # beside the run's own fields
+    list_properties: tuple[str, ...] = ("green",)  # beside those of every kind
+    is_row_enough: bool = False  # a list needs the run's own row only
     describe_verdict: Callable[[Any], str] = lambda run: "green" if run.green else "red"
-    get_exit_code: Callable[[Any], int] = _get_exit_code
+    get_exit_code: Callable[[Any], int] = lambda run: 0 if run.green else 1
     make_page_name: Callable[[Any], str] = _make_page_name
-    junit: bool = False
-
-    def import_report(self, module_name: str) -> Any:
-        """One of its reports: page, terminal, markdown, junit."""
-        return import_report(self.word, module_name)
+    has_junit: bool = False
 
     def to_json(self, run: Any) -> dict[str, Any]:
-        """All of a run as strict JSON, with its verdict."""
+        """A whole run, with its verdict, as JSON that any reader accepts."""
         import msgspec
 
-        said = {name: msgspec.to_builtins(getattr(run, name)) for name in self.json_properties}
-        data: dict[str, Any] = to_strict_json(msgspec.to_builtins(run) | said)
+        properties = {
+            name: msgspec.to_builtins(getattr(run, name)) for name in self.json_properties
+        }
+        data: dict[str, Any] = to_strict_json(msgspec.to_builtins(run) | properties)
         return data
 
     def to_list_row(self, run: Any) -> dict[str, Any]:
-        """The row of a run in `report --list`."""
+        """A run as one line of `report --list`."""
         started = run.started
         if not isinstance(started, str):
             moment = datetime.datetime.fromtimestamp(started, datetime.UTC)
             started = moment.isoformat(timespec="seconds")
         return {
             "id": run.id,
-            "kind": self.make_list_label(run) if self.make_list_label else self.word,
+            "kind": self.make_list_label(run),
             "started": started,
             "status": run.status,
             "seconds": run.seconds,
@@ -90,31 +107,6 @@ class RunKind:
             "summary": to_strict_json(run.summary),
             "command": to_strict_json(run.command),
         }
-
-
-PROVE = RunKind(
-    "prove",
-    "a proof",
-    json_properties=("counts", "green", "problems"),
-    list_properties=("counts", "green"),
-    make_list_label=lambda run: str(run.kind),
-    make_page_name=lambda run: "index",
-    junit=True,
-)
-BISECT = RunKind(
-    "bisect",
-    "a search",
-    json_properties=(),
-    list_properties=("verdict",),
-    is_row_enough=True,
-    make_list_label=lambda search: f"bisect {search.kind}",
-    describe_verdict=lambda search: str(search.verdict),
-    get_exit_code=lambda search: 0 if search.found else 1,
-    make_page_name=lambda search: f"bisect-{search.id}",
-)
-EVAL = RunKind(
-    "eval", "an evaluation", list_properties=("name", "counts", "green"), is_row_enough=True
-)
 
 
 class _MatrixKind(RunKind):
@@ -125,16 +117,50 @@ class _MatrixKind(RunKind):
         return data
 
 
+PROVE = RunKind(
+    "a proof",
+    lambda store: store.prove,
+    _load_prove_reports,
+    make_list_label=lambda run: str(run.kind),
+    json_properties=("counts", "green", "problems"),
+    list_properties=("counts", "green"),
+    make_page_name=lambda run: "index",
+    has_junit=True,
+)
+BISECT = RunKind(
+    "a search",
+    lambda store: store.bisect,
+    _load_bisect_reports,
+    make_list_label=lambda search: f"bisect {search.kind}",
+    json_properties=(),
+    list_properties=("verdict",),
+    is_row_enough=True,
+    describe_verdict=lambda search: str(search.verdict),
+    get_exit_code=lambda search: 0 if search.found else 1,
+    make_page_name=lambda search: f"bisect-{search.id}",
+)
+EVAL = RunKind(
+    "an evaluation",
+    lambda store: store.eval,
+    _load_eval_reports,
+    make_list_label=lambda evaluation: "eval",
+    list_properties=("name", "counts", "green"),
+    is_row_enough=True,
+)
 MATRIX = _MatrixKind(
-    "matrix",
     "a matrix run",
+    lambda store: store.matrix,
+    _load_matrix_reports,
+    make_list_label=lambda run: "matrix",
     json_properties=("counts", "green", "problems"),
     list_properties=("name", "plan", "shard", "counts", "green"),
     get_exit_code=lambda run: int(run.exit_code),
 )
 MUTATE = RunKind(
-    "mutate",
     "a mutation run",
+    lambda store: store.mutate,
+    _load_mutate_reports,
+    make_list_label=lambda run: "mutate",
     json_properties=("counts", "score", "green", "problems"),
     list_properties=("green", "score"),
     make_page_name=lambda run: "mutate",
@@ -143,31 +169,31 @@ KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE)
 
 
 def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:
-    """The run of this name and its kind; None for a proof, of which several are shown as one."""
+    """The run of this name and its kind; None for a proof: several proofs share a report."""
     for kind in KINDS:
-        if kind is not PROVE and (run := store.table(kind.word).find(name)) is not None:
+        if kind is not PROVE and (run := kind.get_table(store).find(name)) is not None:
             return kind, run
     return None
 
 
 def list_runs(store: Store) -> list[tuple[RunKind, Any]]:
-    """Each run of a store, loaded as far as a list needs it."""
-    found = []
+    """Each run of a store, with as much of it as a list shows."""
+    runs = []
     for kind in KINDS:
-        table = store.table(kind.word)
-        found += [
+        table = kind.get_table(store)
+        runs += [
             (kind, run if kind.is_row_enough else table.load_whole(run))
             for run in table.list_runs()
         ]
-    return found
+    return runs
 
 
 def to_strict_json(value: Any) -> Any:
-    """JSON has no infinities, and UTF-8 no half of a surrogate pair."""
+    """A value without what JSON lacks (infinities, NaN) and without lone surrogates."""
     if isinstance(value, dict):
-        return {to_strict_json(name): to_strict_json(one) for name, one in value.items()}
+        return {to_strict_json(name): to_strict_json(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [to_strict_json(one) for one in value]
+        return [to_strict_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
 
 def check_outputs(kind: RunKind, arguments: argparse.Namespace) -> None:
     """Refuse, before anything runs, an output that the kind does not have."""
-    if getattr(arguments, "junit", None) is not None and not kind.junit:
+    if getattr(arguments, "junit", None) is not None and not kind.has_junit:
         raise UnfixError(
             f"{kind.noun} has no JUnit: there are --html, --markdown, --record and --json"
         )
@@ -41,21 +41,22 @@ def write_and_print_run(kind: RunKind, runs: Any, arguments: argparse.Namespace)
     check_outputs(kind, arguments)
     several = runs if isinstance(runs, list) else [runs]
     data = [kind.to_json(run) for run in several]
+    reports = kind.load_reports()
     whole: Any = data[0] if len(data) == 1 else data
     write_outputs(
         arguments,
         get_default_page(kind.make_page_name(several[0])),
-        lambda: str(kind.import_report("page").render_page(runs)),
-        lambda: str(kind.import_report("markdown").render_markdown(runs)),
+        lambda: reports.render_page(runs),
+        lambda: reports.render_markdown(runs),
         whole,
     )
-    if getattr(arguments, "junit", None) is not None:
-        kind.import_report("junit").write_junit(runs, arguments.junit)
+    if reports.write_junit and getattr(arguments, "junit", None) is not None:
+        reports.write_junit(runs, arguments.junit)
     if arguments.json:
         options.print_json(whole)
     else:
         for run in several:
-            kind.import_report("terminal").print_run(run, options.make_console())
+            reports.print_run(run, options.make_console())
     return max(kind.get_exit_code(run) for run in several)
 
 

@@ -1,16 +1,20 @@
-"""What the kinds of runs in a store have in common: a row each, with its state, and rows that
-belong to it."""
+"""The stored runs of one kind: begin, save, list, find, load and merge.
+
+A kind adds its value types and names the lists whose elements are rows of their own. Example: a
+search has `item_types = {"trials": BisectTrial}`; its row in `runs` holds it with `trials` empty,
+and `load_whole` fills the list from `items` again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.store.sqlite_file import StoreFile
-from harness.store.writer_process import is_process_alive
+from harness.store.sqlite_file import StoreFile, encode_json
+from harness.store.writer_process import identify_this_process, is_process_alive
 
 ENDED_STATUSES = ("finished", "done")
 
@@ -20,113 +24,176 @@ class StoredRun(Protocol):
     status: str
 
 
-ListedRunT = TypeVar("ListedRunT", bound=StoredRun)  # a run as a list has it
-WholeRunT = TypeVar("WholeRunT")  # and with all that belongs to it
+ListedRunT = TypeVar("ListedRunT", bound=StoredRun)  # as it is listed: without its items
+WholeRunT = TypeVar("WholeRunT", bound=StoredRun)
+ItemT = TypeVar("ItemT")
 
 
 class RunTable(Generic[ListedRunT, WholeRunT]):
-    """Runs of one kind: each listed, found by its name, and taken over from another file."""
+    """Runs of one kind in a store."""
 
+    kind: ClassVar[str]
     noun: ClassVar[str]
-    # Each of its tables, with the column that holds a run's id; the first has a row a run.
-    tables: ClassVar[dict[str, str]]
+    item_types: ClassVar[dict[str, type[Any]]] = {}  # by the field of the run that lists them
     listed_type: type[ListedRunT]
 
     def __init__(self, store: StoreFile) -> None:
         self.store = store
 
+    # Writing
+
+    def begin(self, run: WholeRunT) -> None:
+        """Store a new run, or one that is resumed; refuse it while another process executes it."""
+        with self.store.write_transaction():
+            row = self.store.db.execute(
+                "SELECT status, process FROM runs WHERE kind = ? AND id = ?", (self.kind, run.id)
+            ).fetchone()
+            if row and resolve_status(*row) == "running":
+                raise UnfixError(f"{self.noun} {run.id} is still going on")
+            self._write_run(run, "running")
+
+    def save(self, run: WholeRunT) -> None:
+        """Write a run's own row as it is now, its status included."""
+        with self.store.write_transaction():
+            self._write_run(run, run.status)
+
+    def _write_run(self, run: WholeRunT, status: str) -> None:
+        self._replace_row(
+            *("runs", self.kind, run.id, self._format_started(run), status),
+            *(identify_this_process(), self._encode_run(run, status)),
+        )
+
+    def _format_started(self, run: Any) -> str:
+        return str(run.started)
+
+    def _encode_run(self, run: Any, status: str) -> str:
+        empty: dict[str, Any] = {name: [] for name in self.item_types}
+        return encode_json(msgspec.structs.replace(run, **empty, status=status))
+
+    def _write_item(
+        self,
+        run_id: str,
+        part: str,
+        value: Any,
+        *,
+        owner: str = "",
+        key: str = "",
+        position: int = 0,
+        outcome: str | None = None,
+        seconds: float = 0.0,
+        overwrite: bool = True,
+    ) -> None:
+        """Write one item; inside of a transaction."""
+        data = value if isinstance(value, str) else encode_json(value)
+        update = (
+            "UPDATE SET position=excluded.position, outcome=excluded.outcome, "
+            "seconds=excluded.seconds, data=excluded.data"
+        )
+        self.store.db.execute(
+            "INSERT INTO items VALUES (?,?,?,?,?,?,?,?) "
+            f"ON CONFLICT DO {update if overwrite else 'NOTHING'}",
+            (run_id, part, owner, key, position, outcome, seconds, data),
+        )
+
+    def _replace_row(self, table: str, *values: Any) -> None:
+        marks = ",".join("?" * len(values))
+        self.store.db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+
+    # Reading
+
     def list_runs(self) -> list[ListedRunT]:
-        """Every run as its own row has it, the oldest first; one that nobody runs was stopped."""
-        with self.store.explain_errors():
-            rows = self.store.db.execute(
-                f"SELECT status, process, data FROM {next(iter(self.tables))} ORDER BY started, id"
-            ).fetchall()
-            found = []
-            for status, process, data in rows:
-                run = msgspec.json.decode(data, type=self.listed_type)
-                run.status = resolve_status(status, process)
-                found.append(run)
-        return found
+        """Every run without its items, the oldest first."""
+        runs = []
+        for status, process, data in self.store.query(
+            "SELECT status, process, data FROM runs WHERE kind = ? ORDER BY started, id", self.kind
+        ):
+            run = self.store.decode(data, self.listed_type)
+            run.status = resolve_status(status, process)
+            runs.append(run)
+        return runs
 
     def load_whole(self, run: ListedRunT) -> WholeRunT:
-        """A run of `all` with everything that the file holds of it."""
-        raise NotImplementedError
+        """A listed run with its items."""
+        items = {name: self.load_items(run.id, name) for name in self.item_types}
+        whole: WholeRunT = msgspec.structs.replace(run, **items)  # type: ignore[type-var]
+        return whole
+
+    def load_items(self, run_id: str, part: str) -> list[Any]:
+        query = "SELECT data FROM items WHERE run = ? AND part = ? ORDER BY position, rowid"
+        value_type = self.item_types[part]
+        return [
+            self.store.decode(data, value_type) for (data,) in self.store.query(query, run_id, part)
+        ]
+
+    def load_owned_items(
+        self, run_id: str, part: str, value_type: type[ItemT], owner: str | None = None
+    ) -> Iterator[tuple[str, ItemT]]:
+        """Items with their owners, those of one owner together; of one owner alone if it is named."""
+        query = "SELECT owner, data FROM items WHERE run = ? AND part = ?"
+        query += " ORDER BY owner, position, rowid" if owner is None else " AND owner = ?"
+        for name, data in self.store.query(query, run_id, part, *([owner] if owner else [])):
+            yield name, self.store.decode(data, value_type)
 
     def find(self, name: str) -> WholeRunT | None:
-        """A whole run, by its id or by how its id begins; None if there is none."""
-        found = [run for run in self.list_runs() if run.id.startswith(name)]
-        if len(found) > 1:
+        """The whole run whose id begins so, or None."""
+        runs = [run for run in self.list_runs() if run.id.startswith(name)]
+        if len(runs) > 1:
             raise UnfixError(f"{self.store.file} holds more than one {self.noun} {name}")
-        return self.load_whole(found[0]) if found else None
+        return self.load_whole(runs[0]) if runs else None
 
     def get(self, name: str) -> WholeRunT:
-        found = self.find(name)
-        if found is None:
+        run = self.find(name)
+        if run is None:
             raise UnfixError(
                 f"{self.store.file} holds no {self.noun} {name}: `unfix report --list` shows them"
             )
-        return found
+        return run
 
     def load_newest(self) -> WholeRunT | None:
-        found = self.list_runs()
-        return self.load_whole(found[-1]) if found else None
+        runs = self.list_runs()
+        return self.load_whole(runs[-1]) if runs else None
+
+    # Merging
 
     def merge(self, other: Self) -> list[str]:
-        """Take in those of another file that this one lacks, or has less of; gives their ids."""
-        here = {run.id: run for run in self.list_runs()}
-        theirs = other.list_runs()
-        for run in theirs:
-            mine = here.get(run.id)
-            if mine is None or self._is_behind(mine, other.measure_progress(run)):
+        """Copy the runs of another store that are missing or less advanced here; return all ids."""
+        own_runs = {run.id: run for run in self.list_runs()}
+        runs = other.list_runs()
+        for run in runs:
+            own = own_runs.get(run.id)
+            if own is None or self._is_behind(own, other.measure_progress(run)):
                 self._copy_run(other, run.id)
-        return [run.id for run in theirs]
+        return [run.id for run in runs]
 
     def _is_behind(self, own_run: ListedRunT, their_progress: tuple[Any, ...]) -> bool:
-        """Of one that had not ended when it was taken over, a row may have grown in itself."""
+        """Whether the other copy is at least as advanced; an unfinished run's row may have grown."""
         own = self.measure_progress(own_run)
         return their_progress > own or (
             their_progress == own and own_run.status not in ENDED_STATUSES
         )
 
     def measure_progress(self, run: ListedRunT) -> tuple[Any, ...]:
-        """How far a run has come: of two copies the one that is further along is the run."""
-        return (
-            run.status in ENDED_STATUSES,
-            *map(self._make_row_counter(run.id), [*self.tables][1:]),
+        """How far a run has come; of two copies of a run the one with more is the newer."""
+        ((outcomes, items),) = self.store.query(
+            "SELECT count(outcome), count(*) FROM items WHERE run = ?", run.id
         )
+        return run.status in ENDED_STATUSES, outcomes, items
 
-    def _make_row_counter(self, run: str) -> Any:
-        def count(table: str) -> int:
-            query = f"SELECT count(*) FROM {table} WHERE {self.tables[table]} = ?"
-            with self.store.explain_errors():
-                number: int = self.store.db.execute(query, (run,)).fetchone()[0]
-            return number
-
-        return count
-
-    def _copy_run(self, other: Self, run: str) -> None:
-        """One run's rows instead of those here."""
+    def _copy_run(self, other: Self, run_id: str) -> None:
+        """Replace a run's rows by those of another store."""
+        rows = {
+            "runs": ("kind = ? AND id = ?", (self.kind, run_id)),
+            "items": ("run = ?", (run_id,)),
+        }
         with self.store.write_transaction():
-            for table, key in self.tables.items():
-                self.store.db.execute(f"DELETE FROM {table} WHERE {key} = ?", (run,))
-                rows = other.store.db.execute(f"SELECT * FROM {table} WHERE {key} = ?", (run,))
-                for row in rows.fetchall():
-                    self.store.replace_row(table, *row)
-
-    def _refuse_if_running(self, run: str) -> None:
-        """Refuse a run that somebody else makes at this moment; inside of a write."""
-        query = f"SELECT status, process FROM {next(iter(self.tables))} WHERE id = ?"
-        row = self.store.db.execute(query, (run,)).fetchone()
-        if row and resolve_status(*row) == "running":
-            raise UnfixError(f"{self.noun} {run} is still going on")
-
-    def _decode_rows(self, value_type: type[Any], query: str, values: Iterable[Any]) -> list[Any]:
-        """The JSON that a query finds, one column a row, as values."""
-        with self.store.explain_errors():
-            rows = self.store.db.execute(query, tuple(values)).fetchall()
-            return [msgspec.json.decode(data, type=value_type) for (data,) in rows]
+            for table, (condition, values) in rows.items():
+                self.store.db.execute(f"DELETE FROM {table} WHERE {condition}", values)
+                for row in other.store.query(
+                    f"SELECT * FROM {table} WHERE {condition} ORDER BY rowid", *values
+                ):
+                    self._replace_row(table, *row)
 
 
 def resolve_status(status: str, process: str) -> str:
-    """What is said to run and has nobody who runs it was stopped."""
+    """The status of a run; `running` becomes `stopped` when its process is gone."""
     return "stopped" if status == "running" and not is_process_alive(process) else status

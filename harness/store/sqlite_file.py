@@ -1,7 +1,14 @@
-"""The SQLite file that holds what was run.
+"""The SQLite file that holds every stored run.
 
-A rollback journal and one transaction a write: the file is whole at every moment, is one file, and
-takes several writers.
+Two tables serve all kinds of runs. `runs` has one row a run: its kind, when it started, its status,
+the process that executes it, and the run itself as JSON without its long lists. `items` has one row
+for each element of those lists (a trial of a search, a side of a cell, an attempt at a matrix cell),
+written as it ends. `part` names the list, `owner` what the item belongs to inside of the run (empty
+for most), `key` the item itself. Example: the buggy side of a cell is part `sides`, owner
+`["0.5.18","cpu","27460","t.py::test_a"]`, key `buggy`, outcome `failed`, seconds 1.5.
+
+The invariant: each write is one transaction, and a rollback journal keeps the file whole at every
+moment. So a killed run keeps all that it wrote, and several processes may write side by side.
 """
 
 from __future__ import annotations
@@ -11,58 +18,23 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 
-FORMAT_VERSION = 5
-EVALUATION_TABLES = """
-CREATE TABLE evaluations (identity TEXT PRIMARY KEY, started REAL, state TEXT, name TEXT,
-    process TEXT, listed TEXT, data TEXT);
-"""
-MATRIX_TABLES = """
-CREATE TABLE IF NOT EXISTS matrices (id TEXT PRIMARY KEY, started TEXT, status TEXT,
-    process TEXT, plan TEXT, number INTEGER, of INTEGER, data TEXT);
-CREATE TABLE IF NOT EXISTS matrix_cells (run TEXT, place INTEGER, cell TEXT, data TEXT,
-    PRIMARY KEY (run, cell));
-CREATE TABLE IF NOT EXISTS matrix_attempts (run TEXT, cell TEXT, number INTEGER, outcome TEXT,
-    seconds REAL, last INTEGER, data TEXT, PRIMARY KEY (run, cell, number));
-"""
-FUZZ_TABLES = """
-CREATE TABLE IF NOT EXISTS fuzzings (id TEXT PRIMARY KEY, started TEXT, status TEXT, process TEXT,
-    data TEXT);
-"""
-MUTATION_TABLES = """
-CREATE TABLE IF NOT EXISTS mutations (id TEXT PRIMARY KEY, started TEXT, status TEXT,
-    process TEXT, data TEXT);
-CREATE TABLE IF NOT EXISTS fates (run TEXT, fault TEXT, number INTEGER, fate TEXT, data TEXT,
-    PRIMARY KEY (run, fault));
-"""
-SCHEMA = f"""
-PRAGMA user_version = {FORMAT_VERSION};
-CREATE TABLE runs (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, seconds REAL,
-    process TEXT, command TEXT, settings TEXT);
-CREATE TABLE releases (run TEXT, release TEXT, device TEXT, data TEXT,
-    PRIMARY KEY (run, release, device));
-CREATE TABLE toggles (run TEXT, id TEXT, data TEXT, PRIMARY KEY (run, id));
-CREATE TABLE cells (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT, state TEXT,
-    verdict TEXT, why TEXT, PRIMARY KEY (run, release, device, toggle, guard));
-CREATE TABLE sides (run TEXT, release TEXT, device TEXT, toggle TEXT, guard TEXT, side TEXT,
-    outcome TEXT, reach INTEGER, seconds REAL, data TEXT,
-    PRIMARY KEY (run, release, device, toggle, guard, side));
-CREATE TABLE searches (id TEXT PRIMARY KEY, kind TEXT, started TEXT, status TEXT, process TEXT,
-    data TEXT);
-CREATE TABLE trials (search TEXT, number INTEGER, data TEXT, PRIMARY KEY (search, number));
-{EVALUATION_TABLES}{MATRIX_TABLES}{FUZZ_TABLES}{MUTATION_TABLES}"""
-MIGRATIONS = {  # what an older file lacks
-    2: f"PRAGMA user_version = {FORMAT_VERSION}; {EVALUATION_TABLES}{MATRIX_TABLES}{FUZZ_TABLES}{MUTATION_TABLES}",
-    3: f"PRAGMA user_version = {FORMAT_VERSION}; {MATRIX_TABLES}{FUZZ_TABLES}{MUTATION_TABLES}",
-    4: f"PRAGMA user_version = {FORMAT_VERSION}; {FUZZ_TABLES}{MUTATION_TABLES}",
-}
-_MIN_FILE_BYTES = 512  # bytes of a SQLite file that holds anything
+ValueT = TypeVar("ValueT")
+FORMAT_VERSION = 6
+SCHEMA = (
+    "CREATE TABLE runs (kind TEXT, id TEXT, started TEXT, status TEXT, process TEXT, data TEXT, "
+    "PRIMARY KEY (kind, id))",
+    "CREATE TABLE items (run TEXT, part TEXT, owner TEXT, key TEXT, position INTEGER, "
+    "outcome TEXT, seconds REAL, data TEXT, PRIMARY KEY (run, part, owner, key))",
+    f"PRAGMA user_version = {FORMAT_VERSION}",
+)
+_MIN_FILE_BYTES = 512  # a SQLite file with any content is at least this long
 LOCK_TIMEOUT = 30.0  # seconds to wait for another writer
 
 
@@ -71,7 +43,7 @@ def find_default_store() -> Path:
 
 
 class _Connection(sqlite3.Connection):
-    """Closed when nobody has it any more, of which Python 3.13 warns otherwise."""
+    """Closes itself when it is collected; Python 3.13 warns of a connection left open."""
 
     def __del__(self) -> None:
         with contextlib.suppress(sqlite3.ProgrammingError):  # collected by another thread
@@ -79,7 +51,7 @@ class _Connection(sqlite3.Connection):
 
 
 class StoreFile:
-    """The file itself: opened, explained where it cannot be, written whole or not at all."""
+    """The file itself: it opens it, explains why it cannot, and writes in transactions."""
 
     def __init__(
         self, file: Path | None = None, lock_timeout: float = LOCK_TIMEOUT, create: bool = True
@@ -90,26 +62,31 @@ class StoreFile:
         with self.explain_errors():
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if 0 < _read_file_size(self.file) < _MIN_FILE_BYTES:
-                # SQLite takes it for an empty one and would write over it.
+                # SQLite would take such a file for an empty one and overwrite it.
                 raise sqlite3.DatabaseError("file is cut short")
             self.db = sqlite3.connect(
                 self.file, timeout=lock_timeout, isolation_level=None, factory=_Connection
             )
             self.db.execute("PRAGMA synchronous = FULL")
-            self._create_or_migrate()
+            self._create_tables()
 
-    def _create_or_migrate(self) -> None:
-        version = self.db.execute("PRAGMA user_version").fetchone()[0]
-        if version == FORMAT_VERSION:
-            return
-        if version and version not in MIGRATIONS:
-            raise NotReadyError(f"{self.file} is of another version of unfix: move it away")
-        with self.write_transaction():
-            # Another process may have made it while this one waited for its turn.
-            now = self.db.execute("PRAGMA user_version").fetchone()[0]
-            if now == version:
-                for statement in MIGRATIONS.get(version, SCHEMA).split(";"):
-                    self.db.execute(statement)
+    def _read_format_version(self) -> int:
+        version: int = self.db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+    def _create_tables(self) -> None:
+        version = self._read_format_version()
+        if version not in (0, FORMAT_VERSION):
+            raise NotReadyError(
+                f"{self.file} is of another version of unfix (its format is {version}, this "
+                f"version reads {FORMAT_VERSION}): move it away"
+            )
+        if not version:
+            with self.write_transaction():
+                # Another process may have created them while this one waited for the lock.
+                if not self._read_format_version():
+                    for statement in SCHEMA:
+                        self.db.execute(statement)
 
     def close(self) -> None:
         self.db.close()
@@ -120,13 +97,13 @@ class StoreFile:
             yield
         except (sqlite3.Error, msgspec.MsgspecError, json.JSONDecodeError, OSError) as error:
             raise NotReadyError(
-                f"the store {self.file} cannot be used: {error}; what it holds is left as it is "
-                "(free the disk, end whoever holds it, or move the file away)"
+                f"the store {self.file} cannot be used: {error}; its content is left as it is "
+                "(free disk space, end the process that holds it, or move the file away)"
             ) from error
 
     @contextlib.contextmanager
     def write_transaction(self) -> Iterator[None]:
-        """One write, whole or not at all."""
+        """All of the writes inside, or none."""
         with self.explain_errors():
             self.db.execute("BEGIN IMMEDIATE")
             try:
@@ -137,9 +114,13 @@ class StoreFile:
                 raise
             self.db.execute("COMMIT")
 
-    def replace_row(self, table: str, *values: Any) -> None:
-        marks = ",".join("?" * len(values))
-        self.db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+    def query(self, sql: str, *values: Any) -> list[Any]:
+        with self.explain_errors():
+            return self.db.execute(sql, values).fetchall()
+
+    def decode(self, data: str, value_type: type[ValueT]) -> ValueT:
+        with self.explain_errors():
+            return decode_json(data, value_type)
 
 
 def _read_file_size(file: Path) -> int:
@@ -148,3 +129,11 @@ def _read_file_size(file: Path) -> int:
 
 def encode_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def decode_json(data: str, value_type: type[ValueT]) -> ValueT:
+    """A value from JSON, Python's dialect included: it has NaN and lone surrogates."""
+    try:
+        return msgspec.json.decode(data, type=value_type)
+    except msgspec.MsgspecError:
+        return msgspec.convert(json.loads(data), value_type)

@@ -1,4 +1,4 @@
-"""Who writes to a store, so that another can tell whether it still lives."""
+"""The identity of the process that writes a run, so that another can tell whether it is alive."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def identify_this_process() -> str:
-    """This process, so that another can tell whether it still lives: boot, pid, start, machine."""
+    """Boot id, process id, start time and machine, as one string."""
     return f"{_read_boot_id()} {os.getpid()} {_read_start_time(os.getpid())} {socket.gethostname()}"
 
 
 def is_process_alive(process: str) -> bool:
-    """Nothing outlives a boot of its machine; of another machine's process nobody here knows."""
+    """Whether a process is alive; True for another machine's, which cannot be told from here."""
     boot, pid, start, *machine = process.split()
-    if boot != _read_boot_id():
+    if boot != _read_boot_id():  # this machine was booted since, or it is another machine
         return machine != [socket.gethostname()]
     return _read_start_time(int(pid)) == start
 

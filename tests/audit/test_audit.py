@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import main
-from harness.cli.run_kinds import add_reports_to_path
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit, audit_release
@@ -343,7 +342,6 @@ def test_an_exception_may_stand_until_a_finding_is_confirmed(small: ReleaseAudit
 
 
 def test_sarif_names_file_line_and_condition(small: ReleaseAudit) -> None:
-    add_reports_to_path()
     from reports.audit import sarif
 
     [run] = json.loads(sarif.render_sarif(small))["runs"]
@@ -355,7 +353,6 @@ def test_sarif_names_file_line_and_condition(small: ReleaseAudit) -> None:
 
 
 def test_the_page_shows_the_line_and_what_would_mend_it(small: ReleaseAudit) -> None:
-    add_reports_to_path()
     from reports.audit import page, upstream
 
     found = only_finding(small, "row_in_32_bits")

@@ -108,7 +108,8 @@ class Nights:
             self.store.prove.save_side(name, cell, passed)
             cell.verdict = SCORES.get(letter, CellVerdict.PROVEN)
             self.store.prove.save_verdict(name, cell)
-        self.store.prove.end(name, status, 60.0)
+        run.status, run.seconds = status, 60.0
+        self.store.prove.save(run)
         return name
 
     def matrix(
@@ -151,7 +152,7 @@ class Nights:
                 ended.append((one, attempt))
         self.store.matrix.save_attempts(name, ended)
         run.status, run.seconds = status, 100.0
-        self.store.matrix.end(run)
+        self.store.matrix.save(run)
         return name
 
     def evaluation(
@@ -226,7 +227,7 @@ class Nights:
             self.store.mutate.save_result(
                 name, number, FaultResult(made, fate, passed=passed, diff="-a + 1\n+a")
             )
-        self.store.mutate.end(run)
+        self.store.mutate.save(run)
         return name
 
     def history(self, since: str = "30d", now: datetime.datetime = NOW) -> NightHistory:

@@ -292,7 +292,7 @@ def test_a_search_that_is_stored_is_quoted_and_not_made_again(
     search.settings = {"release": "0.5.18"}
     search.verdict, search.summary = "found", "27338: put in, it makes it pass."
     nights.store.bisect.begin(search)
-    nights.store.bisect.end(search)
+    nights.store.bisect.save(search)
     (text,) = issues(nights, "--bisect", "10m").values()
     assert "27338: put in, it makes it pass. (search <code>found-it</code>)" in text
 
@@ -306,7 +306,7 @@ def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
         search = BisectSearch(f"of-{release}", "toggles", nights.at(2), [words], status="finished")
         search.settings, search.summary = {"release": release}, "another one"
         nights.store.bisect.begin(search)
-        nights.store.bisect.end(search)
+        nights.store.bisect.save(search)
     (text,) = issues(nights).values()
     assert "another one" not in text
     assert "Nobody has searched for it yet" in text

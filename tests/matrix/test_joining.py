@@ -124,7 +124,7 @@ def stored(file: Path, *runs: MatrixRun) -> str:
         ended = [(one.identity, attempt) for one in run.cells for attempt in one.attempts]
         store.matrix.save_attempts(run.id, ended)
         run.status = status
-        store.matrix.end(run)
+        store.matrix.save(run)
     store.close()
     return str(file)
 

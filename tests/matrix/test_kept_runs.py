@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     ]
     store.matrix.save_attempts(run.id, [("a", one) for one in tried])
     run.status, run.seconds = "finished", 5.0
-    store.matrix.end(run)
+    store.matrix.save(run)
     read = store.matrix.find("m-")
     assert read is not None
     run.cells[0].attempts = tried
@@ -104,19 +103,6 @@ def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
     assert drive.run("--resume") == 0
     assert drive.newest().counts == {"green": 8}
     assert {drive.times(name) for name in done} == {1}
-
-
-def test_an_older_store_is_made_to_hold_matrices(tmp_path: Path) -> None:
-    file = tmp_path / "runs.sqlite"
-    Store(file).close()
-    old = sqlite3.connect(file)
-    for table in ("matrices", "matrix_cells", "matrix_attempts"):
-        old.execute(f"DROP TABLE {table}")
-    old.execute("PRAGMA user_version = 3")
-    old.close()
-    store = Store(file)
-    store.matrix.begin(run_of())
-    assert [run.id for run in store.matrix.list_runs()] == ["m-1"]
 
 
 def test_nothing_that_is_not_wholly_green_is_green() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from small import made
 
-from harness.cli import run_kinds
 from harness.cli.mutate import command, execution
 from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
@@ -19,7 +18,6 @@ HEAD = "unfix mutate m:f --release"
 
 def given(**settings: Any) -> tuple[str, str]:
     """The two commands of a run with these settings."""
-    run_kinds.add_reports_to_path()
     from reports.mutate import view
 
     run = MutationRun("r", "t", "0.5.99", settings=settings)

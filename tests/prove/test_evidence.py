@@ -57,7 +57,8 @@ def night(
     for each in (side("fixed", fixed), side("buggy", buggy)):
         each.again = again or []
         store.prove.save_side(run.id, cell(), each)
-    store.prove.end(run.id, status, 1.0)
+    run.status = status
+    store.prove.save(run)
 
 
 def tonight(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from harness.cli.report import command
 from harness.cli.run_kinds import EVAL
 from harness.core.errors import UnfixError
 from harness.store.database import Store
-from harness.store.sqlite_file import EVALUATION_TABLES
 
 
 def test_what_is_kept_is_what_was_saved(tmp_path: Path) -> None:
@@ -68,20 +65,6 @@ def test_stores_merge_and_a_whole_one_stays(tmp_path: Path) -> None:
     there.eval.save(half)
     here.merge(tmp_path / "b")
     assert here.eval.get(whole.id) == whole
-
-
-def test_a_store_from_before_there_were_evaluations_is_taken_on(tmp_path: Path) -> None:
-    file = tmp_path / "a.sqlite"
-    Store(file).close()
-    with contextlib.closing(sqlite3.connect(file)) as old:
-        old.execute("DROP TABLE evaluations")
-        old.execute("PRAGMA user_version = 2")
-    store = Store(file)
-    store.eval.save(fine())
-    assert len(Store(file).eval.list_runs()) == 1
-    assert EVALUATION_TABLES.strip().rstrip(";") in "".join(
-        sql for (sql,) in store.db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")
-    )
 
 
 def test_json_is_whole_and_strict() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import options, run_output
-from harness.cli.run_kinds import import_report
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
@@ -67,20 +66,22 @@ def run_audit(arguments: argparse.Namespace) -> int:
         )
     if arguments.upstream is not None:
         return _print_upstream_report(found, arguments.upstream)
+    from reports.audit import markdown, page, sarif, terminal
+
     data = _audit_to_json(found)
     run_output.write_outputs(
         arguments,
         run_output.get_default_page("audit"),
-        lambda: str(import_report("audit", "page").render_page(found)),
-        lambda: str(import_report("audit", "markdown").render_markdown(found)),
+        lambda: page.render_page(found),
+        lambda: markdown.render_markdown(found),
         data,
     )
     if arguments.sarif:
-        run_output.save_text(arguments.sarif, import_report("audit", "sarif").render_sarif(found))
+        run_output.save_text(arguments.sarif, sarif.render_sarif(found))
     if arguments.json:
         options.print_json(data)
     else:
-        import_report("audit", "terminal").print_run(found, options.make_console(), arguments.all)
+        terminal.print_run(found, options.make_console(), arguments.all)
     for one in expired:
         options.report_status(
             f"an exception has expired: {one.kernel} has no such finding any more: {one.line}"
@@ -184,9 +185,7 @@ def _audit_to_json(result: ReleaseAudit) -> dict[str, Any]:
 def _print_upstream_report(result: ReleaseAudit, number: int) -> int:
     if not 1 <= number <= len(result.findings):
         raise UnfixError(f"there is no finding {number}: there are {len(result.findings)}")
-    print(
-        import_report("audit", "upstream").render_upstream_report(
-            result.findings[number - 1], result.release
-        )
-    )
+    from reports.audit import upstream
+
+    print(upstream.render_upstream_report(result.findings[number - 1], result.release))
     return 0

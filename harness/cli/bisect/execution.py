@@ -112,7 +112,7 @@ class _DiscardingLog:
 
     def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
 
-    def end(self, search: BisectSearch) -> None: ...
+    def save(self, search: BisectSearch) -> None: ...
 
 
 def _find_earlier_search(arguments: argparse.Namespace, store: Store) -> BisectSearch | None:
@@ -296,7 +296,7 @@ def _search_until_stopped(
         raise
     finally:
         search.seconds += (datetime.datetime.now() - clock).total_seconds()
-        log.end(search)
+        log.save(search)
 
 
 def _search_toggles(

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import options, run_output
 from harness.cli.fuzz.progress import FuzzProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution
@@ -30,6 +30,7 @@ from harness.runs.fuzz.runner import FuzzDriver
 from harness.runs.prove.plan import ReleaseTarget
 from harness.store.database import Store
 from harness.store.fuzz.values import FuzzedTest, FuzzFailure, FuzzRun
+from reports.fuzz import terminal
 
 Number = TypeVar("Number", int, float)
 REPLAY_SECONDS = 300.0  # seconds for an example that is replayed
@@ -169,7 +170,7 @@ def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> i
     if arguments.json:
         options.print_json(msgspec.to_builtins(going.result))
     else:
-        run_kinds.import_report("fuzz", "terminal").print_run(going.result, options.make_console())
+        terminal.print_run(going.result, options.make_console())
     if stopped:
         options.report_status("stopped; what was found is kept")
         return 130
@@ -239,7 +240,7 @@ def _replay_failure(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(done))
     else:
-        run_kinds.import_report("fuzz", "terminal").print_replays(done, options.make_console())
+        terminal.print_replays(done, options.make_console())
     return 1 if any(one.fails for one in done) else 0
 
 

@@ -8,11 +8,11 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from harness.cli import run_kinds
 from harness.cli.progress_display import ProgressDisplay
 from harness.runs.fuzz.messages import FuzzResult, RunFailure
 from harness.runs.fuzz.release_search import FuzzRequest
 from harness.runs.fuzz.runner import FuzzListener
+from reports.fuzz import terminal
 
 
 class FuzzProgress(ProgressDisplay, FuzzListener):
@@ -20,7 +20,6 @@ class FuzzProgress(ProgressDisplay, FuzzListener):
 
     def __init__(self, request: FuzzRequest, save_run: Callable[[], None] = lambda: None) -> None:
         self.request = request
-        self.terminal_report = run_kinds.import_report("fuzz", "terminal")
         self.save_run = save_run
         super().__init__()
         self.live = Live(console=self.console, transient=True, auto_refresh=False)
@@ -38,13 +37,13 @@ class FuzzProgress(ProgressDisplay, FuzzListener):
         if self.is_watched:
             self.live.update(
                 Group(
-                    self.terminal_report.make_test_table(run),
-                    Text(self.terminal_report.format_summary(run)),
+                    terminal.make_test_table(run),
+                    Text(terminal.format_summary(run)),
                 ),
                 refresh=True,
             )
         else:
-            self.log_occasionally(self.terminal_report.format_summary(run))
+            self.log_occasionally(terminal.format_summary(run))
 
     def report_failure(self, failure: RunFailure) -> None:
         self.save_run()

@@ -254,7 +254,7 @@ def _print_faults(
         listed = msgspec.to_builtins(faults)
         options.print_json({"faults": listed, "dropped": msgspec.to_builtins(generated.dropped)})
         return
-    terminal = run_kinds.MUTATE.import_report("terminal")
+    from reports.mutate import terminal
 
     console = options.make_console()
     for fault in faults:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options, run_kinds, run_output
-from harness.cli.report import history, index
+from harness.cli.report import history
 from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
     history.check_arguments(arguments)
     if arguments.index is not None:
-        return index.write_index(arguments.index)
+        return _write_index(arguments.index)
     # The first of all nights has no store of earlier ones to be merged into.
     first = arguments.since is not None and bool(arguments.merge)
     store = Store(arguments.store, create=first or arguments.store is None)
@@ -64,6 +64,16 @@ def run_command(arguments: argparse.Namespace) -> int:
                 raise UnfixError(f"{found[0].noun} is shown by itself: name it alone")
             return run_output.write_and_print_run(*found, arguments)
     return _report_proofs(store, names or [store.prove.find_latest().id], arguments)
+
+
+def _write_index(folder: Path) -> int:
+    """One page that leads to all pages and issues of a folder."""
+    from reports import index
+
+    if not folder.is_dir():
+        raise UnfixError(f"there is no folder {folder}")
+    options.report_status(f"the page: {index.write_index(folder)}")
+    return 0
 
 
 def _report_proofs(store: Store, names: list[str], arguments: argparse.Namespace) -> int:

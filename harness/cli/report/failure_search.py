@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from harness.cli import options, run_kinds
+from harness.cli import options
 from harness.core import paths, signals
 from harness.runs.history.search_suggestion import SuggestedSearch
 from harness.store.bisect.values import BisectSearch
@@ -97,7 +97,6 @@ def _format_command(fit: SuggestedSearch) -> str:
 
 
 def _format_search(search: BisectSearch, fit: SuggestedSearch) -> str:
-    run_kinds.add_reports_to_path()
     from reports.shared.markdown import escape_text, render_code
 
     if search.status == "finished":

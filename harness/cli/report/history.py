@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import options, run_output
 from harness.core.errors import NotReadyError, UnfixError
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ def report_history(arguments: argparse.Namespace, store: Store) -> int:
             history_to_json(history, prices) | {"issues": [str(file) for file in issues]}
         )
     else:
-        run_kinds.add_reports_to_path()
         from reports.history import terminal
 
         terminal.print_run(history, prices, options.make_console())
@@ -81,7 +80,6 @@ def report_history(arguments: argparse.Namespace, store: Store) -> int:
 def _write_outputs(
     history: NightHistory, prices: ResourcePrices, arguments: argparse.Namespace
 ) -> None:
-    run_kinds.add_reports_to_path()
     from reports.history import markdown, page
 
     run_output.write_outputs(
@@ -100,7 +98,6 @@ def _write_issues(history: NightHistory, store: Store, folder: Path, budget: flo
     from harness.runs.history.resource_prices import ResourcePrices
     from harness.runs.history.search_suggestion import suggest_search
 
-    run_kinds.add_reports_to_path()
     from reports.history import issue
     from reports.history.view import HistoryView
 

@@ -33,6 +33,7 @@ class EvidenceReader:
         self.store = store
         self._command_by_run = {run.id: run.command for run in store.prove.list_runs()}
         self._command_by_run |= {run.id: run.command for run in store.mutate.list_runs()}
+        self._command_by_evaluation = {run.id: run.command for run in store.eval.list_runs()}
         self._matrix_file_by_run = {run.id: run.file for run in store.matrix.list_runs()}
 
     def read_evidence(self, timeline: Timeline) -> FailureEvidence:
@@ -71,7 +72,7 @@ class EvidenceReader:
         self, timeline: Timeline, last_observation: Observation
     ) -> FailureEvidence:
         identity = dict(timeline.item.details)["cell"]
-        cell = self.store.history.read_matrix_cell(last_observation.run_id, identity)
+        cell = self.store.matrix.load_cell(last_observation.run_id, identity)
         failed = [one for one in cell.attempts if one.outcome.is_failure] or cell.attempts
         words = [
             "./unfix",
@@ -94,7 +95,7 @@ class EvidenceReader:
     def _read_evaluation(
         self, details: dict[str, str], last_observation: Observation
     ) -> FailureEvidence:
-        command = self.store.history.read_evaluation(last_observation.run_id).command
+        command = self._command_by_evaluation[last_observation.run_id]
         name = details.get("configuration", "")
         # 'eval' is what was asked for by its arguments, which has no configurations to choose.
         only = f" --only {shlex.quote(name)}" if name and details.get("matrix") != "eval" else ""

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from harness.runs.history import time_window
+from harness.runs.history import run_summaries, time_window
+from harness.runs.history.run_summaries import (
+    AttemptSummary,
+    CellSummary,
+    EvaluationSummary,
+    ReleaseSummary,
+)
 from harness.runs.history.values import Observation, ObservationOutcome, RunVersions, TrackedItem
 from harness.store.database import Store
 from harness.store.eval.values import ComparisonVerdict
@@ -15,12 +21,6 @@ from harness.store.fuzz.values import FuzzRun
 from harness.store.matrix.values import AttemptOutcome as Ended
 from harness.store.matrix.values import MatrixRun
 from harness.store.mutate.values import FaultOutcome, MutationRun
-from harness.store.night_reader import (
-    AttemptSummary,
-    CellSummary,
-    EvaluationSummary,
-    ReleaseSummary,
-)
 from harness.store.prove.values import CellVerdict, ProveRun
 
 MAX_MESSAGE_LENGTH = 300  # letters of what is said
@@ -58,7 +58,11 @@ class ObservationReader:
                 self._read_matrix(matrix, met)
         for listed in self.store.eval.list_runs():
             if met := self._admit_run(listed.id, listed.started, listed.status == "done"):
-                self._read_evaluation(self.store.history.read_evaluation(listed.id), met)
+                summaries = self.store.eval.load_owned_items(
+                    listed.id, "evaluation", EvaluationSummary
+                )
+                for _, summary in summaries:
+                    self._read_evaluation(summary, met)
         searched = [
             (run, met)
             for run in self.store.fuzz.list_runs()
@@ -98,12 +102,12 @@ class ObservationReader:
         unfix = str(run.settings.get("commit", ""))
         versions = {}
         devices = {}
-        for on in self.store.history.read_releases(run.id):
+        for _, on in self.store.prove.load_owned_items(run.id, "releases", ReleaseSummary):
             place = on.release, on.device
             versions[place] = RunVersions(on.release, unfix, select_packages(on.versions))
             devices[place] = name_resource(on.device, str(on.machine.get("gpu", "")))
             self._add_collection(run, on, window_run, versions[place], devices[place])
-        for cell in self.store.history.read_cells(run.id):
+        for cell in run_summaries.read_cells(self.store, run.id):
             place = cell.release, cell.device
             if cell.verdict is not None:
                 told = versions.get(place, RunVersions(cell.release, unfix))
@@ -147,7 +151,8 @@ class ObservationReader:
         versions: RunVersions,
         device: str,
     ) -> None:
-        verdict = CellVerdict(cell.verdict or "")
+        assert cell.verdict is not None
+        verdict = cell.verdict
         outcome = ObservationOutcome.OK if verdict.is_good else ObservationOutcome.FAILED
         if verdict is CellVerdict.NA:
             outcome = ObservationOutcome.SILENT
@@ -190,7 +195,7 @@ class ObservationReader:
     def _read_matrix(self, run: MatrixRun, window_run: WindowRun) -> None:
         tried: list[AttemptSummary] = []
         before = ""
-        for cell, attempt in self.store.history.read_attempts(run.id):
+        for cell, attempt in self.store.matrix.load_owned_items(run.id, "attempts", AttemptSummary):
             if cell != before and tried:
                 self._add_matrix_cell(run, before, tried, window_run)
                 tried = []
@@ -229,7 +234,7 @@ class ObservationReader:
         self._add_observation(thing, window_run, one)
 
     def _make_cell_item(self, run: MatrixRun, identity: str) -> TrackedItem:
-        cell = self.store.history.read_matrix_cell(run.id, identity)
+        cell = self.store.matrix.load_cell(run.id, identity)
         values = ", ".join(f"{axis} {value}" for axis, value in cell.values.items())
         return TrackedItem(
             *("matrix", f"{run.name} {identity}", f"{run.name}: {values}"),

@@ -106,7 +106,7 @@ class MutationRunner:
         finally:
             self.scheduler.end()
             self.mutation.seconds = time.monotonic() - self._started
-            self.store.end(self.mutation)
+            self.store.save(self.mutation)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _report_problem(self, text: str) -> None:

@@ -87,7 +87,8 @@ class ProveRunner:
         finally:
             for lane in self.pools:
                 lane.end()
-            self.store.end(self.run.id, status, time.monotonic() - self.started_at)
+            self.run.status, self.run.seconds = status, time.monotonic() - self.started_at
+            self.store.save(self.run)
             for lane in self.pools:
                 shutil.rmtree(lane.folder, ignore_errors=True)
             if not any(lane.plan.facts.problems for lane in self.pools):

@@ -1,20 +1,20 @@
-"""The evaluations of a store: each is written whole, again and again as it grows."""
+"""The stored evaluations: each is saved whole, again and again as it grows."""
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections import Counter
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from harness.store.eval.values import Evaluation
-from harness.store.run_table import RunTable, resolve_status
-from harness.store.writer_process import identify_this_process
+from harness.store.run_table import RunTable
 
 
 class ListedEvaluation(msgspec.Struct):
-    """What a list says of an evaluation; its answers may be many megabytes."""
+    """An evaluation without its answers, which may be many megabytes."""
 
     id: str = msgspec.field(name="identity")
     name: str
@@ -30,47 +30,31 @@ class ListedEvaluation(msgspec.Struct):
 
     @property
     def summary(self) -> str:
-        said = [f"{count} {verdict}" for verdict, count in self.counts.items()]
-        said = said or ["no comparisons"]
-        said += [f"{self.caught} of {self.faults} faults caught"] if self.faults else []
-        return f"{self.name}: {', '.join(said)}"
+        parts = [f"{count} {verdict}" for verdict, count in self.counts.items()]
+        parts = parts or ["no comparisons"]
+        parts += [f"{self.caught} of {self.faults} faults caught"] if self.faults else []
+        return f"{self.name}: {', '.join(parts)}"
 
 
 class EvalTable(RunTable[ListedEvaluation, Evaluation]):
-    """What `unfix eval` leaves behind."""
+    """The row in `runs` is a summary; the whole evaluation is the one item of part `evaluation`."""
 
+    kind = "eval"
     noun = "evaluation"
-    tables: ClassVar = {"evaluations": "identity"}
     listed_type = ListedEvaluation
 
-    def save(self, evaluation: Evaluation) -> None:
-        """All there is of it so far: one that is killed can be read up to its last save."""
-        listed, data = _encode_json(summarize_evaluation(evaluation)), _encode_json(evaluation)
-        name = evaluation.name.encode(errors="backslashreplace").decode()
-        with self.store.write_transaction():
-            self.store.replace_row(
-                *("evaluations", evaluation.id, evaluation.started, evaluation.status),
-                *(name, identify_this_process(), listed, data),
-            )
+    def _write_run(self, run: Evaluation, status: str) -> None:
+        super()._write_run(run, status)
+        self._write_item(run.id, "evaluation", _encode_json(run))
 
-    def list_runs(self) -> list[ListedEvaluation]:
-        with self.store.explain_errors():
-            rows = self.store.db.execute(
-                "SELECT state, process, listed FROM evaluations ORDER BY started, identity"
-            ).fetchall()
-            found = []
-            for state, process, text in rows:
-                listed = msgspec.convert(json.loads(text), ListedEvaluation)
-                listed.status = resolve_status(state, process)
-                found.append(listed)
-        return found
+    def _format_started(self, run: Evaluation) -> str:
+        return datetime.datetime.fromtimestamp(run.started, datetime.UTC).isoformat()
+
+    def _encode_run(self, run: Evaluation, status: str) -> str:
+        return _encode_json(summarize_evaluation(run))
 
     def load_whole(self, run: ListedEvaluation) -> Evaluation:
-        with self.store.explain_errors():
-            (data,) = self.store.db.execute(
-                "SELECT data FROM evaluations WHERE identity = ?", (run.id,)
-            ).fetchone()
-            evaluation = msgspec.convert(json.loads(data), Evaluation)
+        ((_, evaluation),) = self.load_owned_items(run.id, "evaluation", Evaluation)
         evaluation.status = run.status
         return evaluation
 
@@ -92,6 +76,6 @@ def summarize_evaluation(evaluation: Evaluation) -> ListedEvaluation:
 
 
 def _encode_json(value: Any) -> str:
-    """Python's JSON, not msgspec's: a fault may give logprobs that are no numbers, which are null
-    to the latter and cannot be read again, and text that is no UTF-8, which it refuses."""
+    """Python's JSON dialect: a planted fault may yield NaN logprobs, which msgspec writes as null,
+    and lone surrogates, which msgspec refuses."""
     return json.dumps(msgspec.to_builtins(value))

@@ -1,172 +1,101 @@
-"""The proofs and lifecycles of a store: written cell by cell, so that a kill loses none."""
+"""The stored runs of `unfix prove` and `unfix lifecycle`: written cell by cell."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.store.prove.values import (
-    CellResult,
-    CellVerdict,
-    ProveRun,
-    ReleaseFacts,
-    SideResult,
-    ToggleFacts,
-)
-from harness.store.run_table import RunTable, resolve_status
-from harness.store.sqlite_file import encode_json
-from harness.store.writer_process import identify_this_process
+from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideResult
+from harness.store.run_table import RunTable
 
 
 class ProveTable(RunTable[ProveRun, ProveRun]):
-    """What `unfix prove` and `unfix lifecycle` leave behind."""
-
+    kind = "prove"
     noun = "run"
-    tables: ClassVar = {"runs": "id"} | dict.fromkeys(
-        ("releases", "toggles", "cells", "sides"), "run"
-    )
+    item_types: ClassVar = {"releases": ReleaseFacts, "cells": CellResult}
     listed_type = ProveRun
 
-    # Writing
-
-    def begin(self, run: ProveRun) -> None:
-        """A new run, or an old one that goes on; one that somebody else runs is refused."""
+    def save_release(self, run_id: str, facts: ReleaseFacts) -> None:
         with self.store.write_transaction():
-            self._refuse_if_running(run.id)
-            self.store.replace_row(
-                *(
-                    "runs",
-                    run.id,
-                    run.kind,
-                    run.started,
-                    "running",
-                    run.seconds,
-                    identify_this_process(),
-                ),
-                *(encode_json(run.command), encode_json(run.settings)),
-            )
-            for toggle in run.toggles:
-                self.store.replace_row("toggles", run.id, toggle.id, encode_json(toggle))
+            self._write_item(run_id, "releases", facts, owner=facts.release, key=facts.device)
 
-    def save_release(self, run: str, facts: ReleaseFacts) -> None:
-        with self.store.write_transaction():
-            self.store.replace_row("releases", run, facts.release, facts.device, encode_json(facts))
-
-    def save_planned_cells(self, run: str, cells: Iterable[CellResult]) -> None:
-        """All cells of a release, before the first is run."""
+    def save_planned_cells(self, run_id: str, cells: Iterable[CellResult]) -> None:
+        """All cells of a release before the first is run; those of a resumed run stay."""
         with self.store.write_transaction():
             for cell in cells:
-                self.store.db.execute(
-                    "INSERT OR IGNORE INTO cells VALUES (?,?,?,?,?,?,?,?)",
-                    (run, *cell.key, cell.state, cell.verdict, cell.why),
-                )
+                self._write_cell(run_id, cell, overwrite=False)
 
-    def save_side(self, run: str, cell: CellResult, result: SideResult) -> None:
+    def save_verdict(self, run_id: str, cell: CellResult) -> None:
+        with self.store.write_transaction():
+            self._write_cell(run_id, cell)
+
+    def _write_cell(self, run_id: str, cell: CellResult, overwrite: bool = True) -> None:
+        bare = msgspec.structs.replace(cell, sides={})
+        verdict = cell.verdict.value if cell.verdict else None
+        owner = format_cell_key(cell.key)
+        self._write_item(run_id, "cells", bare, owner=owner, outcome=verdict, overwrite=overwrite)
+
+    def save_side(self, run_id: str, cell: CellResult, result: SideResult) -> None:
         """One side of a cell, as it ends."""
         with self.store.write_transaction():
-            self.store.replace_row(
-                *("sides", run, *cell.key, result.side),
-                *(result.outcome.value, result.reach, result.seconds, encode_json(result)),
-            )
-
-    def save_verdict(self, run: str, cell: CellResult) -> None:
-        with self.store.write_transaction():
-            verdict = cell.verdict.value if cell.verdict else None
-            self.store.replace_row("cells", run, *cell.key, cell.state, verdict, cell.why)
-
-    def end(self, run: str, status: str, seconds: float) -> None:
-        with self.store.write_transaction():
-            self.store.db.execute(
-                "UPDATE runs SET status = ?, seconds = ? WHERE id = ?", (status, seconds, run)
+            self._write_item(
+                *(run_id, "sides", result),
+                owner=format_cell_key(cell.key),
+                key=result.side,
+                outcome=result.outcome.value,
+                seconds=result.seconds,
             )
 
     def measure_progress(self, run: ProveRun) -> tuple[Any, ...]:
-        with self.store.explain_errors():
-            done: int = self.store.db.execute(
-                "SELECT count(*) FROM cells WHERE run = ? AND verdict IS NOT NULL", (run.id,)
-            ).fetchone()[0]
-        return run.status == "finished", done
-
-    # Reading
-
-    def list_runs(self) -> list[ProveRun]:
-        """Every run without its cells, the oldest first."""
-        with self.store.explain_errors():
-            rows = self.store.db.execute(
-                "SELECT id, kind, started, status, seconds, process, command, settings FROM runs "
-                "ORDER BY started, id"
-            ).fetchall()
-        return [_make_run_from_row(row) for row in rows]
+        """Cells with a verdict count, not sides: a cell may be run again from its first side."""
+        ((verdicts,),) = self.store.query(
+            "SELECT count(outcome) FROM items WHERE run = ? AND part = 'cells'", run.id
+        )
+        return run.status == "finished", verdicts
 
     def find_latest(self, kind: str | None = None) -> ProveRun:
-        """The newest run of a kind that met any cells, without them: a wrong call met none."""
-        with self.store.explain_errors():
-            some = {name for (name,) in self.store.db.execute("SELECT DISTINCT run FROM cells")}
+        """The newest run of a kind that has any cells, without them; else the newest."""
+        with_cells = {
+            name
+            for (name,) in self.store.query("SELECT DISTINCT run FROM items WHERE part = 'cells'")
+        }
         runs = [run for run in reversed(self.list_runs()) if kind in (None, run.kind)]
-        for run in [run for run in runs if run.id in some] + runs[:1]:
-            return run
-        what = f"`unfix {kind}`" if kind else "anything"
-        raise UnfixError(f"{self.store.file} holds no run of {what} yet")
+        if not runs:
+            command = f"`unfix {kind}`" if kind else "anything"
+            raise UnfixError(f"{self.store.file} holds no run of {command} yet")
+        return next((run for run in runs if run.id in with_cells), runs[0])
 
     def load_whole(self, run: ProveRun) -> ProveRun:
-        run.releases = self._decode_rows(
-            ReleaseFacts, "SELECT data FROM releases WHERE run = ? ORDER BY rowid", [run.id]
-        )
-        run.toggles = self._decode_rows(
-            ToggleFacts, "SELECT data FROM toggles WHERE run = ? ORDER BY rowid", [run.id]
-        )
-        with self.store.explain_errors():
-            run.cells = self._load_cells(run.id)
-        return run
+        whole = super().load_whole(run)
+        whole.cells.sort(key=lambda cell: (cell.release, cell.toggle, cell.guard))
+        cells = {format_cell_key(cell.key): cell for cell in whole.cells}
+        for owner, side in self.load_owned_items(run.id, "sides", SideResult):
+            if owner in cells:
+                cells[owner].sides[side.side] = side
+        return whole
 
-    def load_sides(self, run: str, key: tuple[str, str, str, str]) -> list[SideResult]:
-        """The sides of one cell, whole: by release, device, toggle and guard."""
-        with self.store.explain_errors():
-            rows = self.store.db.execute(
-                "SELECT data FROM sides WHERE run = ? AND release = ? AND device = ? "
-                "AND toggle = ? AND guard = ? ORDER BY rowid",
-                (run, *key),
-            ).fetchall()
-            return [msgspec.json.decode(data, type=SideResult) for (data,) in rows]
+    def load_sides(self, run_id: str, key: tuple[str, str, str, str]) -> list[SideResult]:
+        """The sides of one cell, by release, device, toggle and guard."""
+        owner = format_cell_key(key)
+        return [side for _, side in self.load_owned_items(run_id, "sides", SideResult, owner)]
 
     def load_average_seconds(self) -> dict[tuple[str, str, str], float]:
-        """Seconds by toggle, guard and side, over all runs."""
-        with self.store.explain_errors():
-            rows = self.store.db.execute(
-                "SELECT toggle, guard, side, avg(seconds) FROM sides GROUP BY toggle, guard, side"
-            ).fetchall()
-        return {(toggle, guard, side): seconds for toggle, guard, side, seconds in rows}
-
-    def _load_cells(self, run: str) -> list[CellResult]:
-        cells: dict[tuple[str, ...], CellResult] = {}
-        for release, device, toggle, guard, state, verdict, why in self.store.db.execute(
-            "SELECT release, device, toggle, guard, state, verdict, why FROM cells "
-            "WHERE run = ? ORDER BY release, toggle, guard",
-            (run,),
+        """Mean seconds by toggle, guard and side, over all runs, releases and devices."""
+        totals: dict[tuple[str, str, str], tuple[float, int]] = {}
+        for owner, side, seconds, count in self.store.query(
+            "SELECT owner, key, sum(seconds), count(*) FROM items WHERE part = 'sides' "
+            "GROUP BY owner, key"
         ):
-            reached = CellVerdict(verdict) if verdict else None
-            cell = CellResult(guard, toggle, release, device, state, reached, why)
-            cells[cell.key] = cell
-        for *key, data in self.store.db.execute(
-            "SELECT release, device, toggle, guard, data FROM sides WHERE run = ?", (run,)
-        ):
-            side = msgspec.json.decode(data, type=SideResult)
-            if tuple(key) in cells:
-                cells[tuple(key)].sides[side.side] = side
-        return list(cells.values())
+            _, _, toggle, guard = json.loads(owner)
+            earlier_seconds, earlier_count = totals.get((toggle, guard, side), (0.0, 0))
+            totals[toggle, guard, side] = earlier_seconds + seconds, earlier_count + count
+        return {key: seconds / count for key, (seconds, count) in totals.items()}
 
 
-def _make_run_from_row(row: tuple[Any, ...]) -> ProveRun:
-    name, kind, started, status, seconds, process, command, settings = row
-    return ProveRun(
-        id=name,
-        kind=kind,
-        started=started,
-        status=resolve_status(status, process),
-        seconds=seconds,
-        command=msgspec.json.decode(command),
-        settings=msgspec.json.decode(settings),
-    )
+def format_cell_key(key: tuple[str, str, str, str]) -> str:
+    """Release, device, toggle and guard as the owner of a cell's items."""
+    return json.dumps(key)

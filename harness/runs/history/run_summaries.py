@@ -1,0 +1,108 @@
+"""Stored runs in the few fields that a history needs, so that a month is read in seconds.
+
+Logs, tracebacks and answers are skipped while the JSON is decoded: each struct here names a part of
+the fields of the value in the store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from harness.store.database import Store
+from harness.store.eval.values import ComparisonVerdict
+from harness.store.matrix.values import AttemptOutcome
+from harness.store.prove.values import CellVerdict
+
+
+class SideSummary(msgspec.Struct, gc=False):
+    seconds: float = 0.0
+    overhead: float = 0.0
+    headline: str = ""
+    first: str = ""  # how a first attempt ended, if this is the second
+
+
+class CellSummary(msgspec.Struct, gc=False):
+    release: str
+    device: str
+    toggle: str
+    guard: str
+    verdict: CellVerdict | None = None
+    why: str = ""
+    seconds: float = 0.0  # of both sides, with their overhead
+    headline: str = ""  # of the first side that has one
+    first_attempt: str = ""
+
+
+class ReleaseSummary(msgspec.Struct):
+    release: str
+    device: str
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    seconds_to_start: float = 0.0
+    unguarded: list[str] | None = None
+    problems: list[str] = []
+
+
+class AttemptSummary(msgspec.Struct, gc=False):
+    outcome: AttemptOutcome
+    how: str
+    started: str
+    seconds: float = 0.0
+    device_seconds: float = 0.0
+    last: bool = False
+
+
+class AnswerSummary(msgspec.Struct, gc=False):
+    error: str = ""
+
+
+class ConfigurationSummary(msgspec.Struct):
+    name: str
+    release: str
+    device: str
+    ready: float = 0.0
+    seconds: float = 0.0
+    failure: str = ""
+    absent: str = ""
+    answers: list[AnswerSummary] = []
+
+
+class ComparisonSummary(msgspec.Struct):
+    base: str
+    candidate: str
+    kind: str
+    task: str
+    verdict: ComparisonVerdict
+    words: str
+
+
+class PlantedFaultSummary(msgspec.Struct):
+    toggle: str
+    configuration: str
+    served: str
+    expected: bool
+    caught: bool
+    absent: str = ""
+
+
+class EvaluationSummary(msgspec.Struct):
+    id: str = msgspec.field(name="identity")
+    name: str
+    command: str
+    device: str
+    served: list[ConfigurationSummary] = []
+    compared: list[ComparisonSummary] = []
+    faults: list[PlantedFaultSummary] = []
+    machine: dict[str, str] = {}
+
+
+def read_cells(store: Store, run_id: str) -> list[CellSummary]:
+    cells = dict(store.prove.load_owned_items(run_id, "cells", CellSummary))
+    for owner, side in store.prove.load_owned_items(run_id, "sides", SideSummary):
+        if cell := cells.get(owner):
+            cell.seconds += side.seconds + side.overhead
+            cell.headline = cell.headline or side.headline
+            cell.first_attempt = cell.first_attempt or side.first
+    return list(cells.values())
