@@ -29,20 +29,12 @@ from harness.patching.patch_plan import Direction
 from harness.releases import managed_releases
 from harness.runs.bisect.guard_runner import GuardRunner
 from harness.runs.bisect.outcome_rules import OutcomeRules
-from harness.runs.bisect.search_driver import SearchDriver, SearchListener
+from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.toggle_candidates import select_candidates
 from harness.runs.bisect.trial_runner import VersionUnderTest
-from harness.store.bisect.values import BisectSearch, BisectTrial
+from harness.store.bisect.values import BisectSearch
 
 PROVEN = paths.project_folder() / "bench" / "recorded" / "prove-cpu.json"
-
-
-class Nowhere:
-    """A log that keeps nothing."""
-
-    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
-
-    def end(self, search: BisectSearch) -> None: ...
 
 
 def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
@@ -83,17 +75,15 @@ def everyone(release: str, jobs: int, folder: Path) -> dict[str, Any]:
             search = BisectSearch("bench", "toggles", "", [guard])
             several = len(guarded) > 1
             began = time.perf_counter()
-            part = SearchDriver(search, runner, Nowhere(), SearchListener()).search_toggles(
-                place, chosen, find_all=several
-            )
-            right = part.verdict == "found" and part.sets == [[toggle]]
+            part = SearchDriver(search, runner).search_toggles(place, chosen, find_all=several)
+            right = part.verdict == "found" and part.minimal_sets == [[toggle]]
             if several:
-                right = part.verdict == "found" and [toggle] in part.sets
+                right = part.verdict == "found" and [toggle] in part.minimal_sets
             result = {
                 "toggle": toggle,
                 "guard": guard,
                 "among": len(part.toggles),
-                "found": part.sets,
+                "found": part.minimal_sets,
                 "all": several,
                 "right": right,
                 "runs": len(search.trials),
@@ -144,7 +134,7 @@ def beside(release: str, jobs: int, count: int) -> dict[str, Any]:
         options = ["--release", release, "-j", str(jobs), "--"]
         ours, found = timed([*options, guard])
         plainly, same = timed([*options, "python", "-m", "pytest", "-q", guard])
-        sets = [search["parts"][0]["sets"] for search in (found, same)]
+        sets = [search["toggle_searches"][0]["minimal_sets"] for search in (found, same)]
         pair = {
             "toggle": toggle,
             "guard": guard,

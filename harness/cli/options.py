@@ -146,9 +146,9 @@ def make_console() -> Console:
 
 
 def print_diff(out: Console, diff: str) -> None:
-    from harness.cli import run_kinds
+    from reports.shared import terminal
 
-    run_kinds.import_report("shared", "terminal").print_diff(out, diff)
+    terminal.print_diff(out, diff)
 
 
 def print_json(value: Any) -> None:

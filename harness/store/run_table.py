@@ -8,7 +8,7 @@ and `load_whole` fills the list from `items` again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 
@@ -115,8 +115,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     def load_whole(self, run: ListedRunT) -> WholeRunT:
         """A listed run with its items."""
         items = {name: self.load_items(run.id, name) for name in self.item_types}
-        whole: WholeRunT = msgspec.structs.replace(run, **items)  # type: ignore[type-var]
-        return whole
+        return cast(WholeRunT, msgspec.structs.replace(cast(Any, run), **items))
 
     def load_items(self, run_id: str, part: str) -> list[Any]:
         query = "SELECT data FROM items WHERE run = ? AND part = ? ORDER BY position, rowid"

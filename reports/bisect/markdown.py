@@ -16,7 +16,7 @@ def render_markdown(search: BisectSearch) -> str:
     parts = [
         f"## unfix bisect {search.kind}: {search.verdict or search.status}",
         escape_text(search.summary),
-        f"{render_code(' '.join(search.words))}, {runs}, {format_duration(search.seconds)}",
+        f"{render_code(' '.join(search.symptom_command))}, {runs}, {format_duration(search.seconds)}",
     ]
     stops = []
     for stop in search_view.stops:

@@ -105,16 +105,16 @@ class SearchView:
 
 def make_view(search: BisectSearch) -> SearchView:
     parts = []
-    for part in search.parts:
-        trials = [trial for trial in search.trials if trial.part == part.name]
-        culprits = frozenset(name for names in part.sets for name in names)
+    for part in search.toggle_searches:
+        trials = [trial for trial in search.trials if trial.search_name == part.name]
+        culprits = frozenset(name for names in part.minimal_sets for name in names)
         parts.append(SearchPartView(part, group_trials(trials), culprits))
     facts = {toggle.id: toggle for toggle in search.toggles}
     culprits_by_name = {
         name: Culprit(
             facts[name], text, f"what {DIRECTION_VERBS[part.direction]} SGLang {part.where} does"
         )
-        for part in search.parts
+        for part in search.toggle_searches
         for name, text in part.patches.items()
         if name in facts
     }
@@ -134,6 +134,6 @@ def _list_stops(search: BisectSearch) -> list[HistoryStop]:
     step = search.step
     if step is None:
         return []
-    trials = {trial.where: trial for trial in search.trials if trial.part == search.kind}
-    roles = {step.before: "before", step.after: "after", **dict.fromkeys(step.between, "between")}
-    return [HistoryStop(name, trials.get(name), roles.get(name, "")) for name in step.places]
+    trials = {trial.where: trial for trial in search.trials if trial.search_name == search.kind}
+    roles = {step.before: "before", step.after: "after", **dict.fromkeys(step.undecided, "between")}
+    return [HistoryStop(name, trials.get(name), roles.get(name, "")) for name in step.revisions]

@@ -109,5 +109,5 @@ class Bisect:
         """What a search over toggles finds, and that it is sure of it."""
         found = self.search(*options, command=command)
         assert found["verdict"] == "found", found["summary"]
-        sets: list[list[str]] = found["parts"][0]["sets"]
+        sets: list[list[str]] = found["toggle_searches"][0]["minimal_sets"]
         return sets

@@ -21,7 +21,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
     assert "have changed since" in changed.stderr
     script.write_text(text)
     found = bisect.search("--resume")
-    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     # The run in the middle of which it was stopped is the only one that was run twice.
     assert bisect.runs <= len(found["trials"]) + 1
     assert before >= 4
@@ -50,7 +50,7 @@ def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
         )
         assert done.returncode == 2
         assert says in done.stderr
-    assert bisect.search("--resume")["parts"][0]["sets"] == [["toy-class-body"]]
+    assert bisect.search("--resume")["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
 
 
 def test_the_log_replays_and_runs_nothing(bisect: Bisect) -> None:
@@ -60,7 +60,10 @@ def test_the_log_replays_and_runs_nothing(bisect: Bisect) -> None:
     runs = bisect.runs
     for log in (found["id"], str(record)):
         again = bisect.search("--replay", log)
-        assert again["parts"][0]["sets"] == found["parts"][0]["sets"]
+        assert (
+            again["toggle_searches"][0]["minimal_sets"]
+            == found["toggle_searches"][0]["minimal_sets"]
+        )
         assert [t["toggles"] for t in again["trials"]] == [t["toggles"] for t in found["trials"]]
     assert bisect.runs == runs
 
@@ -70,7 +73,10 @@ def test_a_log_that_leads_elsewhere_is_refused(bisect: Bisect) -> None:
     bisect.search("--record", str(record), command=bisect.script(fails_if(WIDTH)))
     log = json.loads(record.read_text())
     cut = {**log, "trials": log["trials"][:-3]}
-    wrong = {**log, "parts": [{**log["parts"][0], "sets": [["toy-plain"]]}]}
+    wrong = {
+        **log,
+        "toggle_searches": [{**log["toggle_searches"][0], "minimal_sets": [["toy-plain"]]}],
+    }
     for changed, says in ((cut, "holds no run"), (wrong, "its runs lead to")):
         record.write_text(json.dumps(changed))
         done = bisect.run("--replay", str(record))

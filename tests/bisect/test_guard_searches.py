@@ -35,17 +35,17 @@ def test_a_guard_is_searched_in_few_runs_of_one_process(bisect: Bisect) -> None:
     body = f"open({str(pids)!r}, 'a').write(f'{{os.getppid()}}\\n')\nassert not {STATIC}"
     bisect.names = ("toy-*",)
     found = bisect.search(command=guard(bisect, body))
-    (part,) = found["parts"]
-    assert part["sets"] == [["toy-static"]]
+    (part,) = found["toggle_searches"]
+    assert part["minimal_sets"] == [["toy-static"]]
     assert len(found["trials"]) <= 8
     assert len(pids.read_text().splitlines()) == len(found["trials"])
-    assert found["steady"] is True
+    assert found["is_deterministic"] is True
     # The toy's kernels need Triton, which is not in this environment.
     assert set(part["refused"]) <= {
         f"toy-{n}" for n in ("helper", "heuristic", "kernel", "scale", "tuned")
     }
     ran = [trial for trial in found["trials"] if trial["answer"] == "fails"]
-    assert all(trial["ran"]["toy-static"] for trial in ran)
+    assert all(trial["reach_by_toggle"]["toy-static"] for trial in ran)
 
 
 @pytest.mark.parametrize("jobs", ["1", "3"])
@@ -65,7 +65,7 @@ def test_two_that_act_together(bisect: Bisect, jobs: str) -> None:
 )
 def test_what_counts_as_a_failure(bisect: Bisect, body: str, how: str) -> None:
     found = bisect.search(command=guard(bisect, f"if {WIDE}: {body}"))
-    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert any(how in trial["how"] for trial in found["trials"])
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_told(bisect: Bisect, body: str, how: str) -> None:
     """No such run is an answer: the search goes around it, and the other culprit is found."""
     command = guard(bisect, f"if {STATIC}: {body}\nassert not {WIDE}")
     found = bisect.search("--limit", "2", command=command)
-    assert found["parts"][0]["sets"] == [["toy-class-body"]], found["summary"]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]], found["summary"]
     untold = {t["how"].partition(":")[0] for t in found["trials"] if t["answer"] == "cannot tell"}
     assert how.partition(":")[0] in untold
 
@@ -142,7 +142,7 @@ def test_a_name_that_several_guards_have_is_refused(
     for folder in ("one", "two"):
         (tmp_path / "suites" / folder).mkdir(parents=True)
         (tmp_path / "suites" / folder / "test_a.py").write_text("def test_same(): ...\n")
-    monkeypatch.setattr("harness.core.paths.project", lambda: tmp_path)
+    monkeypatch.setattr("harness.core.paths.project_folder", lambda: tmp_path)
     with pytest.raises(UnfixError, match="2 guards are called test_same"):
         guard_runner.find_guard_node(["test_same"])
 
@@ -159,4 +159,4 @@ def test_toggles_hold_in_whatever_way_a_guard_is_written(bisect: Bisect, text: s
     file = bisect.root / "test_ours.py"
     file.write_text(f"import unittest\n{HEAD}\nWIDTH = lambda: forms.Forms().width\n{text}\n")
     found = bisect.search(command=[f"{file}::TestIt::test_it"])
-    assert found["parts"][0]["sets"] == [["toy-class-body"]], found["summary"]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]], found["summary"]

@@ -19,7 +19,7 @@ from harness.runs.bisect.release_bisection import (
     ReleaseSeries,
     summarize_release_search,
 )
-from harness.runs.bisect.search_driver import SearchDriver, SearchListener
+from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
 from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectStep, BisectTrial
 
@@ -53,18 +53,12 @@ class MadeUp:
     def close(self) -> None: ...
 
 
-class Nowhere:
-    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
-
-    def save(self, search: BisectSearch) -> None: ...
-
-
 def step(
     answers: dict[str, BisectAnswer], good: str, bad: str
 ) -> tuple[BisectStep, MadeUp, BisectSearch]:
     runner = MadeUp(answers)
     search = BisectSearch("s", "releases", "", ["x"])
-    hunt = SearchDriver(search, runner, Nowhere(), SearchListener())
+    hunt = SearchDriver(search, runner)
     history = ReleaseSeries(
         NAMES, lambda name: VersionUnderTest(name, FolderSourceTree(TOY, name), Path(), Path())
     )
@@ -85,7 +79,7 @@ def test_the_step_is_found_either_way_round(at: int) -> None:
     ):
         found, runner, _ = step(outcomes(at, first), *ends)
         assert (found.before, found.after) == (NAMES[at - 1], NAMES[at])
-        assert found.between == []
+        assert found.undecided == []
         assert len(runner.asked) <= 2 + 4
 
 
@@ -99,10 +93,10 @@ def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
     before = max(i for i in told if i < 6)
     after = min(i for i in told if i >= 6)
     assert (found.before, found.after) == (NAMES[before], NAMES[after])
-    assert found.between == NAMES[before + 1 : after]
-    verdict, text = summarize_release_search(found, search.parts)
-    assert all(name in text for name in found.between)
-    assert verdict == ("cannot tell" if found.between else "found")
+    assert found.undecided == NAMES[before + 1 : after]
+    verdict, text = summarize_release_search(found, search.toggle_searches)
+    assert all(name in text for name in found.undecided)
+    assert verdict == ("cannot tell" if found.undecided else "found")
 
 
 def test_ends_that_do_not_differ_as_said_are_told() -> None:
@@ -118,7 +112,7 @@ def test_ends_that_do_not_differ_as_said_are_told() -> None:
 
 def test_a_step_without_toggles_says_that_none_explains_it() -> None:
     found, _, search = step(outcomes(6), "1.0", "1.11")
-    verdict, text = summarize_release_search(found, search.parts)
+    verdict, text = summarize_release_search(found, search.toggle_searches)
     assert verdict == "found"
     assert "between 1.5 and 1.6" in text
     assert "No toggle explains it" in text
@@ -241,7 +235,7 @@ def test_commits_that_cannot_be_told_are_named(bisect: Bisect, history: Reposito
     found = bisect.search(*words, kind="commits")
     assert found["verdict"] == "cannot tell"
     assert broken.commits[3].startswith(found["step"]["after"])
-    assert [len(found["step"]["between"])] == [2]
+    assert [len(found["step"]["undecided"])] == [2]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def test_the_fix_whose_absence_has_the_symptom(
 ) -> None:
     bisect.names = ("toy-*",)
     found = bisect.search(command=bisect.script(fails_if(expression)))
-    (part,) = found["parts"]
-    assert part["sets"] == [[culprit]]
-    assert part["rest_shows"] is False
+    (part,) = found["toggle_searches"]
+    assert part["minimal_sets"] == [[culprit]]
+    assert part["others_show_symptom"] is False
     assert "@@" in part["patches"][culprit]
     proof = [(t["toggles"], t["answer"]) for t in found["trials"] if t["why"] == "proof"]
     assert ([culprit], "fails") in proof
@@ -62,8 +62,8 @@ def test_all_that_act_alone_are_found_if_asked_for(bisect: Bisect) -> None:
     bisect.names = ("toy-class-body", "toy-static", "toy-constant", "toy-plain", "toy-super")
     command = bisect.script(fails_if(f"{WIDTH} or {STATIC} or {LIMIT}"))
     one = bisect.search(command=command)
-    assert len(one["parts"][0]["sets"]) == 1
-    assert one["parts"][0]["rest_shows"] is True
+    assert len(one["toggle_searches"][0]["minimal_sets"]) == 1
+    assert one["toggle_searches"][0]["others_show_symptom"] is True
     assert "--all" in one["summary"]
     found = bisect.sets("--all", command=command)
     assert sorted(found) == [["toy-class-body"], ["toy-constant"], ["toy-static"]]
@@ -71,20 +71,20 @@ def test_all_that_act_alone_are_found_if_asked_for(bisect: Bisect) -> None:
 
 def test_what_clashes_is_never_put_together(bisect: Bisect) -> None:
     found = bisect.search(command=bisect.script(fails_if("forms.plain(3, 5) == 45")))
-    assert found["parts"][0]["conflicts"] == [["toy-overlap", "toy-plain"]]
+    assert found["toggle_searches"][0]["conflicts"] == [["toy-overlap", "toy-plain"]]
     for trial in found["trials"]:
         assert not {"toy-overlap", "toy-plain"} <= set(trial["toggles"])
         assert trial["answer"] != "cannot tell"
-    assert found["parts"][0]["sets"] == [["toy-overlap"]]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-overlap"]]
 
 
 def test_the_fixes_to_carry_back(bisect: Bisect) -> None:
     bisect.buggy(("width = 8", "width = 80"), ("return value - 1", "return value - 100"))
     states = bisect.search("--enable", command=bisect.script(fails_if(f"{WIDTH} or {STATIC}")))
-    (part,) = states["parts"]
+    (part,) = states["toggle_searches"]
     assert part["direction"] == "enable"
     assert set(part["toggles"]) == {"toy-class-body", "toy-static"}
-    assert [set(one) for one in part["sets"]] == [{"toy-class-body", "toy-static"}]
+    assert [set(one) for one in part["minimal_sets"]] == [{"toy-class-body", "toy-static"}]
     assert part["left_out"]["toy-plain"] == "the fix is in already"
 
 
@@ -100,8 +100,8 @@ def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
     found = bisect.search(
         "--hold-buggy", "toy-static", command=bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
     )
-    assert found["parts"][0]["sets"] == [["toy-class-body"]]
-    assert found["parts"][0]["left_out"]["toy-static"] == "held buggy"
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
+    assert found["toggle_searches"][0]["left_out"]["toy-static"] == "held buggy"
 
 
 # How a run is judged
@@ -125,7 +125,7 @@ def test_only_the_symptom_counts(bisect: Bisect) -> None:
 def test_a_death_by_signal_is_a_failure_with_its_name(bisect: Bisect) -> None:
     command = bisect.script(f"if {WIDTH}: os.kill(os.getpid(), signal.SIGSEGV)")
     found = bisect.search(command=command)
-    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert "killed by SIGSEGV" in {trial["how"] for trial in found["trials"]}
 
 
@@ -135,7 +135,7 @@ def test_a_hang_is_a_failure_and_ends_with_all_below_it(bisect: Bisect) -> None:
         "    time.sleep(3126)"
     )
     found = bisect.search("--limit", "3", "-j", "2", command=command)
-    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert any(trial["how"].startswith("hang") for trial in found["trials"])
     left = subprocess.run(["pgrep", "-f", "sleep 3126"], capture_output=True, text=True)
     assert not left.stdout
@@ -178,7 +178,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
         *("--serve", " ".join([*server, "{port}"]), "--ready", "http://127.0.0.1:{port}/"),
         command=client,
     )
-    assert found["parts"][0]["sets"] == [["toy-class-body"]]
+    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     hows = {trial["how"] for trial in found["trials"] if trial["answer"] == "fails"}
     # A client may tell first that its server is gone.
     gone = dies == WIDTH and all(each.startswith(("exit code 1", how)) for each in hows)

@@ -29,7 +29,7 @@ def trial(
 ) -> BisectTrial:
     how = {"passes": "exit code 0", "fails": "exit code 3"}.get(answer.value, HOSTILE)
     return BisectTrial(
-        "1.0", toggles, why, answer, how, 0.5, output=HOSTILE, replay="again", part=part
+        "1.0", toggles, why, answer, how, 0.5, output=HOSTILE, replay="again", search_name=part
     )
 
 
@@ -52,9 +52,9 @@ def search() -> BisectSearch:
         left_out={"e": HOSTILE},
         conflicts=[["c", "d"]],
         patches={"a": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-right\n+wrong"},
-        sets=[["a"]],
-        rest_shows=False,
-        sure=0.997,
+        minimal_sets=[["a"]],
+        others_show_symptom=False,
+        confidence=0.997,
         done=True,
     )
     return BisectSearch(
@@ -67,7 +67,7 @@ def search() -> BisectSearch:
         seconds=3.0,
         toggles=[ToggleFacts("a", HOSTILE, "family", "overflow", [123], HOSTILE)],
         trials=trials,
-        parts=[part],
+        toggle_searches=[part],
         verdict="found",
         summary=f"a: it makes it fail {HOSTILE}",
     )
@@ -95,7 +95,11 @@ def test_the_page_shows_the_search_without_active_content(
 def test_a_search_without_culprit_is_never_green(
     search: BisectSearch, verdict: str, tmp_path: Path
 ) -> None:
-    search.verdict, search.parts[0].sets, search.parts[0].patches = verdict, [], {}
+    search.verdict, search.toggle_searches[0].minimal_sets, search.toggle_searches[0].patches = (
+        verdict,
+        [],
+        {},
+    )
     text = page.render_page(search)
     assert 'class="summary is-green"' not in text
     assert "Culprit" not in text

@@ -6,9 +6,14 @@ import argparse
 import math
 from pathlib import Path
 
-from harness.cli import options
+import msgspec
+
+from harness.cli import options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core.errors import CommandLineError, UnfixError
+from harness.patching import bootstrap
+from harness.runs.bisect.outcome_rules import OutcomeRules
+from harness.runs.bisect.request import BisectRequest, EarlierSearch
 
 KIND_HELP = {
     "toggles": "the fixes whose absence has this symptom, or with --enable those that mend it",
@@ -117,14 +122,76 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    from harness.cli.bisect import execution
+    from harness.cli.bisect import dry_run, execution
+    from harness.store.database import Store
 
     if arguments.over == "toggles" and not arguments.words:
-        # A node is a guard, wherever it stands, and no toggle.
+        # A node id names a guard, wherever it stands among the toggles.
         arguments.words = [name for name in arguments.names if "::" in name]
         arguments.names = [name for name in arguments.names if "::" not in name]
     _check_arguments(arguments)
-    return execution.run_bisect(arguments)
+    request = _make_request(arguments)
+    if getattr(arguments, "dry_run", False) and isinstance(request, BisectRequest):
+        return dry_run.print_plan(request, arguments.json)
+    store = Store()
+    prepared = execution.prepare_search(request, store)
+    is_stopped = execution.run_search(prepared, store)
+    code = run_output.write_and_print_run(run_kinds.BISECT, prepared.search, arguments)
+    if is_stopped:
+        options.report_status(f"stopped; `unfix bisect {request.kind} --resume` goes on")
+        return 130
+    return code
+
+
+def _make_request(arguments: argparse.Namespace) -> BisectRequest | EarlierSearch:
+    folders = [str(folder.resolve()) for folder in arguments.toggles]
+    repository = getattr(arguments, "repo", None)
+    repository = str(repository.resolve()) if repository else ""
+    is_replay = arguments.replay is not None
+    if is_replay or arguments.resume is not None:
+        name = arguments.replay if is_replay else arguments.resume
+        return EarlierSearch(arguments.over, name, is_replay, repository, folders)
+    rules = OutcomeRules(arguments.metric, arguments.below, arguments.above, arguments.symptom)
+    rules.check()
+    common = BisectRequest(
+        kind=arguments.over,
+        command=arguments.words,
+        rules=rules,
+        toggle_folders=folders,
+        release=getattr(arguments, "release", None),
+        repository=repository,
+        time_limit=arguments.limit,
+        server_command=arguments.serve,
+        ready_url=arguments.ready,
+        hold_fixed=arguments.hold_fixed,
+        hold_buggy=arguments.hold_buggy,
+    )
+    if arguments.over == "commits":
+        return msgspec.structs.replace(common, good=arguments.good, bad=arguments.bad)
+    guarded = msgspec.structs.replace(
+        common,
+        find_all=arguments.all,
+        jobs=arguments.jobs,
+        device=arguments.device,
+        profile=arguments.profile,
+        memory_gib=arguments.memory,
+    )
+    if arguments.over == "toggles":
+        return msgspec.structs.replace(
+            guarded,
+            candidates=arguments.names,
+            enable=arguments.enable,
+            repeat=arguments.repeat,
+            confidence=arguments.confidence,
+        )
+    among = arguments.among
+    return msgspec.structs.replace(
+        guarded,
+        good=arguments.good,
+        bad=arguments.bad,
+        candidates=arguments.toggle,
+        among=None if among is None else bootstrap.split_ids(among),
+    )
 
 
 def _check_arguments(arguments: argparse.Namespace) -> None:

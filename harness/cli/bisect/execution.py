@@ -1,29 +1,29 @@
-"""What `unfix bisect` builds from its arguments: the search, whoever runs it, and what is shown."""
+"""A search of `unfix bisect` from its request: it prepares, runs, resumes or replays one."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime
 import secrets
-import shutil
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from harness.cli import options, resumption, run_kinds, run_output
-from harness.cli.bisect import dry_run
+from harness.cli import options, resumption, run_output
 from harness.cli.bisect.progress import BisectProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution
 from harness.core import machine, paths
 from harness.core.errors import UnfixError
+from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import bootstrap
 from harness.patching.patch_plan import Direction
-from harness.releases import managed_releases, provisioning
+from harness.releases import managed_releases
 from harness.runs.bisect import (
     commit_bisection,
     guard_runner,
@@ -32,37 +32,29 @@ from harness.runs.bisect import (
     toggle_candidates,
 )
 from harness.runs.bisect.command_runner import CommandRunner
-from harness.runs.bisect.outcome_rules import OutcomeRules
-from harness.runs.bisect.search_driver import SearchDriver, TrialLog
+from harness.runs.bisect.request import BisectRequest, EarlierSearch
+from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, TrialRunner, VersionUnderTest
 from harness.store.bisect.values import BisectSearch, BisectTrial
 from harness.store.database import Store
 
-# What a search that goes on takes over from the call that began it.
-RESUMED_SETTINGS = (
-    *("names", "release", "enable", "repeat", "confidence", "good", "bad", "repo", "all", "jobs"),
-    *(
-        "device",
-        "profile",
-        "memory",
-        "toggle",
-        "among",
-        "limit",
-        "symptom",
-        "metric",
-        "below",
-        "above",
-    ),
-    *("serve", "ready", "hold_fixed", "hold_buggy", "toggles"),
-)
+GUARD_TIME_LIMIT = 300.0  # seconds for a run of a guard, if the caller gives no limit
+
+
+@dataclass(frozen=True)
+class PreparedSearch:
+    request: BisectRequest
+    search: BisectSearch
+    catalogue: ToggleCatalogue
+    replayed: BisectSearch | None = None  # the log that gives every answer
 
 
 class ReplayRunner:
     """A runner that runs nothing: every answer is in the log."""
 
     def __init__(self, earlier: BisectSearch) -> None:
-        self.is_deterministic, self.jobs = earlier.steady, earlier.jobs
-        self.unfit_toggles = {part.where: part.refused for part in earlier.parts}
+        self.is_deterministic, self.jobs = earlier.is_deterministic, earlier.jobs
+        self.unfit_toggles = {part.where: part.refused for part in earlier.toggle_searches}
 
     def find_unfit_toggles(
         self, version: VersionUnderTest, choices: ToggleChoices
@@ -78,330 +70,293 @@ class ReplayRunner:
     def close(self) -> None: ...
 
 
-def run_bisect(arguments: argparse.Namespace) -> int:
-    known = options.load_catalogue(arguments)
-    if getattr(arguments, "dry_run", False):
-        return _print_plan(arguments, _make_search(arguments, known, None), known)
-    store = Store()
-    earlier = _find_earlier_search(arguments, store)
-    if earlier is not None:
-        _restore_settings(arguments, earlier)
-        known = options.load_catalogue(arguments)
-    search = _make_search(arguments, known, earlier)
-    replayed = arguments.replay is not None and earlier is not None
-    runner = ReplayRunner(earlier) if replayed and earlier else _make_runner(arguments, search)
-    search.jobs, search.steady = runner.jobs, runner.is_deterministic
-    if replayed:
-        log: TrialLog = _DiscardingLog()
-    else:
-        store.bisect.begin(search)
-        log = store.bisect
-    stopped = _search_until_stopped(arguments, search, known, runner, log)
-    if replayed and earlier is not None:
-        _check_same_result(search, earlier)
-        options.report_status("replayed from the log: nothing was run")
-    code = run_output.write_and_print_run(run_kinds.BISECT, search, arguments)
-    if stopped:
-        options.report_status(f"stopped; `unfix bisect {search.kind} --resume` goes on")
-        return 130
-    return code
+# Preparing
 
 
-class _DiscardingLog:
-    """A store for what is only looked at again."""
-
-    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
-
-    def save(self, search: BisectSearch) -> None: ...
+def prepare_search(request: BisectRequest | EarlierSearch, store: Store) -> PreparedSearch:
+    if isinstance(request, BisectRequest):
+        return prepare_new_search(request)
+    return _prepare_replay(request, store) if request.replay else _prepare_resume(request, store)
 
 
-def _find_earlier_search(arguments: argparse.Namespace, store: Store) -> BisectSearch | None:
-    if arguments.replay is not None:
-        return _read_logged_search(arguments.replay, store)
-    if arguments.resume is None:
-        return None
-    over, name = arguments.over, arguments.resume
-    runs = [search for search in store.bisect.list_runs() if name or search.kind == over]
-    return store.bisect.load_whole(resumption.find_stopped_run(runs, name, f"search over {over}"))
-
-
-def _read_logged_search(name: str, store: Store) -> BisectSearch:
-    """A search to be shown again: of the store, or as it was recorded."""
-    file = Path(name)
-    if not file.is_file():
-        found = store.bisect.get(name)
-    else:
-        try:
-            found = msgspec.json.decode(file.read_bytes(), type=BisectSearch)
-        except msgspec.MsgspecError as error:
-            raise UnfixError(f"{file} is no record of a search: {error}") from error
-    if found.status == "refused":
-        raise UnfixError(f"search {found.id} was refused: {found.summary}")
-    return found
-
-
-def _restore_settings(arguments: argparse.Namespace, earlier: BisectSearch) -> None:
-    if earlier.kind != arguments.over:
-        raise UnfixError(f"{earlier.id} is a search over {earlier.kind}")
-    for name, value in earlier.settings.items():
-        if name == "repo":
-            value = arguments.repo or Path(value).expanduser()
-        if name == "toggles":
-            if arguments.toggles:  # the log may come from another machine
-                continue
-            value = [Path(folder) for folder in value]
-        setattr(arguments, name, value)
-    arguments.words = earlier.words
-    if arguments.resume is None:
-        return
-    before = earlier.settings.get("code")
-    what = "the command, guards or toggles"
-    resumption.refuse_if_changed(before, _digest_code(arguments), earlier.id, what)
-    if earlier.settings.get("folder") != str(Path.cwd()):
-        raise UnfixError(f"search {earlier.id} began in {earlier.settings.get('folder')}")
-
-
-def _digest_code(arguments: argparse.Namespace) -> str:
-    """What a search is about, as one digest: of its command those words that are files."""
-    files = []
-    for word in arguments.words:
-        with contextlib.suppress(OSError):  # a word may be longer than a name can be
-            if Path(word.partition("::")[0]).is_file():
-                files.append(Path(word.partition("::")[0]))
-    return execution.digest_code(arguments.toggles, files)
-
-
-def _make_search(
-    arguments: argparse.Namespace, catalogue: ToggleCatalogue, earlier: BisectSearch | None
-) -> BisectSearch:
+def prepare_new_search(request: BisectRequest) -> PreparedSearch:
+    catalogue = toggle_catalogue.load_catalogue(map(Path, request.toggle_folders))
     now = datetime.datetime.now(datetime.UTC)
-    arguments.toggles = [folder.resolve() for folder in arguments.toggles]
-    settings = {
-        name: _to_plain_value(getattr(arguments, name))
-        for name in RESUMED_SETTINGS
-        if hasattr(arguments, name)
-    }
-    settings |= {"code": _digest_code(arguments), "folder": str(Path.cwd())}
-    held = _find_held_toggles(arguments, catalogue)
-    if earlier is not None and arguments.replay is None and held != earlier.held:
-        raise UnfixError(f"search {earlier.id} held {earlier.held or 'nothing'}, this one {held}")
-    return BisectSearch(
-        id=earlier.id if earlier else f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        kind=arguments.over,
-        started=earlier.started if earlier else now.isoformat(timespec="seconds"),
-        words=arguments.words,
-        command=earlier.command if earlier else run_output.get_recorded_command(),
-        seconds=earlier.seconds if earlier else 0.0,
-        settings=settings,
+    search = BisectSearch(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        kind=request.kind,
+        started=now.isoformat(timespec="seconds"),
+        symptom_command=request.command,
+        command=run_output.get_recorded_command(),
+        settings=_make_settings(request),
         toggles=[execution.make_toggle_facts(toggle) for toggle in catalogue],
-        held=earlier.held if earlier is not None else held,
-        trials=earlier.trials if earlier else [],
+        pinned_toggles=_find_pinned_toggles(request, catalogue),
+    )
+    return PreparedSearch(request, search, catalogue)
+
+
+def _make_settings(request: BisectRequest) -> dict[str, object]:
+    code, folder = _digest_code(request), str(Path.cwd())
+    return {**msgspec.to_builtins(request), "code": code, "folder": folder}
+
+
+def _prepare_resume(earlier: EarlierSearch, store: Store) -> PreparedSearch:
+    runs = [run for run in store.bisect.list_runs() if earlier.name or run.kind == earlier.kind]
+    noun = f"search over {earlier.kind}"
+    stopped = store.bisect.load_whole(resumption.find_stopped_run(runs, earlier.name, noun))
+    fresh = prepare_new_search(_read_request(earlier, stopped))
+    resumption.refuse_if_changed(
+        *(stopped.settings.get("code"), fresh.search.settings["code"], stopped.id),
+        "the command, guards or toggles",
+    )
+    if stopped.settings.get("folder") != fresh.search.settings["folder"]:
+        raise UnfixError(f"search {stopped.id} began in {stopped.settings.get('folder')}")
+    if stopped.pinned_toggles != fresh.search.pinned_toggles:
+        raise UnfixError(
+            f"search {stopped.id} held {stopped.pinned_toggles or 'nothing'}, "
+            f"this one {fresh.search.pinned_toggles}"
+        )
+    return PreparedSearch(fresh.request, _restart_search(fresh, stopped), fresh.catalogue)
+
+
+def _prepare_replay(earlier: EarlierSearch, store: Store) -> PreparedSearch:
+    log = _read_log(earlier.name, store)
+    fresh = prepare_new_search(_read_request(earlier, log))
+    fresh.search.pinned_toggles = log.pinned_toggles
+    return PreparedSearch(fresh.request, _restart_search(fresh, log), fresh.catalogue, log)
+
+
+def _restart_search(fresh: PreparedSearch, earlier: BisectSearch) -> BisectSearch:
+    """An earlier search before its first run, with what it ran as known trials."""
+    return msgspec.structs.replace(
+        fresh.search,
+        id=earlier.id,
+        started=earlier.started,
+        command=earlier.command,
+        seconds=earlier.seconds,
+        trials=earlier.trials,
     )
 
 
-def _to_plain_value(value: object) -> object:
-    if isinstance(value, Path):
-        return str(value.resolve())
-    return [_to_plain_value(one) for one in value] if isinstance(value, list) else value
+def _read_log(name: str, store: Store) -> BisectSearch:
+    """A search to replay: a stored one, or one in a record's file."""
+    file = Path(name)
+    if not file.is_file():
+        log = store.bisect.get(name)
+    else:
+        try:
+            log = msgspec.json.decode(file.read_bytes(), type=BisectSearch)
+        except msgspec.MsgspecError as error:
+            raise UnfixError(f"{file} is no record of a search: {error}") from error
+    if log.status == "refused":
+        raise UnfixError(f"search {log.id} was refused: {log.summary}")
+    return log
 
 
-def _find_held_toggles(arguments: argparse.Namespace, catalogue: ToggleCatalogue) -> dict[str, str]:
-    """Toggles that are fixed or buggy in every run; those of the environment are."""
+def _read_request(earlier: EarlierSearch, search: BisectSearch) -> BisectRequest:
+    """The request of an earlier search; a log of another machine may name other folders."""
+    if search.kind != earlier.kind:
+        raise UnfixError(f"{search.id} is a search over {search.kind}")
+    request = msgspec.convert(search.settings, BisectRequest)
+    repository = earlier.repository or str(Path(request.repository).expanduser())
+    return msgspec.structs.replace(
+        request,
+        toggle_folders=earlier.toggle_folders or request.toggle_folders,
+        repository=repository if request.repository else "",
+    )
+
+
+def _digest_code(request: BisectRequest) -> str:
+    """A digest of what a search depends on: toggles, suites, and the files its command names."""
+    files = []
+    for word in request.command:
+        with contextlib.suppress(OSError):  # a word may be longer than a file's name can be
+            file = Path(word.partition("::")[0])
+            if file.is_file():
+                files.append(file)
+    return execution.digest_code([Path(folder) for folder in request.toggle_folders], files)
+
+
+def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> dict[str, str]:
+    """Toggles that are fixed or buggy in every run; those of the environment among them."""
     reverted, enabled = bootstrap.read_requested_ids()
-    held: dict[str, str] = {}
+    sides: dict[str, str] = {}
     for side, words in (
-        ("fixed", [*arguments.hold_fixed, *enabled]),
-        ("buggy", [*arguments.hold_buggy, *reverted]),
+        ("fixed", [*request.hold_fixed, *enabled]),
+        ("buggy", [*request.hold_buggy, *reverted]),
     ):
         for toggle in catalogue.select_all(
             [name for word in words for name in bootstrap.split_ids(word)]
         ):
-            if held.setdefault(toggle.id, side) != side:
+            if sides.setdefault(toggle.id, side) != side:
                 raise UnfixError(f"{toggle.id} cannot be held both fixed and buggy")
-    return held
+    return sides
 
 
-def _make_runner(arguments: argparse.Namespace, search: BisectSearch) -> TrialRunner:
-    rules = _make_rules(arguments)
-    folder = paths.state_folder() / "searches" / search.id
-    node = guard_runner.find_guard_node(search.words) if arguments.over != "commits" else None
-    if node is None:
-        return CommandRunner(
-            search.words,
-            rules,
-            folder,
-            jobs=getattr(arguments, "jobs", None) or 1,
-            time_limit=arguments.limit,
-            server_command=arguments.serve,
-            ready_url=arguments.ready,
-            toggle_folders=arguments.toggles,
-        )
-    if arguments.metric or arguments.serve:
-        raise UnfixError("--metric and --serve go with a command, not with a guard")
-    jobs = arguments.jobs or 1
-    memory = (
-        execution.choose_memory_limit(jobs)
-        if arguments.memory is None
-        else int(arguments.memory * 2**30)
-    )
-    return guard_runner.GuardRunner(
-        node,
-        rules,
-        folder,
-        jobs=jobs,
-        time_limit=arguments.limit or 300.0,
-        memory_limit=memory,
-        device=arguments.device,
-        profile=arguments.profile,
-        toggle_folders=arguments.toggles,
-    )
+# Running
 
 
-def _make_rules(arguments: argparse.Namespace) -> OutcomeRules:
-    rules = OutcomeRules(arguments.metric, arguments.below, arguments.above, arguments.symptom)
-    rules.check()
-    return rules
-
-
-def _search_until_stopped(
-    arguments: argparse.Namespace,
-    search: BisectSearch,
-    catalogue: ToggleCatalogue,
-    runner: TrialRunner,
-    log: TrialLog,
-) -> bool:
-    """Search; gives whether somebody stopped it."""
+def run_search(prepared: PreparedSearch, store: Store) -> bool:
+    """Search until the end; return whether somebody stopped it before."""
+    search, replayed = prepared.search, prepared.replayed
+    runner: TrialRunner = ReplayRunner(replayed) if replayed else _make_runner(prepared)
+    search.jobs, search.is_deterministic = runner.jobs, runner.is_deterministic
+    if not replayed:
+        store.bisect.begin(search)
     search.status = "stopped"
-    clock = datetime.datetime.now()
-    find = {"toggles": _search_toggles, "releases": _search_releases, "commits": _search_commits}[
-        search.kind
-    ]
+    started = time.monotonic()
+    log = None if replayed else store.bisect
+    driver = SearchDriver(search, runner, log, BisectProgress())
+    search_kind = {
+        "toggles": _search_toggles,
+        "releases": _search_releases,
+        "commits": _search_commits,
+    }
     try:
         with end_processes_on_exit():
             try:
-                find(
-                    arguments,
-                    search,
-                    catalogue,
-                    SearchDriver(search, runner, log, BisectProgress()),
-                )
+                search_kind[search.kind](prepared, driver)
             finally:
                 runner.close()
         search.status = "finished"
-        return False
     except KeyboardInterrupt:
-        return True
+        pass
     except UnfixError as error:
         search.status, search.summary = "refused", str(error)
         raise
     finally:
-        search.seconds += (datetime.datetime.now() - clock).total_seconds()
-        log.save(search)
+        search.seconds += time.monotonic() - started
+        if not replayed:
+            store.bisect.save(search)
+    if replayed:
+        _check_same_result(search, replayed)
+    return search.status == "stopped"
 
 
-def _search_toggles(
-    arguments: argparse.Namespace,
-    search: BisectSearch,
-    catalogue: ToggleCatalogue,
-    hunt_run: SearchDriver,
-) -> None:
-    place = _prepare_release(arguments.release, arguments.device)
-    search.machine = machine.collect_machine_facts(str(place.python))
-    chosen = _choose_candidates(arguments, search, catalogue, place)
-    part = hunt_run.search_toggles(
-        place,
-        chosen,
-        find_all=arguments.all,
-        repeat=arguments.repeat,
-        confidence=arguments.confidence,
+def _make_runner(prepared: PreparedSearch) -> TrialRunner:
+    request = prepared.request
+    folder = paths.state_folder() / "searches" / prepared.search.id
+    toggle_folders = [Path(name) for name in request.toggle_folders]
+    node = guard_runner.find_guard_node(request.command) if request.kind != "commits" else None
+    jobs = request.jobs or 1
+    if node is None:
+        return CommandRunner(
+            request.command,
+            request.rules,
+            folder,
+            jobs=jobs,
+            time_limit=request.time_limit,
+            server_command=request.server_command,
+            ready_url=request.ready_url,
+            toggle_folders=toggle_folders,
+        )
+    if request.rules.metric or request.server_command:
+        raise UnfixError("--metric and --serve go with a command, not with a guard")
+    memory = (
+        execution.choose_memory_limit(jobs)
+        if request.memory_gib is None
+        else int(request.memory_gib * 2**30)
     )
-    search.verdict, search.summary = part.verdict, search_driver.summarize_toggle_search(part)
+    return guard_runner.GuardRunner(
+        node,
+        request.rules,
+        folder,
+        jobs=jobs,
+        time_limit=request.time_limit or GUARD_TIME_LIMIT,
+        memory_limit=memory,
+        device=request.device,
+        profile=request.profile,
+        toggle_folders=toggle_folders,
+    )
 
 
-def _choose_candidates(
-    arguments: argparse.Namespace,
-    search: BisectSearch,
-    catalogue: ToggleCatalogue,
-    release: VersionUnderTest,
+def _search_toggles(prepared: PreparedSearch, driver: SearchDriver) -> None:
+    request, search = prepared.request, prepared.search
+    version = _prepare_release(request.release, request.device)
+    search.machine = machine.collect_machine_facts(str(version.python))
+    result = driver.search_toggles(
+        version,
+        choose_candidates(prepared, version),
+        find_all=request.find_all,
+        repeat=request.repeat,
+        confidence=request.confidence,
+    )
+    search.verdict = result.verdict
+    search.summary = search_driver.summarize_toggle_search(result)
+
+
+def choose_candidates(
+    prepared: PreparedSearch, version: VersionUnderTest
 ) -> toggle_candidates.ToggleCandidates:
-    named = catalogue.select_or_all(arguments.names)
-    direction = Direction.ENABLE if arguments.enable else Direction.REVERT
-    chosen = toggle_candidates.select_candidates(
-        named, direction, release.tree, catalogue, search.held
+    request = prepared.request
+    candidates = toggle_candidates.select_candidates(
+        prepared.catalogue.select_or_all(request.candidates),
+        Direction.ENABLE if request.enable else Direction.REVERT,
+        version.tree,
+        prepared.catalogue,
+        prepared.search.pinned_toggles,
     )
-    if not chosen.universe.toggles:
-        verb = "put into" if arguments.enable else "taken out of"
-        reasons = "; ".join(f"{name}: {why}" for name, why in chosen.left_out.items())
-        raise UnfixError(f"no toggle can be {verb} SGLang {release.name} ({reasons})")
-    return chosen
+    if not candidates.universe.toggles:
+        verb = "put into" if request.enable else "taken out of"
+        reasons = "; ".join(f"{name}: {why}" for name, why in candidates.left_out.items())
+        raise UnfixError(f"no toggle can be {verb} SGLang {version.name} ({reasons})")
+    return candidates
 
 
-def _search_releases(
-    arguments: argparse.Namespace,
-    search: BisectSearch,
-    catalogue: ToggleCatalogue,
-    hunt_run: SearchDriver,
-) -> None:
-    named = catalogue.select_or_all(arguments.toggle)
-    places: dict[str, VersionUnderTest] = {}
+def _search_releases(prepared: PreparedSearch, driver: SearchDriver) -> None:
+    request, search = prepared.request, prepared.search
+    versions: dict[str, VersionUnderTest] = {}
 
-    def place(name: str) -> VersionUnderTest:
-        if name not in places:
-            places[name] = _prepare_release(name, arguments.device)
-        return places[name]
+    def prepare_version(name: str) -> VersionUnderTest:
+        if name not in versions:
+            versions[name] = _prepare_release(name, request.device)
+        return versions[name]
 
-    over = release_bisection.ReleaseSeries(_list_releases_between(arguments), place)
-    step = release_bisection.ReleaseBisection(hunt_run, over, named, catalogue, search.held).run(
-        arguments.good, arguments.bad, find_all=arguments.all
+    bisection = release_bisection.ReleaseBisection(
+        driver,
+        release_bisection.ReleaseSeries(list_releases_between(request), prepare_version),
+        prepared.catalogue.select_or_all(request.candidates),
+        prepared.catalogue,
+        search.pinned_toggles,
     )
-    search.machine = machine.collect_machine_facts(str(place(arguments.bad).python))
-    search.verdict, search.summary = release_bisection.summarize_release_search(step, search.parts)
+    step = bisection.run(request.good, request.bad, find_all=request.find_all)
+    search.machine = machine.collect_machine_facts(str(prepare_version(request.bad).python))
+    search.verdict, search.summary = release_bisection.summarize_release_search(
+        step, search.toggle_searches
+    )
 
 
-def _list_releases_between(arguments: argparse.Namespace) -> list[str]:
+def list_releases_between(request: BisectRequest) -> list[str]:
     """The releases from one end to the other, the oldest first."""
     names = [release.name for release in managed_releases.list_releases()]
-    ends = [managed_releases.get_release(name).name for name in (arguments.good, arguments.bad)]
+    ends = [managed_releases.get_release(name).name for name in (request.good, request.bad)]
     first, last = sorted(map(names.index, ends))
     if first == last:
-        raise UnfixError(f"--good and --bad are both {arguments.good}")
-    found = names[first : last + 1]
-    if arguments.among is None:
-        return found
-    wanted = {
-        *ends,
-        *(managed_releases.get_release(name).name for name in bootstrap.split_ids(arguments.among)),
-    }
-    return [name for name in found if name in wanted]
+        raise UnfixError(f"--good and --bad are both {request.good}")
+    between = names[first : last + 1]
+    if request.among is None:
+        return between
+    chosen = {*ends, *(managed_releases.get_release(name).name for name in request.among)}
+    return [name for name in between if name in chosen]
 
 
-def _search_commits(
-    arguments: argparse.Namespace,
-    search: BisectSearch,
-    catalogue: ToggleCatalogue,
-    hunt_run: SearchDriver,
-) -> None:
-    base = _prepare_release(arguments.release)
+def _search_commits(prepared: PreparedSearch, driver: SearchDriver) -> None:
+    request, search = prepared.request, prepared.search
+    base = _prepare_release(request.release)
     search.machine = machine.collect_machine_facts(str(base.python))
-    asked = commit_bisection.CommitBisectRequest(
+    commit_request = commit_bisection.CommitBisectRequest(
+        search=request,
         python=str(base.python),
         environment_folder=str(base.environment_folder),
-        command=search.words,
-        rules=_make_rules(arguments),
-        time_limit=arguments.limit,
-        server_command=arguments.serve,
-        ready_url=arguments.ready,
-        pinned_toggles=search.held,
-        toggle_folders=[str(folder) for folder in arguments.toggles],
+        pinned_toggles=search.pinned_toggles,
         state_folder=str(paths.state_folder() / "searches" / f"{search.id}-commits"),
-        replay_only=arguments.replay is not None,
+        replay_only=prepared.replayed is not None,
     )
-    repository = commit_bisection.open_repository(arguments.repo)
-    step = commit_bisection.bisect_commits(
-        asked, repository, arguments.good, arguments.bad, hunt_run
+    repository = commit_bisection.open_repository(Path(request.repository))
+    search.step = commit_bisection.bisect_commits(
+        commit_request, repository, request.good, request.bad, driver
     )
-    search.step = step
-    search.verdict, search.summary = commit_bisection.summarize_step(step)
+    search.verdict, search.summary = commit_bisection.summarize_step(search.step)
 
 
 def _prepare_release(name: str | None, device: str = "cpu") -> VersionUnderTest:
@@ -411,39 +366,16 @@ def _prepare_release(name: str | None, device: str = "cpu") -> VersionUnderTest:
     return VersionUnderTest(target.requested_as, target.sources, target.python, folder)
 
 
-def _print_plan(
-    arguments: argparse.Namespace, search: BisectSearch, catalogue: ToggleCatalogue
-) -> int:
-    """What a search would do, and nothing of it done."""
-    _make_rules(arguments)
-    is_guard = guard_runner.find_guard_node(search.words) is not None
-    if not is_guard and arguments.release is None and shutil.which(search.words[0]) is None:
-        raise UnfixError(f"there is no command '{search.words[0]}'")
-    if arguments.over == "releases":
-        names = _list_releases_between(arguments)
-        dry_run.print_history_plan(names, arguments)
-        return 0
-    tree = provisioning.ensure_tree(arguments.release, options.report_status)
-    place = VersionUnderTest(arguments.release or str(tree.version), tree, Path(), Path())
-    chosen = _choose_candidates(arguments, search, catalogue, place)
-    jobs = arguments.jobs or 1
-    base = 1 if is_guard else 3
-    most, usual = search_driver.estimate_runs(chosen, jobs, arguments.all, base)
-    dry_run.print_plan(
-        chosen.make_toggle_search("toggles", place.name), most, usual, jobs, arguments
-    )
-    return 0
-
-
-def _check_same_result(search: BisectSearch, earlier: BisectSearch) -> None:
-    """A log that leads elsewhere than it says is not of this search, or not of these toggles."""
-    ends = [
+def _check_same_result(search: BisectSearch, log: BisectSearch) -> None:
+    """Refuse a log whose runs lead to another result: it is of another search, or other toggles."""
+    results = [
         (
-            one.verdict,
-            [part.sets for part in one.parts],
-            (one.step.before, one.step.after, one.step.between) if one.step else None,
+            each.verdict,
+            [part.minimal_sets for part in each.toggle_searches],
+            (each.step.before, each.step.after, each.step.undecided) if each.step else None,
         )
-        for one in (search, earlier)
+        for each in (search, log)
     ]
-    if earlier.status == "finished" and ends[0] != ends[1]:
-        raise UnfixError(f"the log says {ends[1]}, and its runs lead to {ends[0]}")
+    if log.status == "finished" and results[0] != results[1]:
+        raise UnfixError(f"the log says {results[1]}, and its runs lead to {results[0]}")
+    options.report_status("replayed from the log: nothing was run")

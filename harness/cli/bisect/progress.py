@@ -18,7 +18,7 @@ class BisectProgress(ProgressDisplay, SearchListener):
         self.print_line(f"SGLang {part.where}: {len(part.toggles)} toggles can be {verb}")
 
     def report_trial(self, trial: BisectTrial, number: int) -> None:
-        part = self.parts.get(trial.part)
+        part = self.parts.get(trial.search_name)
         where = "" if part else f" on {trial.where}"
         names = trial.toggles
         count = f"{len(names)} of {len(part.toggles)}" if part else f"{len(names)} toggles"

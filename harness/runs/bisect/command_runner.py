@@ -180,7 +180,7 @@ class CommandRunner:
             how,
             seen["seconds"],
             value=value,
-            ran=ran,
+            reach_by_toggle=ran,
             output=output[-MAX_OUTPUT_KEPT:],
             replay=self._build_replay_command(job),
         )

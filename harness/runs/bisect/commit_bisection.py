@@ -29,8 +29,9 @@ from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.releases.source_trees import open_tree
 from harness.runs.bisect.command_runner import CommandRunner
-from harness.runs.bisect.outcome_rules import EXIT_CANNOT_TELL, OutcomeRules
+from harness.runs.bisect.outcome_rules import EXIT_CANNOT_TELL
 from harness.runs.bisect.release_bisection import check_ends_differ
+from harness.runs.bisect.request import BisectRequest
 from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.toggle_candidates import resolve_pinned_choices
 from harness.runs.bisect.trial_runner import TrialJob, VersionUnderTest
@@ -47,21 +48,19 @@ OLD_TERM, NEW_TERM = (
 
 
 class CommitBisectRequest(msgspec.Struct):
-    """All that the run of one commit must know."""
+    """The search of which one commit is run, and where."""
 
+    search: BisectRequest
     python: str
     environment_folder: str
-    command: list[str]
-    rules: OutcomeRules
-    time_limit: float | None
-    server_command: str
-    ready_url: str
     pinned_toggles: dict[str, str]
-    toggle_folders: list[str]
     state_folder: str
     replay_only: bool = False
     worktree: str = ""
     failure_is_new: bool = True
+
+    def load_catalogue(self) -> ToggleCatalogue:
+        return toggle_catalogue.load_catalogue(map(Path, self.search.toggle_folders))
 
 
 @dataclass
@@ -140,17 +139,18 @@ def run_in_worktree(
     request: CommitBisectRequest, name: str, catalogue: ToggleCatalogue
 ) -> BisectTrial:
     """The command on what the worktree holds now."""
+    search = request.search
     here = make_version_under_test(request, name)
     source = str(getattr(here.tree, "folder", request.worktree))
     rest = os.environ.get("PYTHONPATH")
     runner = CommandRunner(
-        request.command,
-        request.rules,
+        search.command,
+        search.rules,
         Path(request.state_folder) / f"run-{os.getpid()}",
-        time_limit=request.time_limit,
-        server_command=request.server_command,
-        ready_url=request.ready_url,
-        toggle_folders=[Path(folder) for folder in request.toggle_folders],
+        time_limit=search.time_limit,
+        server_command=search.server_command,
+        ready_url=search.ready_url,
+        toggle_folders=[Path(folder) for folder in search.toggle_folders],
         extra_environment={"PYTHONPATH": f"{source}{os.pathsep}{rest}" if rest else source},
         cwd=Path(request.worktree),
     )
@@ -159,7 +159,7 @@ def run_in_worktree(
         ((_, trial),) = runner.run(
             [TrialJob(here, tuple(n for n, _ in choices), choices, "search")]
         )
-        trial.part, trial.replay = "commits", ""  # no release is like it
+        trial.search_name, trial.replay = "commits", ""  # no release is like it
         return trial
     finally:
         runner.close()
@@ -205,7 +205,7 @@ def bisect_commits(
     proofs = {trial.where: trial for trial in log if trial.why == "proof"}
     for trial in logged.values():
         _write_trial(locate_trial_file(request, trial.where), trial)
-    known = toggle_catalogue.load_catalogue(map(Path, request.toggle_folders))
+    known = request.load_catalogue()
     good, bad = repository.resolve_commit(good), repository.resolve_commit(bad)
     older, newer = (good, bad) if repository.is_ancestor(good, bad) else (bad, good)
     if good == bad or not repository.is_ancestor(older, newer):
@@ -278,7 +278,7 @@ def _run_git_bisect(
         if (code and not untold) or first[:SHORT_HASH_LENGTH] not in ran:
             raise UnfixError(f"git bisect run: {log.read_text(errors='replace').strip()[-2000:]}")
         step.after = first[:SHORT_HASH_LENGTH]
-        step.between = [one[:SHORT_HASH_LENGTH] for one in left if one != first]
+        step.undecided = [one[:SHORT_HASH_LENGTH] for one in left if one != first]
         step.before = repository.run_git("rev-parse", f"{left[0]}^")[:SHORT_HASH_LENGTH]
         return step
     finally:
@@ -386,10 +386,10 @@ def summarize_step(step: BisectStep) -> tuple[str, str]:
     if step.cannot_tell:
         return "cannot tell", f"It cannot be told: {step.cannot_tell}."
     text = f"The outcome changes with {step.about}"
-    if step.between:
-        text += f", or with one of {len(step.between)} before it that cannot be told"
+    if step.undecided:
+        text += f", or with one of {len(step.undecided)} before it that cannot be told"
     why = f"in it, {'; '.join(step.changed)}" if step.changed else "no toggle changes in it"
-    return ("cannot tell" if step.between else "found"), f"{text}; {why}."
+    return ("cannot tell" if step.undecided else "found"), f"{text}; {why}."
 
 
 def to_exit_code(trial: BisectTrial, failure_is_new: bool) -> int:
@@ -410,7 +410,7 @@ def main(request_file: str) -> int:
 
 def _answer_git(request_file: str) -> int:
     asked = msgspec.json.decode(Path(request_file).read_bytes(), type=CommitBisectRequest)
-    known = toggle_catalogue.load_catalogue(map(Path, asked.toggle_folders))
+    known = asked.load_catalogue()
     repository = GitRepository(Path(asked.worktree))
     commit = repository.run_git("rev-parse", "HEAD")
     try:

@@ -290,7 +290,7 @@ class GuardRunner:
             answer,
             how,
             sum(each.seconds + each.overhead for each in pending_job.sides),
-            ran=ran if known and pending_job.job.choices else None,
+            reach_by_toggle=ran if known and pending_job.job.choices else None,
             output="\n".join([*side.example, side.detail])[-MAX_OUTPUT_KEPT:].strip(),
             replay=self._build_replay_command(pending_job.job),
         )

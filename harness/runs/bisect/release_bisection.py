@@ -100,7 +100,7 @@ class ReleaseBisection:
         return trial
 
     def _halve_releases(self, step: BisectStep, trials: dict[str, BisectTrial]) -> None:
-        names = step.places
+        names = step.revisions
         low, high = 0, len(names) - 1
         first = trials[names[0]].answer
         untold: set[int] = set()
@@ -118,7 +118,7 @@ class ReleaseBisection:
             else:
                 high = at
         step.before, step.after = names[low], names[high]
-        step.between = [names[i] for i in range(low + 1, high)]
+        step.undecided = [names[i] for i in range(low + 1, high)]
 
     def _confirm_step(self, step: BisectStep, trials: dict[str, BisectTrial]) -> None:
         """Both sides of the step once more, where runs are not known to come out alike."""
@@ -200,18 +200,18 @@ def summarize_release_search(step: BisectStep, parts: list[ToggleSearch]) -> tup
     if step.cannot_tell:
         return "cannot tell", f"It cannot be told: {step.cannot_tell}."
     text = f"The outcome changes between {step.before} and {step.after}"
-    if step.between:
-        text += f" (or in {', '.join(step.between)}, where it cannot be told)"
+    if step.undecided:
+        text += f" (or in {', '.join(step.undecided)}, where it cannot be told)"
     mends = next((part for part in parts if part.name == "what mends it"), None)
     breaks = next((part for part in parts if part.name == "what breaks it"), None)
     told = []
     if mends and mends.verdict == "found":
-        told.append(f"putting {format_sets(mends.sets)} into {mends.where} mends it")
+        told.append(f"putting {format_sets(mends.minimal_sets)} into {mends.where} mends it")
     if breaks and breaks.verdict == "found":
-        told.append(f"taking {format_sets(breaks.sets)} out of {breaks.where} breaks it")
+        told.append(f"taking {format_sets(breaks.minimal_sets)} out of {breaks.where} breaks it")
     if len(told) == 2:
         return "found", f"{text}: {' and '.join(told)}."
-    verdict = "cannot tell" if step.between else "found"
+    verdict = "cannot tell" if step.undecided else "found"
     rest = _describe_unexplained(mends, breaks)
     if told:
         return verdict, f"{text}: {told[0]}; {rest}."
@@ -228,12 +228,12 @@ def _describe_unexplained(mends: ToggleSearch | None, breaks: ToggleSearch | Non
         said.append("no fix that the failing side lacks can be put into it")
     elif mends.cannot_tell:
         said.append(f"what mends {mends.where} cannot be told: {mends.cannot_tell}")
-    elif not mends.sets:
+    elif not mends.minimal_sets:
         said.append(f"on {mends.where} something else fails that no toggle mends")
     if breaks is None:
         said.append("no fix of the passing side that the other lacks can be taken out of it")
     elif breaks.cannot_tell:
         said.append(f"what breaks {breaks.where} cannot be told: {breaks.cannot_tell}")
-    elif not breaks.sets:
+    elif not breaks.minimal_sets:
         said.append(f"on {breaks.where} taking out what the other lacks changes nothing")
     return ", and ".join(said)

@@ -31,23 +31,25 @@ class SearchListener:
 
 
 class TrialLog(Protocol):
-    """Where runs are written as they end: the store."""
+    """Stores each trial as it ends."""
 
-    def save_trial(self, search: str, number: int, trial: BisectTrial) -> None: ...
-
-    def save(self, search: BisectSearch) -> None: ...
+    def save_trial(self, search_id: str, number: int, trial: BisectTrial) -> None: ...
 
 
 class SearchDriver:
     """One search: its runs, kept and numbered."""
 
     def __init__(
-        self, search: BisectSearch, runner: TrialRunner, log: TrialLog, listener: SearchListener
+        self,
+        search: BisectSearch,
+        runner: TrialRunner,
+        log: TrialLog | None = None,
+        listener: SearchListener | None = None,
     ) -> None:
         self.search = search
         self.runner = runner
         self.log = log
-        self.listener = listener
+        self.listener = listener or SearchListener()
         # Of a search that goes on: what was run before is not run again.
         self._earlier_trials: dict[tuple[str, str, ToggleIds, str], deque[BisectTrial]] = (
             defaultdict(deque)
@@ -77,7 +79,7 @@ class SearchDriver:
             choices = candidates.make_choices(question.toggles)
             jobs.append((index, TrialJob(version, toggles, choices, question.why)))
         for at, trial in self.runner.run([job for _, job in jobs]):
-            trial.part = search_name
+            trial.search_name = search_name
             trials[jobs[at][0]] = trial
             self.record_trial(trial, is_new=True)
         return [trials[index] for index in range(len(batch))]
@@ -86,7 +88,8 @@ class SearchDriver:
         self.search.trials.append(trial)
         if is_new:
             self._stored_count += 1
-            self.log.save_trial(self.search.id, self._stored_count, trial)
+            if self.log:
+                self.log.save_trial(self.search.id, self._stored_count, trial)
         self.listener.report_trial(trial, len(self.search.trials))
 
     def take_earlier_trials(self) -> list[BisectTrial]:
@@ -114,7 +117,7 @@ class SearchDriver:
         candidates = candidates.drop_refused(refused)
         part = candidates.make_toggle_search(name, version.name)
         part.refused = refused
-        self.search.parts.append(part)
+        self.search.toggle_searches.append(part)
         self.listener.report_part(part)
 
         def ask(batch: list[SearchQuestion]) -> list[search_questions.SearchAnswer]:
@@ -235,7 +238,7 @@ def drive_search(
 
 
 def make_trial_key(trial: BisectTrial) -> tuple[str, str, ToggleIds, str]:
-    return trial.part, trial.where, frozenset(trial.toggles), trial.why
+    return trial.search_name, trial.where, frozenset(trial.toggles), trial.why
 
 
 def format_output_tail(trial: BisectTrial) -> str:
@@ -256,20 +259,25 @@ def _answer_from_trial(trial: BisectTrial, direction: Direction) -> search_quest
         return search_questions.SearchAnswer(None)
     wanted = BisectAnswer.FAILS if direction is Direction.REVERT else BisectAnswer.PASSES
     ran = None
-    if trial.ran is not None:
-        ran = frozenset(name for name, count in trial.ran.items() if count)
+    if trial.reach_by_toggle is not None:
+        ran = frozenset(name for name, count in trial.reach_by_toggle.items() if count)
     return search_questions.SearchAnswer(trial.answer is wanted, ran)
 
 
 def _fill_toggle_search(
     toggle_search: ToggleSearch, result: SearchResult, candidates: ToggleCandidates
 ) -> None:
-    toggle_search.sets = [candidates.universe.sort_toggles(one) for one in result.minimal_sets]
-    toggle_search.rest_shows = result.others_show_symptom
-    toggle_search.sure, toggle_search.least = result.confidence, result.least_detectable_rate
+    toggle_search.minimal_sets = [
+        candidates.universe.sort_toggles(one) for one in result.minimal_sets
+    ]
+    toggle_search.others_show_symptom = result.others_show_symptom
+    toggle_search.confidence, toggle_search.least_detectable_rate = (
+        result.confidence,
+        result.least_detectable_rate,
+    )
     toggle_search.cannot_tell = result.cannot_tell
     toggle_search.patches = {
-        name: candidates.format_patch(name) for one in toggle_search.sets for name in one
+        name: candidates.format_patch(name) for one in toggle_search.minimal_sets for name in one
     }
     toggle_search.done = True
 
@@ -310,26 +318,30 @@ def summarize_toggle_search(toggle_search: ToggleSearch) -> str:
     out = "taken out" if toggle_search.direction == "revert" else "put in"
     if toggle_search.cannot_tell:
         return f"It cannot be told: {toggle_search.cannot_tell}."
-    if not toggle_search.sets:
+    if not toggle_search.minimal_sets:
         if not toggle_search.toggles:
             return f"No toggle can be {out} on {toggle_search.where}."
-        if toggle_search.sure is not None and toggle_search.least is not None:
+        if toggle_search.confidence is not None and toggle_search.least_detectable_rate is not None:
             return (
                 f"None of {len(toggle_search.toggles)} toggles makes it {makes} in more than "
-                f"{toggle_search.least:.1%} of the runs when {out} on {toggle_search.where}, at {toggle_search.sure:.1%} "
+                f"{toggle_search.least_detectable_rate:.1%} of the runs when {out} on {toggle_search.where}, at {toggle_search.confidence:.1%} "
                 "confidence."
             )
         return (
             f"None of {len(toggle_search.toggles)} toggles, alone or all together, makes it {makes} when "
             f"{out} on {toggle_search.where}."
         )
-    several = len(toggle_search.sets) > 1 or len(toggle_search.sets[0]) > 1
-    sure = f", at {toggle_search.sure:.1%} confidence" if toggle_search.sure is not None else ""
-    text = f"{format_sets(toggle_search.sets)}: {out}, {'they make' if several else 'it makes'} it {makes}{sure}"
-    if toggle_search.rest_shows:
+    several = len(toggle_search.minimal_sets) > 1 or len(toggle_search.minimal_sets[0]) > 1
+    sure = (
+        f", at {toggle_search.confidence:.1%} confidence"
+        if toggle_search.confidence is not None
+        else ""
+    )
+    text = f"{format_sets(toggle_search.minimal_sets)}: {out}, {'they make' if several else 'it makes'} it {makes}{sure}"
+    if toggle_search.others_show_symptom:
         text += "; so do others (--all finds them)"
-    elif toggle_search.rest_shows is None:
+    elif toggle_search.others_show_symptom is None:
         text += "; with all the others it cannot be told"
-    elif len(toggle_search.toggles) > sum(map(len, toggle_search.sets)):
+    elif len(toggle_search.toggles) > sum(map(len, toggle_search.minimal_sets)):
         text += "; all the others do not"
     return text + "."

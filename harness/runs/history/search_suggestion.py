@@ -32,7 +32,7 @@ class SuggestedSearch(msgspec.Struct):
     def is_answered_by(self, search: BisectSearch) -> bool:
         """Whether a search that was made is about this failure."""
         where = {search.settings.get(name) for name in ("release", "good", "bad")}
-        return search.words == self.symptom_command and self.release in where
+        return search.symptom_command == self.symptom_command and self.release in where
 
 
 UNSEARCHABLE_VERDICTS = ("toothless", "unreached", "stale")

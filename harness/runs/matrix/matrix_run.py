@@ -154,7 +154,7 @@ def execute_run(
         run.seconds = earlier_seconds + time.monotonic() - started
         run.status = "finished" if is_complete else "stopped"
         try:
-            store.matrix.end(run)
+            store.matrix.save(run)
         finally:
             executor.close()
 

@@ -28,10 +28,12 @@ class BisectTrial(msgspec.Struct):
     how: str  # in a few words: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
     seconds: float = 0.0
     value: float | None = None  # what --metric found
-    ran: dict[str, int] | None = None  # how often each toggle's code ran; None: not known
+    reach_by_toggle: dict[str, int] | None = (
+        None  # how often each toggle's code ran; None: not known
+    )
     output: str = ""  # the end of what it printed
     replay: str = ""  # the command that runs it again
-    part: str = ""  # of which part of a search over releases
+    search_name: str = ""  # of which part of a search over releases
 
 
 class ToggleSearch(msgspec.Struct):
@@ -45,10 +47,12 @@ class ToggleSearch(msgspec.Struct):
     refused: dict[str, str] = {}  # of those: what this process could not take
     conflicts: list[list[str]] = []
     patches: dict[str, str] = {}  # of the culprits, as diffs
-    sets: list[list[str]] = []  # each shows it and can spare none
-    rest_shows: bool | None = None  # with all but them; None: cannot be told
-    sure: float | None = None
-    least: float | None = None  # a symptom that shows more seldom may have been missed
+    minimal_sets: list[list[str]] = []  # each shows it and can spare none
+    others_show_symptom: bool | None = None  # with all but them; None: cannot be told
+    confidence: float | None = None
+    least_detectable_rate: float | None = (
+        None  # a symptom that shows more seldom may have been missed
+    )
     cannot_tell: str = ""
     done: bool = False
 
@@ -56,16 +60,16 @@ class ToggleSearch(msgspec.Struct):
     def verdict(self) -> str:
         if self.cannot_tell or not self.done:
             return "cannot tell"
-        return "found" if self.sets else "none"
+        return "found" if self.minimal_sets else "none"
 
 
 class BisectStep(msgspec.Struct):
     """Where in a history the outcome changes."""
 
-    places: list[str]  # releases, or commits, the oldest first
+    revisions: list[str]  # releases, or commits, the oldest first
     before: str = ""  # the last of the old kind
     after: str = ""  # the first of the new kind
-    between: list[str] = []  # that cannot be told, and may be the step as well
+    undecided: list[str] = []  # that cannot be told, and may be the step as well
     cannot_tell: str = ""
     changed: list[str] = []  # toggles whose state differs: 'ID: buggy -> fixed'
     modules: list[str] = []  # of SGLang that differ
@@ -79,18 +83,18 @@ class BisectSearch(msgspec.Struct):
     id: str
     kind: str  # toggles, releases, commits
     started: str
-    words: list[str]  # the command that shows the symptom
+    symptom_command: list[str]  # the command that shows the symptom
     command: list[str] = []  # unfix's own
     status: str = "running"
     seconds: float = 0.0
     settings: dict[str, Any] = {}
     machine: dict[str, Any] = {}
     jobs: int = 1  # runs at a time
-    steady: bool = False  # whether the same run twice is known to come out alike
+    is_deterministic: bool = False  # whether the same run twice is known to come out alike
     toggles: list[ToggleFacts] = []
-    held: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
+    pinned_toggles: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
     trials: list[BisectTrial] = []
-    parts: list[ToggleSearch] = []
+    toggle_searches: list[ToggleSearch] = []
     step: BisectStep | None = None
     verdict: str = ""  # found, none, cannot tell
     summary: str = ""  # the verdict in a sentence
