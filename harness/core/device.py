@@ -1,22 +1,24 @@
-"""The device that suites run on: "cpu", kernels compiled for it under check, or "cuda".
+"""The device that suites run on: "cpu", with checked kernels compiled for it, or "cuda".
 
-A process that has used CUDA has no forks that can. So one whose forks are to run tests there never
-uses it: what SGLang asks of the GPU as it is imported is answered by what a fork was told.
+Invariant: a process whose forks run tests on a GPU never initializes CUDA, since no fork of a
+process that has can use it. SGLang asks for the GPU's properties when it is imported; a fork reads
+them beforehand, and this process answers with the values that the fork read.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-import json
 import os
 import signal
 from types import SimpleNamespace
 from typing import Any
 
+from harness.core.child_process import call_in_fork
 from harness.core.errors import UnfixError
 
 _DEVICE_VARIABLE = "UNFIX_DEVICE"  # inherited by the processes of a parallel run
-FORK_TIMEOUT_SECONDS = 60  # seconds in which a fork has to have used the GPU
+FORK_TIMEOUT_SECONDS = 60  # for a fork to use the GPU once
 
 
 def get_device() -> str:
@@ -24,12 +26,12 @@ def get_device() -> str:
 
 
 def choose_device(requested: str) -> str:
-    """Settle the device for this process and those below it."""
+    """Choose the device of this process and its descendants."""
     if requested != "cpu":
-        there = _has_cuda()
-        if requested == "cuda" and not there:
+        has_cuda = _has_cuda()
+        if requested == "cuda" and not has_cuda:
             raise UnfixError("this machine has no CUDA device: the suites run with --device cpu")
-        requested = "cuda" if there else "cpu"
+        requested = "cuda" if has_cuda else "cpu"
     os.environ[_DEVICE_VARIABLE] = requested
     return requested
 
@@ -43,68 +45,60 @@ def _has_cuda() -> bool:
 
 
 def defer_cuda_to_forks() -> None:
-    """Have this process know the GPUs without using them; its forks ask for themselves."""
+    """Answer questions about the GPUs in this process without initializing CUDA.
+
+    A fork asks torch for them first; the forks that run tests later ask for themselves.
+    """
     if importlib.util.find_spec("torch") is None:
         return
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # whether there are any, too
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # `is_available` initializes nothing then
     import torch
 
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.write(write, json.dumps(_describe_gpus(torch)).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with open(read, "rb") as told:
-        text = told.read()
-    os.waitpid(pid, 0)
-    here, known = os.getpid(), [SimpleNamespace(**one) for one in json.loads(text or "[]")]
-    if not known:
-        return  # as `choose` will say
-    asked: Any = torch.cuda
-    properties, current = asked.get_device_properties, asked.current_device
-    bound: Any = torch._C
-    # What `torch.get_device_module()` asks, and that asks the driver.
-    accelerator = bound._get_accelerator
+    gpus = [
+        SimpleNamespace(**gpu)
+        for gpu in call_in_fork(functools.partial(_describe_gpus, torch)) or ()
+    ]
+    if not gpus:
+        return  # `choose_device` reports it
+    deferring_pid = os.getpid()
+    cuda: Any = torch.cuda
+    bindings: Any = torch._C
+    get_properties, get_current = cuda.get_device_properties, cuda.current_device
+    # `torch.get_device_module()` calls it, and it initializes the driver.
+    get_torch_accelerator = bindings._get_accelerator
 
     def get_device_properties(device: Any = None) -> Any:
-        if os.getpid() != here:
-            return properties(device)
-        return known[torch.device("cuda" if device is None else device).index or 0]
-
-    asked.get_device_properties = get_device_properties
+        if os.getpid() != deferring_pid:
+            return get_properties(device)
+        return gpus[torch.device("cuda" if device is None else device).index or 0]
 
     def get_accelerator(*checked: bool) -> Any:
-        return accelerator(*checked) if os.getpid() != here else torch.device("cuda")
+        if os.getpid() != deferring_pid:
+            return get_torch_accelerator(*checked)
+        return torch.device("cuda")
 
-    asked.current_device = lambda: 0 if os.getpid() == here else current()
-    bound._get_accelerator = get_accelerator
+    cuda.get_device_properties = get_device_properties
+    cuda.current_device = lambda: 0 if os.getpid() == deferring_pid else get_current()
+    bindings._get_accelerator = get_accelerator
 
 
 def _describe_gpus(torch: Any) -> list[dict[str, Any]]:
-    """All that is said of each GPU in plain values."""
-    found = []
+    """The properties of each GPU that are plain values."""
+    gpus = []
     for index in range(torch.cuda.device_count()):
-        said = torch.cuda.get_device_properties(index)
-        named = {name: getattr(said, name) for name in dir(said) if not name.startswith("_")}
-        found.append({k: v for k, v in named.items() if isinstance(v, bool | int | float | str)})
-    return found
+        properties = torch.cuda.get_device_properties(index)
+        values = {name: getattr(properties, name) for name in dir(properties) if name[0] != "_"}
+        gpus.append({k: v for k, v in values.items() if isinstance(v, bool | int | float | str)})
+    return gpus
 
 
 def can_forks_use_device() -> bool:
-    """Whether a fork of this process can, which is seen by having one do so."""
-    if get_device() == "cpu":
-        return True
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            import torch
+    """Whether a fork of this process can use the device: a fork tries it."""
+    return get_device() == "cpu" or call_in_fork(_use_gpu) is True
 
-            signal.alarm(FORK_TIMEOUT_SECONDS)
-            code = int(torch.ones(1, device="cuda").item() != 1)
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
+
+def _use_gpu() -> bool:
+    import torch
+
+    signal.alarm(FORK_TIMEOUT_SECONDS)
+    return bool(torch.ones(1, device="cuda").item() == 1)

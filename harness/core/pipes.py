@@ -1,6 +1,8 @@
-"""Lines over two pipes: how a process of ours talks with those that it starts.
+"""Lines over two pipes: how a process talks with those that it starts.
 
-What these print goes into a log, so whatever a library prints is no answer.
+The standard streams of a started process go into a log, so nothing that a library prints can be
+mistaken for a message. Example: after `a, b = make_pipe_pair()`, `a.send(b"1")` makes
+`b.receive_lines()` give `[b"1"]`.
 """
 
 from __future__ import annotations
@@ -8,20 +10,21 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
-import subprocess
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 
 class PipeEnd:
-    """One end: what is said here is heard there."""
+    """One end of two pipes: the other end receives the lines that this one sends."""
 
     def __init__(self, read: int, write: int) -> None:
         self.read_end, self._write_end = read, write
         self._partial_line = b""
         self._unsent = b""
-        self.is_peer_closed = False  # nobody is at the other end
+        self.is_peer_closed = False  # no process holds the other end any more
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        return self.read_end, self._write_end
 
     def send(self, text: bytes) -> None:
         text += b"\n"
@@ -29,30 +32,38 @@ class PipeEnd:
             text = text[os.write(self._write_end, text) :]
 
     def send_without_blocking(self, text: bytes) -> None:
-        """Without waiting for the other end, which may wait for this one; `go_on` says the rest."""
+        """Send as much as the pipe takes now; `flush` sends the rest.
+
+        The peer may be waiting for this process: a blocking write to it could then wait for ever.
+        """
         self._unsent += text + b"\n"
         self.flush()
 
     def flush(self) -> None:
         while self._unsent and select.select([], [self._write_end], [], 0)[1]:
-            # So much fits at once wherever anything does.
-            done = os.write(self._write_end, self._unsent[: select.PIPE_BUF])
-            self._unsent = self._unsent[done:]
+            # A pipe that is ready for writing takes PIPE_BUF bytes without blocking.
+            count = os.write(self._write_end, self._unsent[: select.PIPE_BUF])
+            self._unsent = self._unsent[count:]
 
     @property
     def pending_write_ends(self) -> list[int]:
-        """The end to wait for, besides the one that is read: empty if all is said."""
+        """The descriptors that a `select` has to watch for writing; empty if all is sent."""
         return [self._write_end] if self._unsent else []
 
     def receive_lines(self) -> list[bytes]:
-        """The lines that have come; blocks until there is something."""
+        """The lines that have arrived; blocks until there are bytes or the peer closes."""
         data = os.read(self.read_end, 1 << 16)
         self.is_peer_closed = not data
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         return lines
 
+    def iterate_lines(self) -> Iterator[bytes]:
+        """Every line until the peer closes its end."""
+        while not self.is_peer_closed:
+            yield from self.receive_lines()
+
     def close_write_end(self) -> None:
-        """Say nothing more; what is said there can still be heard."""
+        """Send nothing more; lines of the peer can still be received."""
         with contextlib.suppress(OSError):
             os.close(self._write_end)
         self._write_end = -1
@@ -64,40 +75,8 @@ class PipeEnd:
         self.read_end = -1
 
 
-class PipedProcess:
-    """A process at the other end: a command, given the numbers of its pipes behind its words."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
-        working_folder: Path | None = None,
-    ) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.log = log
-        there, write = os.pipe()
-        read, back = os.pipe()
-        self.pipe = PipeEnd(read, write)
-        with open(log, "ab") as output:
-            self.process = subprocess.Popen(
-                [*command, str(there), str(back)],
-                cwd=working_folder,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(there, back),
-                start_new_session=True,  # a Ctrl-C is ours to handle
-            )
-        os.close(there)
-        os.close(back)
-
-    def wait_or_kill(self, seconds: float) -> int:
-        """Its exit code, negative for a signal; after so long, all of its group is killed."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            return self.process.wait()
+def make_pipe_pair() -> tuple[PipeEnd, PipeEnd]:
+    """Two connected ends."""
+    first_read, second_write = os.pipe()
+    second_read, first_write = os.pipe()
+    return PipeEnd(first_read, first_write), PipeEnd(second_read, second_write)

@@ -1,4 +1,8 @@
-"""A process that imports a lot once, made quick to import and to fork: its forks have it all."""
+"""Make a process that imports much fast to import and to fork: a zygote.
+
+Example: a worker imports SGLang once, in 10 s or so; `freeze_for_forks` and
+`collapse_into_huge_pages` make each of its forks, which share the imports, half as long.
+"""
 
 from __future__ import annotations
 
@@ -17,53 +21,54 @@ _MADV_COLLAPSE = 25  # MADV_COLLAPSE: what lies in small pages goes into large o
 
 
 def with_large_stack(call: Callable[[], Result]) -> Result:
-    """Call it with room on Python's stack for all frames below.
+    """Call a function with enough of Python's frame stack allocated for all frames below.
 
-    Python maps a small piece of it when the last one is full, and unmaps it as the frame returns
-    that needed it: without room, a loop that calls from the end of a piece does so at every turn.
+    Python maps another chunk of the stack when one is full, and unmaps it when the frame that
+    needed it returns. A loop at the end of a chunk would map and unmap at each of its calls.
     """
     return call()
 
 
-# For a frame this large it maps a megabyte, of which the frames below have half.
+# For a frame this large Python maps a megabyte; the frames below use the other half.
 with_large_stack.__code__ = with_large_stack.__code__.replace(co_stacksize=1 << 16)
 
 
 def raise_gc_thresholds() -> None:
-    """Most of what is made here stays (syntax, graphs, imports): who looks often finds nothing."""
+    """Collect seldom: most objects here stay (syntax trees, graphs), so collections free little."""
     gc.set_threshold(*_RAISED_GC_THRESHOLDS)
 
 
 def pause_gc_for_imports() -> None:
-    """Until `settle`: what is imported stays, and a collector that looks at it finds nothing."""
+    """Disable collection until `freeze_for_forks`: imported objects stay, none would be freed."""
     gc.disable()
 
 
 def freeze_for_forks() -> None:
-    """All is imported: what is here now is what forks share."""
+    """End the imports: every object that exists now is shared by the forks and never collected."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        # torch's own threads do not outlive a fork, and a child waits for them for ever.
+        # torch's threads do not survive a fork, and a child would wait for them for ever.
         torch.set_num_threads(1)
-    # A collection in a fork need not look at what is imported, nor copy its pages. What is garbage
-    # by now stays as well: to look for it takes longer than all forks together save by its memory.
+    # A collection in a fork then skips the imported objects and copies none of their pages. Garbage
+    # stays as well: a collection here takes longer than all forks together would save.
     gc.freeze()
     gc.enable()
 
 
 def collapse_into_huge_pages() -> None:
-    """Make each fork half as long, by a shorter page table, for what `MANY` of them take.
+    """Move this process's memory into huge pages, which halves the time of a fork.
 
-    Where the kernel cannot, they stay as they are.
+    The move takes as long as `FORKS_TO_REPAY_COLLAPSE` forks. A kernel that cannot do it ignores
+    the request.
     """
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     with open("/proc/self/maps") as maps:
         lines = [line.split() for line in maps]
-    for place, rights, _, _, inode, *name in lines:
+    for addresses, rights, _, _, inode, *name in lines:
         if rights != "rw-p" or inode != "0" or name not in ([], ["[heap]"]):
             continue
-        begin, end = (int(address, 16) for address in place.split("-"))
+        begin, end = (int(address, 16) for address in addresses.split("-"))
         begin, end = (
             -(-begin // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES,
             end // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES,

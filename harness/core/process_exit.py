@@ -1,4 +1,8 @@
-"""How a process ended, in one table: the kind that a verdict is made of, and the words for it."""
+"""How a process ended, in one table: the kind that verdicts are made of, and its description.
+
+Example: `describe_exit(-11)` is a SEGFAULT, "segmentation fault (SIGSEGV)"; the same code with
+`exceeded_seconds=5` is a HANG, "it did not end within 5 s", since the limit came first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Linux knows of a process and those below it."""
+"""Processes as Linux shows them in /proc: parents and descendants, memory, limits, the OOM killer."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel end this process when its parent ends."""
+    """Have the kernel kill this process when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it ended before we asked
+    if os.getppid() != parent_pid:  # the parent ended before this call
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever is left of the processes below."""
+    """Make this process the subreaper: the new parent of every orphan among its descendants."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def list_children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
+            children += map(int, (task / "children").read_text().split())
+    return children
 
 
 def iterate_descendants(pid: int) -> Iterator[int]:
@@ -44,7 +44,7 @@ def iterate_descendants(pid: int) -> Iterator[int]:
 
 
 def read_resident_bytes(pid: int) -> int:
-    """Bytes in memory; 0 if it is gone."""
+    """The resident set in bytes; 0 for a process that has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
@@ -52,7 +52,7 @@ def read_resident_bytes(pid: int) -> int:
 
 
 def read_private_bytes(pid: int) -> int:
-    """Bytes in memory that no other process shares: exact, and slow."""
+    """Bytes of memory that no other process shares: exact, and slow to read."""
     total = 0
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -61,15 +61,8 @@ def read_private_bytes(pid: int) -> int:
     return total
 
 
-def get_signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
 def read_log_tail(log: Path, max_bytes: int) -> str:
-    """The end of what a process wrote, or nothing if it never wrote."""
+    """The end of a log; empty if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - max_bytes))
@@ -79,38 +72,38 @@ def read_log_tail(log: Path, max_bytes: int) -> str:
 
 
 def kill_descendants(pid: int) -> int:
-    """Kill what is below this process, which adopts orphans; gives how many there were."""
-    ended = 0
-    while found := list(iterate_descendants(pid)):
-        for child in found:
+    """Kill and reap every descendant of this subreaper; gives their number."""
+    killed = 0
+    while descendants := list(iterate_descendants(pid)):
+        for descendant in descendants:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+                os.kill(descendant, signal.SIGKILL)
         for child in list_children(pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child, 0)
-                ended += 1
-    return ended
+                killed += 1
+    return killed
 
 
 def limit_forks(max_forks: int) -> None:
-    """Let this process and those below it fork so often in all; each child after that ends.
+    """Limit the forks of this process and its descendants, in all; each further child exits.
 
-    A child that goes on where its parent does, in a loop that forks, would fill the machine faster
-    than anybody could end them. The count is shared memory; losing one of a race is no matter.
+    A child that runs into its parent's loop of forks would fill the machine faster than any
+    supervisor could kill. The counter is shared memory; an update lost to a race is harmless.
     """
-    count = mmap.mmap(-1, 4)
+    counter = mmap.mmap(-1, 4)
 
-    def born() -> None:
-        forks = int.from_bytes(count[:4], "little") + 1
-        count[:4] = forks.to_bytes(4, "little")
+    def count_fork() -> None:
+        forks = int.from_bytes(counter[:4], "little") + 1
+        counter[:4] = forks.to_bytes(4, "little")
         if forks > max_forks:
             os._exit(TOO_MANY_FORKS_EXIT_CODE)
 
-    os.register_at_fork(after_in_child=born)
+    os.register_at_fork(after_in_child=count_fork)
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel has killed so far because memory ran out."""
+    """How many processes the kernel of this machine has killed for lack of memory since boot."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -119,6 +112,6 @@ def count_oom_kills() -> int:
 
 
 def volunteer_for_oom_kill() -> None:
-    """Be the first to go when memory runs out, before whoever looks after this process."""
+    """Be the first process that the kernel kills when memory runs out, before the supervisor."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

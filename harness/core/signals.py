@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, noted instead of raised, for who must not be cut off in the middle."""
+"""Ctrl-C and SIGTERM recorded instead of raised, for code that must not be interrupted half-way."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def record_stop_signals() -> Iterator[list[int]]:
-    """The stops that came so far, in a list that grows; what the caller ignores stays ignored."""
-    came: list[int] = []
-    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
-    before = {one: how for one, how in before.items() if how is not signal.SIG_IGN}
-    for one in before:
-        signal.signal(one, lambda number, _: came.append(number))
+    """The stop signals received so far, in a list that grows; ignored signals stay ignored."""
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    handlers = {
+        number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN
+    }
+    for number in handlers:
+        signal.signal(number, lambda signal_number, _: received.append(signal_number))
     try:
-        yield came
+        yield received
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,9 +1,13 @@
-"""Tests in processes of their own, and the one that looks after them.
+"""Tests in processes of their own, and the supervisor between a test and its worker.
 
-A keeper stands between the worker and a test: it knows the limits, sees how the test's process
-ended, ends what that left behind, and says so. Nothing that a test does to itself or to its parent
-reaches the worker; a keeper that a test has ended is followed by another one. It lives for many
-tests, one at a time: each of them is then one fork of a process that holds SGLang, and not two.
+Invariant: nothing that a test does to itself, its parent or its children reaches the worker. The
+supervisor, a fork of the worker, forks the test; it knows the limits, sees how the test's process
+ended, kills whatever the test left running, and replies to the worker. One that a test has killed
+is replaced by another. A supervisor serves many tests, one at a time, so that each test costs one
+fork of a process that holds SGLang, and not two.
+
+Example: a test with a limit of 5 s that sleeps gets SIGABRT after 5 s, so that faulthandler writes
+its stacks, and SIGKILL 3 s later; its result is a HANG, "it did not end within 5 s".
 """
 
 from __future__ import annotations
@@ -13,227 +17,171 @@ import faulthandler
 import gc
 import os
 import resource
-import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness.core import processes
+from harness.core import child_process, process_exit, processes
+from harness.core.child_process import ProcessHandle
+from harness.core.files import write_atomically
 from harness.core.pipes import PipeEnd
+from harness.core.process_exit import ProcessExit
 from harness.patching import attestation, bootstrap, live_engine
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.messages import TestRequest
 
-POLL_INTERVAL = 0.1  # seconds between two looks at the memory
-HANG_DUMP_TIMEOUT = 3.0  # seconds for a hanging process to say where it hangs
-OUTCOME_OF_SIGNAL: dict[int, tuple[SideOutcome, str]] = {
-    signal.SIGSEGV: (SideOutcome.SEGFAULT, "segmentation fault"),
-    signal.SIGBUS: (SideOutcome.SEGFAULT, "bus error"),
-    signal.SIGABRT: (SideOutcome.ABORT, "aborted"),
-    signal.SIGALRM: (SideOutcome.HANG, "it did not end in time"),
-}
-MAX_OUTPUT_BYTES = 8000  # bytes kept
-INTERNAL_FAILURE_EXIT_CODE = 70  # the exit code of a test's process in which not the test failed
-NO_RESULT_HEADLINE = "its process could not say what came of it"
+POLL_INTERVAL = 0.1  # seconds between two readings of the memory
+HANG_DUMP_TIMEOUT = 3.0  # seconds for a hanging process to write its stacks
+MAX_OUTPUT_BYTES = 8000  # of a test's output that are kept
+INTERNAL_FAILURE_EXIT_CODE = 70  # the test's process failed outside of the test
+NO_RESULT_HEADLINE = "its process could not write its result"
 
 
 @dataclass(frozen=True)
 class TestFiles:
-    """One order, and where its processes leave what they have to say."""
+    """One request, and the files that its processes write."""
 
     folder: Path
     request: TestRequest
-    toggles: dict[str, str]  # that the test is about, and in which direction each is
+    toggles: dict[str, str]  # the toggles that the test is about, each with its direction
 
     def build_path(self, kind: str) -> Path:
         return self.folder / f"{self.request.serial}.{kind}"
 
 
 class Supervisor:
-    """One as its worker sees it: what it was told and has not answered is `wanted`."""
+    """A supervisor as its worker sees it."""
 
-    def __init__(self, pid: int, pipe: PipeEnd) -> None:
-        self.pid = pid
+    def __init__(self, process: ProcessHandle, pipe: PipeEnd) -> None:
+        self.process = process
         self.pipe = pipe
-        self.pending_request: Any = None
-        self.is_retiring = False  # it is told nothing more
+        self.pending_request: Any = None  # sent, and without a reply so far
+        self.is_retiring = False  # it gets no further request
 
     def describe_exit(self) -> str:
-        """Once its line is over: how it ended."""
+        """How it ended, once its pipe is closed."""
         self.pipe.close()
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return processes.get_signal_name(-status) if status < 0 else f"exit code {status}"
+        return process_exit.describe_code(self.process.reap())
 
 
 def fork_supervisor(serve: Callable[[PipeEnd], None]) -> Supervisor:
-    """Fork a keeper, which keeps what its line tells it to until that is over."""
-    worker = os.getpid()
-    there, write = os.pipe()
-    read, back = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(there)
-        os.close(back)
-        return Supervisor(pid, PipeEnd(read, write))
-    code = 1
-    try:
-        processes.die_with_parent(worker)
-        os.setsid()
+    """Fork a supervisor that serves its end of a pipe until the worker closes the other end."""
+
+    def run(pipe: PipeEnd) -> None:
         processes.adopt_orphans()
-        os.close(read)
-        os.close(write)
-        gc.disable()  # what it makes is for its tests: a collection there need not look at it
-        serve(PipeEnd(there, back))
-        code = 0
-    except BaseException:
-        os.write(2, f"unfix: a keeper failed: {traceback.format_exc()}\n".encode())
-    finally:
-        os._exit(code)
+        gc.disable()  # a collection would copy the pages that the tests share
+        serve(pipe)
+
+    return Supervisor(*child_process.fork_with_pipe(run, new_session=True))
 
 
 def make_lost_result(exit_description: str) -> SideResult:
-    """What there is to say of a test when its keeper ended."""
-    words = f"the process that looked after the test was ended: {exit_description}"
-    return SideResult("", SideOutcome.LOST, headline=words)
+    """The result of a test whose supervisor ended."""
+    headline = f"the test's supervisor ended: {exit_description}"
+    return SideResult("", SideOutcome.LOST, headline=headline)
+
+
+def make_exit_result(ended: ProcessExit) -> SideResult:
+    """The result of a test whose process ended before it could write one."""
+    if ended.kind in (process_exit.ExitKind.SUCCESS, process_exit.ExitKind.EXITED):
+        headline = f"it ended its process with {ended.words}"
+        return SideResult("", SideOutcome.EXITED, headline=headline)
+    return SideResult("", SideOutcome(ended.kind.value), headline=ended.words)
 
 
 def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> SideResult:
-    """Have a test run in a process of its own, and say what came of it."""
+    """Run a test in a process of its own and make its result, whatever the test does."""
     begun = time.monotonic()
     attestations = files.build_path("attestations")
     live_engine.engine.recorder.set_folder(attestations)
     os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
-    kills = processes.count_oom_kills()
-    inherited = processes.read_resident_bytes(os.getpid())
-    keeper = os.getpid()
+    oom_kills = processes.count_oom_kills()
+    inherited_bytes = processes.read_resident_bytes(os.getpid())
     gc.freeze()
-    pid = os.fork()
-    if not pid:
-        _run_in_test_process(test, keeper, files)
+    child = child_process.fork(
+        partial(_run_in_test_process, test, files), failure_code=INTERNAL_FAILURE_EXIT_CODE
+    )
     started = time.monotonic()
-    limit = _wait_within_limits(pid, files.request, inherited)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    left = processes.kill_descendants(keeper)
-    text = processes.read_log_tail(files.build_path("out"), MAX_OUTPUT_BYTES).strip()
+    exceeded = _wait_within_limits(child, files.request, inherited_bytes)
+    code = child.reap()
+    leftover_count = processes.kill_descendants(os.getpid())
+    output = processes.read_log_tail(files.build_path("out"), MAX_OUTPUT_BYTES).strip()
     try:
-        side = msgspec.json.decode(files.build_path("said").read_bytes(), type=SideResult)
+        result = msgspec.json.decode(files.build_path("result").read_bytes(), type=SideResult)
     except (OSError, msgspec.MsgspecError):
-        side = None
-    if side is None or code or limit:
-        side = _make_death_result(code, limit, files.request, kills)
-        side.seconds = time.monotonic() - started
+        result = None
+    if result is None or code or exceeded:
+        if code == INTERNAL_FAILURE_EXIT_CODE and not exceeded:
+            result = SideResult("", SideOutcome.ERROR, headline=NO_RESULT_HEADLINE)
+        else:
+            was_oom_kill = processes.count_oom_kills() > oom_kills
+            ended = process_exit.describe_exit(code, killed_by_kernel=was_oom_kill, **exceeded)
+            result = make_exit_result(ended)
+        result.seconds = time.monotonic() - started
     attested = attestation.read_attestations(attestations)
-    side.ran = {
-        toggle: sum(found.reach(toggle, direction) for found in attested)
+    result.ran = {
+        toggle: sum(each.reach(toggle, direction) for each in attested)
         for toggle, direction in files.toggles.items()
     }
-    side.reach = sum(side.ran.values())
-    side.left = left
-    if side.outcome in (SideOutcome.PASSED, SideOutcome.NA):
-        side.output = ""
-    elif side.detail:
-        side.output = text
+    result.reach = sum(result.ran.values())
+    result.left = leftover_count
+    if result.outcome in (SideOutcome.PASSED, SideOutcome.NA):
+        result.output = ""
+    elif result.detail:
+        result.output = output
     else:
-        side.detail, side.output = text, ""  # where it died, said by faulthandler
-    side.overhead = max(0.0, time.monotonic() - begun - side.total_seconds)
-    return side
+        result.detail, result.output = output, ""  # it ends with the stacks of faulthandler
+    result.overhead = max(0.0, time.monotonic() - begun - result.total_seconds)
+    return result
 
 
-def _run_in_test_process(
-    test: Callable[[], SideResult], supervisor_pid: int, files: TestFiles
-) -> None:
-    """In the test's own process: run it, write what it says, end without a farewell."""
-    try:
-        processes.die_with_parent(supervisor_pid)
-        gc.enable()
-        processes.volunteer_for_oom_kill()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        null = os.open(os.devnull, os.O_RDONLY)
-        out = os.open(files.build_path("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(null, 0)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        faulthandler.enable(os.dup(out))
-        # A folder of its own for pytest's `tmp_path`, which ends with the run.
-        files.build_path("tmp").mkdir()
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(files.build_path("tmp"))
-        processes.limit_forks(files.request.fork_limit)
-        here = os.getpid()
-        side = test()
-        if os.getpid() != here:
-            os._exit(
-                INTERNAL_FAILURE_EXIT_CODE
-            )  # a process that the test forked and that did not end there
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        _write_result(files.build_path("said"), side)
-        os._exit(0)
-    except BaseException:
-        os.write(2, f"unfix: {traceback.format_exc()}\n".encode())
-    finally:
+def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> None:
+    """In the test's own process: run the test and write its result."""
+    gc.enable()
+    processes.volunteer_for_oom_kill()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    output = child_process.redirect_output(files.build_path("out"))
+    faulthandler.enable(output)
+    # pytest's `tmp_path` lies in a folder that is deleted with the run.
+    files.build_path("tmp").mkdir()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(files.build_path("tmp"))
+    processes.limit_forks(files.request.fork_limit)
+    test_pid = os.getpid()
+    result = test()
+    if os.getpid() != test_pid:  # a fork that the test made and that did not exit in the test
         os._exit(INTERNAL_FAILURE_EXIT_CODE)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    write_atomically(files.build_path("result"), msgspec.json.encode(result))
 
 
-def _wait_within_limits(pid: int, request: TestRequest, inherited_bytes: int) -> SideOutcome | None:
-    """Until the test's process ended, or was ended at a limit: then which."""
-    handle = os.pidfd_open(pid)
-    ends = time.monotonic() + request.seconds
-    while not select.select([handle], [], [], POLL_INTERVAL)[0]:
-        # What a test's daemons hold counts, and they are the keeper's children.
-        theirs = list(processes.iterate_descendants(os.getpid()))
-        used = sum(processes.read_resident_bytes(child) for child in theirs) - inherited_bytes
-        # Each fork seems to hold what it inherited: look closely before anything is ended.
-        if (
-            used > request.memory
-            and sum(map(processes.read_private_bytes, theirs)) > request.memory
-        ):
-            os.kill(pid, signal.SIGKILL)
-            return SideOutcome.OUT_OF_MEMORY
-        if time.monotonic() > ends:
-            os.kill(pid, signal.SIGABRT)  # faulthandler writes where every thread is
-            if not select.select([handle], [], [], HANG_DUMP_TIMEOUT)[0]:
-                os.kill(pid, signal.SIGKILL)
-            return SideOutcome.HANG
-    return None
-
-
-def _make_death_result(
-    code: int, limit: SideOutcome | None, request: TestRequest, oom_kills_before: int
-) -> SideResult:
-    if limit is SideOutcome.HANG:
-        return SideResult("", limit, headline=f"it did not end within {request.seconds:g} s")
-    if limit is SideOutcome.OUT_OF_MEMORY:
-        return SideResult("", limit, headline=f"it took more than {request.memory / 2**30:.1f} GiB")
-    if code == INTERNAL_FAILURE_EXIT_CODE:
-        return SideResult("", SideOutcome.ERROR, headline=NO_RESULT_HEADLINE)
-    if code >= 0:
-        return SideResult(
-            "", SideOutcome.EXITED, headline=f"it ended its process with exit code {code}"
-        )
-    if code == -signal.SIGKILL and processes.count_oom_kills() > oom_kills_before:
-        return SideResult(
-            "", SideOutcome.OUT_OF_MEMORY, headline="the kernel killed it: out of memory"
-        )
-    return make_signal_result(-code)
-
-
-def make_signal_result(number: int) -> SideResult:
-    """A death by signal, in words."""
-    outcome, words = OUTCOME_OF_SIGNAL.get(number, (SideOutcome.KILLED, "killed"))
-    return SideResult("", outcome, headline=f"{words} ({processes.get_signal_name(number)})")
-
-
-def _write_result(file: Path, side: SideResult) -> None:
-    """Whole or not at all."""
-    temporary = file.with_suffix(file.suffix + ".part")
-    temporary.write_bytes(msgspec.json.encode(side))
-    os.replace(temporary, file)
+def _wait_within_limits(
+    child: ProcessHandle, request: TestRequest, inherited_bytes: int
+) -> dict[str, Any]:
+    """Wait for the test's process, or kill it at a limit; gives the exceeded one, if any."""
+    deadline = time.monotonic() + request.seconds
+    while not child.wait_for_exit(POLL_INTERVAL):
+        # Daemons of the test count: they are children of this subreaper.
+        descendants = list(processes.iterate_descendants(os.getpid()))
+        used = sum(map(processes.read_resident_bytes, descendants)) - inherited_bytes
+        # Each process counts the pages that it shares with its parent, so measure exactly
+        # before killing.
+        if used > request.memory:
+            used = sum(map(processes.read_private_bytes, descendants))
+        if used > request.memory:
+            child.send_signal(signal.SIGKILL)
+            return {"exceeded_bytes": request.memory}
+        if time.monotonic() > deadline:
+            child.send_signal(signal.SIGABRT)  # faulthandler writes the stacks of all threads
+            if not child.wait_for_exit(HANG_DUMP_TIMEOUT):
+                child.send_signal(signal.SIGKILL)
+            return {"exceeded_seconds": request.seconds}
+    return {}

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from harness.core import paths
-from harness.core.pipes import PipedProcess
+from harness.core.child_process import PipedProcess
 from harness.patching import attestation, bootstrap
 from harness.releases import checkouts
 from harness.store.prove.values import SideResult
@@ -32,6 +32,7 @@ from harness.workers.messages import (
 MessageT = TypeVar("MessageT")
 
 _MAX_LOG_CHARACTERS = 8000  # characters of a log worth showing
+START_TIMEOUT = 900.0  # seconds for the imports of a worker, before it counts as hanging
 _EXIT_TIMEOUT = 1.0  # seconds to end by itself
 _SUPERVISOR_SLACK = 30.0  # seconds that a keeper may be late
 # One order of sets for all workers of a run: no two sides differ in it.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.runs.prove.verdicts import BUG_OUTCOMES
-from harness.store.prove.values import CellResult, CellVerdict, SideOutcome
+from harness.store.prove.values import BUG_OUTCOMES, CellResult, CellVerdict, SideOutcome
 from reports.prove.marks import STATE_WORDS
 
 

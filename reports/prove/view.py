@@ -9,9 +9,9 @@ from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
-from harness.runs.prove.verdicts import BUG_OUTCOMES, is_expected_outcome
 from harness.store.prove.joined_runs import join_runs
 from harness.store.prove.values import (
+    BUG_OUTCOMES,
     CellResult,
     CellVerdict,
     ProveRun,
@@ -19,6 +19,7 @@ from harness.store.prove.values import (
     SideOutcome,
     SideResult,
     ToggleFacts,
+    is_expected_outcome,
 )
 from reports.prove import marks
 from reports.prove.bug_lifetime import BugLifetime, make_lifetime

@@ -12,7 +12,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.releases import source_trees
 from harness.runs.adopt import detection
 from harness.runs.adopt.detection import DetectionReport
-from harness.runs.prove.plan import ReleaseTarget
+from harness.workers.release_target import ReleaseTarget
 
 GUARDS = """
 import pytest

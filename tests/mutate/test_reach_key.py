@@ -11,7 +11,7 @@ import pytest
 from harness.core import paths
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.mutate import line_coverage
-from harness.runs.prove.plan import ReleaseTarget
+from harness.workers.release_target import ReleaseTarget
 
 FILES = [
     "conftest.py",

@@ -19,6 +19,7 @@ from harness.store.prove.values import (
     SideRepetition,
     SideResult,
 )
+from harness.workers.release_target import ReleaseTarget
 
 SETTINGS = {"code": "abc", "profile": "smoke"}
 PASSED, FAILED = SideOutcome.PASSED, SideOutcome.FAILED
@@ -66,7 +67,7 @@ def tonight(
 ) -> tuple[CellResult, plan.ReleasePlan, bool]:
     """A cell after its first two sides, and whether that was enough."""
     asked = plan.ProveRequest("prove", [], [], False)
-    target = plan.ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
+    target = ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
     run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=dict(SETTINGS))
     left = plan.ReleasePlan(asked, target, EarlierRuns(store.prove, run))
     found = cell()

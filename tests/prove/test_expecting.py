@@ -9,8 +9,9 @@ import pytest
 
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.prove import time_estimate
-from harness.runs.prove.plan import ProveRequest, ReleaseTarget
+from harness.runs.prove.plan import ProveRequest
 from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideOutcome, SideResult
+from harness.workers.release_target import ReleaseTarget
 
 TOGGLE = next(iter(toggle_catalogue.load_catalogue()))
 SETTINGS: dict[str, Any] = {

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from harness.runs.prove import worker_pool as lanes_of
-from harness.runs.prove.plan import ProveRequest, ReleasePlan, ReleaseTarget
+from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.runner import MAX_ACTIVE_RELEASES, ProveRunner
 from harness.runs.prove.worker_pool import ReleaseWorkerPool
 from harness.store.prove.values import CellResult
+from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
 TASKS = [("toggle", f"guard-{number}", "fixed") for number in range(4)]

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from harness.fixes.registry import toggle_catalogue
-from harness.runs.prove.plan import ProveRequest, ReleasePlan, ReleaseTarget
+from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.store.prove.values import ReleaseFacts
 from harness.workers.messages import GuardsCollected, GuardTask
+from harness.workers.release_target import ReleaseTarget
 
 FIRST, OTHER, *_ = toggle_catalogue.load_catalogue()
 ONE = msgspec.structs.replace(FIRST, unguarded="")

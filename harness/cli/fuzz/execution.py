@@ -27,9 +27,9 @@ from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.messages import FuzzResult, ToggleDirections
 from harness.runs.fuzz.release_search import FuzzRequest
 from harness.runs.fuzz.runner import FuzzDriver
-from harness.runs.prove.plan import ReleaseTarget
 from harness.store.database import Store
 from harness.store.fuzz.values import FuzzedTest, FuzzFailure, FuzzRun
+from harness.workers.release_target import ReleaseTarget
 from reports.fuzz import terminal
 
 Number = TypeVar("Number", int, float)

@@ -28,10 +28,10 @@ from harness.runs.mutate import equivalent_faults, fault_outcomes, fault_toggles
 from harness.runs.mutate.line_coverage import CoverageRecord
 from harness.runs.mutate.runner import MutationRunner
 from harness.runs.mutate.scheduler import MutationRequest
-from harness.runs.prove.plan import ReleaseTarget
 from harness.store.database import Store
 from harness.store.mutate.faults import GeneratedFaults, MutationFault
 from harness.store.mutate.values import MutationRun
+from harness.workers.release_target import ReleaseTarget
 
 RESUMED_SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),

@@ -21,9 +21,10 @@ from harness.core.wording import format_duration
 
 if TYPE_CHECKING:
     from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-    from harness.runs.prove.plan import ProveRequest, ReleaseTarget
+    from harness.runs.prove.plan import ProveRequest
     from harness.store.database import Store
     from harness.store.prove.values import ProveRun, ToggleFacts
+    from harness.workers.release_target import ReleaseTarget
 
 RESERVED_MEMORY = 4 << 30  # of the machine's memory, for all but the tests
 MAX_TESTS_PER_GPU = 6  # tests on one GPU, of which some take 16 GiB
@@ -259,7 +260,7 @@ def _resolve_device(requested: str) -> str:
 
 def prepare_targets(words: list[str], device: str = "cpu") -> list[ReleaseTarget]:
     from harness.releases import managed_releases, provisioning, source_trees
-    from harness.runs.prove.plan import ReleaseTarget
+    from harness.workers.release_target import ReleaseTarget
 
     machine.require_device(device)
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))

@@ -19,10 +19,7 @@ from harness.fixes.adopt.edit_porting import FLIP_DIRECTIONS
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry.schema import Toggle
 from harness.runs.mutate.scheduler import ENGINE_TEST_FILE
-from harness.runs.prove.plan import ReleaseTarget
-from harness.runs.prove.runner import START_TIMEOUT
-from harness.runs.prove.verdicts import BUG_OUTCOMES
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
 from harness.workers.messages import (
     GuardsCollected,
     GuardWorkerMessage,
@@ -31,7 +28,8 @@ from harness.workers.messages import (
     TaskEnded,
     TaskKey,
 )
-from harness.workers.worker_process import GuardWorkerProcess
+from harness.workers.release_target import ReleaseTarget
+from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
 
 GUARD_SECONDS = 60.0  # for a guard on one side
 GUARD_MEMORY = 4 << 30

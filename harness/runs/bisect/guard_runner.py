@@ -14,15 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.core import paths, processes
+from harness.core import paths, process_exit
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.bisect.command_runner import MAX_OUTPUT_KEPT
 from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
-from harness.runs.prove.runner import START_TIMEOUT
-from harness.runs.prove.verdicts import BUG_OUTCOMES
 from harness.store.bisect.values import BisectAnswer, BisectTrial
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
 from harness.workers.messages import (
     GuardsCollected,
     GuardWorkerSettings,
@@ -32,7 +30,8 @@ from harness.workers.messages import (
     TaskEnded,
     TaskKey,
 )
-from harness.workers.worker_process import GuardWorkerProcess
+from harness.workers.supervisor import make_exit_result
+from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
 
 MAX_LIVE_WORKERS = 3  # releases whose process is kept
 
@@ -323,6 +322,6 @@ class GuardRunner:
 def _side_from_worker_exit(code: int, overdue: bool, time_limit: float) -> SideResult:
     """What is known of a test that ended its worker."""
     if overdue:
-        return SideResult("", SideOutcome.HANG, headline=f"it did not end within {time_limit:g} s")
-    how = processes.get_signal_name(-code) if code < 0 else f"exit code {code}"
+        return make_exit_result(process_exit.describe_exit(code, exceeded_seconds=time_limit))
+    how = process_exit.describe_code(code)
     return SideResult("", SideOutcome.LOST, headline=f"it ended its worker ({how})")

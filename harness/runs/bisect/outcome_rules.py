@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from harness.core import processes
+from harness.core import process_exit
 from harness.core.errors import UnfixError
 from harness.store.bisect.values import BisectAnswer
 
@@ -116,5 +116,5 @@ def _describe_exit_code(code: int) -> str:
     """An exit code in words; a shell tells of a signal by 128 and its number."""
     number = -code if code < 0 else code - 128
     if code < 0 or 128 < code < 160:
-        return f"killed by {processes.get_signal_name(number)}"
+        return f"killed by {process_exit.get_signal_name(number)}"
     return f"exit code {code}"

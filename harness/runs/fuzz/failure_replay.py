@@ -25,9 +25,9 @@ from harness.runs.fuzz.messages import (
     TimeSliceEnded,
 )
 from harness.runs.fuzz.release_search import FuzzRequest, ReleaseSearch
-from harness.runs.prove.runner import START_TIMEOUT
 from harness.store.prove.values import SideOutcome
 from harness.workers.messages import StartFailure
+from harness.workers.worker_process import START_TIMEOUT
 
 
 class ReplayResult(msgspec.Struct):

@@ -21,7 +21,7 @@ from harness.runs.fuzz.messages import (
     ToggleDirections,
 )
 from harness.runs.fuzz.worker_process import FuzzWorkerProcess
-from harness.runs.prove.plan import ReleaseTarget
+from harness.workers.release_target import ReleaseTarget
 
 SHRINK_SECONDS = 30.0  # seconds for shrinking a failure
 MAX_SHRINK_ATTEMPTS = 2  # slices for one that takes longer

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from harness.core import paths, processes
+from harness.core import paths, process_exit, processes
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 from harness.workers.servers import orphans
@@ -129,7 +129,7 @@ def _run_supervised(
             return *exit_outcome.judge_exit(saw, task.time_limit), float(saw["seconds"])
         orphans.kill_orphans(f"matrix {task.run_id} {task.cell_id}", folder / "log")
         if supervisor.returncode < 0:
-            name = processes.get_signal_name(-supervisor.returncode)
+            name = process_exit.describe_code(supervisor.returncode)
             why = f"what looked after it was killed: {name}"
             return AttemptOutcome.LOST, why, time.monotonic() - begun
         raise OSError(f"cell {task.cell_id} could not be looked after: {error}")

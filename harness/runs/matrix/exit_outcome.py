@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from harness.core import processes
+from harness.core import process_exit
 from harness.store.matrix.values import AttemptOutcome
 
 OUTCOME_BY_EXIT_CODE = {
@@ -18,7 +18,6 @@ OUTCOME_BY_EXIT_CODE = {
 }
 LOG_TAIL_BYTES = 4000  # bytes of a log that are kept with an outcome
 MAX_LOG_BYTES = 64 << 20  # bytes of a log in which counts are looked for
-_SHELL_SIGNAL_BASE = 128  # a shell ends with this and the number of the signal
 
 
 def judge_exit(exit_report: dict[str, Any], time_limit: float) -> tuple[AttemptOutcome, str]:
@@ -28,17 +27,12 @@ def judge_exit(exit_report: dict[str, Any], time_limit: float) -> tuple[AttemptO
     if exit_report["how"] == "hang":
         return AttemptOutcome.HANG, f"ran past its limit of {time_limit:g} s"
     code = int(exit_report["code"])
+    words = process_exit.describe_code(code)
     if code < 0:
-        return AttemptOutcome.CRASH, processes.get_signal_name(-code)
-    if code > _SHELL_SIGNAL_BASE and (name := _name_fatal_signal(code - _SHELL_SIGNAL_BASE)):
-        return AttemptOutcome.CRASH, f"exit code {code}: {name} below a shell"
-    return OUTCOME_BY_EXIT_CODE.get(code, AttemptOutcome.ERROR), f"exit code {code}"
-
-
-def _name_fatal_signal(number: int) -> str:
-    """Those that a program dies of; 130 and 143 are a stop, which is an error here."""
-    name = processes.get_signal_name(number)
-    return name if name in ("SIGSEGV", "SIGABRT", "SIGKILL", "SIGBUS", "SIGILL", "SIGFPE") else ""
+        return AttemptOutcome.CRASH, words
+    if signal_name := process_exit.find_crash_below_shell(code):
+        return AttemptOutcome.CRASH, f"{words}: {signal_name} below a shell"
+    return OUTCOME_BY_EXIT_CODE.get(code, AttemptOutcome.ERROR), words
 
 
 def read_printed_json(log: Path) -> dict[str, Any] | None:

@@ -24,9 +24,9 @@ from harness.patching.instrumentation import FUNCTION_NODES, iterate_enclosing_s
 from harness.patching.patch_plan import get_position
 from harness.releases.source_trees import SourceTree
 from harness.runs.mutate.messages import PASSING_OUTCOMES
-from harness.runs.prove.plan import ReleaseTarget
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome
+from harness.workers.release_target import ReleaseTarget
 
 LARGE_FILE_BYTES = 1 << 20  # bytes; of a larger file it is enough that nobody touched it
 LIST_PACKAGES_SCRIPT = """

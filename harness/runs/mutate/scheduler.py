@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.core import processes
+from harness.core import process_exit
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.mutate.messages import (
     FaultAttemptReport,
@@ -21,13 +21,12 @@ from harness.runs.mutate.messages import (
     MutationWorkerSettings,
 )
 from harness.runs.mutate.messages import GuardRequest as Guard
-from harness.runs.prove.plan import ReleaseTarget
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.messages import StartFailure
-from harness.workers.worker_process import WorkerProcess
+from harness.workers.release_target import ReleaseTarget
+from harness.workers.worker_process import START_TIMEOUT, WorkerProcess
 
-START_SECONDS = 900.0  # seconds for an import, before it counts as one that hangs
 ENGINE_TEST_FILE = (
     "test_engine.py"  # of servers, which are other processes: a fork's fault is not in them
 )
@@ -115,7 +114,7 @@ class MutationScheduler:
             asked.target.python, setting, asked.toggle_folders, asked.working_folder, log
         )
         self._worker = worker
-        said = worker.wait_for_first_message(START_SECONDS)
+        said = worker.wait_for_first_message(START_TIMEOUT)
         if said is None:
             raise NotReadyError(f"the worker did not begin: {worker.read_log_tail()}")
         assert not isinstance(said, FaultAttemptReport)
@@ -192,7 +191,7 @@ class MutationScheduler:
     def _replace_worker(self, worker: MutationWorkerProcess) -> None:
         """The worker ended: each that ran in it runs alone in another one, and is known then."""
         code, words = worker.end(), worker.read_log_tail()
-        how = processes.get_signal_name(-code) if code < 0 else f"exit code {code}"
+        how = process_exit.describe_code(code)
         lost, self._running = list(self._running.values()), {}
         blamed = lost[0] if len(lost) == 1 and lost[0].lost_attempts else None
         if blamed is not None and blamed.fault is None:

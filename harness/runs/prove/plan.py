@@ -13,7 +13,6 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.fixes.registry.schema import Toggle
-from harness.releases.source_trees import SourceTree
 from harness.runs.prove import verdicts
 from harness.store.prove.values import (
     CellResult,
@@ -22,24 +21,15 @@ from harness.store.prove.values import (
     RepeatMode,
     SideRepetition,
     SideResult,
+    is_expected_outcome,
 )
 from harness.workers.messages import GuardsCollected, GuardTask, TaskKey
+from harness.workers.release_target import ReleaseTarget
 
 CellKey = tuple[str, str, str, str]  # release, device, toggle, guard
 # In this order: what the buggy side finds, the other one runs first of all.
 SIDES_BY_KIND = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
 RepetitionSource = Callable[[CellResult], Iterable[tuple[str, SideRepetition]]]
-
-
-@dataclass(frozen=True)
-class ReleaseTarget:
-    """A release that a run goes over."""
-
-    name: str
-    python: Path
-    sources: SourceTree
-    requested_as: str = ""  # the word it was asked for by
-    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -253,7 +243,7 @@ class ReleasePlan:
         for name, again in self.earlier_repetitions(cell):
             if again.run in known:
                 continue
-            if name in missing_sides or not verdicts.is_expected_outcome(name, again.outcome):
+            if name in missing_sides or not is_expected_outcome(name, again.outcome):
                 cell.sides[name].again.append(again)
             if name in missing_sides:
                 missing_sides.remove(name)

@@ -12,11 +12,11 @@ import select
 import shutil
 import time
 
-from harness.core import machine, paths, processes
+from harness.core import machine, paths, process_exit
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.patching import diffs
 from harness.runs.prove.earlier_runs import EarlierRuns
-from harness.runs.prove.plan import ProveRequest, ReleasePlan, ReleaseTarget
+from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.worker_pool import ReleaseWorkerPool
 from harness.store.prove.table import ProveTable
 from harness.store.prove.values import (
@@ -34,11 +34,11 @@ from harness.workers.messages import (
     TaskEnded,
     TaskKey,
 )
-from harness.workers.supervisor import make_signal_result
-from harness.workers.worker_process import GuardWorkerProcess
+from harness.workers.release_target import ReleaseTarget
+from harness.workers.supervisor import make_exit_result
+from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
 
 MAX_ACTIVE_RELEASES = 2  # releases at once that have something to hand out, or will have
-START_TIMEOUT = 900.0  # seconds for an import, before it counts as one that hangs
 
 
 class ProveListener:
@@ -220,7 +220,7 @@ class ProveRunner:
     ) -> None:
         """A worker ended by itself, or had to be ended; what it ran is told or run again alone."""
         code = pool.retire_worker(worker, kill=overdue)
-        how = processes.get_signal_name(-code) if code < 0 else f"exit code {code}"
+        how = process_exit.describe_code(code)
         if not worker.is_ready:
             when = "did not start in time" if overdue else "ended before it could begin"
             self._record_problem(pool, f"the worker {when} ({how}): {worker.read_log_tail()}")
@@ -232,7 +232,8 @@ class ProveRunner:
             toggle, _, side = task
             why = f"it ended its worker ({how})"
             if not pool.can_fork:
-                died = _make_worker_exit_result(code, overdue, self.request.side_timeout)
+                limit = self.request.side_timeout if overdue else None
+                died = make_exit_result(process_exit.describe_exit(code, exceeded_seconds=limit))
                 died.side, died.detail, died.reach = (
                     side,
                     worker.read_log_tail(),
@@ -277,14 +278,3 @@ def _fill_release_facts(
         release_facts.states[toggle.id] = finding.state.value
         if finding.state in (ToggleState.FIXED, ToggleState.BUGGY):
             release_facts.patches[toggle.id] = diffs.format_toggle_diff(finding, target.sources)
-
-
-def _make_worker_exit_result(code: int, overdue: bool, limit: float) -> SideResult:
-    """How a test that ran in the worker itself ended it."""
-    if overdue:
-        return SideResult("", SideOutcome.HANG, headline=f"it did not end within {limit:g} s")
-    if code >= 0:
-        return SideResult(
-            "", SideOutcome.EXITED, headline=f"it ended its process with exit code {code}"
-        )
-    return make_signal_result(-code)

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.store.prove.values import (
+    BUG_OUTCOMES,
     CellResult,
     CellVerdict,
     RepeatMode,
     SideOutcome,
     SideRepetition,
     SideResult,
+    is_expected_outcome,
 )
 
 REQUIRED_FAILURES = 4  # with the fix out; the first run is one of them
@@ -31,9 +33,6 @@ VERDICT_OF_DEATH = {
     SideOutcome.OUT_OF_MEMORY: CellVerdict.OUT_OF_MEMORY,
     SideOutcome.CUDA_ERROR: CellVerdict.CUDA_ERROR,
 }
-# Ways in which a bug shows, once the other side has passed. A hang, a kill and a lack of memory
-# depend on the machine: they prove nothing.
-BUG_OUTCOMES = {SideOutcome.FAILED, SideOutcome.SEGFAULT, SideOutcome.ABORT, SideOutcome.CUDA_ERROR}
 INVALID_OUTCOMES = {SideOutcome.ERROR, SideOutcome.SKIPPED, SideOutcome.EXITED, SideOutcome.LOST}
 AS_IS = "as is"
 SIDE_PHRASES = {"buggy": "with the fix out", "fixed": "with the fix in"}
@@ -71,11 +70,6 @@ def is_long_to_repeat(cell: CellResult) -> bool:
         cell.sides["buggy"].way in (RepeatMode.WHOLE, RepeatMode.SEARCH)
         and takes >= LONG_SIDE_SECONDS
     )
-
-
-def is_expected_outcome(side: str, outcome: SideOutcome) -> bool:
-    """Whether a side ended as it has to in a proof."""
-    return outcome in BUG_OUTCOMES if side == "buggy" else outcome is SideOutcome.PASSED
 
 
 def _count_first_pass(buggy: SideResult) -> int:

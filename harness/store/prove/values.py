@@ -55,7 +55,17 @@ class SideOutcome(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     CUDA_ERROR = "cuda-error"
     EXITED = "exited"  # the process ended in the middle of the test, by itself
-    LOST = "lost"  # it took the process that looked after it down as well
+    LOST = "lost"  # its supervisor died with it
+
+
+# The outcomes in which a bug shows itself, once the other side has passed. Hangs, kills and a lack
+# of memory depend on the machine, so they prove nothing.
+BUG_OUTCOMES = {SideOutcome.FAILED, SideOutcome.SEGFAULT, SideOutcome.ABORT, SideOutcome.CUDA_ERROR}
+
+
+def is_expected_outcome(side: str, outcome: SideOutcome) -> bool:
+    """Whether an outcome on one side is the one that a proof needs: a bug, or a pass."""
+    return outcome in BUG_OUTCOMES if side == "buggy" else outcome is SideOutcome.PASSED
 
 
 class RepeatMode(StrEnum):

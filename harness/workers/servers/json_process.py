@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.core.pipes import PipedProcess
+from harness.core.child_process import PipedProcess, end_process_group
 
 
 class ReplyTimeout(Exception):
@@ -59,9 +59,7 @@ class JsonProcess(PipedProcess):
 
     def end(self, grace_seconds: float = 0.0) -> None:
         """End its processes; a thread that waits for it hears of that."""
-        if self.process.poll() is None and grace_seconds:
-            self.process.terminate()
-        self.wait_or_kill(grace_seconds)
+        end_process_group(self.process, grace_seconds, terminate=grace_seconds > 0)
 
     def close(self) -> None:
         self.pipe.close()

@@ -238,10 +238,8 @@ class SglangServer:
             return "the kernel killed it: out of memory"
         if not said:
             how = "whoever looked after it was killed"
-        elif code is not None and code < 0:
-            how = processes.get_signal_name(-code)
         else:
-            how = f"exit code {code}"
+            how = process_exit.describe_code(code)
         return f"{self._describe_last_error()} ({how})"
 
     def describe_hang(self) -> str:
