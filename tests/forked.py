@@ -51,7 +51,7 @@ DEAR = ("harness.runs.matrix.ray_executor",)  # and few commands want it
 ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_CHECK")
 AS_FORKS = (
     "harness.runs.bisect.commit_bisection",
-    "harness.runs.matrix.cell_supervisor",
+    "harness.workers.command_supervisor",
     "harness.runs.mutate.worker",
     "harness.patching.planner",
     "harness.workers.guard_worker",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 
-from harness.core.pipes import PipeEnd
+from harness.core.pipes import make_pipe_pair
 
 MUCH = b"x" * 300_000  # a pipe holds 65,536
 
 
 def test_neither_end_waits_for_the_other_while_both_have_much_to_say() -> None:
-    there, write = os.pipe()
-    read, back = os.pipe()
-    here, other = PipeEnd(read, write), PipeEnd(there, back)
+    here, other = make_pipe_pair()
 
     def answer() -> None:
         other.send(MUCH)  # before it listens

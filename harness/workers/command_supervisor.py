@@ -1,140 +1,235 @@
-"""One run of a command in a process of its own: its server, its limit, and all it leaves behind.
+"""A command in processes of its own: its limit, the server beside it, and an end that leaves none.
 
-The process is a fork of the search; it writes what it saw beside the specification. Whatever the
-command starts ends with it, in the background or not.
+Invariant: the supervisor is the subreaper of all that the command starts, in the background or not.
+When the command ends, reaches its limit, or is stopped, when the supervisor gets SIGTERM, or when
+the supervisor's own parent is gone, every process below it is killed. Then it writes how the
+command ended to `exit.json` beside `request.json`; there is no such file if nobody waits for it.
+
+Example: {"command": ["sleep", "9"], "seconds": 5, …} gives {"outcome": "hang", …} after 5 s.
+
+    python -m harness.workers.command_supervisor FOLDER PARENT_PID [shielded]
+
+`shielded` keeps one more process in between. A worker of Ray that ends kills its children first, so
+its child cannot be the one that cleans up. That child waits; the supervisor is the process below.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
-import select
 import signal
 import subprocess
+import sys
 import time
-import traceback
-import urllib.error
-import urllib.request
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from harness.core import processes
+import msgspec
+
+from harness.core import child_process, processes
+from harness.core.child_process import ProcessHandle
+from harness.core.files import write_atomically
 from harness.core.signals import STOP_SIGNALS
 
+MODULE = "harness.workers.command_supervisor"
+SHIELDED = "shielded"
+REQUEST_FILE, EXIT_FILE = "request.json", "exit.json"
 POLL_SECONDS = 0.1
-SERVER_GRACE_SECONDS = 3.0  # seconds for a server to end by itself
-_requester_pid = 0  # the process that waits for the outcome
+SERVER_GRACE_SECONDS = 3.0  # for the server beside a command to end by itself
+MISSING_EXIT_CODE = 127  # as of a shell
 
 
-def fork_supervisor(request_file: Path) -> int:
-    """Begin a run, in a fork; gives its pid."""
+class CommandRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A command, and what it needs to run."""
+
+    command: list[str]
+    environment: dict[str, str]
+    working_folder: str
+    output: str  # the file that gets its output
+    seconds: float | None = None  # its limit
+    server_command: str = ""  # of a server that is started first, for a shell
+    ready_url: str = ""  # that answers once the server is ready
+
+
+class CommandOutcome(StrEnum):
+    ENDED = "ended"
+    HANG = "hang"  # at the limit
+    MISSING = "missing"  # there is no such command
+    SERVER_ENDED = "server-ended"  # before the command did
+    URL_TAKEN = "url-taken"  # another server answers at the URL
+    STOPPED = "stopped"  # as requested
+
+
+class CommandExit(msgspec.Struct):
+    """How a command ended."""
+
+    outcome: CommandOutcome
+    code: int | None = None  # of the command, or of the server that ended; negative for a signal
+    detail: str = ""  # the moment of the end, or the error
+    seconds: float = 0.0
+    leftover_count: int = 0  # processes that were killed at the end
+    killed_by_kernel: bool = False  # the kernel killed a process for lack of memory meanwhile
+
+
+def write_request(folder: Path, request: CommandRequest) -> None:
+    (folder / EXIT_FILE).unlink(missing_ok=True)
+    write_atomically(folder / REQUEST_FILE, msgspec.json.encode(request))
+
+
+def read_exit(folder: Path) -> CommandExit | None:
+    """How the command ended; None if its supervisor is at work or has been killed."""
+    try:
+        return msgspec.json.decode((folder / EXIT_FILE).read_bytes(), type=CommandExit)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def fork_supervisor(folder: Path) -> ProcessHandle:
+    """Run the request of a folder under a supervisor that is a fork of this process."""
     parent = os.getpid()
-    # Until it has its own, the fork must not take the search's way to stop.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    pid = os.fork()
-    if pid:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        for one in STOP_SIGNALS:
-            signal.signal(one, _exit_on_signal)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        supervise_command(request_file, parent)
-        code = 0
-    except SystemExit:
-        pass
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+        supervise_command(folder, parent)
+
+    # Until the fork has its own handlers, it must not run this process's.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    child = child_process.fork(run, dies_with_parent=False, new_session=True)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return child
 
 
-def supervise_command(request_file: Path, parent_pid: int) -> None:
-    global _requester_pid
-    _requester_pid = parent_pid
+def supervise_command(folder: Path, parent_pid: int) -> None:
+    """Run the request of a folder, as its supervisor."""
+    request = msgspec.json.decode((folder / REQUEST_FILE).read_bytes(), type=CommandRequest)
+    supervise(partial(_run_request, request, parent_pid), folder)
+
+
+def supervise(run: Callable[[], CommandExit], folder: Path) -> None:
+    """Run commands as their subreaper; kill what they leave, and record how they ended."""
     processes.adopt_orphans()
-    signal.signal(signal.SIGTERM, _exit_on_signal)
-    specification = json.loads(request_file.read_text())
-    started = time.monotonic()
+    started, oom_kills = time.monotonic(), processes.count_oom_kills()
     try:
-        seen = _run_request(specification)
+        for number in STOP_SIGNALS:
+            signal.signal(number, _raise_stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        ended = run()
+    except _StopRequest:
+        ended = CommandExit(CommandOutcome.STOPPED)
     finally:
-        processes.kill_descendants(os.getpid())
-    seen["seconds"] = time.monotonic() - started
-    temporary = request_file.with_suffix(".part")
-    temporary.write_text(json.dumps(seen))
-    os.replace(temporary, request_file.with_suffix(".seen"))
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        leftover_count = processes.kill_descendants(os.getpid())
+    ended.seconds = time.monotonic() - started
+    ended.leftover_count = leftover_count
+    ended.killed_by_kernel = processes.count_oom_kills() > oom_kills
+    write_atomically(folder / EXIT_FILE, msgspec.json.encode(ended))
 
 
-def _exit_on_signal(*_: Any) -> None:
-    raise SystemExit(1)
+class _StopRequest(BaseException):
+    """SIGTERM or Ctrl-C."""
 
 
-def _run_request(request: dict[str, Any]) -> dict[str, Any]:
-    ends = time.monotonic() + request["seconds"]
-    with open(request["output"], "ab") as output:
+def _raise_stop(*_: Any) -> NoReturn:
+    raise _StopRequest
+
+
+def bind_to_supervisor(supervisor_pid: int) -> None:
+    """In the first process of a command: it dies with its supervisor, and before it."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()  # a signal that it sends to its own group does not reach the supervisor
+    processes.die_with_parent(supervisor_pid)
+    processes.volunteer_for_oom_kill()
+
+
+def wait_while_wanted(process: ProcessHandle, seconds: float, parent_pid: int) -> bool:
+    """Whether a process has ended, after so long; exits if the requesting process is gone."""
+    if os.getppid() != parent_pid:
+        raise SystemExit(1)
+    return process.wait_for_exit(seconds)
+
+
+def _run_request(request: CommandRequest, parent_pid: int) -> CommandExit:
+    deadline = time.monotonic() + request.seconds if request.seconds is not None else float("inf")
+    with open(request.output, "ab") as output:
+
+        def start(command: list[str] | str) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                command,
+                shell=isinstance(command, str),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=request.working_folder,
+                env=request.environment,
+                preexec_fn=partial(bind_to_supervisor, os.getpid()),
+            )
+
+        def has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+            return wait_while_wanted(ProcessHandle(process.pid), seconds, parent_pid)
+
         server = None
-        if request["serve"]:
-            if _is_answering(request["ready"]):
-                return {"how": "taken"}
-            server = _start_process(request, request["serve"], output)
-            while not _is_answering(request["ready"]):
-                if _has_ended(server, POLL_SECONDS):
-                    return {"how": "server", "code": server.wait(), "when": "before it was ready"}
-                if time.monotonic() > ends:
-                    return {"how": "hang", "when": "the server was not ready"}
+        if request.server_command:
+            if _is_answering(request.ready_url):
+                return CommandExit(CommandOutcome.URL_TAKEN)
+            server = start(request.server_command)
+            while not _is_answering(request.ready_url):
+                if has_ended(server, POLL_SECONDS):
+                    when = "before it was ready"
+                    return CommandExit(CommandOutcome.SERVER_ENDED, server.wait(), when)
+                if time.monotonic() > deadline:
+                    return CommandExit(CommandOutcome.HANG, None, "the server was not ready")
         try:
-            command = _start_process(request, request["command"], output)
+            command = start(request.command)
         except OSError as error:
-            return {"how": "missing", "error": str(error)}
-        while not _has_ended(command, POLL_SECONDS):
-            if time.monotonic() > ends:
-                return {"how": "hang", "when": "it did not end"}
-            if server is not None and _has_ended(server, 0):
-                return {"how": "server", "code": server.wait(), "when": "while it was asked"}
-        if server is not None and not _has_ended(server, 0):
+            output.write(f"unfix: {error}\n".encode())
+            return CommandExit(CommandOutcome.MISSING, MISSING_EXIT_CODE, str(error))
+        while not has_ended(command, POLL_SECONDS):
+            if time.monotonic() > deadline:
+                return CommandExit(CommandOutcome.HANG, None, "it did not end")
+            if server is not None and has_ended(server, 0):
+                when = "while the command ran"
+                return CommandExit(CommandOutcome.SERVER_ENDED, server.wait(), when)
+        if server is not None and not has_ended(server, 0):
             server.send_signal(signal.SIGTERM)
-            _has_ended(server, SERVER_GRACE_SECONDS)
-    return {"how": "ended", "code": command.wait()}
-
-
-def _start_process(
-    request: dict[str, Any], command: list[str] | str, output: Any
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        shell=isinstance(command, str),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        cwd=request["folder"],
-        env=request["environment"],
-    )
-
-
-def _has_ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Whether a process has ended, waiting so long for it."""
-    if os.getppid() != _requester_pid:
-        _exit_on_signal()  # nobody wants the outcome any more
-    if process.poll() is not None:
-        return True
-    handle = os.pidfd_open(process.pid)
-    try:
-        select.select([handle], [], [], timeout)
-    finally:
-        os.close(handle)
-    return process.poll() is not None
+            has_ended(server, SERVER_GRACE_SECONDS)
+    return CommandExit(CommandOutcome.ENDED, command.wait())
 
 
 def _is_answering(url: str) -> bool:
+    import urllib.request
+
     with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-        # A proxy of the environment has no business here.
+        # A proxy of the environment must not answer for a local server.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(url, timeout=5) as answer:
-            return bool(200 <= answer.status < 300)
+        with opener.open(url, timeout=5) as response:
+            return bool(200 <= response.status < 300)
     return False
+
+
+def _run_shielded(folder: Path, parent_pid: int) -> NoReturn:
+    """Wait for a supervisor, which is a fork, as long as the parent lives; end as it ends."""
+    run = partial(supervise_command, folder, os.getpid())
+    supervisor = child_process.fork(run, dies_with_parent=False)
+    signal.signal(signal.SIGTERM, lambda number, _: supervisor.send_signal(number))
+    while not supervisor.wait_for_exit(POLL_SECONDS):
+        if os.getppid() != parent_pid:
+            sys.exit(1)  # the supervisor sees that, and ends the command
+    code = supervisor.reap()
+    if code < 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+def main(folder: Path, parent_pid: int, *options: str) -> None:
+    (_run_shielded if SHIELDED in options else supervise_command)(folder, parent_pid)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

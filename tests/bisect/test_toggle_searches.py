@@ -165,7 +165,7 @@ sys.exit(seen != b'8')
     ("dies", "late", "how"),
     [
         ("False", "False", "exit code 1"),
-        (WIDTH, "False", "the server ended while it was asked (exit code 7)"),
+        (WIDTH, "False", "the server ended while the command ran (exit code 7)"),
         ("False", WIDTH, "hang: the server was not ready within 4 s"),
     ],
 )

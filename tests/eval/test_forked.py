@@ -15,6 +15,7 @@ import pytest
 from faked import PYTHON, TOY, alive, eventually, pids_in
 
 from harness.core import paths
+from harness.workers import command_supervisor
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 from harness.workers.servers.warm_start import ServerZygote
 
@@ -87,7 +88,9 @@ def test_a_forked_server_answers_and_nothing_is_left_of_it(
         assert one.port != two.port
         assert eventually(lambda: len(pids_in(pids)) == 2)
     assert not any(map(alive, pids_in(pids)))
-    assert json.loads((place / "one" / "ended.json").read_text())["asked"]
+    record = command_supervisor.read_exit(place / "one")
+    assert record is not None
+    assert record.outcome is command_supervisor.CommandOutcome.STOPPED
 
 
 def test_one_that_dies_says_why(house: ServerZygote, place: Path) -> None:

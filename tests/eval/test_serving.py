@@ -12,12 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from faked import MODULE, PYTHON, Serve, alive, ended, eventually, pids_in
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.eval import model_folders
+from harness.workers import command_supervisor
+from harness.workers.command_supervisor import CommandOutcome
 from harness.workers.servers import orphans, ports
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 
@@ -79,10 +82,11 @@ def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: Serve) -> None:
     """Nothing here can run a machine out of memory; what the keeper then writes is known."""
     server = serve()
     server.stop()
-    file = server.folder / "ended.json"
-    said = json.loads(file.read_text())
-    assert (said["asked"], said["out_of_memory"]) == (True, False)
-    file.write_text(json.dumps({**said, "code": -9, "out_of_memory": True}))
+    record = command_supervisor.read_exit(server.folder)
+    assert record is not None
+    assert (record.outcome, record.killed_by_kernel) == (CommandOutcome.STOPPED, False)
+    killed = msgspec.structs.replace(record, code=-9, killed_by_kernel=True)
+    (server.folder / command_supervisor.EXIT_FILE).write_bytes(msgspec.json.encode(killed))
     assert server.describe_exit() == "the kernel killed it: out of memory"
 
 
@@ -160,15 +164,13 @@ def test_a_port_of_ones_own_is_refused(tmp_path: Path, word: str) -> None:
 
 def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
     servers = [serve(ready=False) for _ in range(3)]
-    words = [Path(server.folder, "start.json").read_text() for server in servers]
-    inner = [
-        json.loads(text)["command"][json.loads(text)["command"].index("--nccl-port") + 1]
-        for text in words
-    ]
+    requests = [json.loads((server.folder / "request.json").read_text()) for server in servers]
+    commands = [request["command"] for request in requests]
+    inner = [command[command.index("--nccl-port") + 1] for command in commands]
     outer = [str(server.port) for server in servers]
     assert len({*inner, *outer}) == 6
     script = (
-        "from harness.workers.servers import ports\nheld = ports.reserve(12)\n"
+        "from harness.workers.servers import ports\nheld = ports.reserve_ports(12)\n"
         "print(*[one.port for one in held], flush=True)\ninput()"
     )
     others = [
@@ -210,7 +212,9 @@ def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
     server, daemons = brood(serve, deaf=True)
     server.stop()
     assert not any(map(alive, daemons))
-    assert json.loads((server.folder / "ended.json").read_text())["left"] >= 2
+    record = command_supervisor.read_exit(server.folder)
+    assert record is not None
+    assert record.leftover_count >= 2
     with pytest.raises(OSError, match="refused"):
         server.send_request("/health", seconds=2)
     server.stop()  # again is nothing
@@ -220,7 +224,7 @@ def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
     server, daemons = brood(serve, deaf=True)
     os.kill(server._pid, signal.SIGKILL)
     assert eventually(lambda: server.has_exited)
-    assert "whoever looked after it was killed" in server.describe_exit()
+    assert "its supervisor was killed" in server.describe_exit()
     server.stop()
     assert not any(map(alive, daemons))
     assert not list(orphans.find_orphans(server._mark, server.log))
@@ -261,11 +265,11 @@ DRIVER = """
 import os, sys, time
 from pathlib import Path
 from faked import MODULE, PYTHON
-from harness.workers.servers.server import Server, Setup
-server = Server(Setup(PYTHON, ("--be", sys.argv[2]), module=MODULE), Path(sys.argv[1]))
+from harness.workers.servers.server import ServerSetup, SglangServer
+server = SglangServer(ServerSetup(PYTHON, ("--be", sys.argv[2]), module=MODULE), Path(sys.argv[1]))
 if sys.argv[3] == "at-once":
     print(server._pid, flush=True)
-server.wait(20)
+server.wait_until_ready(20)
 print(server._pid, flush=True)
 time.sleep(600)
 """
@@ -290,6 +294,5 @@ def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -
             assert eventually(lambda: len(pids_in(pids)) == 2)
         driver.kill()
         driver.wait()
-    said = tmp_path / "server" / "ended.json"
-    assert eventually(lambda: said.exists() and not alive(keeper), 2.0 if when == "ready" else 5.0)
+    assert eventually(lambda: not alive(keeper), 2.0 if when == "ready" else 5.0)
     assert not any(map(alive, pids_in(pids)))

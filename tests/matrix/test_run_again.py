@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -26,6 +25,8 @@ from harness.runs.matrix.cell_scheduler import (
     RunLocation,
 )
 from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult
+from harness.workers import command_supervisor
+from harness.workers.command_supervisor import CommandRequest
 
 # Again
 
@@ -104,26 +105,24 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
 
 
 def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: Drive) -> None:
-    asked = {
-        "command": ["sh", "-c", f"touch {drive.flag('there')}; sleep 63"],
-        "environment": dict(os.environ),
-        "seconds": 60.0,
-        "output": str(drive.root / "log"),
-        "folder": str(drive.root),
-        "serve": None,
-        "ready": "",
-    }
-    file = drive.root / "asked.json"
-    file.write_text(json.dumps(asked))
+    request = CommandRequest(
+        command=["sh", "-c", f"touch {drive.flag('there')}; sleep 63"],
+        environment=dict(os.environ),
+        seconds=60.0,
+        output=str(drive.root / "log"),
+        working_folder=str(drive.root),
+    )
+    command_supervisor.write_request(drive.root, request)
     gone = subprocess.Popen(["true"])
     gone.wait()
     late = [
         sys.executable,
         "-P",
         "-m",
-        "harness.runs.matrix.cell_supervisor",
-        str(file),
+        command_supervisor.MODULE,
+        str(drive.root),
         str(gone.pid),
+        command_supervisor.SHIELDED,
     ]
     environment = {
         **os.environ,
@@ -132,7 +131,7 @@ def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: 
     }
     assert subprocess.run(late, env=environment, timeout=30.0).returncode == 1
     until(lambda: not living(drive.root))
-    assert not (drive.root / "asked.seen").exists()
+    assert command_supervisor.read_exit(drive.root) is None
 
 
 def test_a_plan_that_changed_is_not_gone_on_with(drive: Drive) -> None:
@@ -246,6 +245,6 @@ def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: 
     made = cell_attempt.run_attempt(task, tmp_path)
     assert (made.outcome, made.how) == (
         AttemptOutcome.LOST,
-        "what looked after it was killed: SIGKILL",
+        "its supervisor was killed: SIGKILL",
     )
     assert not is_there(int((tmp_path / "pid").read_text()))

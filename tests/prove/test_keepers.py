@@ -34,8 +34,7 @@ class Echo(WorkerSession[Any]):
     request_type = Wanted
 
     def __init__(self) -> None:
-        read, write = os.pipe()
-        self.pipe = PipeEnd(read, write)
+        self.pipe = PipeEnd(*os.pipe())
         self.told: list[Answer] = []
         self._supervisors = []
         self.items = []

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
 
 from harness.cli import options
-from harness.core import paths, signals
+from harness.core import child_process, paths, signals
 from harness.runs.history.search_suggestion import SuggestedSearch
 from harness.store.bisect.values import BisectSearch
 from harness.store.database import Store
@@ -70,7 +69,7 @@ class FailureSearches:
             if child.poll() is None:
                 why = "stopped" if told else "the budget is over"
                 options.report_status(f"{why}: the search is ended, and what it found is kept")
-            _end_search(child)
+            child_process.end_process_group(child, END_TIMEOUT, terminate=True)
         self._merge_search_store()
         if told:
             raise KeyboardInterrupt
@@ -80,16 +79,6 @@ class FailureSearches:
         if kept.file.resolve() != self.store.file.resolve():
             self.store.bisect.merge(kept.bisect)
         kept.close()
-
-
-def _end_search(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
-        child.send_signal(signal.SIGTERM)
-        try:
-            child.wait(END_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
 
 
 def _format_command(fit: SuggestedSearch) -> str:

@@ -17,11 +17,14 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from harness.core import preloading, processes
 from harness.core.cache import get_or_compute, is_cached, save_cached
+from harness.core.child_process import fork, fork_with_pipe
 from harness.core.code_digest import digest_code
+from harness.core.pipes import PipeEnd
 from harness.kernels.triton import recorded_launches
 from harness.runs.audit import (
     lazy_release,
@@ -258,34 +261,20 @@ def main() -> None:
     # The longest first, so that all lanes end at about the same time.
     chosen.sort(key=lambda one: one.node.lineno - (one.node.end_lineno or 0))
     queue = _make_queue(len(chosen))
-    children = []
-    own = os.getpid()
-    for _ in range(asked["jobs"]):
-        child = os.fork()
-        if not child:
-            processes.die_with_parent(own)
-            _run_lane(world, chosen, queue, known, before)
-            os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    lane = partial(_run_lane, world, chosen, queue, known, before)
+    for child in [fork(lane) for _ in range(asked["jobs"])]:
+        child.reap()
     os._exit(0)  # what a release's statements left behind is not worth an orderly end
 
 
 def _load_kernels(releases: list[tuple[Path, str]]) -> tuple[ReleaseKernels, ReleaseKernels | None]:
     """Of a release, and of the earlier one, which another process reads meanwhile."""
-    child = 0
-    if len(releases) > 1:
-        own, child = os.getpid(), os.fork()
-        if not child:
-            processes.die_with_parent(own)
-            ReleaseKernels(*releases[1]).digests  # noqa: B018 - kept on disk
-            os._exit(0)
+    if len(releases) == 1:
+        return ReleaseKernels(*releases[0]), None
+    reader = fork(lambda: ReleaseKernels(*releases[1]).digests)  # which the disk cache keeps
     kernels = ReleaseKernels(*releases[0])
-    if not child:
-        return kernels, None
     kernels.digests  # noqa: B018
-    os.waitpid(child, 0)
+    reader.reap()
     return kernels, ReleaseKernels(*releases[1])
 
 
@@ -318,31 +307,27 @@ def _run_lane(
     limits: SizeLimits,
     earlier_kernels: ReleaseKernels | None,
 ) -> None:
-    """What nobody has begun, in turn; a fork that Triton ends is followed by another one."""
-    status = 1
-    while status:
-        heard, says = os.pipe()
-        own, child = os.getpid(), os.fork()
-        if not child:
-            processes.die_with_parent(own)
-            while number := os.read(queue, _NUMBER_BYTES):
-                os.write(says, number)
-                kernel = kernels[int.from_bytes(number)]
-                signal.setitimer(signal.ITIMER_PROF, _KERNEL_SECONDS)
-                found = _audit_safely(release, kernel, limits)
-                _write_answer(_drop_earlier_findings(found, kernel, limits, earlier_kernels))
-            os._exit(0)
-        os.close(says)
-        begun = b""
-        while chunk := os.read(heard, 4096):
-            begun = (begun + chunk)[-_NUMBER_BYTES:]
-        os.close(heard)
-        _, status = os.waitpid(child, 0)
-        if status and not begun:
-            return  # no kernel ended it: what is left is for other lanes, or missed when counted
-        if status:
-            kernel = kernels[int.from_bytes(begun)]
-            slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+    """Audit the kernels of the queue; a fork that Triton kills is replaced by another one."""
+
+    def audit_queue(pipe: PipeEnd) -> None:
+        while number := os.read(queue, _NUMBER_BYTES):
+            kernel = kernels[int.from_bytes(number)]
+            pipe.send(b"%d" % int.from_bytes(number))
+            signal.setitimer(signal.ITIMER_PROF, _KERNEL_SECONDS)
+            audit = _audit_safely(release, kernel, limits)
+            _write_answer(_drop_earlier_findings(audit, kernel, limits, earlier_kernels))
+
+    code = 1
+    while code:
+        child, pipe = fork_with_pipe(audit_queue)
+        started = list(pipe.iterate_lines())
+        pipe.close()
+        code = child.reap()
+        if code and not started:
+            return  # no kernel killed it: other lanes take the rest, or the count shows it missing
+        if code:
+            kernel = kernels[int(started[-1])]
+            slow = code == -signal.SIGPROF
             why = (
                 f"it takes more than {_KERNEL_SECONDS} s" if slow else "reading it ends the process"
             )

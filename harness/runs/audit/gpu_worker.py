@@ -29,7 +29,8 @@ from typing import IO, Any
 
 import torch
 
-from harness.core import processes
+from harness.core import child_process, processes
+from harness.core.child_process import ProcessHandle
 from harness.core.pipes import PipeEnd
 from harness.kernels.gpu import DEFAULT_CHECKS, LINE_CHECK, SUBGRID_CHECK, compiler_hooks
 from harness.kernels.gpu.checked_launches import PROCESS_REPORTS, CheckedLauncher
@@ -98,7 +99,7 @@ def _make_compilation_key(finding: AuditFinding) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _GpuFork:
-    pid: int
+    process: ProcessHandle
     pipe: PipeEnd
     remaining: list[int] = field(default_factory=list)
     slow_step: str = ""  # as its order has it
@@ -132,7 +133,7 @@ class _GpuForkPool:
             for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
                 self._read_messages(key.data)
         for child in self._list_forks():
-            os.kill(child.pid, signal.SIGKILL)
+            child.process.send_signal(signal.SIGKILL)
             self._waiting_orders.append(child.remaining_order)
             self._reap_fork(child)
         for order in (*self._waiting_orders, *self._late_orders):
@@ -160,24 +161,9 @@ class _GpuForkPool:
             self._answers.write(json.dumps([number, words]) + "\n")
 
     def _start_fork(self) -> _GpuFork:
-        heard, says = os.pipe()
-        hears, said = os.pipe()
-        own, pid = os.getpid(), os.fork()
-        if not pid:
-            processes.die_with_parent(own)
-            os.setpgid(0, 0)
-            os.close(heard)
-            os.close(said)
-            code = 1
-            try:
-                _serve_orders(self._card, self._findings, PipeEnd(hears, says))
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(says)
-        os.close(hears)
-        child = _GpuFork(pid, PipeEnd(heard, said))
-        self._selector.register(heard, selectors.EVENT_READ, child)
+        serve = functools.partial(_serve_orders, self._card, self._findings)
+        child = _GpuFork(*child_process.fork_with_pipe(serve, new_session=True))
+        self._selector.register(child.pipe.read_end, selectors.EVENT_READ, child)
         return child
 
     def _read_messages(self, child: _GpuFork) -> None:
@@ -190,9 +176,9 @@ class _GpuForkPool:
                     self._write_answers([child.remaining.pop(0)], words)
         if not child.pipe.is_peer_closed:
             return
-        status = self._reap_fork(child)
-        if status and child.remaining:
-            self._blame(child, os.waitstatus_to_exitcode(status))
+        code = self._reap_fork(child)
+        if code and child.remaining:
+            self._blame(child, code)
         if child.remaining:
             self._waiting_orders.appendleft(child.remaining_order)
 
@@ -211,10 +197,10 @@ class _GpuForkPool:
     def _reap_fork(self, child: _GpuFork) -> int:
         self._selector.unregister(child.pipe.read_end)
         child.pipe.close()
-        status = os.waitpid(child.pid, 0)[1]
-        with contextlib.suppress(ProcessLookupError):  # an assembler may go on
-            os.killpg(child.pid, signal.SIGKILL)
-        return status
+        code = child.process.reap()
+        with contextlib.suppress(ProcessLookupError):  # an assembler that it started may go on
+            os.killpg(child.process.pid, signal.SIGKILL)
+        return code
 
 
 def _describe_timeout(step: str, is_extended: bool) -> str:

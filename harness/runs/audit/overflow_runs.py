@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,6 +20,8 @@ from typing import Any
 import torch
 
 from harness.checking import IntegerOverflow, OutOfBounds, UncheckableKernel, Violation
+from harness.core import child_process
+from harness.core.pipes import PipeEnd
 from harness.kernels.check.cpu_launcher import CpuLauncher, load_process_state
 from harness.kernels.check.launch_log import LaunchLog
 from harness.kernels.check.tracked_memory import MemoryTracker
@@ -145,33 +146,24 @@ class _ConfirmationRun:
 
     def _run_fork(self) -> None:
         """Until a launch ends the process, or there is no finding left."""
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            gc.disable()  # it lives for seconds, and would copy what it looks through
-            os.close(read)
-            with open(os.devnull, "w") as nothing:
-                os.dup2(nothing.fileno(), 2)
-            try:
-                self._run_launches(write)
-            finally:
-                os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as answers:
-            for line in answers:
-                match json.loads(line):
-                    case [int(load)]:
-                        self._found_load = load
-                    case told:
-                        self._record_outcome(*told)
-        _, status = os.waitpid(child, 0)
+        child, pipe = child_process.fork_with_pipe(self._run_launches)
+        for line in pipe.iterate_lines():
+            match json.loads(line):
+                case [int(load)]:
+                    self._found_load = load
+                case outcome:
+                    self._record_outcome(*outcome)
+        pipe.close()
+        code = child.reap()
         if self._found_load:
             self._record_outcome(self._found_load, 0.0)
         elif len(self.confirmed_findings) < len(self._findings):
-            self._record_end(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
+            self._record_end(is_too_slow=code == -signal.SIGPROF)
 
-    def _run_launches(self, write_end: int) -> None:
-        """In a fork: of each launch the load at which it wraps, or why there is none."""
+    def _run_launches(self, pipe: PipeEnd) -> None:
+        """In a fork: of each launch the load at which it overflows, or why there is none."""
+        gc.disable()  # a collection would copy the pages of a process that lives for seconds
+        child_process.discard_stderr()
         while len(self.confirmed_findings) < len(self._findings):
             finding, at = self._findings[len(self.confirmed_findings)]
             finding = replace(finding, threshold=self._known_load or finding.threshold)
@@ -191,12 +183,12 @@ class _ConfirmationRun:
             said: SearchOutcome = self._search(launching, finding, at)
             if self._searches_grid and isinstance(said, int):
                 _restart_timer()
-                os.write(write_end, f"[{said}]\n".encode())
+                pipe.send(json.dumps([said]).encode())
                 if corner := launching.find_overflowing_corner({**at, finding.quantity: said - 1}):
                     said = said - 1, corner
             signal.setitimer(signal.ITIMER_PROF, 0)
             told = said, time.process_time() - start
-            os.write(write_end, (json.dumps(told) + "\n").encode())
+            pipe.send(json.dumps(told).encode())
             self._record_outcome(*told)
 
     def _record_outcome(self, outcome: SearchOutcome, seconds: float) -> None:

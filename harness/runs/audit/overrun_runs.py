@@ -7,17 +7,15 @@ others room, so that what is stopped is what was asked about.
 from __future__ import annotations
 
 import itertools
-import json
 import linecache
-import os
 import re
-import signal
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from harness.checking import OutOfBounds, virtual_zeros
+from harness.core.child_process import call_in_fork
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase
@@ -48,7 +46,11 @@ def find_overruns(kernel: Any, case: KernelCase, module: str) -> list[AuditFindi
         return []
     shown: list[AuditFinding] = []
     for suspect in itertools.islice(iterate_suspects(sized), _MAX_SUSPECTS):
-        said = run_in_fork(partial(find_least_load, kernel, sized, suspect), _SUSPECT_SECONDS)
+        said = call_in_fork(
+            partial(find_least_load, kernel, sized, suspect),
+            cpu_seconds=_SUSPECT_SECONDS,
+            silent=True,
+        )
         load, index = said or (0, 0)
         if load:
             shown.append(_make_finding(sized, suspect, module, load, index))
@@ -223,23 +225,3 @@ def _is_independent_of_rest(kernel: Any, sized: SizedCase, suspect: SuspectAcces
             OverrunLauncher(kernel, other, replace(suspect, access=found)).run(at), int
         )
     return False
-
-
-def run_in_fork(work: Callable[[], Any], seconds: float) -> Any:
-    """In a fork with a limit on its processor time; None where it ends otherwise."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(read)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 2)
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        try:
-            os.write(write, json.dumps(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else None

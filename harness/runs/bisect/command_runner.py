@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shlex
@@ -12,9 +11,9 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from harness.core import paths, processes
+from harness.core.child_process import ProcessHandle
 from harness.core.errors import UnfixError
 from harness.patching import attestation, planner, toggle_environment
 from harness.patching.patch_plan import Direction
@@ -23,6 +22,7 @@ from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
 from harness.store.bisect.values import BisectAnswer, BisectTrial
 from harness.workers import command_supervisor
+from harness.workers.command_supervisor import CommandRequest
 
 MAX_OUTPUT_KEPT = 6000  # letters of output that are kept
 MAX_OUTPUT_JUDGED = 1 << 20  # bytes of output that are judged
@@ -83,22 +83,21 @@ class CommandRunner:
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
         waiting = list(enumerate(batch))
-        running: dict[int, tuple[int, TrialJob, int, Path]] = {}
+        running: dict[ProcessHandle, tuple[int, TrialJob, Path]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.jobs:
                     index, job = waiting.pop(0)
-                    pid, file = self._start_job(job)
-                    running[os.pidfd_open(pid)] = (index, job, pid, file)
-                for handle in select.select(list(running), [], [])[0]:
-                    index, job, pid, file = running.pop(handle)
-                    _reap_process(handle, pid)
-                    yield index, self._read_trial(job, file)
+                    supervisor, folder = self._start_job(job)
+                    running[supervisor] = (index, job, folder)
+                for supervisor in select.select(list(running), [], [])[0]:
+                    index, job, folder = running.pop(supervisor)
+                    _reap(supervisor)
+                    yield index, self._read_trial(job, folder)
         finally:
-            for handle, (_, _, pid, _) in running.items():
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(handle, signal.SIGTERM)  # it ends what it looks after
-                _reap_process(handle, pid)
+            for supervisor in running:
+                supervisor.send_signal(signal.SIGTERM)  # it ends the command
+                _reap(supervisor)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -108,7 +107,7 @@ class CommandRunner:
             return self.time_limit
         return 60 + 5 * self.longest_seconds if self.longest_seconds else FIRST_RUN_LIMIT
 
-    def _start_job(self, job: TrialJob) -> tuple[int, Path]:
+    def _start_job(self, job: TrialJob) -> tuple[ProcessHandle, Path]:
         self._runs_started += 1
         folder = self.folder / str(self._runs_started)
         folder.mkdir(parents=True)
@@ -119,18 +118,17 @@ class CommandRunner:
             else ""
         )
         words = [word.replace(PORT_PLACEHOLDER, port) if port else word for word in self.command]
-        asked = {
-            "command": [_find_executable(words[0], surroundings["PATH"]), *words[1:]],
-            "serve": self.server_command.replace(PORT_PLACEHOLDER, port),
-            "ready": self.ready_url.replace(PORT_PLACEHOLDER, port),
-            "environment": surroundings,
-            "folder": str(self.cwd),
-            "seconds": self._compute_time_limit(),
-            "output": str(folder / "output"),
-        }
-        file = folder / "asked.json"
-        file.write_text(json.dumps(asked))
-        return command_supervisor.fork_supervisor(file), file
+        request = CommandRequest(
+            command=[_find_executable(words[0], surroundings["PATH"]), *words[1:]],
+            server_command=self.server_command.replace(PORT_PLACEHOLDER, port),
+            ready_url=self.ready_url.replace(PORT_PLACEHOLDER, port),
+            environment=surroundings,
+            working_folder=str(self.cwd),
+            seconds=self._compute_time_limit(),
+            output=str(folder / "output"),
+        )
+        command_supervisor.write_request(folder, request)
+        return command_supervisor.fork_supervisor(folder), folder
 
     def _build_environment(self, job: TrialJob, attestation_folder: Path) -> dict[str, str]:
         found = {**os.environ, **self.extra_environment}
@@ -145,19 +143,15 @@ class CommandRunner:
             planner.plan_ahead(job.version.tree.folder, revert, enable, found)
         return found
 
-    def _read_trial(self, job: TrialJob, request_file: Path) -> BisectTrial:
-        seen: dict[str, Any]
-        try:
-            seen = json.loads(request_file.with_suffix(".seen").read_text())
-        except (OSError, ValueError):
-            seen = {"how": "lost", "seconds": 0.0}
-        seen["limit"] = self._compute_time_limit()
-        output = processes.read_log_tail(request_file.parent / "output", MAX_OUTPUT_JUDGED).strip()
-        answer, how, value = self.rules.judge(seen, output)
+    def _read_trial(self, job: TrialJob, job_folder: Path) -> BisectTrial:
+        ended = command_supervisor.read_exit(job_folder)
+        seconds = ended.seconds if ended is not None else 0.0
+        output = processes.read_log_tail(job_folder / "output", MAX_OUTPUT_JUDGED).strip()
+        answer, how, value = self.rules.judge(ended, self._compute_time_limit(), output)
         if answer is not BisectAnswer.FAILS or not how.startswith("hang"):
-            self.longest_seconds = max(self.longest_seconds, seen["seconds"])
+            self.longest_seconds = max(self.longest_seconds, seconds)
         ran = None
-        folder = request_file.parent / "attestations"
+        folder = job_folder / "attestations"
         if job.choices:
             found = attestation.read_attestations(folder) if folder.is_dir() else []
             applied = {toggle for one in found for toggle in one.toggles}
@@ -178,7 +172,7 @@ class CommandRunner:
         return job.make_trial(
             answer,
             how,
-            seen["seconds"],
+            seconds,
             value=value,
             reach_by_toggle=ran,
             output=output[-MAX_OUTPUT_KEPT:],
@@ -195,11 +189,10 @@ class CommandRunner:
         return f"cd {shlex.quote(str(self.cwd))} && {shlex.join([*words, '--', *self.command])}"
 
 
-def _reap_process(pidfd: int, pid: int) -> None:
-    """Wait for the end of a process, unless somebody has done so."""
-    os.close(pidfd)
+def _reap(supervisor: ProcessHandle) -> None:
+    """Wait for a child's end, unless another thread has done so."""
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+        supervisor.reap()
 
 
 def split_by_direction(job: TrialJob) -> tuple[list[str], list[str]]:

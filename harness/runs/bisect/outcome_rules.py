@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from harness.core import process_exit
 from harness.core.errors import UnfixError
 from harness.store.bisect.values import BisectAnswer
+from harness.workers.command_supervisor import CommandExit, CommandOutcome
 
 EXIT_CANNOT_TELL = 125  # the exit code that says 'cannot tell', as for `git bisect run`
 MAX_LAST_LINE = 120  # letters of an output's last line
@@ -36,10 +36,10 @@ class OutcomeRules:
             raise UnfixError("--metric goes with --below or --above, and they with it")
 
     def judge(
-        self, exit_report: dict[str, Any], output: str
+        self, ended: CommandExit | None, time_limit: float, output: str
     ) -> tuple[BisectAnswer, str, float | None]:
-        """The answer, in a few words how it came to it, and the number if there is one."""
-        answer, how, value = self._judge_exit(exit_report, output)
+        """The answer, the reason in a few words, and the metric's value if there is one."""
+        answer, how, value = self._judge_exit(ended, time_limit, output)
         return *self.apply_symptom(answer, how, output), value
 
     def apply_symptom(
@@ -54,31 +54,27 @@ class OutcomeRules:
         return answer, how
 
     def _judge_exit(
-        self, exit_report: dict[str, Any], output: str
+        self, ended: CommandExit | None, time_limit: float, output: str
     ) -> tuple[BisectAnswer, str, float | None]:
-        how = exit_report["how"]
-        if how == "taken":
+        if ended is None or ended.outcome is CommandOutcome.STOPPED:
+            return BisectAnswer.CANNOT_TELL, "its supervisor was stopped", None
+        if ended.outcome is CommandOutcome.URL_TAKEN:
             return BisectAnswer.CANNOT_TELL, "something answers at the server's URL already", None
-        if how == "missing":
-            return BisectAnswer.CANNOT_TELL, f"it cannot be run: {exit_report['error']}", None
-        if how == "lost":
-            return BisectAnswer.CANNOT_TELL, "the process that looked after it was ended", None
-        if how == "hang":
-            return (
-                BisectAnswer.FAILS,
-                f"hang: {exit_report['when']} within {exit_report['limit']:g} s",
-                None,
-            )
-        words = _describe_exit_code(exit_report["code"])
-        if how == "server":
-            return BisectAnswer.FAILS, f"the server ended {exit_report['when']} ({words})", None
-        if exit_report["code"] in SHELL_NOT_FOUND_CODES:
+        if ended.outcome is CommandOutcome.MISSING:
+            return BisectAnswer.CANNOT_TELL, f"it cannot be run: {ended.detail}", None
+        if ended.outcome is CommandOutcome.HANG:
+            return BisectAnswer.FAILS, f"hang: {ended.detail} within {time_limit:g} s", None
+        code = ended.code or 0
+        words = _describe_exit_code(code)
+        if ended.outcome is CommandOutcome.SERVER_ENDED:
+            return BisectAnswer.FAILS, f"the server ended {ended.detail} ({words})", None
+        if code in SHELL_NOT_FOUND_CODES:
             return BisectAnswer.CANNOT_TELL, f"{words}: there is no such command", None
-        if exit_report["code"] == EXIT_CANNOT_TELL:
+        if code == EXIT_CANNOT_TELL:
             return BisectAnswer.CANNOT_TELL, words, None
         if self.metric:
-            return self._judge_metric(exit_report["code"], words, output)
-        if exit_report["code"]:
+            return self._judge_metric(code, words, output)
+        if code:
             return BisectAnswer.FAILS, f"{words}{_format_last_line(output)}", None
         return BisectAnswer.PASSES, words, None
 

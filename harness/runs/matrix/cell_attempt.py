@@ -6,7 +6,6 @@ The same on this machine and on a node of a cluster, so that both give the same 
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import select
 import signal
@@ -16,13 +15,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from harness.core import paths, process_exit, processes
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.workers import command_supervisor
+from harness.workers.command_supervisor import CommandRequest
 from harness.workers.servers import orphans
 
 POLL_SECONDS = 0.2  # seconds between two looks at whether it is still wanted
@@ -103,20 +103,10 @@ def _run_supervised(
 ) -> tuple[AttemptOutcome, str, float]:
     """How it ended, in words, and after how many seconds of its own."""
     begun = time.monotonic()
-    specification = folder / "asked.json"
-    seen = specification.with_suffix(".seen")
-    seen.unlink(missing_ok=True)
-    specification.write_text(json.dumps(_make_request(task, folder)))
-    here = str(os.getpid())
+    command_supervisor.write_request(folder, _make_request(task, folder))
+    words = [str(folder), str(os.getpid()), command_supervisor.SHIELDED]
     supervisor = subprocess.Popen(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "harness.runs.matrix.cell_supervisor",
-            str(specification),
-            here,
-        ],
+        [sys.executable, "-P", "-m", command_supervisor.MODULE, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -124,15 +114,15 @@ def _run_supervised(
     )
     try:
         error = _wait_for_supervisor(supervisor, stop)
-        if seen.exists():
-            saw = json.loads(seen.read_text())
-            return *exit_outcome.judge_exit(saw, task.time_limit), float(saw["seconds"])
+        ended = command_supervisor.read_exit(folder)
+        if ended is not None:
+            return *exit_outcome.judge_exit(ended, task.time_limit), ended.seconds
         orphans.kill_orphans(f"matrix {task.run_id} {task.cell_id}", folder / "log")
         if supervisor.returncode < 0:
             name = process_exit.describe_code(supervisor.returncode)
-            why = f"what looked after it was killed: {name}"
+            why = f"its supervisor was killed: {name}"
             return AttemptOutcome.LOST, why, time.monotonic() - begun
-        raise OSError(f"cell {task.cell_id} could not be looked after: {error}")
+        raise OSError(f"cell {task.cell_id} could not be supervised: {error}")
     finally:
         if supervisor.poll() is None:
             supervisor.kill()
@@ -140,8 +130,8 @@ def _run_supervised(
             orphans.kill_orphans(f"matrix {task.run_id} {task.cell_id}", folder / "log")
         if supervisor.stderr is not None:
             supervisor.stderr.close()
-        for file in (specification, seen):
-            file.unlink(missing_ok=True)
+        for name in (command_supervisor.REQUEST_FILE, command_supervisor.EXIT_FILE):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _wait_for_supervisor(supervisor: subprocess.Popen[bytes], stop: threading.Event | None) -> str:
@@ -160,17 +150,17 @@ def _wait_for_supervisor(supervisor: subprocess.Popen[bytes], stop: threading.Ev
     return said.splitlines()[-1] if said else ""
 
 
-def _make_request(task: CellTask, folder: Path) -> dict[str, Any]:
-    here = Path(task.started_in)
-    return {
-        "command": resolve_command(task.command),
-        "environment": build_environment(task),
-        "seconds": task.time_limit,
-        "output": str((folder / "log").resolve()),
-        "folder": str(here if here.is_dir() else paths.workspace_folder()),
-        "serve": None,
-        "ready": "",
-    }
+def _make_request(task: CellTask, folder: Path) -> CommandRequest:
+    working_folder = Path(task.started_in)
+    if not working_folder.is_dir():
+        working_folder = paths.workspace_folder()
+    return CommandRequest(
+        command=resolve_command(task.command),
+        environment=build_environment(task),
+        seconds=task.time_limit,
+        output=str((folder / "log").resolve()),
+        working_folder=str(working_folder),
+    )
 
 
 def resolve_command(command: list[str]) -> list[str]:

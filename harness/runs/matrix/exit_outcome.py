@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from harness.core import process_exit
 from harness.store.matrix.values import AttemptOutcome
+from harness.workers.command_supervisor import CommandExit, CommandOutcome
 
 OUTCOME_BY_EXIT_CODE = {
     0: AttemptOutcome.GREEN,
@@ -20,13 +22,13 @@ LOG_TAIL_BYTES = 4000  # bytes of a log that are kept with an outcome
 MAX_LOG_BYTES = 64 << 20  # bytes of a log in which counts are looked for
 
 
-def judge_exit(exit_report: dict[str, Any], time_limit: float) -> tuple[AttemptOutcome, str]:
-    """What a supervisor saw, as an outcome and in words."""
-    if exit_report["how"] == "missing":
-        return AttemptOutcome.NOT_READY, f"its command is not here: {exit_report['error']}"
-    if exit_report["how"] == "hang":
+def judge_exit(ended: CommandExit, time_limit: float) -> tuple[AttemptOutcome, str]:
+    """The outcome of a cell whose command ended so, with its description."""
+    if ended.outcome is CommandOutcome.MISSING:
+        return AttemptOutcome.NOT_READY, f"its command is not here: {ended.detail}"
+    if ended.outcome is CommandOutcome.HANG:
         return AttemptOutcome.HANG, f"ran past its limit of {time_limit:g} s"
-    code = int(exit_report["code"])
+    code = -signal.SIGTERM if ended.code is None else ended.code
     words = process_exit.describe_code(code)
     if code < 0:
         return AttemptOutcome.CRASH, words

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import secrets
-import select
 import signal
 import subprocess
 import sys
@@ -20,12 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.core import paths, processes
+from harness.core import paths, process_exit, processes
+from harness.core.child_process import ProcessHandle
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.process_exit import ExitKind
 from harness.kernels.watch import report_files
 from harness.patching import attestation, toggle_environment
+from harness.workers import command_supervisor
+from harness.workers.command_supervisor import CommandRequest
 from harness.workers.servers import adaptations, orphans, ports, rank_stacks
-from harness.workers.servers.zygote import REFUSED_EXIT_CODE
+from harness.workers.servers.zygote import REFUSAL_FILE, REFUSED_EXIT_CODE, ServerRequest
 
 COLD_START_MODULE = "harness.workers.servers.cold_start"
 REFERENCE_MODULE = "harness.workers.servers.reference_server"
@@ -84,31 +87,6 @@ class ServerStarter(Protocol):
     def start_server(self, server: SglangServer, arguments: Sequence[str]) -> int | None: ...
 
 
-class ProcessHandle:
-    """A process that can be waited for, by a `select` as well.
-
-    It is closed when nobody holds it any more: another thread may be waiting when we are done.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self._pidfd = -1
-        self._pidfd = os.pidfd_open(pid)
-
-    def fileno(self) -> int:
-        return self._pidfd
-
-    def wait_for_exit(self, seconds: float) -> bool:
-        return bool(select.select([self], [], [], max(0.0, seconds))[0])
-
-    def send_signal(self, signal_number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal_number)
-
-    def __del__(self) -> None:
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-
-
 class SglangServer:
     """One server and all of its processes. Use `with`: at the end none of them is left."""
 
@@ -121,7 +99,7 @@ class SglangServer:
         self.attestations = folder / "attestations"
         self.check_folder = (folder / "check").resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("ended.json", "refused", "log"):
+        for name in (command_supervisor.EXIT_FILE, REFUSAL_FILE, "log"):
             (folder / name).unlink(missing_ok=True)
         self._port_reservations = ports.reserve_ports(2, DATA_PARALLEL_PORT_OFFSETS)
         self.port = self._port_reservations[0].port
@@ -164,20 +142,34 @@ class SglangServer:
         )
         if setup.kernel_checks:
             report_files.request_checks(given, setup.kernel_checks, self.check_folder)
-        asked = {
-            "command": command,
-            "environment": given,
-            "cwd": str(Path.cwd()),
-            "parent": os.getpid(),
-        }
-        (self.folder / "start.json").write_text(json.dumps(asked))
+        request = CommandRequest(
+            command=command,
+            environment=given,
+            working_folder=str(Path.cwd()),
+            output=str(self.log.resolve()),
+        )
+        command_supervisor.write_request(self.folder, request)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.workers.servers.supervisor", str(self.folder)],
+            [sys.executable, "-m", command_supervisor.MODULE, str(self.folder), str(os.getpid())],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is ours to handle
+            start_new_session=True,  # a Ctrl-C in the terminal does not reach it
             env={**os.environ, "PYTHONPATH": engine},
         )
         return self._process.pid
+
+    def make_zygote_request(self, arguments: Sequence[str]) -> ServerRequest:
+        """This server, for a process that forks it."""
+        setup = self.setup
+        return ServerRequest(
+            folder=str(self.folder.resolve()),
+            arguments=list(arguments),
+            environment=setup.environment,
+            attestations=str(self.attestations.resolve()),
+            revert=list(setup.revert),
+            enable=list(setup.enable),
+            toggle_folders=[str(folder.resolve()) for folder in setup.toggle_folders],
+            adaptations=list(setup.adaptations),
+        )
 
     # While it lives
 
@@ -231,16 +223,15 @@ class SglangServer:
         return self.handle.wait_for_exit(0)
 
     def describe_exit(self) -> str:
-        """How it ended, and the last thing that it said went wrong."""
-        said = self._read_exit_record()
-        code = said.get("code")
-        if said.get("out_of_memory") and code in (-signal.SIGKILL, None):
-            return "the kernel killed it: out of memory"
-        if not said:
-            how = "whoever looked after it was killed"
-        else:
-            how = process_exit.describe_code(code)
-        return f"{self._describe_last_error()} ({how})"
+        """How it ended, with the last error in its log."""
+        ended = command_supervisor.read_exit(self.folder)
+        if ended is None:
+            return f"{self._describe_last_error()} (its supervisor was killed)"
+        code = -signal.SIGKILL if ended.code is None else ended.code
+        described = process_exit.describe_exit(code, killed_by_kernel=ended.killed_by_kernel)
+        if described.kind is ExitKind.OUT_OF_MEMORY:
+            return described.words
+        return f"{self._describe_last_error()} ({process_exit.describe_code(code)})"
 
     def describe_hang(self) -> str:
         """Where each of its ranks stands, for one that lives and answers no more; ends them."""
@@ -267,20 +258,14 @@ class SglangServer:
     def read_log_tail(self) -> str:
         return processes.read_log_tail(self.log, _LOG_TAIL_BYTES)
 
-    def _read_exit_record(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.folder / "ended.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return found
-
     @property
     def refusal(self) -> str:
         """Why a warm start was refused: the toggles need an import of their own."""
-        if self._read_exit_record().get("code") != REFUSED_EXIT_CODE:
+        ended = command_supervisor.read_exit(self.folder)
+        if ended is None or ended.code != REFUSED_EXIT_CODE:
             return ""
         with contextlib.suppress(OSError):
-            return str((self.folder / "refused").read_text())
+            return (self.folder / REFUSAL_FILE).read_text()
         return ""
 
     def read_reach(self) -> dict[str, int]:
@@ -305,7 +290,7 @@ class SglangServer:
                 self.request_stop()
                 if not self.handle.wait_for_exit(STOP_TIMEOUT):
                     self._kill_all()
-            if not self._read_exit_record():
+            if command_supervisor.read_exit(self.folder) is None:
                 orphans.kill_orphans(self._mark, self.log)
             if self._process is not None:
                 self._process.wait()

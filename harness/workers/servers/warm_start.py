@@ -1,4 +1,4 @@
-"""Servers that are forked from a process which has imported SGLang already."""
+"""Servers that are forked from a process which has already imported SGLang."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from harness.core import paths
 from harness.releases import checkouts
 from harness.workers.servers.json_process import JsonProcess, ProcessEnded, ReplyTimeout
@@ -15,7 +17,7 @@ from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServ
 
 
 class ServerZygote:
-    """A process that has imported one SGLang, and forks servers; closed, nothing is left of it."""
+    """A process that has imported one SGLang and forks servers; `close` leaves no process."""
 
     def __init__(self, setup: ServerSetup, log: Path, seconds: float = 600.0) -> None:
         given = {**os.environ, **setup.environment}
@@ -36,25 +38,15 @@ class ServerZygote:
         self._start_lock = threading.Lock()
 
     def start_server(self, server: SglangServer, arguments: Sequence[str]) -> int | None:
-        """Fork a server; None if this house had been ready and is gone."""
-        setup = server.setup
-        asked = {
-            "folder": str(server.folder.resolve()),
-            "words": list(arguments),
-            "environment": setup.environment,
-            "revert": list(setup.revert),
-            "enable": list(setup.enable),
-            "folders": [str(folder.resolve()) for folder in setup.toggle_folders],
-            "adaptations": list(setup.adaptations),
-            "attestations": str(server.attestations.resolve()),
-        }
+        """Fork a server; None if this process was ready before and has ended."""
+        request = server.make_zygote_request(arguments)
         with self._start_lock:
             self._wait_until_ready()
             try:
-                self.process.send_json(asked)
-                while (said := self._receive_message("started"))["folder"] != asked["folder"]:
-                    pass  # somebody lost patience before it was started
-                return int(said["started"])
+                self.process.send_json(msgspec.to_builtins(request))
+                while (reply := self._receive_message("started"))["folder"] != request.folder:
+                    pass  # of an earlier request, whose caller timed out
+                return int(reply["started"])
             except (ProcessEnded, ServerFailed):
                 return None
 
@@ -65,17 +57,18 @@ class ServerZygote:
 
     def _receive_message(self, expected_key: str) -> dict[str, Any]:
         try:
-            said: dict[str, Any] = self.process.receive_json(self._timeout)
-        except ReplyTimeout as silent:
-            raise ServerFailed(f"SGLang was not imported within {silent}") from None
-        except ProcessEnded as gone:
-            raise ServerFailed(f"the process that imports SGLang ended: {gone}") from None
-        if expected_key not in said:
-            raise ServerFailed(f"SGLang cannot be imported here: {said.get('failed', said)}")
-        return said
+            message: dict[str, Any] = self.process.receive_json(self._timeout)
+        except ReplyTimeout as limit:
+            raise ServerFailed(f"SGLang was not imported within {limit}") from None
+        except ProcessEnded as last_line:
+            raise ServerFailed(f"the process that imports SGLang ended: {last_line}") from None
+        if expected_key not in message:
+            reason = message.get("failed", message)
+            raise ServerFailed(f"SGLang cannot be imported here: {reason}")
+        return message
 
     def end(self) -> None:
-        """End its processes; a thread that waits for it hears of that."""
+        """End its processes; a thread that waits for a message of it gets ProcessEnded."""
         self.process.end(grace_seconds=5.0)
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 """A process that has imported SGLang, from which servers are forked.
 
-    python -m harness.workers.servers.zygote READ WRITE        (in a release's own Python, by `Server`)
+    python -m harness.workers.servers.zygote READ WRITE        (in a release's own Python)
 
-Importing takes most of a server's start, three times over: the server, its scheduler and its
-detokenizer each do it. Here it is done once; a forked server is up in seconds, and toggles are put
-in live, in the fork alone. Only where no GPU is used: no fork can use a CUDA device.
+Imports take most of a server's start, three times over: the server, its scheduler and its
+detokenizer each import SGLang. Here it is imported once; a forked server is ready in seconds, and
+its toggles are applied live, in the fork alone. Not for GPUs: no fork can use a CUDA device.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.core import preloading, processes
+import msgspec
+
+from harness.core import child_process, preloading, processes
 from harness.core.pipes import PipeEnd
 from harness.patching import bootstrap, live_engine
-from harness.workers.servers import adaptations, supervisor
+from harness.workers import command_supervisor
+from harness.workers.command_supervisor import POLL_SECONDS, CommandExit, CommandOutcome
+from harness.workers.servers import adaptations
 
-# What servers import once they run, each anew: half of a scheduler's start.
+# Modules that servers import late, each server anew: half of a scheduler's start.
 LATE_IMPORTS = (
     "sglang.srt.arg_groups",
     "sglang.srt.constrained.xgrammar_backend",
@@ -43,13 +48,27 @@ LATE_IMPORTS = (
     "sglang.kernels.ops.attention.extend_attention",
     "uvicorn.protocols.http.h11_impl",
 )
-REFUSED_EXIT_CODE = 97  # the exit code of a server that was never started
+REFUSED_EXIT_CODE = 97  # the exit code of a server whose toggles cannot be applied live
+REFUSAL_FILE = "refused"  # says why
+
+
+class ServerRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A server to be forked."""
+
+    folder: str
+    arguments: list[str]  # SGLang's
+    environment: dict[str, str]
+    attestations: str
+    revert: list[str] = []
+    enable: list[str] = []
+    toggle_folders: list[str] = []
+    adaptations: list[str] = []
 
 
 def preload_server() -> None:
     """Import what a server and its workers import, and what runs their kernels."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what a release imports, no guard is asked
+        warnings.simplefilter("ignore")  # warnings of a release's imports concern no guard
         import sglang.srt.entrypoints.http_server
         import sglang.srt.managers.detokenizer_manager
         import sglang.srt.managers.scheduler
@@ -71,31 +90,31 @@ def _list_with_submodules(name: str) -> Iterator[str]:
 
 def run_zygote(read: int, write: int) -> NoReturn:
     processes.adopt_orphans()
-    line, parent = PipeEnd(read, write), os.getppid()
+    pipe, parent = PipeEnd(read, write), os.getppid()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     code = 0
     try:
         preloading.pause_gc_for_imports()
         preload_server()
         preloading.freeze_for_forks()
-        _send_message(line, {"ready": os.getpid()})
-        for asked in _receive_requests(line, parent):
-            pid = fork_server(asked)
-            _send_message(line, {"started": pid, "folder": asked["folder"]})
+        _send_message(pipe, {"ready": os.getpid()})
+        for request in _receive_requests(pipe, parent):
+            _send_message(pipe, {"started": fork_server(request), "folder": request.folder})
     except BaseException as error:
         code = 1
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            _send_message(line, {"failed": f"{type(error).__name__}: {error}"})
+            _send_message(pipe, {"failed": f"{type(error).__name__}: {error}"})
     sys.stdout.flush()
     processes.kill_descendants(os.getpid())
     os._exit(code)
 
 
-def _receive_requests(pipe: PipeEnd, parent: int) -> Iterator[Any]:
+def _receive_requests(pipe: PipeEnd, parent: int) -> Iterator[ServerRequest]:
     while os.getppid() == parent and not pipe.is_peer_closed:
         if select.select([pipe.read_end], [], [], 1.0)[0]:
-            yield from map(json.loads, pipe.receive_lines())
+            for line in pipe.receive_lines():
+                yield msgspec.json.decode(line, type=ServerRequest)
         else:
             _reap_children()
 
@@ -110,46 +129,38 @@ def _send_message(pipe: PipeEnd, message: dict[str, Any]) -> None:
     pipe.send(json.dumps(message).encode())
 
 
-def fork_server(request: dict[str, Any]) -> int:
-    """Fork a keeper with a server below it; gives the keeper's pid."""
-    house = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        processes.adopt_orphans()
-        folder = Path(request["folder"])
-        me = os.getpid()
-        server = os.fork()
-        if not server:
-            _run_in_server_process(request, folder, me)
-        supervisor.supervise_server(server, folder, house)
-    except BaseException:
-        with open(Path(request["folder"]) / "log", "a") as log:  # where its death is looked for
-            traceback.print_exc(file=log)
-    else:
-        code = 0
-    finally:
-        os._exit(code)
+def fork_server(request: ServerRequest) -> int:
+    """Fork a supervisor with a server below it; gives the supervisor's pid."""
+    parent = os.getpid()
+
+    def run() -> None:
+        folder = Path(request.folder)
+        child_process.redirect_output(folder / "log")
+        command_supervisor.supervise(partial(_run_server, request, parent), folder)
+
+    return child_process.fork(run, dies_with_parent=False, new_session=True).pid
 
 
-def _run_in_server_process(request: dict[str, Any], folder: Path, supervisor_pid: int) -> NoReturn:
+def _run_server(request: ServerRequest, zygote_pid: int) -> CommandExit:
+    server = child_process.fork(partial(_run_in_server_process, request, os.getpid()))
+    while not command_supervisor.wait_while_wanted(server, POLL_SECONDS, zygote_pid):
+        pass
+    return CommandExit(CommandOutcome.ENDED, server.reap())
+
+
+def _run_in_server_process(request: ServerRequest, supervisor_pid: int) -> NoReturn:
     code = 1
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        supervisor.bind_to_supervisor(supervisor_pid)
-        supervisor.redirect_to_log(folder / "log")
-        faulthandler.enable()  # says where a rank hangs
-        os.environ.update(request["environment"])
-        attestations = Path(request["attestations"])
+        command_supervisor.bind_to_supervisor(supervisor_pid)
+        faulthandler.enable()  # writes the stacks of a rank that hangs
+        os.environ.update(request.environment)
+        attestations = Path(request.attestations)
         os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
         live_engine.engine.recorder.set_folder(attestations)
-        _apply_toggles(request, folder)
-        adaptations.apply_adaptations(request["adaptations"])
+        _apply_toggles(request)
+        adaptations.apply_adaptations(request.adaptations)
         _use_fork_start_method()
-        adaptations.launch_server_process(request["words"])
+        adaptations.launch_server_process(request.arguments)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
@@ -163,23 +174,23 @@ def _run_in_server_process(request: dict[str, Any], folder: Path, supervisor_pid
         os._exit(code)
 
 
-def _apply_toggles(request: dict[str, Any], folder: Path) -> None:
-    """Put the toggles in; what only an import can change is refused, and started afresh instead."""
+def _apply_toggles(request: ServerRequest) -> None:
+    """Apply the toggles live; those that need an import of their own refuse the server."""
     from harness import toggles
     from harness.core.errors import UnfixError
 
-    folders = [Path(name) for name in request["folders"]]
+    folders = [Path(name) for name in request.toggle_folders]
     try:
-        for words, put in (("revert", toggles.reverted), ("enable", toggles.enabled)):
-            if request[words]:
-                put(*request[words], folders=folders).__enter__()
+        for ids, apply in ((request.revert, toggles.reverted), (request.enable, toggles.enabled)):
+            if ids:
+                apply(*ids, folders=folders).__enter__()
     except UnfixError as error:
-        (folder / "refused").write_text(str(error))
+        Path(request.folder, REFUSAL_FILE).write_text(str(error))
         os._exit(REFUSED_EXIT_CODE)
 
 
 def _use_fork_start_method() -> None:
-    """Have the server fork its workers, too: what it has imported, they need not."""
+    """Have the server fork its workers as well, so that they share its imports."""
     import multiprocessing
 
     start = multiprocessing.set_start_method
