@@ -363,7 +363,7 @@ def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cell
         ("in_a_torn_fixture", "fixed", "in setup: the fixture is torn"),
         ("before_an_untidy_fixture", "fixed", "in teardown: RuntimeError"),
         ("stumbles_when_buggy", "buggy", "RuntimeError: not an assertion"),
-        ("kills_its_parent", "fixed", "was ended: SIGKILL"),
+        ("kills_its_parent", "fixed", "supervisor ended: SIGKILL"),
         ("kills_the_worker", "fixed", "run alone, it ended its worker"),
         ("does_not_hold_still", "fixed", "Flaky"),
     ],
