@@ -268,7 +268,7 @@ def _find_detecting_guards(
 ) -> dict[str, DetectionReport]:
     """For each toggle, the guards that detect it on the newest installed release with its code."""
     from harness.runs.adopt import detection
-    from harness.runs.prove.plan import ReleaseTarget
+    from harness.workers.release_target import ReleaseTarget
 
     suites, jobs = paths.project_folder() / "suites", len(os.sched_getaffinity(0))
     reports: dict[str, DetectionReport] = {}
