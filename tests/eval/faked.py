@@ -41,6 +41,19 @@ def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
     return found
 
 
+def write_fake_lm_eval(folder: Path, code: str) -> Path:
+    """A Python that runs this code in place of lm-eval once it has a request, and then waits."""
+    script, python = folder / "fake_lm_eval.py", folder / "python"
+    script.write_text(
+        "import os, sys, time\n"
+        "os.write(int(sys.argv[2]), b'{\"ready\": 1}\\n')\n"
+        f"os.read(int(sys.argv[1]), 65536)\n{code}\ntime.sleep(600)\n"
+    )
+    python.write_text(f'#!/bin/sh\nexec {PYTHON} {script} "$3" "$4"\n')
+    python.chmod(0o755)
+    return python
+
+
 def with_share(share: list[int], count: int) -> list[int]:
     """The items for which a share holds; see `fake_server`."""
     found = [zlib.crc32(one["prompt"].encode()) % share[0] < share[1] for one in questions(count)]

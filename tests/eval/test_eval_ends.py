@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faked import MODULE, PYTHON, TOY, Fakes, alive, being, ended, eventually, fake, pids_in
+from faked import (
+    MODULE,
+    TOY,
+    Fakes,
+    alive,
+    being,
+    ended,
+    eventually,
+    fake,
+    pids_in,
+    write_fake_lm_eval,
+)
 
 from harness.core import paths, processes
 from harness.store.database import Store
@@ -26,13 +37,6 @@ execution.ServingSettings = functools.partial(execution.ServingSettings, server_
 if python:
     lm_eval_scorer.find_lm_eval_python = lambda: python
 sys.exit(main.main(["eval", *sys.argv[3:]]))
-"""
-SILENT = """
-import os, sys, time
-os.write(int(sys.argv[2]), b'{"ready": 1}\\n')
-os.read(int(sys.argv[1]), 65536)
-open(sys.argv[3], "w").write(str(os.getpid()))
-time.sleep(600)
 """
 
 
@@ -86,13 +90,8 @@ def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
 def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
     tmp_path: Path, number: signal.Signals, jobs: int
 ) -> None:
-    (tmp_path / "silent.py").write_text(SILENT)
-    asked = tmp_path / "asked"
-    python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\nexec {PYTHON} {tmp_path / "silent.py"} "$3" "$4" {asked}.$$\n'
-    )  # fmt: skip
-    python.chmod(0o755)
+    code = f"open(f'{tmp_path}/asked.{{os.getpid()}}', 'w').write(str(os.getpid()))"
+    python = write_fake_lm_eval(tmp_path, code)
     pids = tmp_path / "pids"
     be = {"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)}
     words = words_for(tmp_path, jobs=jobs, **be)

@@ -191,13 +191,6 @@ def test_the_position_is_the_end_of_the_common_prefix(one: list[int], other: lis
         assert one[at : at + 1] != other[at : at + 1]
 
 
-def test_logprobs_of_another_length_are_refused() -> None:
-    with pytest.raises(UnfixError, match="2 tokens with 1 logprobs"):
-        TokenOutput((1, 2), (0.0,))
-    with pytest.raises(UnfixError, match="2 tokens with 3 margins"):
-        TokenOutput((1, 2), None, (0.0, 0.0, 0.0))
-
-
 # Numbers that are none
 
 

@@ -52,17 +52,6 @@ def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_completed_row_keeps_its_values_and_the_rules(seed: int) -> None:
-    space = drawn(seed)
-    for wanted in rows(space)[:20]:
-        row = space.complete_row(space.make_domain(wanted[1:3]), list(space.axes))
-        assert row is not None
-        assert row[1:3] == list(wanted[1:3])
-        assert not broken(space, tuple(row))
-        assert space.is_allowed(sum(1 << value for value in row))
-
-
-@pytest.mark.parametrize("seed", range(40))
 def test_what_is_in_conflict_cannot_be_spared(seed: int) -> None:
     space = drawn(seed)
     for values in product(space.list_values(0), space.list_values(1), space.list_values(2)):

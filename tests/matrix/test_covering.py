@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import combinations, product
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from harness.core.errors import UnfixError
 from harness.runs.matrix.covering import covering_array, row_shrinker
 from harness.runs.matrix.covering.covering_array import CoverageGroups
 from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
-from harness.runs.matrix.covering.tuple_tally import TupleTally
 
 Values = frozenset[int]
 PATIENCE = row_shrinker.PATIENCE
@@ -101,40 +99,6 @@ def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
     for values, row in zip(keep, found.required_rows, strict=True):
         assert set(values) <= set(row)
     assert met(found.rows, pairs(space)) == met(there, pairs(space))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_tally_is_right_after_any_changes(seed: int) -> None:
-    space = drawn(seed).with_rules([])
-    generator = random.Random(seed)
-    sets = [(0, 1, 2), (0, 3), (3, 4), (1,)]
-    everything = [one for axes in sets for one in product(*(space.list_values(a) for a in axes))]
-    tally = TupleTally(space, sets, everything)
-    for _ in range(60):
-        row = [generator.choice(space.list_values(axis)) for axis in space.axes]
-        if len(tally.rows) < 3 or generator.random() < 0.3:
-            tally.add_row(row)
-        elif generator.random() < 0.2:
-            tally.drop_row(generator.randrange(len(tally.rows)))
-        else:
-            index, axis = generator.randrange(len(tally.rows)), generator.choice(space.axes)
-            before = len(tally.uncovered)
-            same = tally.rows[index][axis] == row[axis]
-            loss = 0 if same else tally.count_loss(index, axis, row[axis])
-            tally.set_value(index, axis, row[axis])
-            assert len(tally.uncovered) - before == loss
-        there = {tuple(r[axis] for axis in axes) for r in tally.rows for axes in sets}
-        assert set(tally.uncovered) == set(everything) - there
-
-
-def test_the_same_seed_gives_the_same_rows_and_another_others() -> None:
-    space = drawn(1).with_rules([])
-    first = covering_array.build_covering_rows(space, pairs(space), [], 0).rows
-    assert first == covering_array.build_covering_rows(space, pairs(space), [], 0).rows
-    assert any(
-        first != covering_array.build_covering_rows(space, pairs(space), [], seed).rows
-        for seed in (1, 2, 3)
-    )
 
 
 def test_more_than_can_be_planned_is_refused() -> None:

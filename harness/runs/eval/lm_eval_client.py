@@ -1,10 +1,10 @@
-"""lm-eval's half of an evaluation: its tasks and its scoring, asked of a server that is up.
+"""Runs lm-eval's tasks against a server, in lm-eval's own Python, and scores the answers.
 
-    python -m harness.runs.eval.lm_eval_client READ WRITE      (in lm-eval's own Python, by `Scorer`)
+    python -m harness.runs.eval.lm_eval_client READ WRITE      (file descriptors; by `LmEvalScorer`)
 
-It is lm-eval's own client for OpenAI's completions but for one thing: an item that the server
-answers with an error stays an item, and is said to have no answer. lm-eval would stop there, or
-score an empty string as wrong. Each answer is kept with its tokens and how likely they were.
+It imports nothing of this project. It differs from lm-eval's own completions client in one thing:
+an item that the server answers with an error stays an item without an answer. lm-eval would stop
+there, or score an empty string as wrong. Each answer keeps its tokens, logprobs and margins.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ import zlib
 from pathlib import Path
 from typing import Any, NoReturn
 
-NO_ANSWER_TEXT = (
-    "\x00no answer\x00"  # what lm-eval scores in place of an answer; its score is dropped
-)
+NO_ANSWER_TEXT = "\x00no answer\x00"  # lm-eval scores it in place of an answer; not used
 REQUEST_SECONDS = 600.0
 
 
@@ -41,54 +39,55 @@ def main(read: int, write: int) -> NoReturn:
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
 
     class Client(LocalCompletionsAPI):  # type: ignore[misc, unused-ignore]
-        """lm-eval's client, one request at a time per thread, with errors by item."""
+        """lm-eval's client, with one request at a time in each thread and errors by item."""
 
-        def __init__(self, asked: dict[str, Any]) -> None:
-            backend = "huggingface" if asked.get("tokenizer") else None
+        def __init__(self, request: dict[str, Any]) -> None:
+            backend = "huggingface" if request.get("tokenizer") else None
             super().__init__(
-                base_url=asked["url"] + "/v1/completions",
-                model=asked["model"],
-                tokenizer=asked.get("tokenizer"),
+                base_url=request["url"] + "/v1/completions",
+                model=request["model"],
+                tokenizer=request.get("tokenizer"),
                 tokenizer_backend=backend,
                 tokenized_requests=False,
                 max_retries=1,
             )
-            self.asked = asked
-            self.line = CompletionClient(asked)
+            self.concurrency = request["concurrency"]
+            self.completion_client = CompletionClient(request)
 
         def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-            with concurrent.futures.ThreadPoolExecutor(self.asked["concurrency"]) as pool:
-                return list(pool.map(self.line.answer, requests))
+            with concurrent.futures.ThreadPoolExecutor(self.concurrency) as pool:
+                return list(pool.map(self.completion_client.answer, requests))
 
         def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
-            raise ValueError(f"{requests[0].task_name} is not answered in words: only likelihoods")
+            raise ValueError(f"{requests[0].task_name} asks for likelihoods, not for an answer")
 
         loglikelihood_rolling = loglikelihood
 
     catalogue: LmEvalTasks | None = None
     _write_message(write, {"ready": os.getpid()})
-    with os.fdopen(read) as orders:
-        for line in orders:
-            asked = json.loads(line)
+    with os.fdopen(read) as requests:
+        for line in requests:
+            request = json.loads(line)
             try:
-                if catalogue is None or catalogue.settings != asked["known"]:
-                    catalogue = LmEvalTasks(TaskManager, asked["known"])
-                tasks = catalogue.load(asked["tasks"])
+                if catalogue is None or catalogue.settings != request["known"]:
+                    catalogue = LmEvalTasks(TaskManager, request["known"])
+                tasks = catalogue.load(request["tasks"])
                 sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
-                asked["samples"] = select_existing_items(asked["samples"], sizes)
+                samples = request["samples"] = select_existing_items(request["samples"], sizes)
                 answers = []
-                if asked["samples"]:
-                    client = Client(asked)
-                    wanted = {name: tasks[name] for name in asked["samples"]}
-                    found = lm_eval.evaluate(
+                if samples:
+                    client = Client(request)
+                    chosen = {name: tasks[name] for name in samples}
+                    result = lm_eval.evaluate(
                         lm=client,
-                        task_dict={"tasks": wanted, "groups": {}, "group_map": {}},
-                        samples=asked["samples"],
+                        task_dict={"tasks": chosen, "groups": {}, "group_map": {}},
+                        samples=samples,
                         bootstrap_iters=0,
                     )
-                    answers = collect_answers(found["samples"], client.line.completions)
-                Path(asked["out"]).write_text(json.dumps(answers))
-                _write_message(write, {"done": asked["out"]})
+                    completions = client.completion_client.completions
+                    answers = collect_answers(result["samples"], completions)
+                Path(request["out"]).write_text(json.dumps(answers))
+                _write_message(write, {"done": request["out"]})
             except Exception as error:
                 traceback.print_exc()
                 _write_message(write, {"failed": f"{type(error).__name__}: {error}"[:2000]})
@@ -96,11 +95,9 @@ def main(read: int, write: int) -> NoReturn:
 
 
 class LmEvalTasks:
-    """lm-eval's tasks and ours, with these settings. Reading all of lm-eval's takes seconds."""
+    """The tasks of lm-eval and of this project. Reading all of lm-eval's takes seconds."""
 
-    _all_names: set[str] | None = (
-        None  # of all that lm-eval can be asked for, whatever the settings
-    )
+    _all_names: set[str] | None = None  # of every task, once lm-eval's own have been read
 
     def __init__(self, manager_class: Any, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -109,17 +106,17 @@ class LmEvalTasks:
         self._loaded: dict[str, Any] = {}
 
     def load(self, names: list[str]) -> dict[str, Any]:
-        """They are kept: a task draws all its items, and is asked for them batch by batch."""
+        """Load tasks once: a task draws all its items, and is asked for them batch by batch."""
         manager = self._find_manager(names)
         for name in names:
             if name not in self._loaded:
                 random.seed(self.settings["metadata"]["seed"])
                 try:
                     task = manager.load([name])["tasks"][name]
-                    some = len(task.eval_docs)
-                except IndexError:  # lm-eval looks at the first one
-                    some = 0
-                if not some:
+                    item_count = len(task.eval_docs)
+                except IndexError:  # lm-eval reads the first item
+                    item_count = 0
+                if not item_count:
                     raise ValueError(f"the task {name} has no items")
                 if task.get_config("num_fewshot") is None:
                     task.set_config(key="num_fewshot", value=0)
@@ -127,7 +124,7 @@ class LmEvalTasks:
         return {name: self._loaded[name] for name in names}
 
     def _find_manager(self, tasks: list[str]) -> Any:
-        """One that knows them all."""
+        """A task manager that has all of them; lm-eval's own tasks are read only if needed."""
         for every in (False, True):
             if every:
                 self._refuse_unknown(tasks)
@@ -137,13 +134,13 @@ class LmEvalTasks:
                     include_defaults=every,
                     metadata=self.settings["metadata"],
                 )
-            found = self._managers[every]
-            if set(tasks) <= set(found.all_subtasks):
-                return found
-            several = set(tasks) & (set(found.all_tasks) - set(found.all_subtasks))
-            if several:
-                raise ValueError(f"{several.pop()} is several tasks of lm-eval: name one by one")
-        LmEvalTasks._all_names = set(found.all_tasks)
+            manager = self._managers[every]
+            if set(tasks) <= set(manager.all_subtasks):
+                return manager
+            groups = set(tasks) & (set(manager.all_tasks) - set(manager.all_subtasks))
+            if groups:
+                raise ValueError(f"{groups.pop()} is several tasks of lm-eval: name one by one")
+        LmEvalTasks._all_names = set(manager.all_tasks)
         self._refuse_unknown(tasks)
         raise AssertionError(tasks)
 
@@ -154,7 +151,7 @@ class LmEvalTasks:
 
 
 def seed_examples_by_item(task: Any, seed: int) -> Any:
-    """Have a task draw the examples of an item by that item, whatever was asked before it."""
+    """Draw the few-shot examples of an item by its own seed, whatever was asked before it."""
     original = task.fewshot_context
 
     def fewshot_context(doc: Any, *arguments: Any, **options: Any) -> Any:
@@ -169,16 +166,16 @@ def seed_examples_by_item(task: Any, seed: int) -> Any:
 def select_existing_items(
     items_by_task: dict[str, list[int]], sizes: dict[str, int]
 ) -> dict[str, list[int]]:
-    """The items that there are, in the tasks' own order: lm-eval takes any number by its place."""
-    there = {
+    """The numbers that exist, in the order of the task; lm-eval checks none of them."""
+    existing = {
         task: sorted({number for number in numbers if 0 <= number < sizes[task]})
         for task, numbers in items_by_task.items()
     }
-    return {task: numbers for task, numbers in there.items() if numbers}
+    return {task: numbers for task, numbers in existing.items() if numbers}
 
 
 class CompletionClient:
-    """What is asked of one server, and what was heard; from several threads."""
+    """Sends the items to one server, and records the completions; used by several threads."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
@@ -189,7 +186,7 @@ class CompletionClient:
 
     def answer(self, request: Any) -> str:
         prompt, settings = request.args
-        # lm-eval counts what it was told to ask for, whichever items these are.
+        # lm-eval numbers the chosen items from 0.
         number = self.request["samples"][request.task_name][request.doc_id]
         until = settings.get("until") or []
         question = {
@@ -201,37 +198,37 @@ class CompletionClient:
             "logprobs": 2,
             "seed": self.request["seed"],
         }
-        heard = self._request_in_time(question)
-        self.completions[request.task_name, number] = {"prompt": prompt, **heard}
-        return NO_ANSWER_TEXT if heard["error"] else str(heard["text"])
+        completion = self._request_in_time(question)
+        self.completions[request.task_name, number] = {"prompt": prompt, **completion}
+        return NO_ANSWER_TEXT if completion["error"] else str(completion["text"])
 
     def _request_in_time(self, question: dict[str, Any]) -> dict[str, Any]:
-        """A server that hangs is not waited for again and again: the rest are errors at once."""
+        """One completion. After as many timeouts in a row as threads, the rest fail at once."""
         left = self._deadline - time.monotonic()
         with self._lock:
-            silent = self._unanswered
-        if silent >= self.request["concurrency"]:
+            unanswered = self._unanswered
+        if unanswered >= self.request["concurrency"]:
             return make_failed_completion(
-                f"not asked: {silent} requests in a row had no answer in time"
+                f"not asked: {unanswered} requests in a row had no answer in time"
             )
         if left <= 0:
             return make_failed_completion(f"not asked: {self.request['seconds']:.0f} s were over")
         limit = min(self.request["limit"], left)
         began = time.monotonic()
-        heard = request_completion(self.request["url"] + "/v1/completions", question, limit)
-        in_time = not heard["error"] or time.monotonic() - began < limit
+        completion = request_completion(self.request["url"] + "/v1/completions", question, limit)
+        in_time = not completion["error"] or time.monotonic() - began < limit
         with self._lock:
             self._unanswered = 0 if in_time else self._unanswered + 1
-        return heard
+        return completion
 
 
 def collect_answers(
     samples: dict[str, list[dict[str, Any]]], completions: dict[tuple[str, int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One answer an item: where lm-eval scores it by several filters, by its first."""
+    """One answer for an item; of several lm-eval filters the first scores it."""
     answers: dict[tuple[str, int], dict[str, Any]] = {}
-    for task, found in samples.items():
-        for sample in found:
+    for task, task_samples in samples.items():
+        for sample in task_samples:
             answers.setdefault((task, sample["doc_id"]), _score_answer(task, sample, completions))
     return list(answers.values())
 
@@ -270,23 +267,20 @@ def _score_answer(
 def request_completion(
     url: str, question: dict[str, Any], timeout: float = REQUEST_SECONDS
 ) -> dict[str, Any]:
-    """One completion: its text, its tokens, how likely each was, and by how much it won.
-
-    Whatever goes wrong is this item's error, and no other's.
-    """
+    """One completion: its text, tokens, logprobs and margins; any failure is the item's error."""
     request = urllib.request.Request(
         url, json.dumps(question).encode(), {"content-type": "application/json"}
     )
-    # A proxy of the environment has no business here.
+    # The server is local: a proxy of the environment is ignored.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout) as answer:
             return parse_completion(json.loads(answer.read()))
     except urllib.error.HTTPError as error:
-        words = ""
+        text = ""
         with contextlib.suppress(OSError, http.client.HTTPException):
-            words = error.read().decode(errors="replace")[:300]
-        return make_failed_completion(f"HTTP {error.code}: {words}")
+            text = error.read().decode(errors="replace")[:300]
+        return make_failed_completion(f"HTTP {error.code}: {text}")
     except Exception as error:
         return make_failed_completion(f"{type(error).__name__}: {error}"[:600])
 
@@ -302,42 +296,42 @@ def make_failed_completion(error: str) -> dict[str, Any]:
 
 
 def parse_completion(response: Any) -> dict[str, Any]:
-    """The parts of an answer, or an exception: half an answer is none."""
+    """The parts of a completion; raises if any part is missing or malformed."""
     if isinstance(response, dict) and "choices" not in response:
         raise ValueError(f"no answer: {json.dumps(response)[:300]}")
     [choice] = response["choices"]
-    text, why = choice["text"], choice.get("finish_reason")
+    text, reason = choice["text"], choice.get("finish_reason")
     if not isinstance(text, str):
         raise TypeError(f"the text of the answer is {text!r}")
-    if why not in (None, "stop", "length"):
-        raise ValueError(f"the answer was given up: {str(why)[:200]}")
-    found = choice.get("logprobs") or {}
-    tokens = found.get("tokens") or []
-    logprobs = found.get("token_logprobs") or []
-    best = found.get("top_logprobs") or []
-    if not all(isinstance(one, list) for one in (tokens, logprobs, best)):
-        raise TypeError("tokens and their likelihoods are no lists")
+    if reason not in (None, "stop", "length"):
+        raise ValueError(f"the answer was given up: {str(reason)[:200]}")
+    details = choice.get("logprobs") or {}
+    tokens = details.get("tokens") or []
+    logprobs = details.get("token_logprobs") or []
+    top_logprobs = details.get("top_logprobs") or []
+    if not all(isinstance(part, list) for part in (tokens, logprobs, top_logprobs)):
+        raise TypeError("tokens and their logprobs are no lists")
     if not all(isinstance(token, str) for token in tokens):
         raise TypeError("a token of the answer is no text")
-    if len(logprobs) not in (0, len(tokens)) or len(best) not in (0, len(tokens)):
+    if len(logprobs) not in (0, len(tokens)) or len(top_logprobs) not in (0, len(tokens)):
         raise ValueError(
-            f"{len(tokens)} tokens, {len(logprobs)} likelihoods, {len(best)} of the best"
+            f"{len(tokens)} tokens, {len(logprobs)} logprobs, {len(top_logprobs)} top logprobs"
         )
     return {
         "text": escape_surrogates(text),
         "tokens": [escape_surrogates(token) for token in tokens],
-        # JSON has no NaN: a likelihood that is no number is nothing.
+        # JSON has no NaN: a logprob that is not a number becomes null.
         "logprobs": [float(value) if _is_finite(value) else None for value in logprobs],
         "margins": [
-            _compute_margin(token, mine, there)
-            for token, mine, there in zip(tokens, logprobs, best, strict=False)
+            _compute_margin(token, logprob, top)
+            for token, logprob, top in zip(tokens, logprobs, top_logprobs, strict=False)
         ],
         "error": "",
     }
 
 
 def _compute_margin(token: str, logprob: Any, top_logprobs: dict[str, Any] | None) -> float | None:
-    """By how much a token won over the best other one."""
+    """The logprob of a token minus that of the best other token."""
     others = [value for other, value in (top_logprobs or {}).items() if other != token]
     known = others and all(_is_finite(value) for value in (logprob, *others))
     return float(logprob) - max(map(float, others)) if known else None
@@ -353,7 +347,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def escape_surrogates(text: str) -> str:
-    """Half a character, as a broken detokenizer sends, cannot be kept as it is."""
+    """Escape half a character, as a broken detokenizer sends it; it cannot be stored as UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""lm-eval as an evaluation sees it: a process that is told which items to ask of which server."""
+"""A process of lm-eval: asks a server the items of tasks, and scores the answers."""
 
 from __future__ import annotations
 
@@ -23,38 +23,36 @@ from harness.workers.servers.json_process import JsonProcess, ProcessEnded, Repl
 from harness.workers.servers.server import ServerFailed, SglangServer
 
 LM_EVAL_REQUIREMENT = "lm-eval[api]==0.4.13"
-INSTALL_MARKER = "unfix-complete.json"  # written last
+INSTALL_MARKER = "unfix-complete.json"  # written when the installation is complete
 OWN_TASK_PREFIX = "unfix_"
 TASKS_FOLDER = paths.project_folder() / "fixtures" / "tasks"
 START_SECONDS = 180.0
-DEAD_SERVER_SECONDS = 30.0  # seconds to hear what was answered before the server died
-SCORING_SECONDS = 60.0  # and to score what was answered
-
+DEAD_SERVER_SECONDS = 30.0  # to collect the answers that came before the server died
+SCORING_SECONDS = 60.0  # to score the answers
 
 _install_lock = threading.Lock()
 
 
 def find_lm_eval_python() -> Path:
-    """A Python that has lm-eval: this one, or an environment of its own under .releases."""
+    """A Python with lm-eval: this one, or an environment under .releases, installed if need be."""
     if importlib.util.find_spec("lm_eval") is not None:
         return Path(sys.executable)
     home = paths.releases_folder() / "lm-eval"
-    there = home / "bin" / "python"
     if not _is_installed(home):
         home.parent.mkdir(parents=True, exist_ok=True)
         with _install_lock, open(home.parent / ".lm-eval.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_installed(home):  # somebody else may have done it
+            if not _is_installed(home):  # another process may have installed it
                 _install_lm_eval(home)
-    return there
+    return home / "bin" / "python"
 
 
 def _is_installed(home: Path) -> bool:
     try:
-        marked = json.loads((home / INSTALL_MARKER).read_text())
+        marker = json.loads((home / INSTALL_MARKER).read_text())
     except (OSError, ValueError):
         return False
-    return bool(marked == {"pin": LM_EVAL_REQUIREMENT} and (home / "bin" / "python").exists())
+    return bool(marker == {"pin": LM_EVAL_REQUIREMENT} and (home / "bin" / "python").exists())
 
 
 def _install_lm_eval(home: Path) -> None:
@@ -63,20 +61,21 @@ def _install_lm_eval(home: Path) -> None:
         venv.create(home, clear=True, with_pip=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise NotReadyError(f"lm-eval cannot be installed: {error}") from error
-    words = ["-m", "pip", "install", "-q", "--disable-pip-version-check", LM_EVAL_REQUIREMENT]
-    got = subprocess.run([str(home / "bin" / "python"), *words], capture_output=True, text=True)
-    if got.returncode:
-        raise NotReadyError(f"lm-eval cannot be installed: {got.stderr.strip()[-600:]}")
+    arguments = ["-m", "pip", "install", "-q", "--disable-pip-version-check", LM_EVAL_REQUIREMENT]
+    command = [str(home / "bin" / "python"), *arguments]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise NotReadyError(f"lm-eval cannot be installed: {process.stderr.strip()[-600:]}")
     (home / INSTALL_MARKER).write_text(json.dumps({"pin": LM_EVAL_REQUIREMENT}))
 
 
 def get_task_name(task: str) -> str:
-    """A task of ours by its short name, or one of lm-eval's."""
+    """The name in lm-eval of a task: of this project by its short name, or of lm-eval."""
     return OWN_TASK_PREFIX + task if task in (*DEFAULT_TASKS, *OPTIONAL_TASKS) else task
 
 
 class LmEvalScorer:
-    """One lm-eval process; serves one server at a time."""
+    """One lm-eval process, which asks one server at a time."""
 
     def __init__(self, log: Path, seed: int) -> None:
         self.seed = seed
@@ -106,16 +105,13 @@ class LmEvalScorer:
         request_timeout: float = lm_eval_client.REQUEST_SECONDS,
         total_timeout: float = 3600.0,
     ) -> list[ItemAnswer]:
-        """The answers of a server to these items, scored; raises if nothing can be scored.
-
-        A request gets so many seconds (`limit`), and all of them together (`seconds`).
-        """
+        """The scored answers of a server to these items; raises if none can be scored."""
         if not self._is_ready:
             self._await_reply(START_SECONDS)
             self._is_ready = True
         self._request_count += 1
         out = server.folder / f"answers-{self._request_count}.json"
-        asked = {
+        request = {
             "url": server.url,
             "model": model,
             "tokenizer": tokenizer,
@@ -132,25 +128,25 @@ class LmEvalScorer:
             "out": str(out.resolve()),
         }
         try:
-            self.piped_process.send_json(asked)
+            self.piped_process.send_json(request)
         except ProcessEnded as gone:
             raise NotReadyError(f"lm-eval ended: {gone}") from None
         self._await_reply(request_timeout + total_timeout + SCORING_SECONDS, server.handle.fileno())
         return msgspec.convert(json.loads(out.read_bytes()), list[ItemAnswer])
 
     def _await_reply(self, seconds: float, server_handle: int | None = None) -> None:
-        """Once the server has died, what was asked fails by itself, item by item."""
+        """Wait for a reply; once the server has died, the remaining items fail by themselves."""
         try:
-            said = self.piped_process.receive_json(seconds, server_handle, DEAD_SERVER_SECONDS)
+            reply = self.piped_process.receive_json(seconds, server_handle, DEAD_SERVER_SECONDS)
         except ReplyTimeout as silent:
             raise ServerFailed(f"no answers within {silent}") from None
         except ProcessEnded as gone:
             raise NotReadyError(f"lm-eval ended: {gone}") from None
-        if "failed" in said:
-            raise UnfixError(f"lm-eval: {said['failed']}")
+        if "failed" in reply:
+            raise UnfixError(f"lm-eval: {reply['failed']}")
 
     def end(self) -> None:
-        """End its process; a thread that waits for it hears of that."""
+        """End the process; a thread that waits for a reply gets `ProcessEnded`."""
         self.piped_process.end()
 
     def close(self) -> None:

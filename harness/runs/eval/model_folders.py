@@ -1,4 +1,4 @@
-"""The folder of a model, in the form that a server is given it."""
+"""Finds the folder of a model, and makes variants of it in another data type."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ DRAFT_MODEL_OPTION = "speculative-draft-model-path"
 
 
 def find_model_folder(name: str) -> Path:
-    """One of ours by its name, or any folder that holds a model."""
-    ours = [paths.project_folder() / place for place in MODEL_FOLDERS]
-    named = [place / name for place in ours if "/" not in name and (place / name).is_dir()]
-    found = named[0] if named else Path(name).expanduser()
-    if not (found / "config.json").is_file():
-        here = sorted(one.name for place in ours for one in place.glob("*") if one.is_dir())
+    """The folder of a model of this project by its name, or any folder with a config.json."""
+    own = [paths.project_folder() / place for place in MODEL_FOLDERS]
+    named = [place / name for place in own if "/" not in name and (place / name).is_dir()]
+    folder = named[0] if named else Path(name).expanduser()
+    if not (folder / "config.json").is_file():
+        known = sorted(one.name for place in own for one in place.glob("*") if one.is_dir())
         raise NotReadyError(
-            f"no model is called {name}: there are {', '.join(here) or 'none'}, "
+            f"no model is called {name}: there are {', '.join(known) or 'none'}, "
             "or give a folder with a config.json"
         )
-    return found.resolve()
+    return folder.resolve()
 
 
 def make_dtype_variant(model_folder: Path, dtype: str) -> Path:
-    """The same weights under a config.json that says this type: some models read it there."""
+    """The same weights under a config.json with this data type, which some models read there."""
     settings = json.loads((model_folder / "config.json").read_text())
     if not dtype or settings.get("dtype", settings.get("torch_dtype")) == dtype:
         return model_folder
@@ -49,6 +49,6 @@ def make_dtype_variant(model_folder: Path, dtype: str) -> Path:
         (new / "config.json").write_text(text)
         try:
             new.rename(place)
-        except OSError:  # somebody else was quicker
+        except OSError:  # another process was quicker
             shutil.rmtree(new)
     return place

@@ -3,8 +3,8 @@
 Two servers that sum in another order give logprobs that differ in the last digits, and where two
 tokens are nearly tied the other one wins. How near is measured: the base runs twice, and its
 distance from itself is the noise. A token that differs counts as a near-tie only if its margin and
-logprob on both sides are within that noise. With a noise of 0.01 (limit 0.02), a flip at a margin of
-0.015 is a near-tie; a flip where the base led by 3 differs.
+logprob on both sides are within that noise. With a noise of 0.01 (limit 0.02), a flip at a margin
+of 0.015 is a near-tie; a flip where the base led by 3 differs.
 """
 
 from __future__ import annotations
