@@ -64,9 +64,8 @@ def _build_find_region() -> LlvmFunction:
 
 def _build_record_overflow() -> LlvmFunction:
     """Save an operation that overflowed, and return its number."""
-    code = LlvmFunction(
-        "define i32 @unfix_record_overflow(ptr %context, i64 %site, i64 %left, i64 %right, i64 %result)"
-    )
+    parameters = "ptr %context, i64 %site, i64 %left, i64 %right, i64 %result"
+    code = LlvmFunction(f"define i32 @unfix_record_overflow({parameters})")
     only = code.load_context(LaunchField.WATCHED_SITES)
     with code.when(code.let(f"icmp ne i64 {only}, 0")):
         counts = code.load_element("i8", code.to_pointer(only), "%site")

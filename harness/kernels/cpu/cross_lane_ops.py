@@ -23,219 +23,180 @@ from harness.kernels.cpu.number_formats import (
 )
 from harness.kernels.ir import flow
 from harness.kernels.ir.flow import get_terminator
-from harness.kernels.ir.graph import IROperation, IRValue, ValueType
+from harness.kernels.ir.graph import IROperation, IRValue
 
 
-def _split_axes(value_type: ValueType, axis: int) -> tuple[int, int, int]:
-    return prod(value_type.shape[:axis]), value_type.shape[axis], prod(value_type.shape[axis + 1 :])
+class _AxisFold:
+    """A reduction or a scan along one axis, on copies of its operands.
 
+    With `count` elements along the axis and `inner` lanes below it, the element [row, step, column]
+    is lane (row * count + step) * inner + column of a copy.
+    """
 
-def _emit_combination(
-    emitter: ControlFlowLowering, operation: IROperation, operands: list[str], in_64_bits: bool
-) -> list[str]:
-    """Emit the reduction's region for one pair of lanes."""
-    if in_64_bits:
-        return [emitter.code.let(f"add i64 {operands[0]}, {operands[1]}")]
-    region = operation.regions[0]
-    for argument, value in zip(region.block.arguments, operands, strict=True):
-        emitter.scalars[argument] = value
-    for operation in region.block.operations[:-1]:
-        emitter.lower_operation(operation)
-    return [emitter.scalars[value] for value in get_terminator(region).operands]
+    def __init__(self, emitter: ControlFlowLowering, operation: IROperation) -> None:
+        self.emitter, self.operation, self.code = emitter, operation, emitter.code
+        shape, axis = operation.operands[0].type.shape, operation.get_int("axis")
+        self.outer, self.count, self.inner = (
+            prod(shape[:axis]),
+            shape[axis],
+            prod(shape[axis + 1 :]),
+        )
+        # Sums of integers that form addresses are computed in 64 bits.
+        self.is_wide = operation.result in emitter.address_integers and flow.is_integer_sum(
+            operation
+        )
+        emitter.materialize(*operation.operands)
+        self.copies = [self._copy_operand(operand) for operand in operation.operands]
 
+    def _copy_operand(self, operand: IRValue) -> tuple[str, str]:
+        """A copy's address, and its element type."""
+        element = "i64" if self.is_wide else operand.type.element
+        base = self._allocate(operand.type.lanes * number_formats.size_of(element))
+        with self.code.loop(operand.type.lanes) as index:
+            value, _ = self.emitter.emit_lane(operand, index, {})
+            if self.is_wide:
+                value = self.code.let(f"sext {llvm_type(operand.type.element)} {value} to i64")
+            self.emitter.emit_lane_store(value, base, element, index)
+        return base, element
 
-def _copy_operands(
-    emitter: ControlFlowLowering, operation: IROperation, in_64_bits: bool
-) -> list[tuple[str, str]]:
-    """Copies of the operands to work on: the address of each, and its element type."""
-    copies = []
-    emitter.materialize(*operation.operands)
-    for operand in operation.operands:
-        element = "i64" if in_64_bits else operand.type.element
-        buffer = emitter.allocate_scratch(operand.type.lanes * number_formats.size_of(element))
-        base = emitter.emit_buffer_address(buffer)
-        with emitter.code.loop(operand.type.lanes) as index:
-            value, _ = emitter.emit_lane(operand, index, {})
-            if in_64_bits:
-                value = emitter.code.let(f"sext {llvm_type(operand.type.element)} {value} to i64")
-            emitter.emit_lane_store(value, base, element, index)
-        copies.append((base, element))
-    return copies
+    def _allocate(self, size: int) -> str:
+        return self.emitter.emit_buffer_address(self.emitter.allocate_scratch(size))
+
+    def emit_start(self, row: str, column: str, count: int) -> str:
+        """The first lane of a row and a column, in a buffer of `count` elements along the axis."""
+        first = self.code.let(f"mul i64 {row}, {count * self.inner}")
+        return self.code.let(f"add i64 {first}, {column}")
+
+    def _combine(self, left: str, right: str, target: str) -> None:
+        """Apply the operation's region to two lanes of each copy."""
+        emitter, region = self.emitter, self.operation.regions[0]
+        operands = [
+            emitter.emit_lane_load(base, element, lane)
+            for lane in (left, right)
+            for base, element in self.copies
+        ]
+        if self.is_wide:
+            results = [self.code.let(f"add i64 {operands[0]}, {operands[1]}")]
+        else:
+            emitter.scalars.update(zip(region.block.arguments, operands, strict=True))
+            for operation in region.block.operations[:-1]:
+                emitter.lower_operation(operation)
+            results = [emitter.scalars[value] for value in get_terminator(region).operands]
+        for value, (base, element) in zip(results, self.copies, strict=True):
+            emitter.emit_lane_store(value, base, element, target)
+
+    def emit_tree(self) -> None:
+        """Fold the upper half of the axis onto the lower one, until one element is left."""
+        if self.count == 1:
+            return
+        code = self.code
+        half = code.alloca("i64", str(self.count // 2))
+        head, end = code.make_name("half"), code.make_name("whole")
+        code.jump(head)
+        code.start_block(head)
+        elements = code.load("i64", half)
+        width = code.let(f"mul i64 {elements}, {self.inner}")
+        with code.loop(self.outer) as row:
+            start = code.let(f"mul i64 {row}, {self.count * self.inner}")
+            with code.loop(width) as column:
+                left = code.let(f"add i64 {start}, {column}")
+                self._combine(left, code.let(f"add i64 {left}, {width}"), left)
+        following = code.let(f"lshr i64 {elements}, 1")
+        code.store("i64", following, half)
+        code.emit(f"br i1 {code.let(f'icmp eq i64 {following}, 0')}, label %{end}, label %{head}")
+        code.start_block(end)
+
+    def emit_prefixes(self) -> None:
+        """Combine each element along the axis with the result of the one before it."""
+        code, backwards = self.code, self.operation.get_flag("reverse")
+        with (
+            code.loop(self.outer) as row,
+            code.loop(self.inner) as column,
+            code.loop(self.count - 1) as step,
+        ):
+            start = self.emit_start(row, column, self.count)
+            if backwards:
+                step = code.let(f"sub i64 {self.count - 2}, {step}")
+            low = code.let(f"add i64 {start}, {code.let(f'mul i64 {step}, {self.inner}')}")
+            high = code.let(f"add i64 {low}, {self.inner}")
+            before, at = (high, low) if backwards else (low, high)
+            self._combine(before, at, at)
+
+    def merge_states(self) -> str | None:
+        """The overflow state of each row: that of any of its lanes, at the row's first lane."""
+        emitter, code, states = self.emitter, self.code, self.emitter.overflows.buffers
+        sources = [states[operand] for operand in self.operation.operands if operand in states]
+        if not sources or emitter.address_integers.may_overflow.isdisjoint(self.operation.results):
+            return None
+        merged = self._allocate(4 * self.outer * self.count * self.inner)
+        sources = [emitter.emit_buffer_address(source) for source in sources]
+        with code.loop(self.outer) as row, code.loop(self.inner) as column:
+            start = self.emit_start(row, column, self.count)
+            emitter.emit_lane_store("0", merged, "i32", start)
+            with code.loop(self.count) as step:
+                at = code.let(f"add i64 {start}, {code.let(f'mul i64 {step}, {self.inner}')}")
+                lanes = [(merged, start), *((source, at) for source in sources)]
+                loaded = [emitter.emit_lane_load(base, "i32", lane) for base, lane in lanes]
+                state = emitter.overflows.emit_merge(loaded) or "0"
+                emitter.emit_lane_store(state, merged, "i32", start)
+        return merged
+
+    def emit_narrowed(self, result: IRValue, value: str, state: str | None) -> tuple[str, str]:
+        """A sum of 64 bits in the result's type, with its overflow state."""
+        code, element = self.code, result.type.element
+        kind, signed = llvm_type(element), self.emitter.address_integers.signed[result]
+        narrow = code.let(f"trunc i64 {value} to {kind}")
+        back = code.let(f"{'sext' if signed else 'zext'} {kind} {narrow} to i64")
+        site = self.emitter.add_site("sum", self.operation, element if signed else f"u{element}")
+        overflowed = code.let(f"icmp ne i64 {back}, {value}")
+        numbers = (value, "i64"), ("0", "i64"), (narrow, kind)
+        return narrow, self.emitter.overflows.emit_overflow_record(
+            site, overflowed, signed, *numbers, state
+        )
 
 
 def lower_reduce(emitter: ControlFlowLowering, operation: IROperation) -> None:
-    code = emitter.code
-    wide = operation.result in emitter.address_integers and flow.is_integer_sum(operation)
-    outer, count, inner = _split_axes(operation.operands[0].type, operation.get_int("axis"))
-    buffers = _copy_operands(emitter, operation, wide)
-    _emit_tree_reduction(emitter, operation, buffers, (outer, count, inner), wide)
-    lane_states = _merge_lane_states(emitter, operation, outer, count, inner)
-    for result, (buffer, element) in zip(operation.results, buffers, strict=True):
-        target = emitter.allocate_for_type(result.type)
-        state_buffer = (
-            emitter.allocate_scratch(4 * max(1, result.type.lanes))
-            if result in emitter.address_integers
-            else None
-        )
+    fold, code = _AxisFold(emitter, operation), emitter.code
+    fold.emit_tree()
+    lane_states = fold.merge_states()
+    for result, (copy, element) in zip(operation.results, fold.copies, strict=True):
+        target, states = emitter.allocate_for_type(result.type), None
+        if result in emitter.address_integers and (fold.is_wide or lane_states is not None):
+            states = emitter.allocate_scratch(4 * max(1, result.type.lanes))
         base = emitter.emit_buffer_address(target)
-        state_base = emitter.emit_buffer_address(state_buffer) if state_buffer else None
-        has_state = wide or lane_states is not None
-        with code.loop(outer) as row, code.loop(inner) as column:
-            at = code.let(f"add i64 {code.let(f'mul i64 {row}, {count * inner}')}, {column}")
-            to = code.let(f"add i64 {code.let(f'mul i64 {row}, {inner}')}, {column}")
-            value = emitter.emit_lane_load(buffer, element, at)
+        state_base = emitter.emit_buffer_address(states) if states else None
+        with code.loop(fold.outer) as row, code.loop(fold.inner) as column:
+            at, to = fold.emit_start(row, column, fold.count), fold.emit_start(row, column, 1)
+            value = emitter.emit_lane_load(copy, element, at)
             state = None if lane_states is None else emitter.emit_lane_load(lane_states, "i32", at)
-            if wide:
-                value, state = _emit_narrowed_sum(emitter, operation, result, value, state)
+            if fold.is_wide:
+                value, state = fold.emit_narrowed(result, value, state)
             emitter.emit_lane_store(value, base, result.type.element, to)
             if state_base is not None and state is not None:
                 emitter.emit_lane_store(state, state_base, "i32", to)
         emitter.set_result_buffer(result, target)
-        if state_buffer is not None and has_state:
-            emitter.overflows.set_result_buffer(result, state_buffer)
-
-
-def _emit_tree_reduction(
-    emitter: ControlFlowLowering,
-    operation: IROperation,
-    buffers: list[tuple[str, str]],
-    extents: tuple[int, int, int],
-    in_64_bits: bool,
-) -> None:
-    code = emitter.code
-    outer, count, inner = extents
-    if count == 1:
-        return
-    half = code.alloca("i64", str(count // 2))
-    head, end = code.make_name("half"), code.make_name("whole")
-    code.jump(head)
-    code.start_block(head)
-    now = code.load("i64", half)
-    width = code.let(f"mul i64 {now}, {inner}")
-    with code.loop(outer) as row:
-        start = code.let(f"mul i64 {row}, {count * inner}")
-        with code.loop(width) as column:
-            left = code.let(f"add i64 {start}, {column}")
-            right = code.let(f"add i64 {left}, {width}")
-            operands = [
-                emitter.emit_lane_load(buffer, kind, at)
-                for at in (left, right)
-                for buffer, kind in buffers
-            ]
-            results = _emit_combination(emitter, operation, operands, in_64_bits)
-            for value, (buffer, kind) in zip(results, buffers, strict=True):
-                emitter.emit_lane_store(value, buffer, kind, left)
-    following = code.let(f"lshr i64 {now}, 1")
-    code.store("i64", following, half)
-    code.emit(f"br i1 {code.let(f'icmp eq i64 {following}, 0')}, label %{end}, label %{head}")
-    code.start_block(end)
-
-
-def _merge_lane_states(
-    emitter: ControlFlowLowering, operation: IROperation, outer: int, count: int, inner: int
-) -> str | None:
-    """The overflow state of each row, which is that of any lane in it, at the row's first lane."""
-    operand_buffers = [
-        emitter.overflows.buffers[operand]
-        for operand in operation.operands
-        if operand in emitter.overflows.buffers
-    ]
-    if not operand_buffers or not any(
-        result in emitter.address_integers for result in operation.results
-    ):
-        return None
-    code = emitter.code
-    merged = emitter.emit_buffer_address(emitter.allocate_scratch(4 * outer * count * inner))
-    sources = [emitter.emit_buffer_address(operand) for operand in operand_buffers]
-    with code.loop(outer) as row, code.loop(inner) as column:
-        start = code.let(f"add i64 {code.let(f'mul i64 {row}, {count * inner}')}, {column}")
-        emitter.emit_lane_store("0", merged, "i32", start)
-        with code.loop(count) as step:
-            at = code.let(f"add i64 {start}, {code.let(f'mul i64 {step}, {inner}')}")
-            states = [emitter.emit_lane_load(merged, "i32", start)]
-            states += [emitter.emit_lane_load(source, "i32", at) for source in sources]
-            emitter.emit_lane_store(
-                emitter.overflows.emit_merge(states) or "0", merged, "i32", start
-            )
-    return merged
-
-
-def _emit_narrowed_sum(
-    emitter: ControlFlowLowering,
-    operation: IROperation,
-    result: IRValue,
-    value: str,
-    operand_state: str | None,
-) -> tuple[str, str]:
-    code = emitter.code
-    kind = llvm_type(result.type.element)
-    signed = emitter.address_integers.signed[result]
-    narrow = code.let(f"trunc i64 {value} to {kind}")
-    back = code.let(f"{'sext' if signed else 'zext'} {kind} {narrow} to i64")
-    site = emitter.add_site(
-        "sum", operation, result.type.element if signed else f"u{result.type.element}"
-    )
-    overflowed = code.let(f"icmp ne i64 {back}, {value}")
-    pair = (value, "i64"), ("0", "i64"), (narrow, kind)
-    return narrow, emitter.overflows.emit_overflow_record(
-        site, overflowed, signed, *pair, operand_state
-    )
+        if states is not None:
+            emitter.overflows.set_result_buffer(result, states)
 
 
 def lower_scan(emitter: ControlFlowLowering, operation: IROperation) -> None:
-    code = emitter.code
-    wide = operation.result in emitter.address_integers and flow.is_integer_sum(operation)
-    outer, count, inner = _split_axes(operation.operands[0].type, operation.get_int("axis"))
-    buffers = _copy_operands(emitter, operation, wide)
-    if count > 1:
-        _emit_prefix_scan(emitter, operation, buffers, (outer, count, inner), wide)
-    for result, (buffer, element) in zip(operation.results, buffers, strict=True):
-        if not wide:
-            emitter.buffers[result] = emitter.find_buffer(buffer)
+    fold = _AxisFold(emitter, operation)
+    if fold.count > 1:
+        fold.emit_prefixes()
+    for result, (copy, element) in zip(operation.results, fold.copies, strict=True):
+        if not fold.is_wide:
+            emitter.buffers[result] = emitter.find_buffer(copy)
             continue
-        target, state_buffer = (
-            emitter.allocate_for_type(result.type),
-            emitter.allocate_scratch(4 * result.type.lanes),
-        )
-        base, state_base = (
-            emitter.emit_buffer_address(target),
-            emitter.emit_buffer_address(state_buffer),
-        )
-        with code.loop(result.type.lanes) as index:
-            value = emitter.emit_lane_load(buffer, element, index)
-            value, state = _emit_narrowed_sum(emitter, operation, result, value, None)
+        lanes = result.type.lanes
+        target, states = emitter.allocate_for_type(result.type), emitter.allocate_scratch(4 * lanes)
+        base, state_base = map(emitter.emit_buffer_address, (target, states))
+        with emitter.code.loop(lanes) as index:
+            value = emitter.emit_lane_load(copy, element, index)
+            value, state = fold.emit_narrowed(result, value, None)
             emitter.emit_lane_store(value, base, result.type.element, index)
             emitter.emit_lane_store(state, state_base, "i32", index)
         emitter.set_result_buffer(result, target)
-        emitter.overflows.set_result_buffer(result, state_buffer)
-
-
-def _emit_prefix_scan(
-    emitter: ControlFlowLowering,
-    operation: IROperation,
-    buffers: list[tuple[str, str]],
-    extents: tuple[int, int, int],
-    in_64_bits: bool,
-) -> None:
-    """Combine each lane with the result of the lane before it."""
-    code = emitter.code
-    outer, count, inner = extents
-    backwards = operation.get_flag("reverse")
-    with code.loop(outer) as row, code.loop(inner) as column, code.loop(count - 1) as step:
-        start = code.let(f"add i64 {code.let(f'mul i64 {row}, {count * inner}')}, {column}")
-        if backwards:
-            step = code.let(f"sub i64 {count - 2}, {step}")
-        low = code.let(f"add i64 {start}, {code.let(f'mul i64 {step}, {inner}')}")
-        high = code.let(f"add i64 {low}, {inner}")
-        before, at = (high, low) if backwards else (low, high)
-        operands = [
-            emitter.emit_lane_load(buffer, kind, where)
-            for where in (before, at)
-            for buffer, kind in buffers
-        ]
-        results = _emit_combination(emitter, operation, operands, in_64_bits)
-        for value, (buffer, kind) in zip(results, buffers, strict=True):
-            emitter.emit_lane_store(value, buffer, kind, at)
+        emitter.overflows.set_result_buffer(result, states)
 
 
 def lower_histogram(emitter: ControlFlowLowering, operation: IROperation) -> None:

@@ -7,20 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import kernels_to_check
-import torch
+from checks import check, numbers
 from kernels_to_check import stored_and_counted
 
-from harness import checking
 from harness.kernels.check.line_tracing import _find_executed_lines as statements
 from harness.kernels.check.line_tracing import trace_kernel
-
-
-def check() -> Any:
-    return checking.checked("cpu")
-
-
-def numbers(count: int) -> torch.Tensor:
-    return torch.zeros(count, dtype=torch.int32)
 
 
 def test_a_tracer_sees_the_lines_that_ran() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
+from checks import launched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operations_to_check import (
@@ -44,11 +43,6 @@ def drawn(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     ends = torch.iinfo(dtype)
     whole = made.integers(ends.min, ends.max, size=shape, endpoint=True, dtype=np.int64)
     return torch.from_numpy(whole).to(dtype)
-
-
-def launched(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    with checking.checked("cpu"):
-        kernel[grid](*args, **constants)
 
 
 @few

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checks import launched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specified_to_check import binned, counted, halved, rounded, summed, two
@@ -26,11 +27,6 @@ def drawn(seed: int, dtype: torch.dtype) -> torch.Tensor:
     values = made.normal(size=N) * 10.0 ** made.integers(-30, 30, size=N)
     values[made.integers(0, N, size=len(EDGES))] = EDGES
     return torch.from_numpy(values).to(dtype)
-
-
-def launched(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    with checking.checked("cpu"):
-        kernel[grid](*args, **constants)
 
 
 def same(found: torch.Tensor, wanted: np.ndarray[Any, Any]) -> bool:
