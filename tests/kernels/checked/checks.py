@@ -19,6 +19,6 @@ def numbers(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.int32)
 
 
-def launched(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+def launch_checked(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
     with check():
         kernel[grid](*args, **constants)

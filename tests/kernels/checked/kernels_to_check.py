@@ -1,4 +1,4 @@
-"""Small kernels, most of them wrong in one way when launched so: what the checker is tried on."""
+"""Small kernels, most of them with one violation if launched with the right arguments."""
 
 from __future__ import annotations
 

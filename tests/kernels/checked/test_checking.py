@@ -1,4 +1,4 @@
-"""Kernels under check: each kind of wrong access is reported, in words, and right ones pass."""
+"""Kernels under check: each kind of violation is reported with its details; right accesses pass."""
 
 from __future__ import annotations
 
@@ -48,19 +48,21 @@ from harness.checking import (
 # Bounds
 
 
-def test_past_the_end_is_reported_in_a_kernel_engineers_words() -> None:
+def test_a_read_past_the_end_is_reported_with_index_line_program_and_lanes() -> None:
     with pytest.raises(OutOfBounds) as caught, check():
         copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
-    told = str(caught.value)
-    assert "copy read 4 bytes past the end of source (its index 20, and it is int32 [20])" in told
-    assert "kernels_to_check.py:" in told
-    assert "value = tl.load(source + at + shift, mask=at < count)" in told
-    assert "program (2, 0, 0)" in told
-    assert "4 of 8 active lanes" in told
-    assert "nearest tensor: source, which ends 0 bytes before" in told
+    message = str(caught.value)
+    assert (
+        "copy read 4 bytes past the end of source (its index 20, and it is int32 [20])" in message
+    )
+    assert "kernels_to_check.py:" in message
+    assert "value = tl.load(source + at + shift, mask=at < count)" in message
+    assert "program (2, 0, 0)" in message
+    assert "4 of 8 active lanes" in message
+    assert "nearest tensor: source, which ends 0 bytes before" in message
 
 
-def test_before_the_start() -> None:
+def test_a_read_before_the_start_is_reported() -> None:
     with pytest.raises(OutOfBounds, match="12 bytes before the start of source"), check():
         copy[(1,)](numbers(20), numbers(20), 20, -3, BLOCK=8)
 
@@ -72,7 +74,7 @@ def test_masked_lanes_may_point_anywhere() -> None:
     assert target.tolist() == list(range(5, 25))
 
 
-def test_what_lies_in_the_way_is_named() -> None:
+def test_memory_past_a_view_is_named_as_its_storage() -> None:
     both = numbers(40)
     with pytest.raises(OutOfBounds) as caught, check():
         copy[(3,)](numbers(24), both[:20], 24, 0, BLOCK=8)
@@ -80,7 +82,7 @@ def test_what_lies_in_the_way_is_named() -> None:
     assert "still inside the storage that this tensor is a view of" in str(caught.value)
 
 
-def test_an_atomic_is_an_access() -> None:
+def test_an_atomic_out_of_bounds_is_reported() -> None:
     with pytest.raises(OutOfBounds, match="updated 4 bytes past the end of target"), check():
         counted_outside[(1,)](numbers(4), 4)
 
@@ -90,29 +92,29 @@ def test_a_callee_is_named_with_its_kernel() -> None:
         outer[(1,)](numbers(4), numbers(1), 4)
 
 
-def test_a_pointer_from_a_table_must_point_to_a_tensor_the_session_knows() -> None:
+def test_a_loaded_pointer_must_point_into_a_registered_tensor() -> None:
     there = numbers(4)
     table = torch.tensor([there.data_ptr()])
-    with check() as held:
+    with check() as session:
         with pytest.raises(OutOfBounds, match="in no tensor that this launch was given"):
             through_table[(1,)](table, numbers(1))
-        held.discard_errors()
-        held.register_tensor(there, "the pool")
+        session.discard_errors()
+        session.register_tensor(there, "the pool")
         target = numbers(1)
         through_table[(1,)](table, target)
         assert target.tolist() == [1]
 
 
 def test_a_freed_tensor_is_named() -> None:
-    with check() as held:
+    with check() as session:
         there = numbers(1 << 20)
-        held.register_tensor(there, "the pool")
+        session.register_tensor(there, "the pool")
         table = torch.tensor([there.data_ptr()])
         del there
         gc.collect()
         with pytest.raises(OutOfBounds, match="memory of the pool, which was freed"):
             through_table[(1,)](table, numbers(1))
-        held.discard_errors()
+        session.discard_errors()
 
 
 def test_descriptors_are_followed() -> None:
@@ -124,7 +126,7 @@ def test_descriptors_are_followed() -> None:
         by_block[(1,)](numbers(16), target, 2, BLOCK=16)
 
 
-def test_pointers_in_blocks_and_turned_ones_stay_with_their_tensor() -> None:
+def test_pointers_of_descriptors_and_transposed_tiles_keep_their_tensor() -> None:
     both = numbers(64)
     for launch in (
         lambda: described[(1,)](both[:16], 2, BLOCK=16),
@@ -140,7 +142,7 @@ def test_pointers_of_several_tensors_may_mix() -> None:
             chosen[(1,)](numbers(1) + 5, numbers(1) + 6, numbers(1) + 7, which)
 
 
-def test_what_the_code_under_test_swallows_is_raised_at_the_end() -> None:
+def test_an_error_that_the_code_under_test_catches_is_raised_at_the_end() -> None:
     def falls_back() -> None:
         with check(), contextlib.suppress(AssertionError):
             copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
@@ -154,50 +156,50 @@ def test_a_mask_of_numbers_is_refused() -> None:
         masked_by_number[(1,)](numbers(8), numbers(8), N=8)
 
 
-# Fences
+# Access rules
 
 
-def test_a_neighbours_row_is_fenced_off() -> None:
+def test_an_access_rule_excludes_the_next_programs_row() -> None:
     rows = torch.zeros((3, 8), dtype=torch.int32)
-    with check() as held:
-        held.allow(rows, write=lambda x, y, z: x)
+    with check() as session:
+        session.allow(rows, write=lambda x, y, z: x)
         copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
         with pytest.raises(
             AccessRuleViolation, match=r"copy wrote target\[1, 0\], outside of what pr"
         ):
             copy[(2,)](numbers(24), rows, 24, 0, BLOCK=16)
-        held.discard_errors()
+        session.discard_errors()
 
 
-def test_a_fence_by_argument_sees_the_launch_and_ends_with_it() -> None:
-    with check() as held:
-        held.allow_argument(
+def test_a_rule_for_an_argument_gets_the_launch_and_ends_with_it() -> None:
+    with check() as session:
+        session.allow_argument(
             "copy", "source", read=lambda launch, x, y, z: slice(0, launch.arguments["count"] - 1)
         )
         with pytest.raises(AccessRuleViolation, match=r"copy read source\[7\]"):
             copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
-        held.discard_errors()
+        session.discard_errors()
         outer[(1,)](numbers(8), numbers(1), 7)
 
 
-def test_a_fence_speaks_of_its_own_tensor_alone() -> None:
+def test_a_rule_leaves_other_tensors_of_the_storage_alone() -> None:
     both = torch.zeros((2, 8), dtype=torch.int32)
-    with check() as held:
-        held.allow(both[0], write=lambda x, y, z: None)
+    with check() as session:
+        session.allow(both[0], write=lambda x, y, z: None)
         copy[(1,)](numbers(8), both[1], 8, 0, BLOCK=8)
-        held.allow_argument("copy", "source", read=lambda launch, x, y, z: ...)
-        held.allow_argument("copy", "target", write=lambda launch, x, y, z: ...)
+        session.allow_argument("copy", "source", read=lambda launch, x, y, z: ...)
+        session.allow_argument("copy", "target", write=lambda launch, x, y, z: ...)
         copy[(1,)](both[0], both[1], 8, 0, BLOCK=8)
 
 
-def test_a_fence_on_no_argument_is_an_error() -> None:
-    with check() as held:
-        held.allow_argument("copy", "sauce", read=lambda launch, x, y, z: None)
+def test_a_rule_for_an_unknown_argument_is_an_error() -> None:
+    with check() as session:
+        session.allow_argument("copy", "sauce", read=lambda launch, x, y, z: None)
         with pytest.raises(ValueError, match="copy has no argument sauce: source, target"):
             copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
 
 
-# Integers that wrap
+# Integer overflow
 
 
 @pytest.mark.parametrize(
@@ -216,14 +218,14 @@ def test_a_fence_on_no_argument_is_an_error() -> None:
         ),
     ],
 )
-def test_a_wrap_is_reported_where_it_happens(launch: Any, operands: str) -> None:
+def test_an_overflow_is_reported_where_it_happens(launch: Any, operands: str) -> None:
     with pytest.raises(IntegerOverflow) as caught, check():
         launch(checking.virtual_zeros((2**33,), torch.int32))
     assert operands in str(caught.value)
     assert "kernels_to_check.py:" in str(caught.value)
 
 
-def test_a_second_wrap_is_not_hidden_by_the_first() -> None:
+def test_an_overflow_in_a_masked_lane_does_not_hide_a_later_one() -> None:
     rows = torch.tensor([3, 1], dtype=torch.int32)
     with pytest.raises(IntegerOverflow, match=r"1073741824 \+ 1073741824"), check():
         wraps_twice[(1,)](checking.virtual_zeros((2**32,), torch.int32), rows, 2**30, N=2)
@@ -236,7 +238,7 @@ def test_the_low_bits_of_a_packed_number_are_right() -> None:
     assert target[3] == 1
 
 
-def test_a_wrap_matters_only_where_it_reaches_an_address() -> None:
+def test_an_overflow_counts_only_in_an_address_that_is_used() -> None:
     target = numbers(4)
     with check():
         value_wraps[(1,)](target, 3, 2**30)
@@ -253,11 +255,11 @@ def test_a_wrap_matters_only_where_it_reaches_an_address() -> None:
 def test_named_programs_of_a_huge_grid_over_a_huge_tensor() -> None:
     rows = 2**31
     target = checking.virtual_zeros((rows, 4), torch.int8)
-    with check() as held:
-        held.run_only("by_row", [(0,), (rows - 1,)])
+    with check() as session:
+        session.run_only("by_row", [(0,), (rows - 1,)])
         by_row[(rows,)](target, 4)
-        assert [launch.grid for launch in held.launches] == [(rows, 1, 1)]
-        held.run_only("by_row", [(rows,)])
+        assert [launch.grid for launch in session.launches] == [(rows, 1, 1)]
+        session.run_only("by_row", [(rows,)])
         with pytest.raises(ValueError, match="has no program"):
             by_row[(rows,)](target, 4)
     assert [int(target[row, 0]) for row in (0, 1, rows - 2, rows - 1)] == [1, 0, 0, 1]
@@ -274,10 +276,10 @@ def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
     assert resident() - before < 1 << 24
 
 
-# What it cannot follow, assertions, descriptors
+# Unsupported operations, assertions, descriptors
 
 
-def test_what_the_checker_cannot_follow_is_refused_by_name() -> None:
+def test_an_unsupported_operation_is_refused_by_name() -> None:
     with (
         pytest.raises(UncheckableKernel, match=r"assembled: the checker cannot.*inline assembly"),
         check(),
@@ -302,7 +304,7 @@ def test_a_descriptor_of_the_host_is_its_tensor(padding: str, beyond: float) -> 
     assert torch.equal(rows, torch.arange(1.0, 49.0).reshape(6, 8))
 
 
-def test_a_descriptor_that_says_too_much_is_refused() -> None:
+def test_a_descriptor_larger_than_its_tensor_is_out_of_bounds() -> None:
     made = TensorDescriptor(torch.zeros(6, 8), [8, 8], [8, 1], [4, 8])
     with pytest.raises(OutOfBounds, match=r"rows .*its index 48"), check():
         through_a_descriptor[(2,)](made, torch.zeros(2))

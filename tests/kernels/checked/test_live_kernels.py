@@ -1,4 +1,4 @@
-"""Live toggles on kernels that run here: the patched source runs, and is gone afterwards."""
+"""Live toggles on kernels on the CPU: the patched source runs, and is gone afterwards."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def snapshot() -> dict[str, Any]:
     return found
 
 
-def test_a_kernel_that_is_made_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it takes the place of a name that was there, or of another kernel."""
+def test_a_kernel_that_is_made_later_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its name was bound to None, or to another kernel."""
     other = JITFunction(kernels.add_kernel.fn)
     for name, content in (("new", {}), ("late", {"kernel": None}), ("held", {"kernel": other})):
         module = ModuleType(f"made_{name}")
@@ -77,7 +77,7 @@ def test_a_kernel_changes_and_comes_back(name: str, call: Any, fixed: int, buggy
         assert call() == fixed
 
 
-def test_launches_are_counted_through_callers_and_not_while_out() -> None:
+def test_launches_are_counted_through_callers_while_observed() -> None:
     with toggles.observed("toy-helper", folders=FOLDER) as seen:
         launch(kernels.calling_kernel, BLOCK=16)
         launch(kernels.add_kernel, BLOCK=16)
@@ -123,7 +123,7 @@ def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_pa
 
 
 @pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=[c[0] for c in CASES])
-def test_what_was_compiled_is_kept(
+def test_a_toggle_leaves_other_compiled_kernels_in_the_cache(
     name: str, call: Any, fixed: int, buggy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call()
@@ -135,13 +135,13 @@ def test_what_was_compiled_is_kept(
         lambda kernel, bound: read.append(kernel.__name__) or keyed(kernel, bound),
     )
     assert call() == fixed
-    assert read == []  # a session of its own, and nothing is looked up again
+    assert read == []  # another session, and no lookup
     for _ in range(2):
         with toggles.reverted(name, folders=FOLDER):
             assert call() == buggy
             assert call() == buggy
         assert call() == fixed
-    assert len(set(read)) <= 1  # what calls or reads what changed, and nothing else
+    assert len(set(read)) <= 1  # only kernels that use the changed code
 
 
 def test_launches_are_counted_whichever_comes_first() -> None:
@@ -157,10 +157,10 @@ def test_launches_are_counted_whichever_comes_first() -> None:
     assert seen.reach == 1
 
 
-def test_what_was_read_before_is_not_read_as_a_toggle_is_put_in(
+def test_a_preloaded_module_is_not_parsed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that forks of one process need not each read the module."""
+    """Forks of a process that has preloaded a module need not parse it."""
     monkeypatch.setattr(toggles, "engine", live_engine.ToggleEngine())
     source = toggles.engine.sources.read("sglang.kernels")
     assert source is not None

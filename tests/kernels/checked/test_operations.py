@@ -1,4 +1,4 @@
-"""Kernels that run here give what numpy gives: types, masks, loops and branches that part ways."""
+"""Kernels on the CPU give numpy's results: types, masks, loops, branches that differ by program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from checks import launched
+from checks import launch_checked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operations_to_check import (
@@ -36,12 +36,12 @@ INTEGERS = {"int8": torch.int8, "int16": torch.int16, "int32": torch.int32, "int
 seeds = st.integers(0, 2**31 - 1)
 
 
-def drawn(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    made = np.random.default_rng(seed)
+def make_random(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    random = np.random.default_rng(seed)
     if dtype.is_floating_point:
-        return torch.from_numpy(made.normal(size=shape)).to(dtype)
+        return torch.from_numpy(random.normal(size=shape)).to(dtype)
     ends = torch.iinfo(dtype)
-    whole = made.integers(ends.min, ends.max, size=shape, endpoint=True, dtype=np.int64)
+    whole = random.integers(ends.min, ends.max, size=shape, endpoint=True, dtype=np.int64)
     return torch.from_numpy(whole).to(dtype)
 
 
@@ -54,14 +54,14 @@ def drawn(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
 )
 def test_integers(name: str, kind: str, side: int, seed: int) -> None:
     dtype = INTEGERS[kind]
-    x, y = drawn(seed, dtype, side), drawn(seed + 1, dtype, side)
+    x, y = make_random(seed, dtype, side), make_random(seed + 1, dtype, side)
     if name in ("div", "rem"):
         y = torch.where(y == 0, torch.ones_like(y), y)
         y = torch.where(y == -1, torch.full_like(y, 3), y)
     if name in ("shl", "shr"):
         y = y % (8 * dtype.itemsize)
     out = torch.zeros_like(x)
-    launched(integers, (1,), x, y, out, OP=name, N=side)
+    launch_checked(integers, (1,), x, y, out, OP=name, N=side)
     a, b = x.numpy(), y.numpy()
     with np.errstate(over="ignore"):
         expected = {
@@ -96,9 +96,9 @@ def _divided(p: int, q: int) -> int:
 @given(SIDES, SIDES, st.integers(0, 64), st.integers(0, 64), seeds)
 def test_tiles_of_a_matrix_with_masks(m: int, n: int, rows: int, columns: int, seed: int) -> None:
     rows, columns = min(rows, m), min(columns, n)
-    x, y = drawn(seed, torch.float32, m, n), drawn(seed + 1, torch.float32, n)
+    x, y = make_random(seed, torch.float32, m, n), make_random(seed + 1, torch.float32, n)
     out = torch.full((m, n), -1.0)
-    launched(tiles, (1,), x, y, out, rows, columns, M=m, N=n)
+    launch_checked(tiles, (1,), x, y, out, rows, columns, M=m, N=n)
     expected = np.full((m, n), -1.0, dtype=np.float32)
     expected[:rows, :columns] = (x.numpy() * 2 + y.numpy()[None, :])[:rows, :columns]
     assert np.array_equal(out.numpy(), expected)
@@ -106,19 +106,19 @@ def test_tiles_of_a_matrix_with_masks(m: int, n: int, rows: int, columns: int, s
 
 @few
 @given(st.sampled_from(("sum", "max", "min", "argmax")), SIDES, SIDES, st.integers(0, 1), seeds)
-def test_folds_over_either_axis(name: str, m: int, n: int, axis: int, seed: int) -> None:
-    x = drawn(seed, torch.int16, m, n).to(torch.int32)
+def test_reductions_over_either_axis(name: str, m: int, n: int, axis: int, seed: int) -> None:
+    x = make_random(seed, torch.int16, m, n).to(torch.int32)
     out = torch.zeros(n if axis == 0 else m, dtype=torch.int32)
-    launched(folded, (1,), x, out, OP=name, M=m, N=n, AXIS=axis)
+    launch_checked(folded, (1,), x, out, OP=name, M=m, N=n, AXIS=axis)
     assert out.tolist() == getattr(np, name)(x.numpy(), axis=axis).tolist()
 
 
 @few
 @given(SIDES, SIDES, st.booleans(), seeds)
 def test_scans(m: int, n: int, backwards: bool, seed: int) -> None:
-    x = drawn(seed, torch.int16, m, n).to(torch.int32)
+    x = make_random(seed, torch.int16, m, n).to(torch.int32)
     out = torch.zeros_like(x)
-    launched(scanned, (1,), x, out, M=m, N=n, BACKWARDS=backwards)
+    launch_checked(scanned, (1,), x, out, M=m, N=n, BACKWARDS=backwards)
     a = x.numpy()
     expected = np.cumsum(a[:, ::-1], axis=1)[:, ::-1] if backwards else np.cumsum(a, axis=1)
     assert np.array_equal(out.numpy(), expected)
@@ -127,18 +127,18 @@ def test_scans(m: int, n: int, backwards: bool, seed: int) -> None:
 @few
 @given(SIDES, SIDES, seeds)
 def test_a_transposed_tile(m: int, n: int, seed: int) -> None:
-    x = drawn(seed, torch.int32, m, n)
+    x = make_random(seed, torch.int32, m, n)
     out = torch.zeros((n, m), dtype=torch.int32)
-    launched(turned, (1,), x, out, M=m, N=n)
+    launch_checked(turned, (1,), x, out, M=m, N=n)
     assert torch.equal(out, x.T)
 
 
 @few
 @given(SIDES, seeds)
 def test_two_tensors_joined_and_split_again(n: int, seed: int) -> None:
-    x, y = drawn(seed, torch.int32, n), drawn(seed + 1, torch.int32, n)
+    x, y = make_random(seed, torch.int32, n), make_random(seed + 1, torch.int32, n)
     both, first, second = torch.zeros((n, 2), dtype=torch.int32), x * 0, x * 0
-    launched(joined, (1,), x, y, both, first, second, N=n)
+    launch_checked(joined, (1,), x, y, both, first, second, N=n)
     assert torch.equal(both, torch.stack((x, y), dim=1))
     assert torch.equal(first, y)
     assert torch.equal(second, x)
@@ -152,7 +152,7 @@ def test_products_of_matrices(dtype: torch.dtype, seed: int) -> None:
             for one in (seed, seed + 1))  # fmt: skip
     kinds = {torch.int8: torch.int32, torch.float64: torch.float64}
     out = torch.zeros((16, 16), dtype=kinds.get(dtype, torch.float32))
-    launched(multiplied, (1,), x.to(dtype), y.to(dtype), out, K=32)
+    launch_checked(multiplied, (1,), x.to(dtype), y.to(dtype), out, K=32)
     assert torch.equal(out.long(), x.long() @ y.long().T)
 
 
@@ -160,9 +160,9 @@ def test_products_of_matrices(dtype: torch.dtype, seed: int) -> None:
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9), seeds)
 def test_loops_of_different_lengths(lengths: list[int], seed: int) -> None:
     counts = torch.tensor(lengths, dtype=torch.int32)
-    x = drawn(seed, torch.int16, 40, 8).to(torch.int32)
+    x = make_random(seed, torch.int16, 40, 8).to(torch.int32)
     out = torch.zeros((len(lengths), 8), dtype=torch.int32)
-    launched(looping, (len(lengths),), x, counts, out, N=8)
+    launch_checked(looping, (len(lengths),), x, counts, out, N=8)
     expected = [x[:length].sum(0).tolist() for length in lengths]
     assert out.tolist() == expected
 
@@ -176,41 +176,41 @@ def test_branches_and_early_returns(values: list[int]) -> None:
         (returning, lambda v: -1 if v < 0 else (v * 3 if v > 2 else v)),
     ):
         out = torch.full((len(values),), -1, dtype=torch.int32)
-        launched(kernel, (len(values),), x, out)
+        launch_checked(kernel, (len(values),), x, out)
         assert out.tolist() == [rule(value) for value in values]
 
 
 @few
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=5))
-def test_loops_until_something_holds(values: list[int]) -> None:
+def test_while_loops(values: list[int]) -> None:
     x = torch.tensor(values, dtype=torch.int32)
     out = torch.zeros_like(x)
-    launched(counted_down, (len(values),), x, out)
+    launch_checked(counted_down, (len(values),), x, out)
     assert out.tolist() == [len(bin(value)) - 2 if value else 0 for value in values]
 
 
 @few
 @given(st.integers(0, 7), seeds)
 def test_a_loop_may_swap_what_it_carries(turns: int, seed: int) -> None:
-    x, y = drawn(seed, torch.int32, 16), drawn(seed + 1, torch.int32, 16)
+    x, y = make_random(seed, torch.int32, 16), make_random(seed + 1, torch.int32, 16)
     a, b = x.clone(), y.clone()
-    launched(swapping, (1,), a, b, turns, N=16)
+    launch_checked(swapping, (1,), a, b, turns, N=16)
     assert torch.equal(a, y if turns % 2 else x)
     assert torch.equal(b, x if turns % 2 else y)
 
 
 def test_a_store_comes_after_all_lanes_of_the_load_before_it() -> None:
     x = torch.arange(16, dtype=torch.int32)
-    launched(shifted, (1,), x, N=8)
+    launch_checked(shifted, (1,), x, N=8)
     assert x.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, *range(9, 16)]
 
 
 @few
 @given(st.lists(st.booleans(), min_size=16, max_size=16))
-def test_atomics_give_each_what_was_there(chosen: list[bool]) -> None:
+def test_atomics_return_the_old_value(chosen: list[bool]) -> None:
     x = torch.tensor(chosen, dtype=torch.int32)
     count, out = torch.zeros(1, dtype=torch.int32), torch.full((16,), -1, dtype=torch.int32)
-    launched(compacted, (16,), x, count, out)
+    launch_checked(compacted, (16,), x, count, out)
     assert count.tolist() == [sum(chosen)]
     expected = [place for place, one in enumerate(chosen) if one]
     assert out.tolist() == expected + [-1] * (16 - len(expected))
@@ -233,10 +233,10 @@ def test_a_graph_can_be_held_and_printed() -> None:
 def test_products_in_tf32_are_refused_by_name(precision: str) -> None:
     x = torch.ones((16, 16))
     if precision == "ieee":
-        launched(_product, (1,), x, x, x, PRECISION=precision)
+        launch_checked(_product, (1,), x, x, x, PRECISION=precision)
         return
     with pytest.raises(checking.UncheckableKernel, match="in tf32"):
-        launched(_product, (1,), x, x, x, PRECISION=precision)
+        launch_checked(_product, (1,), x, x, x, PRECISION=precision)
     with checking.run_kernels_on_cpu():
         _product[(1,)](x, x, x, PRECISION=precision)
     assert x[0, 0] == 16

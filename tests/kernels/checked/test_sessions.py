@@ -1,4 +1,4 @@
-"""Sessions: what they are asked, and what is left of one that is over: names, and no tensor."""
+"""Checked sessions: their launches, and that a closed one keeps no tensor alive."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from harness.core import paths
 from harness.kernels.check.cpu_launcher import CpuLauncher
 
 
-def test_what_a_refused_launch_was_given_goes_with_it() -> None:
-    """At once: a tensor of many gigabytes must not wait for the garbage collector."""
+def test_a_refused_launch_keeps_no_tensor_alive() -> None:
+    """A tensor of many gigabytes must be freed at once, not by the garbage collector."""
 
     def refused() -> weakref.ref[torch.Tensor]:
         target = numbers(20)
@@ -33,7 +33,7 @@ def test_what_a_refused_launch_was_given_goes_with_it() -> None:
             raise AssertionError("it was not refused")
         return weakref.ref(target)
 
-    refused()  # what torch loads at the first one goes round in circles itself
+    refused()  # the first one loads parts of torch, with reference cycles
     gc.disable()
     try:
         assert refused()() is None
@@ -41,15 +41,15 @@ def test_what_a_refused_launch_was_given_goes_with_it() -> None:
         gc.enable()
 
 
-def test_whoever_still_has_a_session_has_no_tensor_by_it() -> None:
-    """An error has: a frame that was cleared keeps its function, with what that closed over."""
-    with check() as held:
+def test_a_closed_session_keeps_no_tensor_alive() -> None:
+    """An error keeps the session alive: its frames hold functions that close over it."""
+    with check() as session:
         source, target = numbers(24), numbers(24)
-        held.allow(target, write=lambda x, y, z: slice(8 * x, 8 * x + 8))
+        session.allow(target, write=lambda x, y, z: slice(8 * x, 8 * x + 8))
         copy[(3,)](source, target, 24, 0, BLOCK=8)
     living = [weakref.ref(source), weakref.ref(target)]
     del source, target
-    assert [launch.kernel for launch in held.launches] == ["copy"]
+    assert [launch.kernel for launch in session.launches] == ["copy"]
     assert [one() for one in living] == [None, None]
 
 
@@ -58,7 +58,7 @@ def test_sessions_do_not_nest() -> None:
         pass
 
 
-def test_triton_is_as_it_was() -> None:
+def test_a_session_leaves_triton_unpatched() -> None:
     def held() -> list[Any]:
         return [JITFunction.__dict__["run"], Autotuner.__dict__["_bench"], driver._active]
 
@@ -71,15 +71,17 @@ def test_triton_is_as_it_was() -> None:
     assert held() == before
 
 
-def test_a_suite_can_ask_which_kernels_ran() -> None:
-    with check() as held:
-        assert isinstance(held, Check)
+def test_launches_are_listed_with_grid_and_arguments() -> None:
+    with check() as session:
+        assert isinstance(session, Check)
         copy[(2,)](numbers(16), numbers(16), 16, 0, BLOCK=8)
-        assert [(launch.kernel, launch.grid) for launch in held.launches] == [("copy", (2, 1, 1))]
-        assert held.launches[0].arguments["count"] == 16
+        assert [(launch.kernel, launch.grid) for launch in session.launches] == [
+            ("copy", (2, 1, 1))
+        ]
+        assert session.launches[0].arguments["count"] == 16
 
 
-def test_triton_must_not_be_interpreting() -> None:
+def test_a_session_refuses_tritons_interpreter() -> None:
     script = "from harness import checking\nwith checking.checked('cpu'): pass"
     environment = {**os.environ, "PYTHONPATH": str(paths.HARNESS_FOLDER.parent)}
     words = [sys.executable, "-c", script]
@@ -90,13 +92,13 @@ def test_triton_must_not_be_interpreting() -> None:
     assert "start without TRITON_INTERPRET" in done.stderr
 
 
-def test_a_launch_of_no_program_is_remembered_and_makes_none(
+def test_a_launch_of_no_program_is_listed_and_compiles_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(CpuLauncher, "_get_program", lambda *_: pytest.fail("a program is made"))
     target = torch.zeros(4, dtype=torch.int8)
-    with check() as held:
-        held.run_only("by_row", [])
+    with check() as session:
+        session.run_only("by_row", [])
         by_row[(4,)](target, 1)
-        assert [launch.grid for launch in held.launches] == [(4, 1, 1)]
+        assert [launch.grid for launch in session.launches] == [(4, 1, 1)]
     assert not target.any()

@@ -1,4 +1,4 @@
-"""Under check, numbers are what compiled Triton gave on a GPU, bit for bit, or refused by name."""
+"""Results on the CPU are those that compiled Triton gave on a GPU, bit for bit, or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load() -> Any:
     return module
 
 
-def test_the_checker_answers_as_the_gpu_did() -> None:
+def test_the_checker_computes_the_bits_that_the_gpu_did() -> None:
     bench = load()
     recorded = json.loads(RECORDED.read_text())["answers"]
     now = bench.answers("cpu")
@@ -31,7 +31,7 @@ def test_the_checker_answers_as_the_gpu_did() -> None:
     assert refused == {"fp8e5 to bf16"}
 
 
-def test_a_wrong_bit_is_told() -> None:
+def test_a_wrong_bit_is_reported() -> None:
     bench = load()
     recorded = json.loads(RECORDED.read_text())["answers"]
     wrong = {**recorded, "add bf16": "ff" + recorded["add bf16"][2:]}

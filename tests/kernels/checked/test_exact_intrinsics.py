@@ -1,4 +1,4 @@
-"""What CUDA's documents give the exact result of is done here, bit for bit; the rest is refused."""
+"""Functions whose result CUDA specifies exactly give it, bit for bit; others are refused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checks import launched
+from checks import launch_checked
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specified_to_check import binned, counted, halved, rounded, summed, two
+from intrinsics_to_check import binned, counted, halved, rounded, summed, two
 
 from harness import checking
 
@@ -18,26 +18,28 @@ few = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31 - 1)
 FLOATS = {"float32": torch.float32, "float64": torch.float64}
 N = 64
-# Zeros, what is below the normal numbers, and what is none.
+# Zeros, subnormal numbers, infinities and NaN.
 EDGES = [0.0, -0.0, 1e-40, -1e-45, float("inf"), -float("inf"), float("nan"), 3e38]
 
 
-def drawn(seed: int, dtype: torch.dtype) -> torch.Tensor:
-    made = np.random.default_rng(seed)
-    values = made.normal(size=N) * 10.0 ** made.integers(-30, 30, size=N)
-    values[made.integers(0, N, size=len(EDGES))] = EDGES
+def make_random(seed: int, dtype: torch.dtype) -> torch.Tensor:
+    random = np.random.default_rng(seed)
+    values = random.normal(size=N) * 10.0 ** random.integers(-30, 30, size=N)
+    values[random.integers(0, N, size=len(EDGES))] = EDGES
     return torch.from_numpy(values).to(dtype)
 
 
-def same(found: torch.Tensor, wanted: np.ndarray[Any, Any]) -> bool:
-    """Bit for bit, but for which NaN it is."""
+def equal_bits(found: torch.Tensor, wanted: np.ndarray[Any, Any]) -> bool:
+    """Equal bit for bit, except that any NaN equals any other."""
     return np.array_equal(found.numpy(), wanted, equal_nan=True) and np.array_equal(
         np.signbit(found.numpy()) | np.isnan(wanted), np.signbit(wanted) | np.isnan(wanted)
     )
 
 
 @np.errstate(all="ignore")
-def right(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def compute_expected(
+    name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     if name == "fma":  # two float32 have an exact product in float64
         wide = a.astype(np.float64) * b.astype(np.float64) + a.astype(np.float64)
         return wide.astype(a.dtype)
@@ -54,21 +56,21 @@ def right(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.nda
 
 @few
 @given(st.sampled_from("add mul div sqrt rcp".split()), st.sampled_from(sorted(FLOATS)), seeds)
-def test_what_libdevice_rounds_to_the_nearest(name: str, kind: str, seed: int) -> None:
-    x, y = drawn(seed, FLOATS[kind]), drawn(seed + 1, FLOATS[kind])
+def test_functions_of_libdevice_that_round_to_the_nearest(name: str, kind: str, seed: int) -> None:
+    x, y = make_random(seed, FLOATS[kind]), make_random(seed + 1, FLOATS[kind])
     out = torch.empty_like(x)
-    launched(rounded, (1,), x, y, out, OP=name, N=N)
-    assert same(out, right(name, x.numpy(), y.numpy()))
+    launch_checked(rounded, (1,), x, y, out, OP=name, N=N)
+    assert equal_bits(out, compute_expected(name, x.numpy(), y.numpy()))
 
 
 @few
 @given(seeds)
 def test_a_fused_product_is_rounded_once(seed: int) -> None:
-    made = np.random.default_rng(seed)
-    x, y = (torch.from_numpy(made.normal(size=N)).to(torch.float32) for _ in range(2))
+    random = np.random.default_rng(seed)
+    x, y = (torch.from_numpy(random.normal(size=N)).to(torch.float32) for _ in range(2))
     out = torch.empty_like(x)
-    launched(rounded, (1,), x, y, out, OP="fma", N=N)
-    assert same(out, right("fma", x.numpy(), y.numpy()))
+    launch_checked(rounded, (1,), x, y, out, OP="fma", N=N)
+    assert equal_bits(out, compute_expected("fma", x.numpy(), y.numpy()))
 
 
 def reversed_bits(value: int, bits: int) -> int:
@@ -88,11 +90,11 @@ BITS: dict[str, Any] = {
 def test_bits_are_counted(name: str, bits: int, seed: int) -> None:
     dtype = torch.int32 if bits == 32 else torch.int64
     ends = torch.iinfo(dtype)
-    made = np.random.default_rng(seed).integers(ends.min, ends.max, size=N, endpoint=True)
-    made[:3] = 0, -1, ends.min
-    x = torch.from_numpy(made).to(dtype)
+    random = np.random.default_rng(seed).integers(ends.min, ends.max, size=N, endpoint=True)
+    random[:3] = 0, -1, ends.min
+    x = torch.from_numpy(random).to(dtype)
     out = torch.empty(N, dtype=dtype)
-    launched(counted, (1,), x, out, OP=name, N=N)
+    launch_checked(counted, (1,), x, out, OP=name, N=N)
     assert [value % (1 << bits) for value in out.tolist()] == [
         BITS[name](value, bits) for value in x.tolist()
     ]
@@ -100,29 +102,29 @@ def test_bits_are_counted(name: str, bits: int, seed: int) -> None:
 
 @few
 @given(st.sampled_from(("isnan", "isinf", "signbit")), st.sampled_from(sorted(FLOATS)), seeds)
-def test_kinds_of_numbers_are_told(name: str, kind: str, seed: int) -> None:
-    x, out = drawn(seed, FLOATS[kind]), torch.empty(N, dtype=torch.int32)
-    launched(counted, (1,), x, out, OP=name, N=N)
+def test_nan_infinity_and_sign_are_recognized(name: str, kind: str, seed: int) -> None:
+    x, out = make_random(seed, FLOATS[kind]), torch.empty(N, dtype=torch.int32)
+    launch_checked(counted, (1,), x, out, OP=name, N=N)
     assert (out != 0).tolist() == getattr(np, name)(x.numpy()).tolist()
 
 
 @few
 @given(st.sampled_from(("add", "sub", "mul", "div")), st.booleans(), seeds)
 def test_instructions_that_round_to_the_nearest(name: str, turned: bool, seed: int) -> None:
-    x, y = drawn(seed, torch.float32), drawn(seed + 1, torch.float32)
+    x, y = make_random(seed, torch.float32), make_random(seed + 1, torch.float32)
     out = torch.empty_like(x)
     places = "$2, $1" if turned else "$1, $2"
-    launched(two, (1,), x, y, out, ASM=f"{name}.rn.f32 $0, {places};", N=N)
+    launch_checked(two, (1,), x, y, out, ASM=f"{name}.rn.f32 $0, {places};", N=N)
     pair = (y, x) if turned else (x, y)
-    assert same(out, right(name, *(one.numpy() for one in pair)))
+    assert equal_bits(out, compute_expected(name, *(one.numpy() for one in pair)))
 
 
 @few
 @given(st.sampled_from((("bf16", torch.bfloat16), ("f16", torch.float16))), seeds)
 def test_instructions_that_narrow(how: tuple[str, torch.dtype], seed: int) -> None:
     name, dtype = how
-    x, out = drawn(seed, torch.float32), torch.empty(N, dtype=torch.int16)
-    launched(halved, (1,), x, out, ASM=f"cvt.rn.{name}.f32 $0, $1;", N=N)
+    x, out = make_random(seed, torch.float32), torch.empty(N, dtype=torch.int16)
+    launch_checked(halved, (1,), x, out, ASM=f"cvt.rn.{name}.f32 $0, $1;", N=N)
     found, wanted = out.view(dtype).float().numpy(), x.to(dtype).float().numpy()
     assert np.array_equal(found, wanted, equal_nan=True)
 
@@ -139,7 +141,7 @@ def test_instructions_that_narrow(how: tuple[str, torch.dtype], seed: int) -> No
 def test_other_assembly_is_refused_by_name(text: str) -> None:
     x = torch.ones(N)
     with pytest.raises(checking.UncheckableKernel, match="inline assembly"):
-        launched(two, (1,), x, x, x, ASM=text, N=N)
+        launch_checked(two, (1,), x, x, x, ASM=text, N=N)
 
 
 @few
@@ -148,30 +150,30 @@ def test_histograms_count(values: list[int], masked: bool, seed: int) -> None:
     x = torch.tensor(values, dtype=torch.int32)
     on = torch.from_numpy(np.random.default_rng(seed).integers(0, 2, size=N).astype(bool))
     out = torch.empty(16, dtype=torch.int32)
-    launched(binned, (1,), x, on, out, MASKED=masked, N=N, BINS=16)
+    launch_checked(binned, (1,), x, on, out, MASKED=masked, N=N, BINS=16)
     assert torch.equal(out, torch.bincount(x[on] if masked else x, minlength=16).int())
 
 
 @pytest.mark.parametrize("stray", [16, -1])
-def test_what_has_no_bin_has_no_answer(stray: int) -> None:
+def test_a_number_without_a_bin_is_refused(stray: int) -> None:
     x, on = torch.zeros(N, dtype=torch.int32), torch.ones(N, dtype=torch.bool)
     out = torch.empty(16, dtype=torch.int32)
     x[3] = stray
     with pytest.raises(checking.UncheckableKernel, match="has no bin"):
-        launched(binned, (1,), x, on, out, MASKED=False, N=N, BINS=16)
+        launch_checked(binned, (1,), x, on, out, MASKED=False, N=N, BINS=16)
     on[3] = False
-    launched(binned, (1,), x, on, out, MASKED=True, N=N, BINS=16)
+    launch_checked(binned, (1,), x, on, out, MASKED=True, N=N, BINS=16)
     assert out.tolist() == [N - 1] + [0] * 15
 
 
 @few
 @given(st.sampled_from((torch.bfloat16, torch.float16, torch.float32)), st.integers(1, 5), seeds)
 def test_atomic_sums_are_rounded_each_time(dtype: torch.dtype, programs: int, seed: int) -> None:
-    made = np.random.default_rng(seed)
-    x = torch.from_numpy(made.normal(size=(programs, N))).to(dtype)
-    total = torch.from_numpy(made.normal(size=N)).to(dtype)
+    random = np.random.default_rng(seed)
+    x = torch.from_numpy(random.normal(size=(programs, N))).to(dtype)
+    total = torch.from_numpy(random.normal(size=N)).to(dtype)
     wanted = total.clone()
     for row in x:  # one program after the other, as they run here
         wanted += row
-    launched(summed, (programs,), x, total, N=N)
+    launch_checked(summed, (programs,), x, total, N=N)
     assert torch.equal(total, wanted)

@@ -1,4 +1,4 @@
-"""A process whose forks are to use a GPU asks its driver nothing, whatever a release asks torch."""
+"""A process whose forks will use a GPU does not initialize CUDA, whatever a release calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from harness.core import device
 
 
-def test_a_release_that_asks_for_the_accelerator_leaves_forks_their_gpu() -> None:
+def test_a_release_that_queries_the_accelerator_leaves_forks_their_gpu() -> None:
     assert _in_a_fork(_both) == ["torch.cuda", "the driver was asked"]
 
 
@@ -42,8 +42,8 @@ def _in_a_fork(ask: Callable[[], list[str]]) -> list[str]:
         finally:
             os._exit(0)
     os.close(write)
-    with open(read, encoding="utf-8") as told:
-        text = told.read()
+    with open(read, encoding="utf-8") as message:
+        text = message.read()
     os.waitpid(pid, 0)
     found: list[str] = json.loads(text or '["it died"]')
     return found

@@ -1,4 +1,4 @@
-"""A process has the programs ready that a fork of it needed."""
+"""A process preloads the compiled programs that a fork of it needed."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def launch() -> None:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is loaded, by a process that has nothing yet."""
+    """The programs loaded from here on, with none loaded so far."""
     loaded: list[bytes] = []
     function = program_cache._load_launch_function
 
-    def noted(code: bytes) -> Any:
+    def record_load(code: bytes) -> Any:
         loaded.append(code)
         return function(code)
 
     monkeypatch.setattr(program_cache, "_loaded_programs", {})
-    monkeypatch.setattr(program_cache, "_load_launch_function", noted)
+    monkeypatch.setattr(program_cache, "_load_launch_function", record_load)
     return loaded
 
 
-def test_what_a_fork_needed_is_loaded_before_it_is_asked_for(loads: list[bytes]) -> None:
+def test_programs_that_a_fork_needed_are_loaded_in_advance(loads: list[bytes]) -> None:
     launch()
     needed = cpu.list_loaded_programs()
     assert len(loads) == len(needed) == 1
@@ -52,13 +52,13 @@ def test_what_a_fork_needed_is_loaded_before_it_is_asked_for(loads: list[bytes])
     assert len(loads) == 2
 
 
-def test_what_is_not_on_disk_stays_out(loads: list[bytes]) -> None:
+def test_a_program_that_is_not_on_disk_is_not_loaded(loads: list[bytes]) -> None:
     cpu.preload_programs({"no such program": False, "nor such": True})
     assert not cpu.list_loaded_programs()
     assert not loads
 
 
-def test_a_process_that_forks_has_room_for_so_many(
+def test_the_number_of_preloaded_programs_is_limited(
     loads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch()

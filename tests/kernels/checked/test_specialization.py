@@ -1,4 +1,4 @@
-"""Constants that a kernel only computes with: one program, and all as it is with one for each."""
+"""Symbolic constants: one compiled program gives what a program for each constant would."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def part(lane, first: tl.constexpr, second: tl.constexpr):
 
 
 @triton.jit
-def asking(target, first: tl.constexpr, second: tl.constexpr, BLOCK: tl.constexpr):
-    """A kernel that asks its constants all that the front end can be asked."""
+def use_constants(target, first: tl.constexpr, second: tl.constexpr, BLOCK: tl.constexpr):
+    """A kernel that uses its constants in every way that the front end has."""
     lane = tl.arange(0, BLOCK)
     total = lane * (first * second - 3) + part(lane, first, second)
     if first == 7:
@@ -57,68 +57,71 @@ def there_and_back(target, row, more: tl.constexpr, less: tl.constexpr):
     tl.store(target + at, 1)
 
 
-def asked(first: int, second: int) -> Any:
-    target = torch.zeros(8, dtype=torch.int64)
+def run_checked(kernel: Any, target: torch.Tensor, *args: int, **constants: int) -> Any:
+    """The target's values after a launch, or the message of its violation."""
     try:
         with checking.checked():
-            asking[(1,)](target, first, second, BLOCK=8)
-    except (checking.Violation, cpu_launcher.UncheckableKernel) as error:
+            kernel[(1,)](target, *args, **constants)
+    except (checking.Violation, checking.UncheckableKernel) as error:
         return str(error)
     return target.tolist()
 
 
-def reached(kernel: Any, row: int, stride: int, more: int) -> str:
-    try:
-        with checking.checked():
-            kernel[(1,)](torch.zeros(64, dtype=torch.int32), row, stride, more)
-    except (checking.Violation, cpu_launcher.UncheckableKernel) as error:
-        return str(error)
-    return ""
+def compute_with_constants(first: int, second: int) -> Any:
+    return run_checked(use_constants, torch.zeros(8, dtype=torch.int64), first, second, BLOCK=8)
 
 
-def each_for_itself(call: Any, *args: Any) -> Any:
+def report_address(kernel: Any, row: int, stride: int, more: int) -> Any:
+    return run_checked(kernel, torch.zeros(64, dtype=torch.int32), row, stride, more)
+
+
+def without_specialization(call: Any, *args: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        for kernel in (asking, far, there_and_back):
+        for kernel in (use_constants, far, there_and_back):
             patch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
         patch.setattr(specialization, "specialize_call", lambda kernel, binder, bound: bound)
         return call(*args)
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The programs that are made or looked for on disk."""
+def program_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of programs that are compiled or read from disk."""
     keys: list[str] = []
-    program_of = cpu_launcher.cpu.load_program
+    load_program = cpu_launcher.cpu.load_program
 
-    def noted(key: str, *more: Any) -> Any:
+    def record_key(key: str, *more: Any) -> Any:
         keys.append(key)
-        return program_of(key, *more)
+        return load_program(key, *more)
 
-    monkeypatch.setattr(cpu_launcher.cpu, "load_program", noted)
+    monkeypatch.setattr(cpu_launcher.cpu, "load_program", record_key)
     return keys
 
 
-def test_one_program_serves_all_strides_and_widths(made: list[str]) -> None:
+def test_one_compiled_program_serves_all_strides_and_widths(program_keys: list[str]) -> None:
     for stride, width in [(9, 5), (5, 5), (11, 2), (64, 8), (1000, 7)]:
         source, target = torch.arange(4 * stride), torch.zeros(4, width, dtype=torch.int64)
         with checking.checked():
             known.by_rows[(4,)](source, target, stride, width, BLOCK=8)
         assert target.tolist() == source.view(4, stride)[:, :width].tolist()
-    assert len(made) == 1
+    assert len(program_keys) == 1
 
 
-def test_a_shape_is_a_program_of_its_own(made: list[str]) -> None:
+def test_each_block_size_is_compiled_separately(program_keys: list[str]) -> None:
     for block in (8, 16, 32, 16):
         with checking.checked():
             known.by_rows[(1,)](torch.zeros(64), torch.zeros(64), 40, 7, BLOCK=block)
-    assert len(made) == 3
+    assert len(program_keys) == 3
 
 
 @settings(deadline=None, max_examples=50)
 @given(first=st.integers(0, 12), second=st.integers(1, 12))
 @example(first=7, second=5)
-def test_the_result_is_that_of_a_program_for_these_constants(first: int, second: int) -> None:
-    assert asked(first, second) == each_for_itself(asked, first, second)
+def test_a_specialized_kernel_gives_the_results_of_an_unspecialized_one(
+    first: int, second: int
+) -> None:
+    assert compute_with_constants(first, second) == without_specialization(
+        compute_with_constants, first, second
+    )
 
 
 @pytest.mark.parametrize("kernel", [far, there_and_back])
@@ -130,13 +133,15 @@ def test_the_result_is_that_of_a_program_for_these_constants(first: int, second:
 @example(row=3, stride=20, more=3)
 @example(row=3, stride=20, more=4)
 @example(row=5, stride=2**31 - 2, more=2**31 - 3)
-def test_a_report_is_that_of_a_program_for_these_constants(
+def test_a_specialized_kernel_gives_the_reports_of_an_unspecialized_one(
     kernel: Any, row: int, stride: int, more: int
 ) -> None:
-    assert reached(kernel, row, stride, more) == each_for_itself(reached, kernel, row, stride, more)
+    assert report_address(kernel, row, stride, more) == without_specialization(
+        report_address, kernel, row, stride, more
+    )
 
 
-def test_what_a_kernel_asks_is_known() -> None:
+def test_a_specialization_holds_for_constants_that_meet_its_conditions() -> None:
     target = torch.zeros(8, dtype=torch.int32)
     bound = frontend.get_binder(far).bind((target, 3, 30, 7), {})
     shared = specialization.specialize_call(far, frontend.get_binder(far), bound)
@@ -149,8 +154,8 @@ def test_what_a_kernel_asks_is_known() -> None:
     assert not shared.specialization.matches({2: 31, 3: 2**31})
 
 
-def test_what_is_swapped_in_triton_comes_back_though_threads_meet() -> None:
-    """The second one finds Triton as it was, and not what the first has put there."""
+def test_a_patch_of_triton_is_undone_when_threads_overlap() -> None:
+    """The second thread waits, so that it does not save the first one's patch."""
     before = TritonSemantic.scalar_constant
     inside, leave = threading.Event(), threading.Event()
 
@@ -162,9 +167,9 @@ def test_what_is_swapped_in_triton_comes_back_though_threads_meet() -> None:
     thread = threading.Thread(target=second)
     with adapter.accept_symbolic_ints():
         thread.start()
-        met = inside.wait(0.2)
+        overlapped = inside.wait(0.2)
     leave.set()
     thread.join()
     assert inside.is_set()
-    assert not met
+    assert not overlapped
     assert TritonSemantic.scalar_constant is before

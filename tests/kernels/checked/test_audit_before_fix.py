@@ -1,4 +1,4 @@
-"""What an audit keeps of a kernel, and what it asks of the kernel as it was before."""
+"""The audit of a kernel on a release and on its parent: cache keys, and which findings are run."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def release(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_a_kernel_has_one_key_whichever_was_asked_for_first(tmp_path: Path) -> None:
-    """Or what is kept of it would not be found again."""
+def test_a_kernels_cache_key_does_not_depend_on_load_order(tmp_path: Path) -> None:
+    """Otherwise its cached results would never be read."""
     place = release(tmp_path, HELPED)
     keys = set()
     for first in ("helped", "at_least"):
@@ -58,10 +58,10 @@ def test_a_kernel_has_one_key_whichever_was_asked_for_first(tmp_path: Path) -> N
     assert LazyRelease(place).load_kernel(MODULE, "helped").cache_key not in keys
 
 
-def test_before_a_line_is_run_if_it_was_run_afterwards(
+def test_a_finding_is_run_on_the_parent_if_it_was_run_on_the_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was too slow to run is there by arithmetic, as it is in the release itself."""
+    """A finding that was too slow to run counts by arithmetic, as on the release itself."""
     kernels = ReleaseKernels(release(tmp_path, KERNELS), "sources")
     [kernel] = kernels.find_by_name("two_lines")
     run: list[FindingKey] = []
@@ -81,7 +81,7 @@ def test_before_a_line_is_run_if_it_was_run_afterwards(
 
 
 class Played:
-    """It wraps from a load on."""
+    """A kernel that overflows from a load on."""
 
     def __init__(self, least: int) -> None:
         self._least = least
@@ -95,10 +95,10 @@ class Played:
 @pytest.mark.parametrize(
     ("least", "said", "loads"), [(20, 50, [50]), (80, 100, [50, 100]), (200, "", [50, 100])]
 )
-def test_before_any_launch_that_wraps_says_enough(
+def test_on_the_parent_any_overflowing_launch_is_enough(
     least: int, said: int | str, loads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The least load is of no interest there, and takes ten launches more."""
+    """The smallest load is not needed there, and takes ten launches more."""
     monkeypatch.setattr(signal, "setitimer", lambda *given: None)
     played: Any = Played(least)
     found: Any = SimpleNamespace(quantity="tokens", threshold=50, largest=100)

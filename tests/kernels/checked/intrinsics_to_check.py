@@ -1,4 +1,4 @@
-"""Kernels of what CUDA specifies: libdevice, instructions of PTX, histograms, bfloat16 sums."""
+"""Kernels of exactly specified functions: libdevice, PTX, histograms, bfloat16 sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of kernels that ran, as Python's tracing hears of them."""
+"""The lines of kernels that ran, as a tracer sees them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
             stored_and_counted[(1,)](numbers(1), first_program)
             sys.settrace(None)
         assert seen == lines
-    # A GPU does not say by which way a launch came: it may have been any.
+    # A GPU does not report which branch ran: it may have been any.
     seen.clear()
     trace_kernel(stored_and_counted)
     assert not seen
@@ -40,7 +40,7 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
     assert seen == {2, 3, 5}
 
 
-def test_a_line_of_a_string_begins_nothing_of_a_module(tmp_path: Path) -> None:
+def test_a_line_inside_a_string_starts_no_function(tmp_path: Path) -> None:
     file = tmp_path / "kernels.py"
     file.write_text(
         "@jit\ndef f(\n    x,\n):\n    y = x\n    asm = '''\nmov {y}\n'''\n    return y\n\n\n"

@@ -1,4 +1,4 @@
-"""What a run of a finding gives a kernel: its own reading, and memory as far as it comes."""
+"""Launches that confirm overflow findings: their compiled kernels, tensors and search."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def read(folder: Path, name: str) -> tuple[Any, KernelCase]:
     return loaded, case
 
 
-def test_a_number_that_is_1_does_not_have_a_kernel_read_again(
+def test_an_argument_of_1_does_not_compile_the_kernel_again(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton would compile it into the kernel, for each such launch anew."""
+    """Triton would compile a 1 into the kernel, and so compile it again for such a launch."""
     loaded, case = read(release, "row_in_32_bits")
     line = next(one.source for one in case.graph.walk() if one.name == "tt.store")
     lines = {(line.file, line.line)}
@@ -66,7 +66,7 @@ def test_a_number_that_is_1_does_not_have_a_kernel_read_again(
     assert launching.run(case.make_largest_loads()) == overflow_runs.OVERFLOWS
 
 
-def test_a_tensor_holds_its_numbers_as_far_as_a_launch_comes() -> None:
+def test_a_patterned_tensor_alternates_its_values_to_the_end() -> None:
     def held(elements: int, *numbers: int) -> list[int]:
         argument = LaunchArgument("far", "*i64", elements=elements, holds=(numbers[0], numbers[1]))
         tensor = probe_memory.make_patterned_tensor(argument)
@@ -89,7 +89,7 @@ def confirmed_in(folder: Path, name: str) -> list[AuditFinding]:
     )
 
 
-def test_what_was_found_stands_though_others_take_too_long(
+def test_a_confirmed_finding_stands_if_the_search_takes_too_long(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def for_ever(launching: Any, at: Any) -> Any:
@@ -102,10 +102,10 @@ def test_what_was_found_stands_though_others_take_too_long(
     assert [trial.grid[0] for trial in found.trials] == [found.threshold - 1, found.threshold]
 
 
-def test_a_program_that_wraps_or_not_as_it_likes_ends_the_search(
+def test_a_program_that_overflows_irregularly_ends_the_search(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is said to wrap one below each load from which on it was seen to."""
+    """It also overflows one below each load that the search finds."""
     calls = multiprocessing.Value("i", 0)
 
     def always(launching: Any, at: Any) -> tuple[int, ...]:
@@ -117,10 +117,10 @@ def test_a_program_that_wraps_or_not_as_it_likes_ends_the_search(
     assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)
 
 
-def test_a_number_that_triton_gives_64_bits_is_no_finding_of_a_kernel_that_is_not_run(
+def test_an_int64_argument_is_no_finding_in_a_kernel_that_is_not_run(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The least load by arithmetic is one that another compiled kernel runs."""
+    """At the smallest load by arithmetic another specialization of the kernel runs."""
     monkeypatch.setattr(
         overflow_runs, "_find_least_load", lambda launching, finding, at: "cannot follow it"
     )
@@ -130,10 +130,10 @@ def test_a_number_that_triton_gives_64_bits_is_no_finding_of_a_kernel_that_is_no
     assert (wide.confirmed, wide.is_observed) == (NEEDS_INT64, False)
 
 
-def test_programs_that_wrap_now_and_then_end_the_search(
+def test_programs_that_overflow_irregularly_end_the_search(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One below each load that is found there is another that wraps, and so on down to nothing."""
+    """One below each load that is found another one overflows, and so on."""
     looked = multiprocessing.Value("i", 0)
 
     def least(launching: Any, finding: AuditFinding, at: Any) -> int:

@@ -1,4 +1,4 @@
-"""A test that wants much of a GPU waits for the room that other processes' tests take."""
+"""A test that needs much GPU memory waits for the tests of other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 class Device:
-    """Whose memory others give back bit by bit."""
+    """A device whose other users free memory step by step."""
 
     def __init__(self, free: list[int], cached: int = 0) -> None:
         self.free = free
@@ -55,22 +55,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (GIB - 1, [0], 0, 0),
     ],
 )
-def test_it_waits_until_there_is_room(
+def test_an_allocation_waits_for_free_memory(
     size: int, free: list[int], cached: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_admission, "_admission_lock", -1)  # it is in
+    monkeypatch.setattr(gpu_admission, "_admission_lock", -1)  # admitted
     device = Device(free, cached)
     gpu_admission.wait_for_memory(size, device, patience=30)
     assert device.asked == asked
 
 
-def test_it_does_not_wait_for_ever() -> None:
+def test_the_wait_for_memory_ends() -> None:
     device = Device([0])
     gpu_admission.wait_for_memory(8 * GIB, device, patience=0.2)
     assert device.asked >= 1
 
 
-def test_who_comes_in_wants_room_for_what_else_it_will_take() -> None:
+def test_admission_waits_for_memory_for_the_whole_test() -> None:
     device = Device([9 * GIB, 9 * GIB, 9 * GIB, 50 * GIB])
     gpu_admission.wait_for_memory(8 * GIB, device, patience=30)
     assert device.free == [50 * GIB]
@@ -89,7 +89,7 @@ def holding(said: Any, folder: Path) -> None:
     said.recv()
 
 
-def test_a_few_are_in_at_once_and_the_next_when_one_has_left_or_died(folder: Path) -> None:
+def test_admission_is_limited_and_freed_when_a_process_leaves_or_dies(folder: Path) -> None:
     context = multiprocessing.get_context("fork")
     others = []
     for _ in range(gpu_admission._MAX_ADMITTED):
@@ -100,7 +100,7 @@ def test_a_few_are_in_at_once_and_the_next_when_one_has_left_or_died(folder: Pat
         others.append((process, ours))
     device = Device([60 * GIB])
     gpu_admission.wait_for_memory(GIB, device)
-    assert gpu_admission._admission_lock == -1  # it waited too long, and asks no more
+    assert gpu_admission._admission_lock == -1  # it waited too long, and goes on without a lock
     begun = time.monotonic()
     gpu_admission.wait_for_memory(GIB, device)
     assert time.monotonic() - begun < gpu_admission._ADMISSION_SECONDS
