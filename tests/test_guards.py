@@ -14,7 +14,7 @@ import forked
 import pytest
 
 from harness.core import paths
-from harness.guards import replay
+from harness.guards import hypothesis_adapter
 
 ROOT = paths.project_folder()
 TOY = Path(__file__).parent / "toy"
@@ -82,7 +82,7 @@ def test_a_guard_that_does_not_notice_is_toothless(suites: Suites) -> None:
     blind = PLAIN.replace("== rows * topk * 2", ">= 0")
     done = suites.run(blind, "--teeth")
     assert done.returncode == 1
-    assert "ToothlessGuard: toy-plain is out, its code ran" in done.stdout
+    assert "GuardNotProven: toy-plain is toothless: it passes buggy, and the toggled code ran" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
 
 
@@ -90,7 +90,7 @@ def test_a_guard_whose_code_never_runs_says_nothing(suites: Suites) -> None:
     away = PLAIN.replace("forms.plain(rows, topk)", "rows * topk * 2")
     done = suites.run(away, "--teeth")
     assert done.returncode == 1
-    assert "the code of toy-plain never ran" in done.stdout
+    assert "toy-plain is unreached: the toggled code never ran on the buggy side" in done.stdout
 
 
 def test_another_error_than_an_assertion_is_no_proof(suites: Suites) -> None:
@@ -267,6 +267,6 @@ def test_after_one_example_a_test_is_as_it_was(before: dict[str, object]) -> Non
     def test() -> None: ...
 
     vars(test).update(before)
-    with replay.pin_example(test, "AAEA"):
+    with hypothesis_adapter.pin_example(test, "AAEA"):
         assert vars(test) != before
     assert vars(test) == before

@@ -1,4 +1,4 @@
-"""What a suite needs beside pytest: guards, devices, and saying that something is not here."""
+"""Guards: pytest tests that run on both sides of a toggle, the one applied and one reverted."""
 
 from harness.guards.not_applicable import skip_not_applicable
 

@@ -1,4 +1,4 @@
-"""A cell: one guard, one toggle, one side of it; and what is put in and out to get there."""
+"""A cell: one guard, one toggle, one side of it; and the patch that leads to that side."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ from harness.patching.patch_plan import Direction, ToggleChoice
 from harness.toggles import ToggleContext
 
 GUARDS_MARKER = "guards"
-ONE_SIDED_REASON = (
-    "a guard is a function or a method of a plain class, which pytest can parametrise: "
-    "this one cannot be run on both sides"
-)
 
 
 class Side(Enum):
@@ -40,7 +36,7 @@ BOTH_SIDES = (Side.FIXED, Side.BUGGY)
 
 @dataclass(frozen=True)
 class GuardMarks:
-    """What a guard says of itself."""
+    """The toggles that a guard's markers name."""
 
     guarded: tuple[Toggle, ...]
     always_reverted: tuple[Toggle, ...]
@@ -71,30 +67,29 @@ def load_registry() -> ToggleCatalogue:
 
 
 def read_guard_marks(node: Any) -> GuardMarks | None:
-    """What a test's markers say, its class's and its module's too; None if it guards nothing."""
+    """The markers of a test, its class and its module; None if it guards nothing."""
     guards: dict[str, Toggle] = {}
     without: dict[str, Toggle] = {}
-    found = False
-    for marker in node.iter_markers(GUARDS_MARKER):
-        found = True
+    markers = list(node.iter_markers(GUARDS_MARKER))
+    for marker in markers:
         unexpected = set(marker.kwargs) - {"without"}
         if not marker.args or unexpected:
             problem = f"it takes no {', '.join(unexpected)}" if unexpected else "it names no toggle"
             raise UnfixError(f"@pytest.mark.{GUARDS_MARKER}: {problem}")
-        given = marker.kwargs.get("without", ())
-        beside = given if isinstance(given, tuple | list | set | frozenset) else (given,)
-        for names, toggles in ((marker.args, guards), (beside, without)):
+        value = marker.kwargs.get("without", ())
+        reverted = value if isinstance(value, tuple | list | set | frozenset) else (value,)
+        for names, toggles in ((marker.args, guards), (reverted, without)):
             for name in names:
                 if not isinstance(name, str):
                     raise UnfixError(
                         f"@pytest.mark.{GUARDS_MARKER}: {name!r} is no toggle's id in quotes"
                     )
                 toggles.update((toggle.id, toggle) for toggle in load_registry().select(name))
-    return GuardMarks(tuple(guards.values()), tuple(without.values())) if found else None
+    return GuardMarks(tuple(guards.values()), tuple(without.values())) if markers else None
 
 
 def find_toggle_state(toggle: Toggle) -> ToggleStatus:
-    """A toggle on the release that this process runs."""
+    """The state of a toggle on the release that this process runs."""
     return find_toggle_status(toggle, engine.sources)
 
 
@@ -106,19 +101,20 @@ def make_cells(marks: GuardMarks, sides: tuple[Side, ...] = BOTH_SIDES) -> list[
 
 @contextlib.contextmanager
 def revert_where_present(toggles: tuple[Toggle, ...]) -> Iterator[None]:
-    """With these always-on checks out, wherever this release has them."""
-    there = [toggle for toggle in toggles if find_toggle_state(toggle).state is ToggleState.FIXED]
-    if not there:
-        yield
-        return
-    with ToggleContext(tuple(ToggleChoice(toggle, Direction.REVERT) for toggle in there)):
+    """Revert these always-on checks, if this release has them, for as long as the block lasts."""
+    choices = tuple(
+        ToggleChoice(toggle, Direction.REVERT)
+        for toggle in toggles
+        if find_toggle_state(toggle).state is ToggleState.FIXED
+    )
+    with ToggleContext(choices) if choices else contextlib.nullcontext():
         yield
 
 
 def choose_direction(cell: GuardCell) -> Direction:
-    """What is done to the release to get to this side of the toggle."""
-    there = Side.FIXED if cell.finding.state is ToggleState.FIXED else Side.BUGGY
-    if cell.side in (there, Side.AS_IS):
+    """The direction in which the toggle leads from the release as it is to the cell's side."""
+    own_side = Side.FIXED if cell.finding.state is ToggleState.FIXED else Side.BUGGY
+    if cell.side in (own_side, Side.AS_IS):
         return Direction.OBSERVE
     return Direction.REVERT if cell.side is Side.BUGGY else Direction.ENABLE
 
@@ -128,7 +124,7 @@ def make_choice(cell: GuardCell) -> ToggleChoice:
 
 
 def apply_cell(cell: GuardCell) -> ToggleContext:
-    """The release on one side of a toggle; untouched where it is there already, and counted."""
+    """Put the release on the cell's side; where it is on it already, only count the reach."""
     if cell.finding.state is ToggleState.STALE:
         raise UnfixError(f"{cell.toggle.id} is stale here: {cell.finding.problem}")
     return ToggleContext((make_choice(cell),))

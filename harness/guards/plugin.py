@@ -1,17 +1,17 @@
-"""Guards as pytest tests: devices, profiles, seeds, both sides of a toggle, and what is not here.
+"""The pytest plugin: options, both sides of a toggle, replays, and guards that do not apply.
 
-Loaded by the root conftest.py. A file under suites/ makes `prepare` run before it is imported.
+The root conftest.py loads it, and suites/conftest.py calls `prepare_session`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis.core
 import pytest
 
 from harness.core import device
@@ -20,8 +20,10 @@ from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.registry.schema import Toggle
 from harness.guards import (
     cells,
+    hypothesis_adapter,
     not_applicable,
     profiles,
+    pytest_adapter,
     replay,
     sides,
     suite_record,
@@ -34,9 +36,9 @@ from harness.toggles import ToggleContext
 
 IS_PREPARED = pytest.StashKey[bool]()
 ONE_SIDED_NODES = pytest.StashKey[set[str]]()
-# Set by a runner that judges by itself: each guard is run on these sides, and says what it says.
+# Set by a runner that judges by itself: the sides on which each guard is run.
 SIDES_TO_RUN = pytest.StashKey[tuple[Side, ...]]()
-# And what it wants in while a guard runs that has no side of its own.
+# Set by a runner: the changes under which tests run that have no side of their own.
 APPLIED_CHANGES = pytest.StashKey[tuple[SourceChange, ...]]()
 CELL_PARAMETER = "unfix_cell"
 _SEED_VARIABLE = "UNFIX_SEED"
@@ -52,41 +54,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--teeth",
         action="store_true",
-        help="run each guard with its fix in and with it out; the second must fail",
+        help="run each guard with its fix applied and reverted; the second must fail",
     )
-    group.addoption("--record", type=Path, metavar="FILE", help="write what each guard said")
+    group.addoption("--record", type=Path, metavar="FILE", help="write the outcome of each guard")
     group.addoption("--replay", metavar="BLOB", help="run one failing example again")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Guards of somebody else's folder come without our conftest: asked for both sides, prepare."""
+    """Prepare for `--teeth` here, too: a folder of the user's own has no conftest of ours."""
     config.addinivalue_line("markers", f"{cells.GUARDS_MARKER}(*toggles): the toggles it guards")
     config.addinivalue_line(
-        "markers", f"{BEFORE_FORKS_MARKER}(ready=…): called once, before it is forked"
+        "markers", f"{BEFORE_FORKS_MARKER}(ready=…): a function to call once, before any fork"
     )
     if config.getoption("teeth") and not config.stash.get(IS_PREPARED, False):
         prepare_session(config)
 
 
 def prepare_session(config: pytest.Config) -> None:
-    """Settle the device, the profile and the seed, before any suite is imported."""
-    # SGLang's warnings, and those of what it imports, are not a suite's.
+    """Choose the device, the profile and the seed, before any suite is imported."""
+    # Warnings of SGLang and of its imports are no business of a suite.
     config.addinivalue_line("filterwarnings", "ignore")
     if not hasattr(config, "workerinput"):
         try:
             device.choose_device(config.getoption("device"))
         except UnfixError as error:
             raise pytest.UsageError(str(error)) from error
-        given = config.getoption("hypothesis_seed", None)
-        if given == "random":
-            given = profiles.choose_seed("nightly")
-        os.environ[_SEED_VARIABLE] = str(
-            profiles.choose_seed(config.getoption("profile")) if given is None else given
-        )
+        seed = config.getoption("hypothesis_seed", None)
+        if seed in (None, "random"):
+            seed = profiles.choose_seed("nightly" if seed else config.getoption("profile"))
+        os.environ[_SEED_VARIABLE] = str(seed)
     if device.get_device() == "cpu":  # SGLang compiles small functions for a GPU's sake
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     profiles.load_profile(config.getoption("profile"))
-    hypothesis.core.global_force_seed = int(os.environ[_SEED_VARIABLE])  # type: ignore[assignment]
+    hypothesis_adapter.set_global_seed(int(os.environ[_SEED_VARIABLE]))
     config.stash[IS_PREPARED] = True
 
 
@@ -97,7 +97,7 @@ def prepare_session(config: pytest.Config) -> None:
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> Generator[None, Any, Any]:
-    """A test that pytest cannot make takes its file with it: it becomes one that fails alone."""
+    """Make a test that pytest cannot build fail alone, and not its whole file."""
     try:
         return (yield)
     except (Exception, pytest.fail.Exception) as error:
@@ -107,23 +107,22 @@ def pytest_pycollect_makeitem(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    wanted = _choose_sides(metafunc.config)
-    marks = cells.read_guard_marks(metafunc.definition) if wanted else None
-    if marks is None:
-        return
-    found = cells.make_cells(marks, wanted)
-    metafunc.fixturenames.append(CELL_PARAMETER)
-    metafunc.parametrize(CELL_PARAMETER, found, ids=str, scope="module")
+    sides_to_run = _choose_sides(metafunc.config)
+    marks = cells.read_guard_marks(metafunc.definition) if sides_to_run else None
+    if marks is not None:
+        guard_cells = cells.make_cells(marks, sides_to_run)
+        metafunc.fixturenames.append(CELL_PARAMETER)
+        metafunc.parametrize(CELL_PARAMETER, guard_cells, ids=str, scope="module")
 
 
 def _choose_sides(config: pytest.Config) -> tuple[Side, ...]:
-    """On which sides each guard is run; none: as it is, once."""
+    """The sides on which each guard is run; none: the release as it is, once."""
     return config.stash.get(SIDES_TO_RUN, cells.BOTH_SIDES if config.getoption("teeth") else ())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        cell = getattr(item, "callspec", None) and item.callspec.params.get(CELL_PARAMETER)  # type: ignore[attr-defined]
+        cell = pytest_adapter.get_parameter(item, CELL_PARAMETER)
         if cell is not None:
             item.stash[CELL_KEY] = cell
         if why := unrunnable_guards.find_unrunnable_reason(
@@ -137,11 +136,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         toggles = [cell.toggle] if cell is not None else list(marks.guarded)
         if all(cells.find_toggle_state(toggle).state is ToggleState.ABSENT for toggle in toggles):
             names = ", ".join(toggle.id for toggle in toggles)
-            item.add_marker(
-                pytest.mark.skip(
-                    reason=f"{not_applicable.NOT_APPLICABLE_PREFIX}{names}: not in this release"
-                )
-            )
+            reason = f"{not_applicable.NOT_APPLICABLE_PREFIX}{names}: not in this release"
+            item.add_marker(pytest.mark.skip(reason=reason))
         replay.set_replayed_example(item, config.getoption("replay"))
 
 
@@ -150,17 +146,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Toggles that a test without sides is run under hold from its first fixture to its last."""
-    under = item.config.stash.get(APPLIED_CHANGES, ())
-    if not under:
-        return (yield)
-    with ToggleContext(under):
+    """Apply the runner's changes from the first fixture of a test to its last."""
+    changes = item.config.stash.get(APPLIED_CHANGES, ())
+    with ToggleContext(changes) if changes else contextlib.nullcontext():
         return (yield)
 
 
 @pytest.hookimpl(specname="pytest_pyfunc_call")
 def pytest_pyfunc_call_of_a_coroutine(pyfuncitem: pytest.Function) -> None:
-    """Plugins that run coroutines have had their turn; pytest's own refusal is no guard's no."""
+    """Refuse a coroutine that no plugin runs: pytest would fail it, as a guard does for a bug."""
     test = pyfuncitem.obj
     if inspect.iscoroutinefunction(test) or inspect.isasyncgenfunction(test):
         raise UnfixError("it is a coroutine, and no plugin of pytest runs it")
@@ -174,7 +168,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     cell = pyfuncitem.stash.get(CELL_KEY, None)
     with cells.revert_where_present(marks.always_reverted):
         if cell is None:
-            # What it guards may ask for a GPU as it is imported, and is not to within a check.
+            # A guarded module may query the GPU on import, which it must not do within a check.
             engine.import_targets(
                 ToggleChoice(toggle, Direction.OBSERVE)
                 for toggle in _select_toggles_in_release(marks)
@@ -198,7 +192,7 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "setup" and (why := item.stash.get(unrunnable_guards.UNRUNNABLE_REASON, "")):
         report.outcome, report.longrepr = "failed", why
-        vars(report).pop("wasxfail", None)  # one that is expected to fail is no better
+        vars(report).pop("wasxfail", None)  # or pytest would count it as an expected failure
         return report
     if report.failed and call.excinfo is not None and item.get_closest_marker(cells.GUARDS_MARKER):
         line = replay.build_example_command(item, call.excinfo.value)
@@ -211,7 +205,7 @@ def pytest_runtest_makereport(
 
 
 def _describe_lacking_fixes(item: pytest.Item) -> str:
-    """The guarded fixes that this release never had, with the way to put them in."""
+    """The command that enables the guarded fixes which this release lacks; empty if it has all."""
     marks = cells.read_guard_marks(item)
     if marks is None or CELL_KEY in item.stash:
         return ""
@@ -247,7 +241,7 @@ def _find_other_side_node(nodeid: str) -> str:
     return ""
 
 
-# Telling
+# Reporting
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -255,7 +249,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return []
     return [
         f"unfix: device {device.get_device()}, profile {config.getoption('profile')}, "
-        f"seed {hypothesis.core.global_force_seed}"
+        f"seed {hypothesis_adapter.get_global_seed()}"
     ]
 
 
@@ -273,7 +267,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         settings = {
             "device": device.get_device(),
             "profile": config.getoption("profile"),
-            "seed": hypothesis.core.global_force_seed,
+            "seed": hypothesis_adapter.get_global_seed(),
             "teeth": config.getoption("teeth"),
         }
         suite_record.write_suite_record(
@@ -283,19 +277,18 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def _find_not_applicable(terminalreporter: Any) -> Iterator[tuple[str, str]]:
     for report in terminalreporter.stats.get("skipped", ()):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reason = reason.removeprefix("Skipped: ")
-        if reason.startswith(not_applicable.NOT_APPLICABLE_PREFIX) and "suites" in report.nodeid:
-            yield report.nodeid, reason.removeprefix(not_applicable.NOT_APPLICABLE_PREFIX)
+        reason = not_applicable.parse_not_applicable(not_applicable.read_skip_reason(report))
+        if reason is not None and "suites" in report.nodeid:
+            yield report.nodeid, reason
 
 
 def _show_teeth(terminalreporter: Any) -> None:
     for report in terminalreporter.stats.get("passed", ()):
-        shown = dict(report.user_properties)
-        if "counterexample" in shown:
-            terminalreporter.write_line(
-                f"caught {report.nodeid} (its code ran {shown['reach']} times)"
-            )
-            first = str(shown["counterexample"]).splitlines()[:1]
-            for line in (*first, *suite_record.extract_falsifying_example(str(shown["notes"]))[:8]):
+        properties = dict(report.user_properties)
+        if "counterexample" in properties:
+            reach = properties["reach"]
+            terminalreporter.write_line(f"caught {report.nodeid} (its code ran {reach} times)")
+            first = str(properties["counterexample"]).splitlines()[:1]
+            example = suite_record.extract_falsifying_example(str(properties["notes"]))[:8]
+            for line in (*first, *example):
                 terminalreporter.write_line(f"    {line}")

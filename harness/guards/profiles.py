@@ -1,33 +1,32 @@
-"""How hard suites look: `smoke` for a commit, `default`, `nightly` while nobody waits."""
+"""How many examples a guard draws: `smoke` for a commit, `default`, and `nightly`."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.internal.conjecture import providers
-from hypothesis.internal.constants_ast import Constants
+
+from harness.guards import hypothesis_adapter
 
 EXAMPLES_BY_PROFILE = {"smoke": 10, "default": 40, "nightly": 1000}
 DEFAULT_PROFILE = "default"
+# A reverted run draws so many times as many examples: the bug is known to be there, and the search
+# ends when it is found.
 BUGGY_EXAMPLE_FACTOR = 10
-"""How much longer a bug is looked for that is known to be there: finding it ends the search."""
 
 
 def load_profile(name: str) -> None:
-    """Make a profile the current one. A seed says it all.
+    """Make a profile the current one, under which the seed alone decides what is drawn.
 
-    Nothing is remembered between runs, and nothing is taken from the code that happens to be
-    imported: Hypothesis would draw constants found there, and workers import in another order.
-    Nor does it matter where: on a CI system Hypothesis would take its `ci` profile, under which
-    no seed counts.
+    So there is no database, and no constants are drawn from imported code (workers import in
+    different orders). The parent is named: on a CI system Hypothesis would choose its `ci` profile,
+    under which no seed counts.
     """
-    nothing = Constants()
-    providers._get_local_constants = lambda: nothing
+    hypothesis_adapter.ignore_imported_constants()
     settings.register_profile(
         f"unfix-{name}",
         parent=settings.get_profile("default"),
@@ -42,47 +41,28 @@ def load_profile(name: str) -> None:
     settings.load_profile(f"unfix-{name}")
 
 
-@contextlib.contextmanager
 def extend_search(
     test: Callable[..., Any], factor: int = BUGGY_EXAMPLE_FACTOR, shrink: bool = True
-) -> Iterator[None]:
-    """Let a Hypothesis test look longer for one call, and shrink what it finds or not."""
-    with _override_settings(
-        test,
-        lambda usual: settings(
-            usual,
-            max_examples=factor * usual.max_examples,
-            phases=[phase for phase in usual.phases if shrink or phase is not Phase.shrink],
-            print_blob=True,
-        ),
-    ):
-        yield
+) -> contextlib.AbstractContextManager[None]:
+    """Meanwhile a `@given` test draws more examples, and shrinks a failing one or does not."""
+
+    def extend(usual: settings) -> settings:
+        phases = [phase for phase in usual.phases if shrink or phase is not Phase.shrink]
+        examples = factor * usual.max_examples
+        return settings(usual, max_examples=examples, phases=phases, print_blob=True)
+
+    return hypothesis_adapter.override_settings(test, extend)
 
 
-@contextlib.contextmanager
-def restrict_to_explicit_examples(test: Callable[..., Any]) -> Iterator[None]:
-    """Let a Hypothesis test run only the examples that are written beside it."""
-    with _override_settings(test, lambda usual: settings(usual, phases=[Phase.explicit])):
-        yield
-
-
-@contextlib.contextmanager
-def _override_settings(
-    test: Callable[..., Any], change_settings: Callable[[settings], settings]
-) -> Iterator[None]:
-    name = "_hypothesis_internal_use_settings"
-    test = getattr(test, "__func__", test)  # of a method
-    usual = getattr(test, name, None)
-    if usual is None:
-        yield
-        return
-    setattr(test, name, change_settings(usual))
-    try:
-        yield
-    finally:
-        setattr(test, name, usual)
+def restrict_to_explicit_examples(
+    test: Callable[..., Any],
+) -> contextlib.AbstractContextManager[None]:
+    """Meanwhile a `@given` test runs only the examples that are written beside it."""
+    return hypothesis_adapter.override_settings(
+        test, lambda usual: settings(usual, phases=[Phase.explicit])
+    )
 
 
 def choose_seed(profile: str) -> int:
-    """The same every day, except at night, where it is new and printed."""
+    """0, except at night: then it is new each time, and printed."""
     return random.SystemRandom().randrange(2**32) if profile == "nightly" else 0

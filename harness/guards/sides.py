@@ -1,4 +1,4 @@
-"""A guard on one side of a toggle, and what that comes to."""
+"""A guard on one side of a toggle, and the verdict of `--teeth` over that side."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ import hypothesis.errors
 import pytest
 
 from harness.fixes.matching.toggle_status import ToggleState
-from harness.guards import cells, profiles, replay
+from harness.guards import cells, hypothesis_adapter, profiles, pytest_adapter, verdicts
 from harness.guards.cells import GuardCell, Side
+from harness.store.prove.values import CellVerdict, SideOutcome, SideResult
 
-# How a guard says no: an assertion (a report of a checked kernel is one), or `pytest.fail`.
+# How a guard reports a bug: an assertion (a report of a checked kernel is one), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
 AttemptScope = Callable[[pytest.Function], contextlib.AbstractContextManager[None]]
-# Set by a runner that runs something of a guard again: what of it.
+# Set by a runner that repeats a guard: how much of the guard it repeats.
 ATTEMPT_SCOPE = pytest.StashKey[AttemptScope]()
 
 
-class ToothlessGuard(Exception):
-    """A guard that passes with its bug in, or whose toggled code never ran."""
-
-
-class InsensitiveGuard(Exception):
-    """A guard that fails whether its bug is in or not: the longer look found something else."""
+class GuardNotProven(Exception):
+    """A side of a guard that proves nothing; the message begins with the verdict."""
 
 
 @contextlib.contextmanager
 def raise_lost_device_as_failure() -> Iterator[None]:
-    """A lost device is this guard's failure; whatever runs after it here fails at once."""
+    """Make a lost device this guard's failure; whatever runs after it here fails at once."""
     if "torch" not in sys.modules:
         yield
         return
@@ -46,7 +43,7 @@ def raise_lost_device_as_failure() -> Iterator[None]:
 
 
 def run_side(cell: GuardCell, item: pytest.Function) -> Generator[None, Any, Any]:
-    """The guard with the release on one side of the toggle, and how often the toggled code ran."""
+    """Run the guard on one side of the toggle, and record how often the toggled code ran."""
     with cells.apply_cell(cell) as toggled, _choose_attempt_scope(cell, item):
         try:
             with raise_lost_device_as_failure():
@@ -55,44 +52,20 @@ def run_side(cell: GuardCell, item: pytest.Function) -> Generator[None, Any, Any
             item.user_properties.append(("reach", toggled.reach))
 
 
-@contextlib.contextmanager
-def _choose_attempt_scope(cell: GuardCell, item: pytest.Function) -> Iterator[None]:
-    """How far a side is looked at: longer where the bug is in, unless somebody says how."""
-    wanted = item.config.stash.get(ATTEMPT_SCOPE, None)
+def _choose_attempt_scope(
+    cell: GuardCell, item: pytest.Function
+) -> contextlib.AbstractContextManager[None]:
+    """The runner's choice, or a longer search where the bug is."""
+    make_scope = item.config.stash.get(ATTEMPT_SCOPE, None)
+    if make_scope is not None:
+        return make_scope(item)
     buggy = cell.side is Side.BUGGY
     buggy |= cell.side is Side.AS_IS and cell.finding.state is ToggleState.BUGGY
-    if wanted is not None:
-        look = wanted(item)
-    else:
-        look = profiles.extend_search(item.obj) if buggy else contextlib.nullcontext()
-    with look:
-        yield
-
-
-def _check_example_passes_fixed(
-    cell: GuardCell, item: pytest.Function, error: BaseException
-) -> None:
-    """The example that failed with the fix out must pass with it in."""
-    blob = replay.extract_blob(error)
-    if not blob or type(error).__name__ == "CudaError":
-        return
-    given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    fixed = GuardCell(cell.finding, Side.FIXED)
-    try:
-        with (
-            cells.apply_cell(fixed),
-            raise_lost_device_as_failure(),
-            replay.pin_example(item.obj, blob),
-        ):
-            item.obj(**given)
-    except hypothesis.errors.DidNotReproduce:
-        return
-    except FAILURES as other:
-        raise InsensitiveGuard(f"the same example fails with the fix in: {other}") from error
+    return profiles.extend_search(item.obj) if buggy else contextlib.nullcontext()
 
 
 def run_judged_side(cell: GuardCell, item: pytest.Function) -> Generator[None, Any, Any]:
-    """The same turned round: on the buggy side a guard passes by failing."""
+    """Run one side, and pass if it ended as in a proof: with the fix reverted, by failing."""
     failure: BaseException | None = None
     result = None
     try:
@@ -102,12 +75,33 @@ def run_judged_side(cell: GuardCell, item: pytest.Function) -> Generator[None, A
             raise
         _check_example_passes_fixed(cell, item, error)
         failure = error
-    reach = dict(item.user_properties)["reach"]
-    if cell.side is Side.BUGGY:
-        if failure is None:
-            raise ToothlessGuard(f"{cell.toggle.id} is out, its code ran {reach} times: it passes")
+    outcome = SideOutcome.FAILED if failure else SideOutcome.PASSED
+    reach = int(str(dict(item.user_properties)["reach"]))
+    verdict, why = verdicts.judge_one_side(SideResult(cell.side.value, outcome, reach=reach))
+    if verdict is not CellVerdict.PROVEN:
+        raise GuardNotProven(f"{cell.toggle.id} is {verdict.value}: {why}")
+    if failure is not None:
         item.user_properties.append(("counterexample", str(failure)))
         item.user_properties.append(("notes", "\n".join(getattr(failure, "__notes__", ()))))
-    if not reach:
-        raise ToothlessGuard(f"the code of {cell.toggle.id} never ran: the result says nothing")
     return result
+
+
+def _check_example_passes_fixed(
+    cell: GuardCell, item: pytest.Function, error: BaseException
+) -> None:
+    """The example that failed with the fix reverted must pass with it applied."""
+    blob = hypothesis_adapter.extract_blob(error)
+    if not blob or type(error).__name__ == "CudaError":
+        return
+    try:
+        with (
+            cells.apply_cell(GuardCell(cell.finding, Side.FIXED)),
+            raise_lost_device_as_failure(),
+            hypothesis_adapter.pin_example(item.obj, blob),
+        ):
+            item.obj(**pytest_adapter.get_own_arguments(item))
+    except hypothesis.errors.DidNotReproduce:
+        return
+    except FAILURES as other:
+        reason = f"the same example fails with the fix in: {other}"
+        raise GuardNotProven(f"{cell.toggle.id} is flaky: {reason}") from error

@@ -1,4 +1,4 @@
-"""A run of suites as a file for the tree: what ran, on what, and what each guard said."""
+"""A run of suites as a JSON file: the machine, the settings, and the outcome of each guard."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import machine
+from harness.guards import not_applicable
 
 RECORDED_OUTCOMES = ("passed", "failed", "error", "skipped")
 
@@ -36,24 +37,22 @@ def write_suite_record(file: Path, stats: dict[str, list[Any]], settings: dict[s
 
 
 def describe_guard_report(report: Any, outcome: str) -> dict[str, Any]:
-    # A file that could not be collected has neither.
-    said = dict(getattr(report, "user_properties", ()))
-    told: dict[str, Any] = {"guard": report.nodeid, "outcome": outcome}
-    told["seconds"] = round(getattr(report, "duration", 0.0), 2)
-    if "reach" in said:
-        told["reach"] = said["reach"]
-    if "counterexample" in said:
-        told["counterexample"] = [
-            str(said["counterexample"]),
-            *extract_falsifying_example(str(said["notes"])),
-        ]
+    # The report of a file that could not be collected has neither properties nor a duration.
+    properties = dict(getattr(report, "user_properties", ()))
+    record: dict[str, Any] = {"guard": report.nodeid, "outcome": outcome}
+    record["seconds"] = round(getattr(report, "duration", 0.0), 2)
+    if "reach" in properties:
+        record["reach"] = properties["reach"]
+    if "counterexample" in properties:
+        example = extract_falsifying_example(str(properties["notes"]))
+        record["counterexample"] = [str(properties["counterexample"]), *example]
     if outcome == "skipped":
-        told["why"] = str(report.longrepr[2]).removeprefix("Skipped: ")
+        record["why"] = not_applicable.read_skip_reason(report)
     if outcome in ("failed", "error"):
-        told["why"] = str(report.longrepr)[-2000:]
-    return told
+        record["why"] = str(report.longrepr)[-2000:]
+    return record
 
 
 def extract_falsifying_example(notes: str) -> list[str]:
-    """The example that Hypothesis shrank to, without the ways to paste it."""
+    """The example that Hypothesis shrank to, without the line that reproduces it."""
     return [line for line in notes.splitlines() if line.strip() and "reproduce_failure" not in line]

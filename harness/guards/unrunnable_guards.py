@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark.structures import get_unpacked_marks
 
 from harness.core.errors import UnfixError
-from harness.guards import cells
+from harness.guards import cells, pytest_adapter
 
 UNRUNNABLE_REASON = pytest.StashKey[str]()  # why an item is never run
+ONE_SIDED_REASON = (
+    "a guard is a function or a method of a plain class, which pytest can parametrise: "
+    "this one cannot be run on both sides"
+)
 
 
 class UnbuildableTest(pytest.Item):
-    """Stands for a test of which pytest could not make one: it is named where others are."""
+    """Stands in for a test that pytest cannot build, so that the test is reported by its name."""
 
     def __init__(self, *, reason: str, function: object, **plain: Any) -> None:
         super().__init__(**plain)
         self.reason = reason
-        self.own_markers.extend(get_unpacked_marks(function))
+        self.own_markers.extend(pytest_adapter.get_unpacked_marks(function))
 
     def runtest(self) -> None:
         raise AssertionError(self.reason)
@@ -32,14 +35,14 @@ class UnbuildableTest(pytest.Item):
 def make_unbuildable_test(
     collector: pytest.Collector, name: str, function: object, reason: str
 ) -> UnbuildableTest:
-    made: UnbuildableTest = UnbuildableTest.from_parent(
-        collector, name=name, why=reason, function=function
+    test: UnbuildableTest = UnbuildableTest.from_parent(
+        collector, name=name, reason=reason, function=function
     )
-    return made
+    return test
 
 
 def find_unrunnable_reason(item: pytest.Item, both_sides: bool) -> str:
-    """Why it is no guard that can be run; nothing if it is one, or no guard at all."""
+    """Why a guard cannot be run; empty if it can, or if the test is no guard."""
     if isinstance(item, UnbuildableTest):
         return item.reason
     if name := _find_shadowed_name(item):
@@ -52,18 +55,18 @@ def find_unrunnable_reason(item: pytest.Item, both_sides: bool) -> str:
         return ""
     if item.get_closest_marker("xfail"):
         return "a guard that is expected to fail guards nothing"
-    return cells.ONE_SIDED_REASON if both_sides and cells.CELL_KEY not in item.stash else ""
+    return ONE_SIDED_REASON if both_sides and cells.CELL_KEY not in item.stash else ""
 
 
 def read_guarded_names(item: pytest.Item) -> list[str]:
-    """The toggles it is about, as far as they can be told."""
-    found: dict[str, None] = {}
+    """The toggles that a guard names; names that no toggle has stay as they are written."""
+    names: list[str] = []
     for word in (word for mark in item.iter_markers(cells.GUARDS_MARKER) for word in mark.args):
         try:
-            found.update((toggle.id, None) for toggle in cells.load_registry().select(str(word)))
+            names += [toggle.id for toggle in cells.load_registry().select(str(word))]
         except UnfixError:
-            found[str(word)] = None
-    return list(found)
+            names.append(str(word))
+    return list(dict.fromkeys(names))
 
 
 def _find_shadowed_name(item: pytest.Item) -> str:
@@ -75,12 +78,12 @@ def _find_shadowed_name(item: pytest.Item) -> str:
 
 @functools.cache
 def _find_redefined_tests(file: Path) -> frozenset[str]:
-    """Tests of a file that a later one of the same name has taken the place of."""
+    """Tests of a file that a later test of the same name replaces."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError):  # it holds no Python, and its items are another plugin's
+    except (OSError, SyntaxError):  # no Python: its items are another plugin's
         return frozenset()
-    found: set[str] = set()
+    redefined: set[str] = set()
     scopes: list[tuple[str, list[ast.stmt]]] = [("", tree.body)]
     while scopes:
         scope, body = scopes.pop()
@@ -88,5 +91,5 @@ def _find_redefined_tests(file: Path) -> frozenset[str]:
         scopes += [(f"{scope}{node.name}.", node.body) for node in inside]
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         counts = Counter(scope + node.name for node in body if isinstance(node, functions))
-        found.update(name for name, count in counts.items() if count > 1)
-    return frozenset(found)
+        redefined.update(name for name, count in counts.items() if count > 1)
+    return frozenset(redefined)

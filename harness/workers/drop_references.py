@@ -8,15 +8,15 @@ which the next example, or the next test, does not get.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from harness.guards import hypothesis_adapter
 from harness.workers import run_item
 
 _LAST_ERROR_NAMES = ("last_exc", "last_type", "last_value", "last_traceback")
@@ -25,25 +25,19 @@ _LAST_ERROR_NAMES = ("last_exc", "last_type", "last_value", "last_traceback")
 @contextlib.contextmanager
 def drop_example_references(item: pytest.Item) -> Iterator[None]:
     """Meanwhile an example that fails keeps nothing but its error's words and lines."""
-    handle: Any = getattr(getattr(item, "obj", None), "hypothesis", None)
-    if handle is None:
-        yield
-        return
-    test = handle.inner_test
 
-    @functools.wraps(test)
-    def forgetting(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return test(*args, **kwargs)
-        except BaseException as error:
-            _clear_error_frames(error)
-            raise
+    def clear_frames_of_failures(test: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return test(*args, **kwargs)
+            except BaseException as error:
+                _clear_error_frames(error)
+                raise
 
-    handle.inner_test = forgetting
-    try:
+        return run
+
+    with hypothesis_adapter.wrap_inner_test(getattr(item, "obj", None), clear_frames_of_failures):
         yield
-    finally:
-        handle.inner_test = test
 
 
 def drop_test_references(recorder: run_item.PhaseRecorder) -> None:

@@ -23,7 +23,7 @@ import pytest
 from harness.core import device
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
-from harness.guards import cells, plugin, replay, sides, unrunnable_guards
+from harness.guards import cells, plugin, pytest_adapter, replay, sides, unrunnable_guards
 from harness.guards.cells import CELL_KEY, Side
 from harness.patching import attestation, live_engine
 from harness.store.prove import values
@@ -273,8 +273,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
 def _find_cell_key(item: pytest.Item) -> tuple[str, str] | None:
     """What the sides of one cell have in common."""
-    callspec: Any = getattr(item, "callspec", None)
-    cell = callspec.params.get(plugin.CELL_PARAMETER) if callspec is not None else None
+    cell = pytest_adapter.get_parameter(item, plugin.CELL_PARAMETER)
     if cell is None:
         return None
     return replay.find_guard_node(item, cell), cell.toggle.id

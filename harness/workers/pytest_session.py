@@ -21,13 +21,12 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import msgspec
 import pytest
-from _pytest.config import ConftestImportFailure
 from hypothesis import given, settings, strategies
 
 from harness.core import device, preloading, processes
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.pipes import PipeEnd
-from harness.guards import cells, plugin, unrunnable_guards
+from harness.guards import cells, plugin, pytest_adapter, unrunnable_guards
 from harness.patching import jit_kernels, live_engine
 from harness.patching.patch_plan import Direction, ToggleChoice
 from harness.store.prove.values import SideResult
@@ -92,7 +91,7 @@ class WorkerSession(Generic[SettingsT]):
     @pytest.hookimpl(wrapper=True)
     def pytest_load_initial_conftests(self) -> Generator[None, Any, None]:
         """One that fails is met again where its folder is collected: the others go on."""
-        with contextlib.suppress(ConftestImportFailure, SystemExit):
+        with contextlib.suppress(pytest_adapter.ConftestImportFailure, SystemExit):
             yield
 
     @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.errors
 import pytest
 
-from harness.guards import profiles, replay, sides
+from harness.guards import hypothesis_adapter, profiles, sides
 from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 
 
@@ -51,7 +51,7 @@ def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
     """One example; one that passes, or that is drawn otherwise on this side, does not fail."""
     with (
         contextlib.suppress(hypothesis.errors.DidNotReproduce),
-        replay.pin_example(item.obj, blob),
+        hypothesis_adapter.pin_example(item.obj, blob),
     ):
         yield
 

@@ -12,7 +12,7 @@ import hypothesis.errors
 import pytest
 
 from harness.core import device
-from harness.guards import not_applicable, replay, sides, suite_record
+from harness.guards import hypothesis_adapter, not_applicable, replay, sides, suite_record
 from harness.store.prove.values import SideOutcome, SideResult
 
 MAX_DETAIL_CHARACTERS = 16000  # characters kept of a traceback
@@ -59,7 +59,9 @@ def run_protocol(
         errors = [error for _, error in listener.phases if error is not None]
         example = replay.build_example_command(item, errors[0]) if errors else ""
         side.replay = example or replay.build_replay_command(item)
-        side.blob = replay.extract_blob(errors[0]) if errors and hasattr(item, "obj") else ""
+        side.blob = (
+            hypothesis_adapter.extract_blob(errors[0]) if errors and hasattr(item, "obj") else ""
+        )
     side.seconds = sum(report.duration for report, _ in listener.phases)
     return side
 
@@ -122,12 +124,10 @@ def _make_result_from_skip(report: pytest.TestReport) -> SideResult:
         return SideResult(
             "", SideOutcome.SKIPPED, headline=f"it is expected to fail: {report.wasxfail}"
         )
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    reason = reason.removeprefix("Skipped: ")
-    if reason.startswith(not_applicable.NOT_APPLICABLE_PREFIX):
-        return SideResult(
-            "", SideOutcome.NA, headline=reason.removeprefix(not_applicable.NOT_APPLICABLE_PREFIX)
-        )
+    reason = not_applicable.read_skip_reason(report)
+    away = not_applicable.parse_not_applicable(reason)
+    if away is not None:
+        return SideResult("", SideOutcome.NA, headline=away)
     return SideResult("", SideOutcome.SKIPPED, headline=f"it skips itself: {reason}")
 
 
@@ -157,5 +157,4 @@ def summarize_error(error: BaseException) -> str:
     name = type(error).__name__
     if isinstance(error, pytest.FixtureLookupError):
         return error.msg or f"there is no fixture '{error.argname}'"
-    plain = (*sides.FAILURES, sides.InsensitiveGuard)
-    return first if isinstance(error, plain) and first else f"{name}: {first}".strip(": ")
+    return first if isinstance(error, sides.FAILURES) and first else f"{name}: {first}".strip(": ")

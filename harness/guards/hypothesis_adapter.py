@@ -1,0 +1,130 @@
+"""Everything private of Hypothesis that the project uses, in one place.
+
+`tests/test_guards.py` calls each function here on a real test, so that an upgrade of Hypothesis
+that moves one of these names fails there, by the name of the function.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hypothesis
+import hypothesis.core
+from hypothesis import settings
+from hypothesis.control import current_build_context
+from hypothesis.core import encode_failure
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.conjecture.shrinker import sort_key
+from hypothesis.internal.constants_ast import Constants
+
+PASSED_PHRASE = "completed successfully"  # in DidNotReproduce: the example was drawn, and passes
+SHAPE_MISMATCH_PHRASE = "shape of the test data"  # in DidNotReproduce: it could not be drawn
+_BLOB = re.compile(r"reproduce_failure\('([^']+)', (b'[^']*')\)")
+_SETTINGS = "_hypothesis_internal_use_settings"
+_REPRODUCE = "_hypothesis_internal_use_reproduce_failure"
+_MISSING = object()
+
+
+def draws_examples(test: object) -> bool:
+    """Whether a test is a `@given` one."""
+    return hasattr(test, "hypothesis")
+
+
+def ignore_imported_constants() -> None:
+    """Draw no constants from the code that is imported: workers import in different orders."""
+    constants = Constants()
+    providers._get_local_constants = lambda: constants
+
+
+def get_global_seed() -> int | None:
+    seed: int | None = hypothesis.core.global_force_seed
+    return seed
+
+
+def set_global_seed(seed: int | None) -> None:
+    hypothesis.core.global_force_seed = seed  # type: ignore[assignment]
+
+
+def extract_blob(error: BaseException) -> str:
+    """The blob of the example that failed, from the notes of its error; empty if it has none."""
+    match = _BLOB.search("\n".join(getattr(error, "__notes__", ())))
+    return ast.literal_eval(match[2]).decode() if match else ""
+
+
+@contextlib.contextmanager
+def override_settings(test: object, change: Callable[[settings], settings]) -> Iterator[None]:
+    """Run a `@given` test under changed settings for as long as the block lasts."""
+    function = getattr(test, "__func__", test)
+    usual = getattr(function, _SETTINGS, None)
+    with _set_attribute(function, _SETTINGS, change(usual) if usual else _MISSING):
+        yield
+
+
+@contextlib.contextmanager
+def pin_example(test: object, blob: str) -> Iterator[None]:
+    """Run one example of a test and no other for as long as the block lasts."""
+    function = getattr(test, "__func__", test)
+    with _set_attribute(function, _REPRODUCE, (hypothesis.__version__, blob.encode())):
+        yield
+
+
+@contextlib.contextmanager
+def _set_attribute(owner: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name, _MISSING)
+    if value is not _MISSING:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is not _MISSING:
+            setattr(owner, name, before)
+        elif value is not _MISSING:
+            delattr(owner, name)
+
+
+@contextlib.contextmanager
+def wrap_inner_test(
+    test: Any, make_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Wrap what Hypothesis calls with each example; does nothing to a test without examples."""
+    if not draws_examples(test):
+        yield
+        return
+    inner = test.hypothesis.inner_test
+    test.hypothesis.inner_test = functools.wraps(inner)(make_wrapper(inner))
+    try:
+        yield
+    finally:
+        test.hypothesis.inner_test = inner
+
+
+def prepare_search(test: Any, change: Callable[[settings], settings], seed: int, key: str) -> None:
+    """Give a test its settings, its seed and its key in the database, in this process for good."""
+    function = getattr(test, "__func__", test)
+    set_global_seed(None)  # a forced seed would switch the database off
+    function._hypothesis_internal_use_settings = change(getattr(function, _SETTINGS, settings()))
+    function._hypothesis_internal_use_seed = seed
+    function._hypothesis_internal_database_key = key.encode()
+
+
+def encode_current_example() -> str:
+    """The blob of the example that runs, as far as it is drawn."""
+    return encode_failure(current_build_context().data.choices).decode()
+
+
+def measure_current_example() -> Any:
+    """A key that sorts examples as the shrinker does: the smaller, the simpler."""
+    return sort_key(current_build_context().data.nodes)
+
+
+class ExampleFolder(DirectoryBasedExampleDatabase):
+    """Hypothesis's own database in a folder, with the path of a value."""
+
+    def locate(self, key: bytes, value: bytes) -> Any:
+        return self._value_path(key, value)

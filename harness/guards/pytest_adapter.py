@@ -1,0 +1,38 @@
+"""Everything private of pytest that the project uses, in one place.
+
+`tests/test_guards.py` holds each of these to what it is used for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from _pytest.config import ConftestImportFailure
+from _pytest.mark.structures import get_unpacked_marks
+
+__all__ = [
+    "ConftestImportFailure",
+    "get_own_arguments",
+    "get_parameter",
+    "get_unpacked_marks",
+    "remove_parameter_id",
+]
+
+
+def get_own_arguments(item: Any) -> dict[str, Any]:
+    """The arguments that pytest calls a test with, once its fixtures are set up."""
+    return {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+
+
+def get_parameter(item: pytest.Item, name: str) -> Any:
+    """The value of one of a test's parameters; None if it has no such parameter."""
+    callspec: Any = getattr(item, "callspec", None)
+    return callspec.params.get(name) if callspec is not None else None
+
+
+def remove_parameter_id(item: Any, parameter_id: str) -> str:
+    """A test's node without one of its parameter ids: `t.py::test[a-x]` becomes `t.py::test[a]`."""
+    ids = [each for each in item.callspec._idlist if each != parameter_id]
+    own = item.originalname + (f"[{'-'.join(ids)}]" if ids else "")
+    return f"{item.nodeid.removesuffix(item.name)}{own}"

@@ -1,0 +1,58 @@
+"""What the outcomes of a guard's two sides mean; `prove` and `pytest --teeth` judge by this.
+
+A guard is proven if it passes with the fix applied and fails with the fix reverted, and the toggled
+code ran both times. Example: fixed `passed` with reach 40, buggy `failed` with reach 2 is proven;
+fixed `passed` and buggy `passed` is toothless; a reach of 0 on either side is unreached, whatever
+the test said.
+"""
+
+from __future__ import annotations
+
+from harness.store.prove.values import BUG_OUTCOMES, CellVerdict, SideOutcome, SideResult
+
+VERDICT_OF_DEATH = {
+    SideOutcome.SEGFAULT: CellVerdict.SEGFAULT,
+    SideOutcome.ABORT: CellVerdict.ABORT,
+    SideOutcome.KILLED: CellVerdict.KILLED,
+    SideOutcome.HANG: CellVerdict.HANG,
+    SideOutcome.OUT_OF_MEMORY: CellVerdict.OUT_OF_MEMORY,
+    SideOutcome.CUDA_ERROR: CellVerdict.CUDA_ERROR,
+}
+INVALID_OUTCOMES = {SideOutcome.ERROR, SideOutcome.SKIPPED, SideOutcome.EXITED, SideOutcome.LOST}
+
+
+def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]:
+    """The verdict over one run of each side, and its reason."""
+    away = [side for side in (fixed, buggy) if side.outcome is SideOutcome.NA]
+    if len(away) == 2:
+        return CellVerdict.NA, fixed.headline
+    for side in (fixed, buggy):
+        if side.outcome is SideOutcome.FLAKY:
+            return CellVerdict.FLAKY, f"{side.side}: {side.headline}"
+    if fixed.outcome in INVALID_OUTCOMES:
+        return CellVerdict.BROKEN, f"fixed: {fixed.headline}"
+    if away:
+        reason = f"{away[0].side}: n/a, and the other side is not: {away[0].headline}"
+        return CellVerdict.BROKEN, reason
+    if fixed.outcome in VERDICT_OF_DEATH:
+        return VERDICT_OF_DEATH[fixed.outcome], f"fixed: {fixed.headline}"
+    if fixed.outcome is SideOutcome.FAILED and fixed.reach:
+        return CellVerdict.BROKEN, f"fixed: {fixed.headline}"
+    if buggy.outcome in INVALID_OUTCOMES:
+        return CellVerdict.BROKEN, f"buggy: {buggy.headline}"
+    if not (fixed.reach and buggy.reach):
+        sides = " and the ".join(side.side for side in (fixed, buggy) if not side.reach)
+        return CellVerdict.UNREACHED, f"the toggled code never ran on the {sides} side"
+    if buggy.outcome is SideOutcome.PASSED:
+        reason = f"it passes buggy, and the toggled code ran {buggy.reach} times"
+        return CellVerdict.TOOTHLESS, reason
+    if buggy.outcome not in BUG_OUTCOMES:
+        return VERDICT_OF_DEATH[buggy.outcome], f"buggy: {buggy.headline}"
+    return CellVerdict.PROVEN, buggy.headline
+
+
+def judge_one_side(result: SideResult) -> tuple[CellVerdict, str]:
+    """The verdict over one side alone: that of a cell whose other side ended as in a proof."""
+    fixed = SideResult("fixed", SideOutcome.PASSED, reach=1)
+    buggy = SideResult("buggy", SideOutcome.FAILED, reach=1)
+    return judge_sides(fixed, result) if result.side == "buggy" else judge_sides(result, buggy)
