@@ -19,9 +19,13 @@ from hypothesis import settings
 from hypothesis.control import current_build_context
 from hypothesis.core import encode_failure
 from hypothesis.database import DirectoryBasedExampleDatabase
-from hypothesis.internal.conjecture import providers
+from hypothesis.internal.conjecture import engine, providers
+from hypothesis.internal.conjecture.data import ConjectureResult, Status
+from hypothesis.internal.conjecture.engine import ConjectureRunner, ExitReason
 from hypothesis.internal.conjecture.shrinker import sort_key
 from hypothesis.internal.constants_ast import Constants
+
+__all__ = ["ConjectureResult", "ConjectureRunner", "ExitReason", "Status"]
 
 PASSED_PHRASE = "completed successfully"  # in DidNotReproduce: the example was drawn, and passes
 SHAPE_MISMATCH_PHRASE = "shape of the test data"  # in DidNotReproduce: it could not be drawn
@@ -121,6 +125,20 @@ def encode_current_example() -> str:
 def measure_current_example() -> Any:
     """A key that sorts examples as the shrinker does: the smaller, the simpler."""
     return sort_key(current_build_context().data.nodes)
+
+
+@contextlib.contextmanager
+def replace_runner(runner: type[ConjectureRunner]) -> Iterator[None]:
+    """Have Hypothesis search by another engine for as long as the block lasts."""
+    core: Any = hypothesis.core
+    with _set_attribute(core, "ConjectureRunner", runner):
+        yield
+
+
+@contextlib.contextmanager
+def limit_shrinking(seconds: float) -> Iterator[None]:
+    with _set_attribute(engine, "MAX_SHRINKING_SECONDS", seconds):
+        yield
 
 
 class ExampleFolder(DirectoryBasedExampleDatabase):

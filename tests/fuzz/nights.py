@@ -12,6 +12,9 @@ import forked
 from calling import TOY, Caller
 from forked import UNFIX
 
+from harness.runs.fuzz import failure_files
+from harness.runs.fuzz.messages import FailureRecord, FoundFailure
+
 HEAD = """
 import os, signal, sys, time
 import pytest
@@ -67,6 +70,12 @@ class Nights(Caller):
         plugin = ["-p", "harness.guards.plugin", "-p", "no:cacheprovider", f"--rootdir={self.root}"]
         command = [sys.executable, "-m", "pytest", *plugin, str(self.suite), *words]
         return forked.run(command, self.root, {**self.environment, **toggles})
+
+
+def make_record(found: FoundFailure, test: str) -> FailureRecord:
+    return failure_files.make_failure_record(
+        found, test=test, release="1.0", under=[], versions={}, seed=0, detail=""
+    )
 
 
 def failures(night: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nights import Nights, by_test, failures
 
-from harness.runs.fuzz.line_tracing import FULLY_TRACED_EXAMPLES, TRACED_FRACTION
+from harness.runs.fuzz.time_slice_run import FULLY_TRACED_EXAMPLES, TRACED_FRACTION
 
 SUITE = """
 @guards("toy-plain")

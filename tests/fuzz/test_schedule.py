@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.runs.fuzz.fuzz_schedule import (
     MAX_SLICE_SECONDS,
     MIN_SLICE_SECONDS,
@@ -41,13 +43,9 @@ def test_tests_that_are_alike_take_turns() -> None:
     assert turns(FuzzSchedule(states(4), 1, 60), 40, "none") == {f"t{n}": 10 for n in range(4)}
 
 
-def test_one_whose_lines_still_grow_has_more_turns() -> None:
-    counted = turns(FuzzSchedule(states(4), 1, 60), 80, "lines")
-    assert counted["t0"] > 3 * counted["t1"] > 0
-
-
-def test_one_whose_targets_still_grow_has_more_turns() -> None:
-    counted = turns(FuzzSchedule(states(4), 1, 60), 80, "target")
+@pytest.mark.parametrize("grows", ["lines", "target"])
+def test_a_test_that_still_grows_has_more_turns(grows: str) -> None:
+    counted = turns(FuzzSchedule(states(4), 1, 60), 80, grows)
     assert counted["t0"] > 3 * counted["t1"] > 0
 
 

@@ -9,20 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nights import make_record
 from rich.console import Console
 
 from harness.cli import options, progress_display
 from harness.cli.fuzz import progress as going
 from harness.core import paths
 from harness.runs.fuzz import failure_files, failure_identity
-from harness.runs.fuzz.code_lines import find_function_lines
-from harness.runs.fuzz.line_tracing import (
-    FULLY_TRACED_EXAMPLES,
-    TRACED_FRACTION,
-    ExampleTracer,
-    map_original_lines,
-    parse_patched_module,
-)
 from harness.runs.fuzz.messages import (
     FailureRecord,
     FileCoverage,
@@ -32,6 +25,8 @@ from harness.runs.fuzz.messages import (
     RunFailure,
 )
 from harness.runs.fuzz.release_search import FuzzRequest
+from harness.runs.fuzz.worker import find_function_lines
+from harness.workers.line_tracer import LineTracer, map_original_lines, select_listed_files
 from reports.fuzz import terminal
 
 HERE = Path(__file__)
@@ -51,13 +46,8 @@ def key(error: BaseException) -> str:
     return failure_identity.failure_from_error(error, HERE).key
 
 
-def test_failures_with_other_numbers_are_one() -> None:
-    assert key(raised(101)) == key(raised(5000))
-    assert key(raised(1)) == key(raised(2))
-
-
-def test_failures_of_another_kind_or_place_are_two() -> None:
-    assert key(raised(101)) != key(raised(1))
+def test_failures_are_told_apart_by_type_and_place_and_not_by_numbers() -> None:
+    assert key(raised(101)) == key(raised(5000)) != key(raised(1)) == key(raised(2))
 
 
 def test_the_place_is_the_innermost_that_is_a_suites_or_sglangs() -> None:
@@ -99,26 +89,14 @@ def test_code_that_a_toggle_changed_is_sglangs() -> None:
 
 
 def test_lines_are_those_of_the_files_that_are_asked_for() -> None:
-    tracer = ExampleTracer([str(HERE)])
-    with tracer.trace_example():
+    tracer = LineTracer(select_listed_files([str(HERE)]))
+    with tracer.trace():
         raised(101)
     text = HERE.read_text().splitlines()
-    ran = {text[line - 1].strip() for line in tracer.covered[str(HERE)]}
+    ran = {text[line - 1].strip() for line in tracer.lines[HERE]}
     assert 'raise ValueError(f"{number} is too much")' in ran
     assert "raise RuntimeError" not in ran
-    assert list(tracer.covered) == [str(HERE)]
-
-
-@pytest.mark.parametrize("before", [0, FULLY_TRACED_EXAMPLES - 5, FULLY_TRACED_EXAMPLES])
-def test_after_some_examples_of_a_test_one_of_a_few_is_traced(before: int) -> None:
-    tracer = ExampleTracer([str(HERE)], before)
-    traced = 0
-    for _ in range(FULLY_TRACED_EXAMPLES - before + 10 * TRACED_FRACTION):
-        tracer.covered[str(HERE)].clear()
-        with tracer.trace_example():
-            raised(1)
-        traced += bool(tracer.covered[str(HERE)])
-    assert traced == FULLY_TRACED_EXAMPLES - before + 10
+    assert list(tracer.lines) == [HERE]
 
 
 def test_lines_of_changed_code_count_as_those_they_stand_for(tmp_path: Path) -> None:
@@ -130,17 +108,11 @@ def test_lines_of_changed_code_count_as_those_they_stand_for(tmp_path: Path) -> 
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     scope: dict[str, Any] = {}
     exec(compile(text, name, "exec"), scope)
-    tracer = ExampleTracer([str(file)])
-    with tracer.trace_example():
+    tracer = LineTracer(select_listed_files([str(file)]))
+    with tracer.trace():
         scope["f"]()
-    assert tracer.covered[str(file)] >= {2, 3, 4}
-    assert tracer.covered[str(file)] <= {2, 3, 4}
+    assert tracer.lines == {file: {2, 3, 4}}
     assert map_original_lines(file.read_text(), name)[6] == 4
-
-
-def test_changed_code_says_its_module() -> None:
-    assert parse_patched_module("<unfix revert 27338 sglang.srt.layers.a>") == "sglang.srt.layers.a"
-    assert parse_patched_module("/x/sglang/srt/layers/a.py") is None
 
 
 def test_only_lines_that_calls_run_are_there_to_be_covered() -> None:
@@ -155,9 +127,7 @@ def a_repro(name: str = "x", error: str = "AssertionError", shrunk: bool = True)
     found = FoundFailure(
         error, "suites/k/test_k.py:test_x: assert", "", "no [1]", ["a=1"], "AAE=", 3, shrunk
     )
-    return failure_files.make_failure_record(
-        found, f"suites/k/test_k.py::test_{name}", "1.0", [], {}, 0, ""
-    )
+    return make_record(found, test=f"suites/k/test_k.py::test_{name}")
 
 
 def a_run() -> FuzzResult:

@@ -1,4 +1,4 @@
-"""The example database: one a release and its toggles, shared by workers, kept between nights."""
+"""The example database: one for a release and its toggles, shared by workers, kept between runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-
-from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
 from harness.core import paths
 from harness.core.errors import NotReadyError
+from harness.guards.hypothesis_adapter import ExampleFolder
 from harness.runs.fuzz.messages import ToggleDirections
 
 
@@ -25,7 +24,7 @@ def locate_corpus(release: str, under: ToggleDirections) -> Path:
 
 
 def prepare_corpus(folder: Path) -> None:
-    """Have the folder there, and room in it."""
+    """Make the folder, and make sure that its disk has room."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -43,38 +42,39 @@ def make_unwritable_error(folder: Path, error: OSError) -> NotReadyError:
     )
 
 
-class ExampleCorpus(ExampleDatabase):
+class ExampleCorpus(ExampleFolder):
     """Hypothesis's own layout in a folder, but a write that fails is an error.
 
-    An example that failed in a way that is known passes by here, and is not forgotten for it.
+    Hypothesis deletes an example that no longer fails. One whose failure is known counts as passed,
+    and must not be deleted for it.
     """
 
     def __init__(self, folder: Path, is_known_failure: Callable[[], bool]) -> None:
-        super().__init__()
+        super().__init__(folder)
         self.folder = folder
-        self.database = DirectoryBasedExampleDatabase(folder)
         self.is_known_failure = is_known_failure
 
-    def fetch(self, key: bytes) -> Iterable[bytes]:
-        return self.database.fetch(key)
-
     def save(self, key: bytes, value: bytes) -> None:
-        path = self.database._value_path(key, value)
+        path = self.locate(key, value)
         if path.exists():
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Written aside and renamed: another worker never reads half of it.
-            handle, name = tempfile.mkstemp(dir=self.folder)
+            # Not beside the example, as `write_atomically` does: readers take every file there.
+            handle, temporary = tempfile.mkstemp(dir=self.folder)
             with open(handle, "wb") as file:
                 file.write(value)
-            os.replace(name, path)
-        except FileNotFoundError:
-            # Another worker took the last example, and with it the folder.
+            os.replace(temporary, path)
+        except FileNotFoundError:  # another worker deleted the last example, and the folder
             self.save(key, value)
         except OSError as error:
             raise make_unwritable_error(self.folder, error) from error
 
+    def move(self, src: bytes, dest: bytes, value: bytes) -> None:
+        if src != dest:
+            self.delete(src, value)
+        self.save(dest, value)
+
     def delete(self, key: bytes, value: bytes) -> None:
         if not self.is_known_failure():
-            self.database.delete(key, value)
+            super().delete(key, value)

@@ -1,4 +1,9 @@
-"""Failures as files: written as they are found, read to be run again, kept as regressions."""
+"""Failures as files: written as they are found, replayed, and kept as regressions.
+
+Hypothesis replaces choices that no longer fit a strategy by others that do, without a word. So a
+file holds the arguments of its example in words beside its choices (`number=4711`), and a replay
+whose arguments differ from these is refused: the strategy has changed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,11 @@ import msgspec
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.files import write_atomically
 from harness.runs.fuzz.messages import FailureRecord, FoundFailure, RunFailure, ToggleDirections
 
 FORMAT_VERSION = 1
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def locate_failures_folder() -> Path:
@@ -24,6 +31,7 @@ def locate_failures_folder() -> Path:
 
 def make_failure_record(
     failure: FoundFailure,
+    *,
     test: str,
     release: str,
     under: ToggleDirections,
@@ -32,27 +40,20 @@ def make_failure_record(
     detail: str,
 ) -> FailureRecord:
     return FailureRecord(
+        **msgspec.structs.asdict(failure),
         format=FORMAT_VERSION,
         test=test,
-        error=failure.error,
-        where=failure.where,
-        kind=failure.kind,
-        headline=failure.headline,
         release=release,
         under=under,
-        blob=failure.blob,
-        arguments=failure.arguments,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions=versions,
         seed=seed,
-        shrunk=failure.shrunk,
-        examples=failure.examples,
         detail=detail,
     )
 
 
 def name_failure(failure: FailureRecord, key: str) -> str:
-    """The same failure has the same name each night, on whichever machine."""
+    """The name of a failure: the same every night and on every machine."""
     bare = failure.test.partition("::")[2] or failure.test
     digest = hashlib.sha256(f"{failure.test} | {key} | {failure.under}".encode()).hexdigest()[:6]
     words = f"{failure.release}-{bare.removeprefix('test_')[:60]}-{failure.error}-{digest}"
@@ -63,8 +64,7 @@ def write_failure(failure: FailureRecord, key: str, toggle_folders: list[Path]) 
     name = name_failure(failure, key)
     file = locate_failures_folder() / f"{name}.json"
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(file, failure)
+        write_atomically(file, format_failure(failure))
     except OSError as error:
         raise NotReadyError(
             f"{name} cannot be written to {file.parent}: {error.strerror or error}; its example "
@@ -81,16 +81,9 @@ def format_replay_command(file: Path, toggle_folders: list[Path]) -> str:
 
 
 def shorten_path(file: Path) -> str:
-    """A file as it is named from where one stands, if it lies below."""
+    """A file's path from the working folder, if the file lies below it."""
     here = Path.cwd()
     return str(file.relative_to(here) if file.is_relative_to(here) else file)
-
-
-def _write_atomically(file: Path, failure: FailureRecord) -> None:
-    """Whole or not at all."""
-    aside = file.with_name(f"{file.name}.part")
-    aside.write_text(format_failure(failure), encoding="utf-8")
-    aside.replace(file)
 
 
 def format_failure(failure: FailureRecord) -> str:
@@ -98,19 +91,18 @@ def format_failure(failure: FailureRecord) -> str:
 
 
 def read_failure(file: Path) -> FailureRecord:
-    """A failure from its file, or why it is none."""
+    """Read a failure's file, or say why it cannot be read."""
     if not file.is_file():
-        near = sorted(each.name for each in locate_failures_folder().glob("*.json"))
-        there = f"there are {', '.join(near[:8])}" if near else "there are none yet"
-        raise UnfixError(
-            f"there is no file {file}; in {shorten_path(locate_failures_folder())} {there}"
-        )
+        folder = locate_failures_folder()
+        names = ", ".join(sorted(each.name for each in folder.glob("*.json"))[:8])
+        content = f"there are {names}" if names else "there are none yet"
+        raise UnfixError(f"there is no file {file}; in {shorten_path(folder)} {content}")
     try:
         raw = msgspec.json.decode(file.read_bytes())
         if isinstance(raw, dict) and raw.get("format", FORMAT_VERSION) != FORMAT_VERSION:
             raise UnfixError(
-                f"{file} is of format {raw['format']}, and this unfix reads format {FORMAT_VERSION}: find "
-                "the failure again, or use the unfix that wrote it"
+                f"{file} is of format {raw['format']}, and this unfix reads format "
+                f"{FORMAT_VERSION}: find the failure again, or use the unfix that wrote it"
             )
         return msgspec.convert(raw, FailureRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -118,13 +110,13 @@ def read_failure(file: Path) -> FailureRecord:
 
 
 def make_node_id(file: Path, test: str) -> str:
-    """A test's name: from the project on if it is ours, by its own file otherwise."""
+    """A test's name: its file from the project on, or its whole path outside of the project."""
     root = paths.project_folder()
     return f"{file.relative_to(root) if file.is_relative_to(root) else file}::{test}"
 
 
 def locate_test_file(failure: FailureRecord, folder: Path | None = None) -> Path:
-    """Where its test is, which has to be in the source there."""
+    """The file of a failure's test; an error if the file or the test in it is gone."""
     name, _, node = failure.test.partition("::")
     file = paths.project_folder() / name  # or its own file, if the name is a whole path
     if folder is not None and Path(name).is_absolute():
@@ -133,25 +125,43 @@ def locate_test_file(failure: FailureRecord, folder: Path | None = None) -> Path
         raise UnfixError(f"the test {failure.test} is gone: there is no file {file}")
     function = node.rpartition("::")[2].partition("[")[0]
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    known = [each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
-    if function not in known:
-        there = ", ".join(each for each in known if each.startswith("test_"))
-        raise UnfixError(f"the test {failure.test} is gone: {file.name} has {there or 'none'}")
+    functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    if function not in functions:
+        tests = ", ".join(name for name in functions if name.startswith("test_"))
+        raise UnfixError(f"the test {failure.test} is gone: {file.name} has {tests or 'none'}")
     return file
 
 
 def keep_regression(file: Path) -> Path:
     """Make a failure a regression that its suite runs from now on; gives the new file."""
     failure = read_failure(file)
-    place = locate_test_file(failure).parent / "regressions"
+    folder = locate_test_file(failure).parent / "regressions"
     if not failure.blob:
         raise UnfixError(f"{file} holds no example: there is nothing that could be run again")
-    kept = place / f"{name_failure(failure, '')}.json"
-    if kept.exists():
-        known = read_failure(kept)
-        if known.blob == failure.blob:
-            raise UnfixError(f"{kept} is there already, with the same example")
-        kept = place / f"{name_failure(failure, failure.blob)}.json"
-    place.mkdir(parents=True, exist_ok=True)
-    _write_atomically(kept, failure)
-    return kept
+    regression = folder / f"{name_failure(failure, '')}.json"
+    if regression.exists():
+        if read_failure(regression).blob == failure.blob:
+            raise UnfixError(f"{regression} is there already, with the same example")
+        regression = folder / f"{name_failure(failure, failure.blob)}.json"
+    write_atomically(regression, format_failure(failure))
+    return regression
+
+
+def describe_arguments(arguments: dict[str, object]) -> list[str]:
+    """An example's arguments as people read them."""
+    return [f"{name}={value!r}" for name, value in arguments.items()]
+
+
+def are_same_arguments(some: list[str], others: list[str]) -> bool:
+    """Whether arguments in words are the same, but for the addresses in a `repr`."""
+    return [_ADDRESS.sub("", each) for each in some] == [_ADDRESS.sub("", each) for each in others]
+
+
+def describe_changed_strategy(failure: FailureRecord, arguments_now: list[str]) -> str:
+    before = ", ".join(failure.arguments)
+    now = ", ".join(arguments_now) or "none at all"
+    return (
+        f"the example of {failure.test} no longer decodes: the strategy has changed since "
+        f"{failure.date}. It was {before} and is now {now}. Write it as an @example of the test, "
+        "or find it again"
+    )

@@ -1,6 +1,6 @@
-"""Telling failures apart: by the exception, by where it came from, by what kind of report it is.
+"""Two failures of a test are one if exception type, innermost line and kernel are the same.
 
-Messages are no help: they hold indices and addresses, and each example has its own.
+Messages do not count: they hold indices and addresses, which differ from example to example.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from harness.core import paths
-from harness.runs.fuzz.line_tracing import parse_patched_module
 from harness.runs.fuzz.messages import FoundFailure
+from harness.workers.line_tracer import parse_patched_module
 
 
 def failure_from_error(error: BaseException, test_file: Path) -> FoundFailure:
@@ -34,15 +34,15 @@ def failure_from_error(error: BaseException, test_file: Path) -> FoundFailure:
 
 
 def describe_innermost_frame(trace: TracebackType | None, test_file: Path) -> str:
-    """The last frame that is SGLang's or a suite's, as its file, function and line of code."""
-    ours = _list_own_folders(test_file)
-    found = ""
+    """File, function and code of the innermost frame that is in SGLang or in a suite."""
+    folders = _list_own_folders(test_file)
+    innermost = ""
     for frame, line in traceback.walk_tb(trace):
         file = frame.f_code.co_filename
-        if parse_patched_module(file) or os.path.realpath(file).startswith(ours):
+        if parse_patched_module(file) or os.path.realpath(file).startswith(folders):
             text = linecache.getline(file, line).strip()
-            found = f"{_shorten_path(file)}:{frame.f_code.co_name}: {text}"
-    return found
+            innermost = f"{_shorten_path(file)}:{frame.f_code.co_name}: {text}"
+    return innermost
 
 
 def _list_own_folders(test_file: Path) -> tuple[str, ...]:

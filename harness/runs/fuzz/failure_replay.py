@@ -1,8 +1,7 @@
-"""A kept failure on any release: what its one example comes to there."""
+"""A kept failure on any release: whether its one example fails there."""
 
 from __future__ import annotations
 
-import select
 import shutil
 import time
 
@@ -10,12 +9,9 @@ import msgspec
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.guards.hypothesis_adapter import SHAPE_MISMATCH_PHRASE
 from harness.runs.fuzz import failure_files
-from harness.runs.fuzz.example_decoding import (
-    SHAPE_MISMATCH,
-    are_same_arguments,
-    describe_changed_strategy,
-)
+from harness.runs.fuzz.failure_files import are_same_arguments, describe_changed_strategy
 from harness.runs.fuzz.messages import (
     ExampleNote,
     FailureRecord,
@@ -31,7 +27,7 @@ from harness.workers.worker_process import START_TIMEOUT
 
 
 class ReplayResult(msgspec.Struct):
-    """What came of it."""
+    """What the example came to on one release."""
 
     release: str
     test: str
@@ -42,43 +38,49 @@ class ReplayResult(msgspec.Struct):
 
 
 def replay_failure(failure: FailureRecord, request: FuzzRequest) -> ReplayResult:
-    """Run a failure's example once, on the one release that is asked for."""
+    """Run a failure's example once, on the request's one release."""
     failure_files.locate_test_file(failure)
     (target,) = request.targets
-    lane = ReleaseSearch(request, target, paths.state_folder() / "fuzz" / "replays" / target.name)
+    folder = paths.state_folder() / "fuzz" / "replays" / target.name
+    release = ReleaseSearch(request, target, folder)
     try:
-        lane.start()
-        number = _find_test_number(lane, failure)
-        assert lane.worker is not None
-        lane.worker.send_request(_make_replay_slice(failure, number, request))
-        (ended,) = [
-            each
-            for each in _wait_for_messages(lane, request.example_seconds + 60)
-            if isinstance(each, TimeSliceEnded)
-        ]
-        note = lane.worker.read_note(ended.serial)
-        found = lane.worker.read_failures(ended.serial)
-        words = found[0].headline if found else ended.headline
+        release.start()
+        assert release.worker is not None
+        number = _find_test_number(_wait_for_message(release, START_TIMEOUT), failure, target.name)
+        release.worker.send_request(_make_replay_slice(failure, number, request))
+        ended = _wait_for_message(release, request.example_seconds + 60)
+        assert isinstance(ended, TimeSliceEnded)
+        note = release.worker.read_note(ended.serial)
+        failures = release.worker.read_failures(ended.serial)
+        headline = failures[0].headline if failures else ended.headline
     finally:
-        lane.end()
-        shutil.rmtree(lane.folder, ignore_errors=True)
-    return _judge_replay(failure, target.name, ended, note, words)
+        release.end()
+        shutil.rmtree(folder, ignore_errors=True)
+    return _judge_replay(failure, target.name, ended, note, headline)
 
 
-def _find_test_number(lane: ReleaseSearch, failure: FailureRecord) -> int:
-    for said in _wait_for_messages(lane, START_TIMEOUT):
-        if isinstance(said, StartFailure):
-            raise (UnfixError if said.is_usage_error else NotReadyError)(said.problem)
-        if isinstance(said, FuzzTestsCollected):
-            for test in said.tests:
-                if test.name == failure.test:
-                    if test.left_out:
-                        raise UnfixError(
-                            f"{test.name} cannot be replayed on SGLang {lane.target.name}: "
-                            f"{test.left_out}"
-                        )
-                    return test.number
-    raise UnfixError(f"pytest does not collect {failure.test} on SGLang {lane.target.name}")
+def _wait_for_message(release: ReleaseSearch, seconds: float) -> FuzzWorkerMessage:
+    worker = release.worker
+    assert worker is not None
+    age = time.monotonic() - worker.started
+    message: FuzzWorkerMessage | None = worker.wait_for_first_message(age + seconds)
+    if message is None:
+        name = release.target.name
+        raise NotReadyError(f"SGLang {name} gave no answer: {worker.read_log_tail()}")
+    return message
+
+
+def _find_test_number(message: FuzzWorkerMessage, failure: FailureRecord, release: str) -> int:
+    if isinstance(message, StartFailure):
+        raise (UnfixError if message.is_usage_error else NotReadyError)(message.problem)
+    assert isinstance(message, FuzzTestsCollected)
+    test = next((test for test in message.tests if test.name == failure.test), None)
+    if test is None:
+        raise UnfixError(f"pytest does not collect {failure.test} on SGLang {release}")
+    if test.left_out:
+        reason = f"cannot be replayed on SGLang {release}: {test.left_out}"
+        raise UnfixError(f"{test.name} {reason}")
+    return test.number
 
 
 def _make_replay_slice(failure: FailureRecord, number: int, request: FuzzRequest) -> TimeSlice:
@@ -95,21 +97,6 @@ def _make_replay_slice(failure: FailureRecord, number: int, request: FuzzRequest
     )
 
 
-def _wait_for_messages(lane: ReleaseSearch, seconds: float) -> list[FuzzWorkerMessage]:
-    """What a worker says next; it has so long for it."""
-    assert lane.worker is not None
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        if not select.select([lane.worker.read_end], [], [], 0.5)[0]:
-            continue
-        said = lane.worker.receive_messages()
-        if said is None:
-            break
-        if said:
-            return said
-    raise NotReadyError(f"SGLang {lane.target.name} said nothing: {lane.worker.read_log_tail()}")
-
-
 def _judge_replay(
     failure: FailureRecord,
     release: str,
@@ -120,7 +107,7 @@ def _judge_replay(
     outcome = SideOutcome(ended.outcome)
     if outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
         raise UnfixError(f"{failure.test} says of SGLang {release}: {ended.headline}")
-    if note is None or note.examples == 0 or SHAPE_MISMATCH in ended.headline:
+    if note is None or note.examples == 0 or SHAPE_MISMATCH_PHRASE in ended.headline:
         if outcome is SideOutcome.ERROR and "DidNotReproduce" not in ended.headline:
             raise UnfixError(f"{failure.test} cannot be run on SGLang {release}: {ended.headline}")
         raise UnfixError(describe_changed_strategy(failure, []))

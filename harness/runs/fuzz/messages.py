@@ -1,4 +1,4 @@
-"""What a fuzzing run and its workers say to each other, and what a run comes to."""
+"""The messages between a fuzzing run and its workers, and the result of a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 from harness.workers.messages import StartFailure, WorkerSettings
 
-ToggleDirections = list[tuple[str, str]]  # toggles, and in which direction each is
+ToggleDirections = list[tuple[str, str]]  # a toggle, and the direction in which it is applied
 
 
 class FuzzWorkerSettings(WorkerSettings, kw_only=True):
-    """What a worker is told when it starts."""
+    """The settings that a worker starts with."""
 
     under: ToggleDirections
     corpus: str  # the example database
@@ -19,17 +19,17 @@ class FuzzWorkerSettings(WorkerSettings, kw_only=True):
 class FuzzTask(msgspec.Struct, omit_defaults=True):
     """One test, as collected."""
 
-    number: int  # this worker's own
+    number: int  # in this worker
     name: str  # its node
     left_out: str = ""  # why it cannot be fuzzed
-    covered_files: list[str] = []  # whose lines are looked at while it runs
+    covered_files: list[str] = []  # whose lines are traced while it runs
 
 
 class CodeFile(msgspec.Struct):
     """A file of the release that toggles change: its lines, and those of the toggled functions."""
 
     path: str
-    name: str  # as people say it
+    name: str  # from the package on: sglang/srt/…
     lines: list[int]
     toggled_lines: list[int]
 
@@ -46,7 +46,7 @@ class FuzzTestsCollected(msgspec.Struct, tag=True):
 
 
 class TimeSliceEnded(msgspec.Struct, tag=True):
-    """A slice's process has ended; what it said lies in the worker's folder."""
+    """A slice's process has ended; its result is a file in the worker's folder."""
 
     serial: int
     outcome: str
@@ -69,23 +69,23 @@ class TimeSlice(msgspec.Struct, omit_defaults=True):
     generate_until: float  # on the machine's monotonic clock, as are all times here
     shrink_until: float
     end_after: float  # seconds until its process is ended
-    known_failures: list[str] = []  # failures that are not looked at again
+    known_failures: list[str] = []  # keys of failures that count as passed
     first_blobs: list[str] = []  # examples that come first
-    replay_blob: str = ""  # one example, and nothing else
+    replay_blob: str = ""  # run this example and nothing else
     max_examples: int = 1_000_000  # examples
     examples_before: int = 0  # examples that earlier slices of the test have run
 
 
 class FoundFailure(msgspec.Struct):
-    """A way in which a test failed, and its smallest example so far."""
+    """One kind of failure of a test, and its smallest example so far."""
 
     error: str  # the exception's type
     where: str  # the innermost frame in SGLang or in a suite
-    kind: str  # what more tells it apart: the kernel of a report
+    kind: str  # the kernel, where the failure is a report of a checked kernel
     headline: str
     arguments: list[str]
     blob: str
-    examples: int = 0  # until it was found
+    examples: int = 0  # examples run until it was found
     shrunk: bool = False
 
     @property
@@ -94,7 +94,7 @@ class FoundFailure(msgspec.Struct):
 
 
 class TimeSliceResult(msgspec.Struct):
-    """What a slice came to, as its own process tells it."""
+    """The result of a slice, written by the slice's own process."""
 
     examples: int
     seconds: float
@@ -103,11 +103,11 @@ class TimeSliceResult(msgspec.Struct):
     covered_lines: dict[str, list[int]]
     failures: list[FoundFailure]
     exhausted: bool = False  # every possible example has been run
-    problem: str = ""  # what keeps the run from going on: a full disk
+    problem: str = ""  # why the run cannot go on: a full disk
 
 
 class ExampleNote(msgspec.Struct):
-    """What a slice is doing now: read by others, also when it has died."""
+    """The example that a slice runs now; others read it, also after the slice has died."""
 
     pid: int
     started: float
@@ -117,24 +117,16 @@ class ExampleNote(msgspec.Struct):
     arguments: list[str]
 
 
-class FailureRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """A failure as a file: all that is needed to run it again, and to read it."""
+class FailureRecord(FoundFailure, kw_only=True, forbid_unknown_fields=True):
+    """A failure as a file: all that is needed to run its example again, and to read it."""
 
     format: int
     test: str
-    error: str
-    where: str
-    kind: str
-    headline: str
     release: str
     under: ToggleDirections
-    blob: str
-    arguments: list[str]
     date: str
     versions: dict[str, str]
     seed: int
-    shrunk: bool
-    examples: int
     detail: str
 
 
@@ -145,7 +137,7 @@ class RunFailure(msgspec.Struct):
     file: str
     replay: str
     repro: FailureRecord
-    again: int = 0  # how often it came up after it was known
+    again: int = 0  # how often it was found again in this run
 
 
 class FuzzTestResult(msgspec.Struct):

@@ -1,14 +1,12 @@
-"""Failures that were kept: their examples run before all others, in every run of their suite.
+"""Regressions: failures that were kept, whose examples run first in every run of their suite.
 
-A pytest plugin: `suites/conftest.py` registers it, and a conftest of somebody's own folder may. A
-file that is none, a test that is gone and an example that no longer decodes are errors.
+A pytest plugin that `suites/conftest.py` registers, as a user's own conftest may. A file that is no
+failure, a test that is gone and an example that no longer decodes are errors.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,15 @@ import pytest
 from hypothesis.errors import DidNotReproduce
 
 from harness.core.errors import UnfixError
-from harness.guards import replay
+from harness.guards import hypothesis_adapter, pytest_adapter, replay
+from harness.guards.cells import CELL_KEY
 from harness.runs.fuzz import failure_files
-from harness.runs.fuzz.example_decoding import (
-    SHAPE_MISMATCH,
+from harness.runs.fuzz.failure_files import (
     are_same_arguments,
     describe_arguments,
     describe_changed_strategy,
 )
 from harness.runs.fuzz.messages import FailureRecord
-from harness.runs.fuzz.node_ids import get_node_id
 
 REGRESSIONS_FOLDER = "regressions"
 # Set by a fuzzing run, which has these examples in its database.
@@ -34,22 +31,29 @@ WITHOUT_REGRESSIONS = pytest.StashKey[bool]()
 ITEM_REGRESSIONS = pytest.StashKey[list[tuple[Path, FailureRecord]]]()
 
 
+def get_node_id(item: Any) -> str:
+    """A test's name in failure files: without its side of a toggle."""
+    cell = item.stash.get(CELL_KEY, None)
+    node: str = item.nodeid if cell is None else replay.find_guard_node(item, cell)
+    return failure_files.make_node_id(item.path, node.partition("::")[2])
+
+
 class RegressionPlugin:
-    """The plugin."""
+    """Reads the regressions of each folder of tests, and runs them."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for folder in dict.fromkeys(item.path.parent for item in items):
             try:
-                kept = read_regressions(folder)
+                regressions = read_regressions(folder)
             except UnfixError as error:
                 raise pytest.UsageError(f"{folder.name}/{REGRESSIONS_FOLDER}: {error}") from error
             for item in items:
                 if item.path.parent == folder:
                     item.stash[ITEM_REGRESSIONS] = [
-                        one for one in kept if one[1].test == get_node_id(item)
+                        pair for pair in regressions if pair[1].test == get_node_id(item)
                     ]
 
-    # Innermost: with the item's toggles in, and before the examples of today.
+    # Innermost: under the item's toggles, and before the test draws examples.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
         if not pyfuncitem.config.stash.get(WITHOUT_REGRESSIONS, False):
@@ -59,32 +63,40 @@ class RegressionPlugin:
 
 
 def read_regressions(folder: Path) -> list[tuple[Path, FailureRecord]]:
-    """The failures kept in a folder of tests, each with a test that is still there."""
-    files = sorted((folder / REGRESSIONS_FOLDER).glob("*.json"))
-    kept = []
-    for file in files:
+    """The regressions in a folder of tests, each with a test that still exists."""
+    regressions = []
+    for file in sorted((folder / REGRESSIONS_FOLDER).glob("*.json")):
         failure = failure_files.read_failure(file)
         where = failure_files.locate_test_file(failure, folder)
         if where.parent != folder:
             raise UnfixError(f"{file} is about {failure.test}, a test of another folder")
-        # Of somebody's own folder, which may lie elsewhere now.
-        node = failure.test.partition("::")[2]
-        found = msgspec.structs.replace(failure, test=failure_files.make_node_id(where, node))
-        kept.append((file, found))
-    return kept
+        # A folder outside of the project may have been moved since.
+        name = failure_files.make_node_id(where, failure.test.partition("::")[2])
+        regressions.append((file, msgspec.structs.replace(failure, test=name)))
+    return regressions
 
 
 def run_regression(item: Any, file: Path, failure: FailureRecord) -> None:
-    """One example again; that it passes is what is hoped for."""
-    if not hasattr(item.obj, "hypothesis"):
+    """Run one example, which should pass."""
+    if not hypothesis_adapter.draws_examples(item.obj):
         raise UnfixError(f"{file}: {failure.test} draws no examples any longer")
-    given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     drawn: list[list[str]] = []
+
+    def record_arguments(test: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            drawn.append(describe_arguments(named))
+            return test(*arguments, **named)
+
+        return run
+
     try:
-        with _record_arguments(item.obj, drawn), replay.pin_example(item.obj, failure.blob):
-            item.obj(**given)
+        with (
+            hypothesis_adapter.wrap_inner_test(item.obj, record_arguments),
+            hypothesis_adapter.pin_example(item.obj, failure.blob),
+        ):
+            item.obj(**pytest_adapter.get_own_arguments(item))
     except DidNotReproduce as error:
-        if not drawn or SHAPE_MISMATCH in str(error):
+        if not drawn or hypothesis_adapter.SHAPE_MISMATCH_PHRASE in str(error):
             raise UnfixError(f"{file}: {describe_changed_strategy(failure, [])}") from error
     except KeyboardInterrupt:
         raise
@@ -98,21 +110,3 @@ def run_regression(item: Any, file: Path, failure: FailureRecord) -> None:
 def _check_arguments(file: Path, failure: FailureRecord, drawn_arguments: list[list[str]]) -> None:
     if drawn_arguments and not are_same_arguments(drawn_arguments[0], failure.arguments):
         raise UnfixError(f"{file}: {describe_changed_strategy(failure, drawn_arguments[0])}")
-
-
-@contextlib.contextmanager
-def _record_arguments(test: Any, drawn_arguments: list[list[str]]) -> Iterator[None]:
-    """Know what a test is called with."""
-    handle = test.hypothesis
-    inner: Callable[..., Any] = handle.inner_test
-
-    @functools.wraps(inner)
-    def watched(*arguments: Any, **named: Any) -> Any:
-        drawn_arguments.append(describe_arguments(named))
-        return inner(*arguments, **named)
-
-    handle.inner_test = watched
-    try:
-        yield
-    finally:
-        handle.inner_test = inner

@@ -1,46 +1,53 @@
-"""One release of a run: its worker, its tests, and what of them has failed."""
+"""One release of a run: its worker process, its tests, and their failures."""
 
 from __future__ import annotations
 
 import tempfile
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from harness.runs.fuzz import example_corpus
 from harness.runs.fuzz.fuzz_schedule import FuzzSchedule, FuzzTestState
 from harness.runs.fuzz.messages import (
     CodeFile,
+    ExampleNote,
     FileCoverage,
+    FoundFailure,
     FuzzTestResult,
     FuzzTestsCollected,
+    FuzzWorkerMessage,
     FuzzWorkerSettings,
     RunFailure,
     TimeSlice,
+    TimeSliceResult,
     ToggleDirections,
 )
-from harness.runs.fuzz.worker_process import FuzzWorkerProcess
 from harness.workers.release_target import ReleaseTarget
+from harness.workers.worker_process import WorkerProcess
 
-SHRINK_SECONDS = 30.0  # seconds for shrinking a failure
-MAX_SHRINK_ATTEMPTS = 2  # slices for one that takes longer
-GRACE_SECONDS = 4.0  # seconds beyond the budget, for what is just being done
+SHRINK_SECONDS = 30.0  # for shrinking a failure in one slice
+MAX_SHRINK_ATTEMPTS = 2  # slices in which one failure is shrunk
+GRACE_SECONDS = 4.0  # beyond the budget, for the examples that run then
 
 
 @dataclass(frozen=True)
 class FuzzRequest:
-    """What the caller wants."""
+    """A run that the user asked for, with all options resolved."""
 
     targets: list[ReleaseTarget]
-    pytest_arguments: list[str]  # pytest's arguments: the suites
-    pytest_folder: Path  # where pytest stands
+    pytest_arguments: list[str]  # the suites
+    pytest_folder: Path  # the working folder of pytest
     under: ToggleDirections
     seconds: float
     jobs: int
     seed: int
     memory: int
-    example_seconds: float  # seconds for an example
+    example_seconds: float  # an example that takes longer hangs
     toggle_folders: list[Path] = field(default_factory=list)  # further toggles
 
 
@@ -51,6 +58,39 @@ class RunningTimeSlice:
     test_state: FuzzTestState
     time_slice: TimeSlice
     is_hung: bool = False
+
+
+class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
+    """A process that imports a release and forks slices, and the files that slices write."""
+
+    module = "harness.runs.fuzz.worker"
+    message_type = FuzzWorkerMessage
+
+    def read_note(self, serial: int) -> ExampleNote | None:
+        """The note behind its checksum; None while the slice is writing it."""
+        line, _, _ = self._read_file(serial, "note").partition(b"\n")
+        checksum, text = line[:8], line[8:]
+        if b"%08x" % zlib.crc32(text) != checksum:
+            return None
+        return msgspec.json.decode(text, type=ExampleNote)
+
+    def read_result(self, serial: int) -> TimeSliceResult | None:
+        text = self._read_file(serial, "sliced")
+        return msgspec.json.decode(text, type=TimeSliceResult) if text else None
+
+    def read_failures(self, serial: int) -> list[FoundFailure]:
+        text = self._read_file(serial, "found")
+        return msgspec.json.decode(text, type=list[FoundFailure]) if text else []
+
+    def _read_file(self, serial: int, kind: str) -> bytes:
+        file = self.folder / f"{serial}.{kind}"
+        return file.read_bytes() if file.exists() else b""
+
+    def delete_files(self, serial: int) -> None:
+        """Delete a slice's files: a night has thousands of slices."""
+        for file in self.folder.glob(f"{serial}.*"):
+            if file.is_file():
+                file.unlink(missing_ok=True)
 
 
 class ReleaseSearch:
@@ -67,32 +107,32 @@ class ReleaseSearch:
         self.code_files: list[CodeFile] = []
         self.versions: dict[str, str] = {}
         self.failures: dict[tuple[str, str], RunFailure] = {}  # by test and failure
-        self.shrink_queue: list[
-            tuple[FuzzTestState, str]
-        ] = []  # examples that are still to be shrunk
-        self.shrink_attempts: Counter[str] = Counter()  # at shrinking an example
-        self.workers_lost_in_a_row = 0  # workers in a row that ended by themselves
+        self.shrink_queue: list[tuple[FuzzTestState, str]] = []  # blobs of examples to shrink
+        self.shrink_attempts: Counter[str] = Counter()  # by failure
+        self.workers_lost_in_a_row = 0
         self.is_ready = False
         self.deadline = 0.0
         self.serial = 0
         self.is_over = False
 
     def start(self) -> None:
-        place = example_corpus.locate_corpus(self.target.name, self.request.under)
-        example_corpus.prepare_corpus(place)
+        corpus = example_corpus.locate_corpus(self.target.name, self.request.under)
+        example_corpus.prepare_corpus(corpus)
         self.folder.mkdir(parents=True, exist_ok=True)
-        setting = FuzzWorkerSettings(
+        settings = FuzzWorkerSettings(
             release=self.target.requested_as or self.target.name,
             pytest_arguments=["--profile", "nightly", *self.request.pytest_arguments],
             under=self.request.under,
             folder=tempfile.mkdtemp(dir=self.folder),
-            corpus=str(place),
+            corpus=str(corpus),
             device=self.target.device,
         )
-        log = self.folder / "worker.log"
-        python = self.target.python
         self.worker = FuzzWorkerProcess(
-            python, setting, self.request.toggle_folders, self.request.pytest_folder, log
+            self.target.python,
+            settings,
+            self.request.toggle_folders,
+            self.request.pytest_folder,
+            self.folder / "worker.log",
         )
 
     def stop(self) -> None:
@@ -106,7 +146,7 @@ class ReleaseSearch:
         self.stop()
 
     def accept_collected(self, message: FuzzTestsCollected) -> None:
-        """What a worker collected; one in place of another counts the same tests anew."""
+        """Take over the tests that a worker collected; a new worker numbers them anew."""
         self.code_files, self.versions = message.code_files, message.versions
         by_name = {state.task.name: state for state in self.test_states}
         for test in message.tests:
@@ -118,12 +158,12 @@ class ReleaseSearch:
         self.is_ready = True
 
     def begin_time_share(self, now: float, deadline: float) -> None:
-        """Its part of the time begins."""
+        """Begin the release's share of the budget."""
         self.deadline = deadline
         self.schedule = FuzzSchedule(self.test_states, self.request.jobs, deadline - now)
 
     def pick_next_test(self) -> tuple[FuzzTestState, list[str]] | None:
-        """The test that is next, and the examples that come first in it."""
+        """The test that runs next, and the examples with which it begins."""
         assert self.schedule is not None
         if self.shrink_queue:
             state, blob = self.shrink_queue.pop(0)
@@ -134,37 +174,37 @@ class ReleaseSearch:
     def start_time_slice(
         self, state: FuzzTestState, first_blobs: list[str], seed: int
     ) -> TimeSlice:
-        """Have the worker run a test for a while."""
+        """Have the worker run a test for one slice."""
         assert self.schedule is not None
         assert self.worker is not None
         now = time.monotonic()
         self.serial += 1
         generate = min(self.deadline, now + self.schedule.slice_seconds)
         shrink = min(generate + SHRINK_SECONDS, max(self.deadline, now + 1.0) + GRACE_SECONDS / 2)
-        asked = TimeSlice(
+        time_slice = TimeSlice(
             test_number=state.task.number,
             serial=self.serial,
             seed=seed,
             memory=self.request.memory,
             generate_until=generate,
             shrink_until=shrink,
-            # Whoever hangs is found by its example; this is for who cannot even say so.
+            # The run ends a hanging example by its note; this limit is for a slice without one.
             end_after=shrink - now + self.request.example_seconds + 30.0,
             known_failures=self._list_known_failures(state.task.name, set(first_blobs)),
             first_blobs=first_blobs,
             examples_before=state.test_result.examples,
         )
         state.running_slices += 1
-        self.running[asked.serial] = RunningTimeSlice(state, asked)
-        self.worker.send_request(asked)
-        return asked
+        self.running[time_slice.serial] = RunningTimeSlice(state, time_slice)
+        self.worker.send_request(time_slice)
+        return time_slice
 
     def _list_known_failures(self, test: str, blobs_to_shrink: set[str]) -> list[str]:
-        """What a slice need not find again; what it is to shrink it has to find."""
+        """The failures that count as passed in a slice: all but those that it has to shrink."""
         return [
             key
-            for (name, key), kept in self.failures.items()
-            if name == test and kept.repro.blob not in blobs_to_shrink
+            for (name, key), failure in self.failures.items()
+            if name == test and failure.repro.blob not in blobs_to_shrink
         ]
 
     def shrink_later(self, state: FuzzTestState, key: str, blob: str) -> None:
@@ -174,7 +214,7 @@ class ReleaseSearch:
 
 
 def measure_coverage(release: ReleaseSearch) -> list[FileCoverage]:
-    """How much of each file has run, over all tests of a release."""
+    """The share of each file that has run, over all tests of a release."""
     rows = []
     for file in release.code_files:
         ran: set[int] = set()

@@ -1,11 +1,13 @@
-"""A slice inside its own process: one test, for some seconds, each example watched.
+"""A slice inside its own process: one test, for some seconds.
 
-What it does is written down before it is done, so that an example that ends the process is known.
+Each example is written to the slice's note before it runs, so that one that ends the process is
+known. What lies in the worker's folder for slice 7: `7.note` (the example that runs), `7.found`
+(the failures so far) and `7.sliced` (the result).
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import time
 import zlib
@@ -14,27 +16,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hypothesis.core
+import hypothesis
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.control import current_build_context
-from hypothesis.core import encode_failure
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
-from hypothesis.internal.conjecture.shrinker import sort_key
 from hypothesis.strategies import DataObject
 
 from harness.core.errors import NotReadyError
+from harness.core.files import write_atomically
+from harness.guards import hypothesis_adapter
 from harness.runs.fuzz import failure_identity, search_targets
 from harness.runs.fuzz.example_corpus import ExampleCorpus
-from harness.runs.fuzz.example_decoding import describe_arguments
-from harness.runs.fuzz.line_tracing import ExampleTracer
+from harness.runs.fuzz.failure_files import describe_arguments
 from harness.runs.fuzz.messages import ExampleNote, FoundFailure, TimeSlice, TimeSliceResult
 from harness.runs.fuzz.search_engine import use_fuzz_engine
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers import run_item
+from harness.workers.line_tracer import LineTracer, select_listed_files
 
-# How Hypothesis and pytest speak to each other through a test: no failures.
+FULLY_TRACED_EXAMPLES = 30  # the first examples of a test, all of which are traced
+TRACED_FRACTION = 4  # of later examples one in so many is traced
+# Exceptions with which Hypothesis and pytest steer a test: no failures.
 CONTROL_FLOW_EXCEPTIONS = (
     StopTest,
     UnsatisfiedAssumption,
@@ -43,18 +46,15 @@ CONTROL_FLOW_EXCEPTIONS = (
 )
 
 
-def get_test_function(item: Any) -> Any:
-    return getattr(item.obj, "__func__", item.obj)
-
-
 class TimeSliceRun:
-    """One slice of one test, and what it comes to."""
+    """One slice of one test, and its result."""
 
     def __init__(self, item: Any, time_slice: TimeSlice, folder: Path, files: list[str]) -> None:
         self.item = item
         self.time_slice = time_slice
         self.folder = folder
-        self.tracer = ExampleTracer(files, time_slice.examples_before)
+        self.files = files
+        self.tracer = LineTracer(select_listed_files(files))
         self.started = time.monotonic()
         self.examples = 0
         self.known_failures: Counter[str] = Counter()
@@ -71,52 +71,46 @@ class TimeSliceRun:
 
     # Running
 
-    def run(self, listener: run_item.PhaseRecorder, corpus: Path) -> SideResult:
-        function = get_test_function(self.item)
-        handle = self.item.obj.hypothesis
-        handle.inner_test = self._wrap_test(handle.inner_test)
-        function._hypothesis_internal_use_settings = self._make_settings(function, corpus)
-        # A forced seed would take the database away.
-        hypothesis.core.global_force_seed = None
-        function._hypothesis_internal_use_seed = self.time_slice.seed
-        function._hypothesis_internal_database_key = self.item.nodeid.encode()
-        if self.time_slice.replay_blob:
-            function._hypothesis_internal_use_reproduce_failure = (
-                hypothesis.__version__,
-                self.time_slice.replay_blob.encode(),
-            )
-        with use_fuzz_engine(self.time_slice) as search:
-            side = run_item.run_protocol(self.item, listener)
-        self.exhausted = search.instance is not None and search.instance.exhausted
+    def run(self, recorder: run_item.PhaseRecorder, corpus: Path) -> SideResult:
+        test, blob = self.item.obj, self.time_slice.replay_blob
+
+        def change(usual: settings) -> settings:
+            return self._make_settings(usual, corpus)
+
+        hypothesis_adapter.prepare_search(test, change, self.time_slice.seed, key=self.item.nodeid)
+        with (
+            hypothesis_adapter.wrap_inner_test(test, self._wrap_test),
+            hypothesis_adapter.pin_example(test, blob) if blob else contextlib.nullcontext(),
+            use_fuzz_engine(self.time_slice) as engine,
+        ):
+            side = run_item.run_protocol(self.item, recorder)
+        self.exhausted = engine.instance is not None and engine.instance.exhausted
         self._write_result(side)
         return side
 
-    def _make_settings(self, function: Any, corpus: Path) -> settings:
-        usual = getattr(function, "_hypothesis_internal_use_settings", None) or settings()
-        phases = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
+    def _make_settings(self, usual: settings, corpus: Path) -> settings:
         return settings(
             usual,
             max_examples=self.time_slice.max_examples,
-            deadline=None,  # the run looks after those that take too long
+            deadline=None,  # the run ends examples that take too long
             database=ExampleCorpus(corpus, lambda: self.failure_is_known),
             print_blob=True,
             report_multiple_bugs=False,
-            phases=phases,
+            phases=(Phase.reuse, Phase.generate, Phase.target, Phase.shrink),
             suppress_health_check=tuple(HealthCheck),
         )
 
-    # Watching
+    # Each example
 
     def _wrap_test(self, test: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(test)
-        def watched(*arguments: Any, **named: Any) -> Any:
+        def run_example(*arguments: Any, **named: Any) -> Any:
             self.examples += 1
             self.failure_is_known = False
             self._write_example_note(named)
             self._wrap_draws(named)
             search_targets.begin_example()
             try:
-                with self.tracer.trace_example():
+                with self._trace_example():
                     test(*arguments, **named)
             except CONTROL_FLOW_EXCEPTIONS:
                 raise
@@ -125,7 +119,13 @@ class TimeSliceRun:
             finally:
                 self._record_targets(search_targets.end_example())
 
-        return watched
+        return run_example
+
+    def _trace_example(self) -> contextlib.AbstractContextManager[None]:
+        """Trace the first examples of a test, whichever slice they are in, and some later ones."""
+        number = self.time_slice.examples_before + self.examples
+        is_traced = number <= FULLY_TRACED_EXAMPLES or number % TRACED_FRACTION == 0
+        return self.tracer.trace() if is_traced and self.files else contextlib.nullcontext()
 
     def _record_targets(self, targets: dict[str, float]) -> None:
         for label, value in targets.items():
@@ -134,31 +134,30 @@ class TimeSliceRun:
                 hypothesis.target(value, label=label)
 
     def _handle_failure(self, error: BaseException, arguments: dict[str, Any]) -> None:
-        """A failure that is known counts as passed: the search goes on behind it."""
-        found = failure_identity.failure_from_error(error, self.item.path)
-        key = found.key
+        """Let a known failure count as passed, so that the search goes on to others."""
+        failure = failure_identity.failure_from_error(error, self.item.path)
+        key = failure.key
         if key in self.time_slice.known_failures:
             self.known_failures[key] += 1
             self.failure_is_known = True
             return
-        data = current_build_context().data
-        size = sort_key(data.nodes)
+        size = hypothesis_adapter.measure_current_example()
         known = self.failures.get(key)
         if known is None or size < self.smallest_sizes[key]:
-            found.arguments = describe_arguments(arguments)
-            found.blob = encode_failure(data.choices).decode()
-            found.examples = known.examples if known else self.examples
-            self.failures[key], self.smallest_sizes[key] = found, size
-            self._write_atomically("found", list(self.failures.values()))
+            failure.arguments = describe_arguments(arguments)
+            failure.blob = hypothesis_adapter.encode_current_example()
+            failure.examples = known.examples if known else self.examples
+            self.failures[key], self.smallest_sizes[key] = failure, size
+            self._write_file("found", list(self.failures.values()))
         self.first_failure_key = self.first_failure_key or key
         if key != self.first_failure_key:
-            # Shrinking one failure came upon another, which gets its own slice.
+            # Shrinking one failure found another, which gets its own slice.
             self.failure_is_known = True
             return
         raise error
 
     def _wrap_draws(self, arguments: dict[str, Any]) -> None:
-        """What a test draws as it goes belongs to its example, too."""
+        """Note the example again after each draw of a test that draws as it runs."""
         for data in arguments.values():
             if isinstance(data, DataObject):
                 data.draw = self._wrap_draw(data.draw, arguments)  # type: ignore[method-assign]
@@ -177,31 +176,31 @@ class TimeSliceRun:
             started=time.monotonic(),
             examples=self.examples,
             is_running=True,
-            blob=encode_failure(current_build_context().data.choices).decode(),
+            blob=hypothesis_adapter.encode_current_example(),
             arguments=describe_arguments(arguments),
         )
         self._write_note()
 
-    # Telling
+    # Files
 
     def _write_result(self, side: SideResult) -> None:
         self.note.is_running = False
         self._write_note()
-        shown = (SideOutcome.FAILED, SideOutcome.ERROR, SideOutcome.FLAKY, SideOutcome.CUDA_ERROR)
-        if self.first_failure_key and side.outcome in shown:
+        failing = (SideOutcome.FAILED, SideOutcome.ERROR, SideOutcome.FLAKY, SideOutcome.CUDA_ERROR)
+        if self.first_failure_key and side.outcome in failing:
             self.failures[self.first_failure_key].shrunk = (
                 time.monotonic() < self.time_slice.shrink_until
             )
         if NotReadyError.__name__ in side.headline:
             self.problem = side.headline
-        self._write_atomically(
+        self._write_file(
             "sliced",
             TimeSliceResult(
                 examples=self.examples,
                 seconds=time.monotonic() - self.started,
                 known_failure_counts=dict(self.known_failures),
                 targets=self.targets,
-                covered_lines={file: sorted(lines) for file, lines in self.tracer.covered.items()},
+                covered_lines={str(file): sorted(n) for file, n in self.tracer.lines.items()},
                 failures=list(self.failures.values()),
                 exhausted=self.exhausted,
                 problem=self.problem,
@@ -209,14 +208,12 @@ class TimeSliceRun:
         )
 
     def _write_note(self) -> None:
-        """In place, a line: a file put in the place of another takes longer than many examples."""
+        """Overwrite the note in place: replacing a file takes longer than many an example."""
         text = msgspec.json.encode(self.note)
         with open(self._note_file, "r+b", buffering=0) as notes:
             notes.write(b"%08x%s\n" % (zlib.crc32(text), text))
 
-    def _write_atomically(self, kind: str, value: object) -> None:
-        """Whole or not at all: somebody may read it at any time."""
-        file = self.folder / f"{self.time_slice.serial}.{kind}"
-        aside = file.with_name(f"{file.name}.part")
-        aside.write_bytes(msgspec.json.encode(value))
-        os.replace(aside, file)
+    def _write_file(self, kind: str, value: object) -> None:
+        write_atomically(
+            self.folder / f"{self.time_slice.serial}.{kind}", msgspec.json.encode(value)
+        )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import inspect
 import platform
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import msgspec
@@ -16,11 +19,12 @@ import pytest
 
 from harness.core import machine, preloading
 from harness.core.errors import NotReadyError, UnfixError
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
 from harness.fixes.registry.schema import Toggle
-from harness.guards import cells, plugin
+from harness.guards import cells, hypothesis_adapter, plugin
 from harness.kernels import cpu
 from harness.patching import live_engine
-from harness.runs.fuzz import code_lines, regressions
+from harness.runs.fuzz import regressions
 from harness.runs.fuzz.messages import (
     CodeFile,
     FuzzTask,
@@ -29,7 +33,6 @@ from harness.runs.fuzz.messages import (
     TimeSlice,
     TimeSliceEnded,
 )
-from harness.runs.fuzz.node_ids import get_node_id
 from harness.runs.fuzz.time_slice_run import TimeSliceRun
 from harness.store.prove.values import SideResult
 from harness.toggles import ToggleContext
@@ -38,7 +41,7 @@ from harness.workers.pytest_session import WorkerSession, make_choices, run_work
 
 
 class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
-    """One that runs slices of tests."""
+    """A pytest session that runs slices of tests in forks."""
 
     request_type = TimeSlice
 
@@ -49,22 +52,25 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = self.filter_runnable(session.items)
-        under = make_choices(self.settings.under)
+        changes = make_choices(self.settings.under)
         try:
-            with warnings.catch_warnings(action="ignore"), ToggleContext(under):
+            with warnings.catch_warnings(action="ignore"), ToggleContext(changes):
                 pass
         except UnfixError as error:
             names = ", ".join(name for name, _ in self.settings.under)
-            words = f"{names} cannot be put into a living process: {error}"
-            self.send_message(
-                StartFailure(words, is_usage_error=not isinstance(error, NotReadyError))
-            )
+            problem = f"{names} cannot be put into a living process: {error}"
+            self.send_message(StartFailure(problem, not isinstance(error, NotReadyError)))
             return True
-        session.config.stash[plugin.APPLIED_CHANGES] = under
+        session.config.stash[plugin.APPLIED_CHANGES] = changes
         session.config.stash[regressions.WITHOUT_REGRESSIONS] = True
-        code, files = self._collect_code_files(self.items, [choice.toggle for choice in under])
+        code, files = self._collect_code_files(self.items, [choice.toggle for choice in changes])
         self.tests = [
-            FuzzTask(number, get_node_id(item), explain_left_out(item), files[item.path.parent])
+            FuzzTask(
+                number,
+                regressions.get_node_id(item),
+                explain_left_out(item),
+                files[item.path.parent],
+            )
             for number, item in enumerate(self.items)
         ]
         if self.refuse_without_forks():
@@ -86,7 +92,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
     def _collect_code_files(
         self, items: list[pytest.Item], toggles: list[Toggle]
     ) -> tuple[list[CodeFile], dict[Path, list[str]]]:
-        """The files of all toggles that a folder's tests guard, and of those that are put in."""
+        """The files of the toggles that are applied, and of those that each folder guards."""
         by_folder: dict[Path, dict[str, Toggle]] = {}
         for item in items:
             known = by_folder.setdefault(item.path.parent, {each.id: each for each in toggles})
@@ -95,9 +101,9 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         files: dict[Path, list[str]] = {}
         code: dict[str, CodeFile] = {}
         for folder, known in by_folder.items():
-            found = code_lines.collect_code_files(map(cells.find_toggle_state, known.values()))
-            files[folder] = [file.path for file in found]
-            for file in found:
+            of_folder = collect_code_files(map(cells.find_toggle_state, known.values()))
+            files[folder] = [file.path for file in of_folder]
+            for file in of_folder:
                 known_file = code.setdefault(file.path, file)
                 known_file.toggled_lines = sorted({*known_file.toggled_lines, *file.toggled_lines})
         return sorted(code.values(), key=lambda file: file.name), files
@@ -106,12 +112,11 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
 
     def run_request(self, time_slice: TimeSlice) -> SideResult:
         compile_patched_code(self.items[time_slice.test_number])
-        order = TestRequest(
+        request = TestRequest(
             time_slice.test_number, time_slice.serial, time_slice.end_after, time_slice.memory
         )
-        side = self.run_in_own_process(
-            order, functools.partial(self._run_time_slice, time_slice), {}
-        )
+        run = functools.partial(self._run_time_slice, time_slice)
+        side = self.run_in_own_process(request, run, {})
         with contextlib.suppress(FileNotFoundError):  # of a slice that died
             cpu.preload_programs(
                 msgspec.json.decode(self._locate_programs(time_slice).read_bytes())
@@ -119,21 +124,19 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         return side
 
     def _run_time_slice(self, time_slice: TimeSlice) -> SideResult:
-        """In its own process, where most of what is made is gone without a collection."""
+        """Run a slice in its own process, where garbage collection would be wasted."""
         preloading.raise_gc_thresholds()
-        item, files = (
-            self.items[time_slice.test_number],
-            self.tests[time_slice.test_number].covered_files,
-        )
-        watched = TimeSliceRun(item, time_slice, self.folder, files)
-        side = watched.run(self.recorder, Path(self.settings.corpus))
+        item = self.items[time_slice.test_number]
+        files = self.tests[time_slice.test_number].covered_files
+        slice_run = TimeSliceRun(item, time_slice, self.folder, files)
+        side = slice_run.run(self.recorder, Path(self.settings.corpus))
         self._locate_programs(time_slice).write_bytes(
             msgspec.json.encode(cpu.list_loaded_programs())
         )
         return side
 
     def _locate_programs(self, time_slice: TimeSlice) -> Path:
-        """Those that a slice's kernels needed, for the slices after it to begin with."""
+        """The compiled kernels that a slice loaded: later slices start with them."""
         return self.folder / f"{time_slice.serial}.programs"
 
     def make_reply(self, time_slice: TimeSlice, side: SideResult) -> TimeSliceEnded:
@@ -148,8 +151,8 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
 
 
 def explain_left_out(item: Any) -> str:
-    """Why a test cannot be fuzzed; nothing if it can."""
-    if not hasattr(getattr(item, "obj", None), "hypothesis"):
+    """Why a test cannot be fuzzed; empty if it can."""
+    if not hypothesis_adapter.draws_examples(getattr(item, "obj", None)):
         return "it draws no examples"
     for mark in item.iter_markers("xfail"):
         if not mark.args or any(mark.args):
@@ -160,7 +163,7 @@ def explain_left_out(item: Any) -> str:
 
 
 def compile_patched_code(item: pytest.Item) -> None:
-    """Have the patched code made here once, for all the forks that run it."""
+    """Compile the patched code here once, for all forks that run it."""
     marks = cells.read_guard_marks(item)
     with (
         warnings.catch_warnings(action="ignore"),
@@ -171,11 +174,40 @@ def compile_patched_code(item: pytest.Item) -> None:
 
 
 def collect_versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in (*machine.RECORDED_PACKAGES, "hypothesis"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def collect_code_files(statuses: Iterable[ToggleStatus]) -> list[CodeFile]:
+    """The files that these toggles change in a release, with the lines that can be covered."""
+    files: dict[str, CodeFile] = {}
+    for status in statuses:
+        if status.state not in (ToggleState.FIXED, ToggleState.BUGGY):
+            continue
+        for site in status.sites:
+            source, path = site.source, site.source.path
+            if path not in files:
+                lines = sorted(find_function_lines(compile(source.text, path, "exec")))
+                files[path] = CodeFile(path, f"sglang/{path.rpartition('/sglang/')[2]}", lines, [])
+            file = files[path]
+            toggled = set(file.toggled_lines)
+            for scope in source.find_scopes(site.target.qualname):
+                first, last = scope.range().start.line + 1, scope.range().end.line + 1
+                toggled |= {line for line in file.lines if first <= line <= last}
+            file.toggled_lines = sorted(toggled)
+    return sorted(files.values(), key=lambda file: file.name)
+
+
+def find_function_lines(code: CodeType) -> set[int]:
+    """The lines that run when functions are called, and not when their module is imported."""
+    lines = set()
+    if code.co_flags & inspect.CO_OPTIMIZED:
+        lines = {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return lines.union(*map(find_function_lines, inner))
 
 
 if __name__ == "__main__":

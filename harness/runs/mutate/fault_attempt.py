@@ -25,7 +25,6 @@ from harness.fixes.registry.schema import CodeTarget
 from harness.guards import cells, plugin, profiles
 from harness.patching import live_engine
 from harness.patching.patch_plan import Direction, PlacedFault, ToggleChoice
-from harness.runs.mutate.line_tracing import GuardLineTracer
 from harness.runs.mutate.messages import (
     PASSING_OUTCOMES,
     FaultAttemptReport,
@@ -38,6 +37,7 @@ from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.toggles import ToggleContext
 from harness.workers import run_item, supervisor
+from harness.workers.line_tracer import LineTracer, select_package_files
 
 
 def make_live_change(fault: MutationFault) -> PlacedFault:
@@ -152,11 +152,15 @@ class FaultAttemptRun:
             yield None
             return
         before = set(sys.modules)
-        tracer = GuardLineTracer(find_package_root())
+        root = find_package_root()
+        tracer = LineTracer(select_package_files(root))
         traced = GuardTrace({}, [])
-        with tracer.trace_lines():
+        with tracer.trace():
             yield traced
-        traced.lines = {name: sorted(lines) for name, lines in tracer.lines.items() if lines}
+        for file, lines in tracer.lines.items():
+            module = ".".join(file.relative_to(root).with_suffix("").parts)
+            if lines:
+                traced.lines[module.removesuffix(".__init__")] = sorted(lines)
         new = set(sys.modules) - before
         traced.imported = sorted(name for name in new if name.partition(".")[0] == "sglang")
 
