@@ -82,7 +82,7 @@ def test_a_guard_that_does_not_notice_is_toothless(suites: Suites) -> None:
     blind = PLAIN.replace("== rows * topk * 2", ">= 0")
     done = suites.run(blind, "--teeth")
     assert done.returncode == 1
-    assert "GuardNotProven: toy-plain is toothless: it passes buggy, and the toggled code ran" in done.stdout
+    assert "GuardNotProven: toy-plain is toothless: it passes buggy" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
 
 
