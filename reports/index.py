@@ -1,4 +1,4 @@
-"""A page that leads to all other pages of a folder, and to the issues beside them."""
+"""A page with links to all other pages of a folder, and to the issues beside them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from reports.shared import html_file
-from reports.shared.formatting import to_single_line as short
+from reports.shared.formatting import to_single_line
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
 TITLE_SEARCH_LENGTH = 4000  # letters in which a page has its title
@@ -24,8 +24,8 @@ class PageLink:
 
 def write_index(folder: Path) -> Path:
     file = folder / "index.html"
-    found = sorted(folder.rglob("*.html")) + sorted(folder.rglob("*.md"))
-    entries = [_make_link(each, folder) for each in found if each != file]
+    files = sorted(folder.rglob("*.html")) + sorted(folder.rglob("*.md"))
+    entries = [_make_link(each, folder) for each in files if each != file]
     values = {
         "pages": [one for one in entries if not one.path.endswith(".md")],
         "issues": [one for one in entries if one.path.endswith(".md")],
@@ -40,11 +40,11 @@ def write_index(folder: Path) -> Path:
 def _make_link(file: Path, folder: Path) -> PageLink:
     with file.open(encoding="utf-8", errors="replace") as opened:
         head = opened.read(TITLE_SEARCH_LENGTH)
-    place = file.relative_to(folder).as_posix()
+    path = file.relative_to(folder).as_posix()
     if file.suffix == ".md":
-        return PageLink(
-            quote(place), short(head.partition("\n")[0].lstrip("# ") or place, 200), True
-        )
-    found = re.search(r"<title>(.*?)</title>", head, re.DOTALL)
-    title = html.unescape(found[1]).strip() if found else ""
-    return PageLink(quote(place), short(title or place, 200), title.startswith("RED"))
+        title = head.partition("\n")[0].lstrip("# ")
+    else:
+        match = re.search(r"<title>(.*?)</title>", head, re.DOTALL)
+        title = html.unescape(match[1]).strip() if match else ""
+    is_red = file.suffix == ".md" or title.startswith("RED")
+    return PageLink(quote(path), to_single_line(title or path, 200), is_red)

@@ -150,8 +150,8 @@ def print_releases(as_json: bool) -> int:
         row["cuda"] = describe_environment(managed_releases.get_release(row["release"], "cuda"))
     current = source_trees.find_installed_tree()
     if as_json:
-        shown = str(current.version) if current else None
-        options.print_json({"current": shown, "managed": rows})
+        version = str(current.version) if current else None
+        options.print_json({"current": version, "managed": rows})
         return 0
     from rich.table import Table
 

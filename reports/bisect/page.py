@@ -12,7 +12,7 @@ MAX_ROWS = 400  # runs of one set, as of a flaky symptom, share a row
 
 def render_page(search: BisectSearch) -> str:
     values = {
-        "seen": view.make_view(search),
+        "report": view.make_view(search),
         "search": search,
         "glyphs": view.GLYPHS,
         "tones": view.TONES,

@@ -17,7 +17,7 @@ def render_page(evaluation: Evaluation) -> str:
     items = answer_differences.choose_items(evaluation, comparisons)
     fault_marks = {row.mark for row in eval_view.faults}
     values = {
-        "seen": eval_view,
+        "report": eval_view,
         "evaluation": evaluation,
         "accuracy": charts.make_accuracy_bars(eval_view),
         "divergences": charts.make_divergence_chart(eval_view),

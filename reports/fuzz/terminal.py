@@ -22,10 +22,10 @@ def format_summary(run: FuzzResult) -> str:
         sum(row.lines for row in run.coverage), sum(r.lines_of for r in run.coverage)
     )
     tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
-    here = sum(not test.left_out for test in run.tests)
+    applicable = sum(not test.left_out for test in run.tests)
     return (
         f"{run.seconds:.0f} of {run.budget:.0f} s: {run.examples} examples, "
-        f"{run.examples / max(run.seconds, 0.001):.0f}/s; {tried} of {here} tests; lines run: "
+        f"{run.examples / max(run.seconds, 0.001):.0f}/s; {tried} of {applicable} tests; lines run: "
         f"{toggled} of the toggled code, {files} of its files; {len(run.failures)} failures"
     )
 

@@ -56,12 +56,12 @@ def _make_trend_chart(history_view: HistoryView, kind: str) -> NightlyChart:
     for night in nights:
         counts = night.counts.get(kind, {})
         good = counts.get(TimelineState.OK, 0) + counts.get(TimelineState.MENDED, 0)
-        said = [
+        failures = [
             f"{counts[word]} {word}"
             for word in (*BAD_STATES, TimelineState.MENDED)
             if counts.get(word)
         ]
-        titles.append(", ".join([f"{good} ok", *said]) if counts else "not run")
+        titles.append(", ".join([f"{good} ok", *failures]) if counts else "not run")
     stacks = [
         [(f"tone-{mark.tone}", mark.glyph, number) for mark, number in stack] for stack in heights
     ]
@@ -83,8 +83,8 @@ def make_cost_chart(history_view: HistoryView) -> NightlyChart | None:
         parts = [
             (kind, history_view.compute_night_cost(night.spent.get(kind, {}))) for kind in kinds
         ]
-        said = [f"{kind} {number:,.2f}{unit}" for kind, number in parts if number]
-        titles.append(", ".join(said) or "nothing")
+        costs = [f"{kind} {number:,.2f}{unit}" for kind, number in parts if number]
+        titles.append(", ".join(costs) or "nothing")
         stacks.append(
             [(choose_kind_tone(history_view, kind), "", number) for kind, number in parts]
         )
@@ -126,8 +126,8 @@ def _make_chart(
             if number:
                 tall = tallest * number / top
                 y -= tall
-                shown = glyph if tall >= 12 and wide >= 9 else ""
-                boxes.append(ChartSegment(x - wide / 2, y, wide, tall, word, shown))
+                sign = glyph if tall >= 12 and wide >= 9 else ""
+                boxes.append(ChartSegment(x - wide / 2, y, wide, tall, word, sign))
         columns.append(ChartColumn(x, days[place], f"{days[place]}: {titles[place]}", boxes))
     every = max(1, math.ceil(len(days) / 7))
     labels = [(columns[place].x, days[place][5:]) for place in range(len(days) - 1, -1, -every)]

@@ -12,17 +12,17 @@ STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page
 
 
 def render_page(history: NightHistory, prices: ResourcePrices) -> str:
-    seen = HistoryView(history, prices)
+    history_view = HistoryView(history, prices)
     values = {
-        "seen": seen,
+        "report": history_view,
         "history": history,
         "view": view,
         "marks": STATE_MARKS,
         "legend": [mark for state, mark in STATE_MARKS.items() if state is not TimelineState.IDLE]
         + [SILENT_MARK],
         "mended": history.select_by_state(TimelineState.MENDED),
-        "trends": charts.make_trend_charts(seen),
-        "costs": charts.make_cost_chart(seen),
+        "trends": charts.make_trend_charts(history_view),
+        "costs": charts.make_cost_chart(history_view),
         "charts": charts,
         "rows": view.MAX_ROWS,
     }

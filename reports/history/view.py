@@ -68,8 +68,8 @@ class HistoryView:
 
     @property
     def flaky(self) -> list[Timeline]:
-        found = [line for line in self.history.timelines if line.is_flaky]
-        return sorted(found, key=lambda line: -line.score.share)
+        lines = [line for line in self.history.timelines if line.is_flaky]
+        return sorted(lines, key=lambda line: -line.score.share)
 
     @property
     def costliest(self) -> list[Timeline]:
@@ -80,8 +80,8 @@ class HistoryView:
 
     @property
     def slower(self) -> list[Timeline]:
-        found = [line for line in self.history.timelines if line.slowdown]
-        return sorted(found, key=lambda line: -(line.slowdown or 0))
+        lines = [line for line in self.history.timelines if line.slowdown]
+        return sorted(lines, key=lambda line: -(line.slowdown or 0))
 
     @property
     def slower_or_costliest(self) -> list[Timeline]:
@@ -96,7 +96,7 @@ class HistoryView:
         known = counts[TimelineState.KNOWN]
         night = self.history.nights[-1].day.isoformat()
         if fresh:
-            also = f", and {format_count(known, 'known failure')} beside" if known else ""
+            also = f", and {format_count(known, 'known failure')}" if known else ""
             return f"{format_count(fresh, 'new failure')} in the night of {night}{also}."
         if known:
             return f"Nothing new in the night of {night}; {format_count(known, 'known failure')}."

@@ -39,23 +39,23 @@ function fact(name, value) {
 }
 
 function failure(cell) {
-  const told = index.told[cell.place];
+  const details = index.failures[cell.place];
   return make(
     "article", { class: "failure", id: `cell-${cell.identity}` },
-    make("h3", {}, badge(cell.mark), make("code", {}, cell.identity), told.how),
+    make("h3", {}, badge(cell.mark), make("code", {}, cell.identity), details.how),
     valuesOf(cell),
     make(
       "dl", { class: "facts" },
-      fact("took", cell.took ? seconds(cell.took) : ""), fact("on", told.where), fact("inside", told.inside),
-      fact("lost", cell.lost ? times(cell.lost) : ""), fact("in the plan as", told.why), fact("command", told.command),
+      fact("took", cell.took ? seconds(cell.took) : ""), fact("on", details.where), fact("inside", details.inside),
+      fact("lost", cell.lost ? times(cell.lost) : ""), fact("in the plan as", details.why), fact("command", details.command),
     ),
-    told.log ? make("pre", { class: "log" }, told.log) : null,
-    make("pre", { class: "replay" }, told.replay),
+    details.log ? make("pre", { class: "log" }, details.log) : null,
+    make("pre", { class: "replay" }, details.replay),
   );
 }
 
 function showFailures() {
-  const bad = matching.filter((cell) => cell.place < index.told.length);
+  const bad = matching.filter((cell) => cell.place < index.failures.length);
   byId("failures").hidden = bad.length === 0;
   byId("failed").replaceChildren(...bad.slice(0, shownFailures).map(failure));
   const left = bad.length - shownFailures;
@@ -98,9 +98,9 @@ function group(name, those) {
     part.style.flexGrow = counts.get(word);
     stack.append(part);
   }
-  const told = order.map((word) => `${counts.get(word)} ${word}`).join(", ");
+  const counted = order.map((word) => `${counts.get(word)} ${word}`).join(", ");
   const details = make("details", { class: "group", on: { toggle: () => details.open && fill(details, those) } });
-  details.append(make("summary", {}, make("span", { class: "name" }, name), stack, make("span", { class: "told" }, told)));
+  details.append(make("summary", {}, make("span", { class: "name" }, name), stack, make("span", { class: "told" }, counted)));
   return details;
 }
 

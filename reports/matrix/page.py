@@ -19,16 +19,16 @@ MAX_VALUES = 12  # of one axis in its chart
 
 
 def render_page(run: MatrixRun) -> str:
-    seen = view.make_view(run)
+    matrix_view = view.make_view(run)
     values = {
-        "seen": seen,
+        "report": matrix_view,
         "run": run,
         "flaky": view.list_flaky_cells(run.cells)[:MAX_VALUES],
         "view": view,
-        "longest": max((cell.seconds for cell in seen.slowest), default=1.0) or 1.0,
+        "longest": max((cell.seconds for cell in matrix_view.slowest), default=1.0) or 1.0,
         "axes": MAX_AXES,
         "values": MAX_VALUES,
-        "index": embed_json(make_index(seen)),
+        "index": embed_json(make_index(matrix_view)),
     }
     return html_file.render_template("matrix/page.html.j2", values, styles=STYLES, scripts=SCRIPTS)
 
@@ -52,7 +52,7 @@ def make_index(matrix_view: MatrixView) -> dict[str, Any]:
             for axis, values in axes.items()
         ],
         "cells": rows,
-        "told": _describe_failures(matrix_view),
+        "failures": _describe_failures(matrix_view),
         "replay": to_single_line(f"unfix matrix run {run.file} --cell ", 400),
     }
 

@@ -10,5 +10,5 @@ STYLES = ("shared/page.css", "shared/panel.css", "mutate/page.css")
 
 
 def render_page(run: MutationRun) -> str:
-    values = {"seen": view.make_view(run), "run": run, "view": view, "marks": view.FATE_MARKS}
+    values = {"report": view.make_view(run), "run": run, "view": view, "marks": view.FATE_MARKS}
     return html_file.render_template("mutate/page.html.j2", values, styles=STYLES)

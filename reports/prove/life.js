@@ -34,7 +34,7 @@ function lifeSign(lived, x) {
 }
 
 function lifeWords(lived) {
-  const source = { buggy: "has the bug", fixed: "has the fix", absent: "without this code" }[lived.source] || lived.source || "not looked at";
+  const source = { buggy: "has the bug", fixed: "has the fix", absent: "without this code" }[lived.source] || lived.source || "unknown";
   const found = { buggy: "running found the bug", fixed: "running found the fix" }[lived.found] || "not run";
   return `${lived.release}: by its sources ${source}; ${found}${lived.differs ? ": THEY DIFFER" : ""}`;
 }
@@ -54,10 +54,10 @@ function lifeRow(toggle, step) {
     picture.append(slot);
   });
   const differing = on.filter((lived) => lived.differs).length;
-  const told = span ? `bug in ${span}` : ran ? "no bug found" : "not run";
+  const text = span ? `bug in ${span}` : ran ? "no bug found" : "not run";
   return make("div", { class: "life-row" },
     make("span", { class: "id", title: toggle.title }, toggle.id), picture,
-    make("span", { class: "told" }, told, differing ? make("b", { class: "differs" }, ` ≠ ${differing}`) : ""));
+    make("span", { class: "told" }, text, differing ? make("b", { class: "differs" }, ` ≠ ${differing}`) : ""));
 }
 
 function lifeAxis(step) {

@@ -28,7 +28,7 @@ def render_page(runs: ProveRun | Sequence[ProveRun]) -> str:
     index = make_index(proof_view, details)
     counts = proof_view.run.counts
     values = {
-        "seen": proof_view,
+        "report": proof_view,
         "counts": [(mark, counts[word]) for word, mark in MARKS.items() if counts.get(word)],
         "statement": describe_run(proof_view),
         "index": embed_json(index),

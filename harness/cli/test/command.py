@@ -78,9 +78,9 @@ def run_all_parts(releases: list[managed_releases.Release], words: list[str], ro
                 results.append(result)
                 if not result.is_green(bool(words)):
                     print(f"{result.output.rstrip()}\n", flush=True)
-                counts = format_counts(result.counts, result.seconds)
+                summary = format_counts(result.counts, result.seconds)
                 position = f"part {numbers[result.part]} of {len(numbers)}"
-                options.report_status(f"{position}: {result.part.name}: {counts}")
+                options.report_status(f"{position}: {result.part.name}: {summary}")
     print_skipped(results)
     red = [result for result in results if not result.is_green(bool(words))]
     for result in red:
