@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.cli import options
 from harness.fixes.matching.status_cache import MATCHING_CODE_DIGEST, StatusCache
-from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
 from harness.releases import managed_releases, upstream_reverts
 from harness.store.prove import recorded_proofs
 
@@ -24,29 +24,21 @@ def run_command(arguments: argparse.Namespace) -> int:
     toggles = options.load_catalogue(arguments).select_or_all(arguments.names)
     # Fast and without a network: only a release that the call names is fetched.
     tree = options.find_tree(arguments.release, fetch=arguments.release is not None)
-    states: dict[str, ToggleState | None] = dict.fromkeys(toggle.id for toggle in toggles)
+    statuses: list[ToggleStatus] | list[None] = [None] * len(toggles)
     if tree:
         cache = StatusCache("states", find_toggle_status, MATCHING_CODE_DIGEST)
-        states |= {one.toggle.id: one.state for one in cache.find_statuses(toggles, tree)}
+        statuses = cache.find_statuses(toggles, tree)
     reverts = upstream_reverts.read_upstream_reverts(tree) if tree else []
     known = [release.name for release in managed_releases.list_releases()]
     proofs = recorded_proofs.load_proofs(known)
+    rows = [
+        options.toggle_to_json(toggle, status)
+        | {"proven": [dataclasses.asdict(proof) for proof in proofs.get(toggle.id, ())]}
+        for toggle, status in zip(toggles, statuses, strict=True)
+    ]
     data: dict[str, Any] = {
         "release": str(tree.version or tree.name) if tree else None,
-        "toggles": [
-            {
-                "id": t.id,
-                "state": state.value if (state := states[t.id]) else None,
-                "family": t.family,
-                "symptom": t.symptom.value,
-                "devices": [d.value for d in t.devices],
-                "upstream": list(t.upstream),
-                "title": t.title,
-                "unguarded": t.unguarded,
-                "proven": [dataclasses.asdict(proof) for proof in proofs.get(t.id, ())],
-            }
-            for t in toggles
-        ],
+        "toggles": rows,
         "upstream": [
             {"id": r.name, "applies": not r.problem, "problem": r.problem} for r in reverts
         ],
@@ -56,7 +48,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     else:
         texts = {t.id: [one.describe(known) for one in proofs.get(t.id, ())] for t in toggles}
         print_toggles(data, texts)
-    return 1 if ToggleState.STALE in states.values() else 0
+    return 1 if any(row["state"] == ToggleState.STALE.value for row in rows) else 0
 
 
 def print_toggles(data: dict[str, Any], proofs: dict[str, list[str]]) -> None:

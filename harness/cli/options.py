@@ -22,6 +22,7 @@ from harness.core.errors import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.fixes.matching.toggle_status import ToggleStatus
     from harness.fixes.registry.schema import Toggle
     from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
     from harness.releases.source_trees import SourceTree
@@ -149,6 +150,20 @@ def print_diff(out: Console, diff: str) -> None:
     from reports.shared import terminal
 
     terminal.print_diff(out, diff)
+
+
+def toggle_to_json(toggle: Toggle, status: ToggleStatus | None) -> dict[str, Any]:
+    """The fields of a toggle that `list` and `show` share."""
+    return {
+        "id": toggle.id,
+        "state": status.state.value if status else None,
+        "family": toggle.family,
+        "symptom": toggle.symptom.value,
+        "devices": [device.value for device in toggle.devices],
+        "upstream": list(toggle.upstream),
+        "title": toggle.title,
+        "unguarded": toggle.unguarded.strip(),
+    }
 
 
 def print_json(value: Any) -> None:

@@ -37,29 +37,19 @@ def run_command(arguments: argparse.Namespace) -> int:
 def toggle_to_json(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
     status = find_toggle_status(toggle, tree) if tree else None
     known = [release.name for release in managed_releases.list_releases()]
-    return {
-        "id": toggle.id,
-        "title": toggle.title,
+    proofs = recorded_proofs.load_proofs(known).get(toggle.id, ())
+    directions = {ToggleState.FIXED: "revert", ToggleState.BUGGY: "enable"}
+    return options.toggle_to_json(toggle, status) | {
         "why": toggle.why.strip(),
-        "unguarded": toggle.unguarded.strip(),
-        "family": toggle.family,
-        "symptom": toggle.symptom.value,
-        "devices": [device.value for device in toggle.devices],
-        "upstream": list(toggle.upstream),
-        "proven": [
-            one.describe(known) for one in recorded_proofs.load_proofs(known).get(toggle.id, ())
-        ],
+        "proven": [proof.describe(known) for proof in proofs],
         "release": str(tree.version or tree.name) if tree else None,
-        "state": status.state.value if status else None,
         "problem": status.problem if status else "",
         "nearest": status.nearest if status else "",
         "variants": [
-            {"releases": v.releases, "targets": [str(t) for t in v.targets]}
-            for v in toggle.variants
+            {"releases": variant.releases, "targets": [str(target) for target in variant.targets]}
+            for variant in toggle.variants
         ],
-        "does": {ToggleState.FIXED: "revert", ToggleState.BUGGY: "enable"}.get(status.state, "")
-        if status
-        else "",
+        "does": directions.get(status.state, "") if status else "",
         "diff": diffs.format_toggle_diff(status, tree) if status and tree else "",
     }
 
