@@ -6,13 +6,10 @@ whose result is not exactly specified, is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from harness.kernels.cpu import exact_intrinsics, number_formats
-from harness.kernels.cpu.abi import LaunchField, UndefinedResult
+from harness.kernels.cpu import conversion_ops, exact_intrinsics, number_formats
+from harness.kernels.cpu.conversion_ops import ElementEmitter
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
-    BIT_ENCODED_FORMATS,
     FLOAT8_FORMATS,
     LLVM_FLOAT_TYPES,
     UnsupportedOnCpu,
@@ -24,8 +21,6 @@ from harness.kernels.cpu.number_formats import (
     triton_type_name,
 )
 from harness.kernels.ir.graph import IROperation
-
-ElementEmitter = Callable[[LlvmFunction, IROperation, list[str]], str]
 
 # The table
 
@@ -118,7 +113,7 @@ def _make_libm_emitter(function: str) -> ElementEmitter:
 
 
 def _emit_rsqrt(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    root = _make_float_emitter("call {t} @llvm.sqrt.{s}({t} {0})")(code, operation, operands)
+    root = _make_float_emitter(_ROOT)(code, operation, operands)
     one = format_literal("1.0", _get_element(operation))
     kind = llvm_type(_get_element(operation))
     return code.let(f"fdiv {kind} {one}, {root}")
@@ -166,92 +161,6 @@ def _emit_select(code: LlvmFunction, operation: IROperation, operands: list[str]
     return code.let(f"select i1 {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
 
 
-def _make_cast_emitter(name: str) -> ElementEmitter:
-    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-        source = llvm_type(operation.operands[0].type.element)
-        target = llvm_type(operation.result.type.element)
-        if source == target:
-            return operands[0]
-        return code.let(f"{name} {source} {operands[0]} to {target}")
-
-    return emit
-
-
-def _emit_index_cast(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    source = llvm_type(operation.operands[0].type.element)
-    target = llvm_type(operation.result.type.element)
-    if source == target:
-        return operands[0]
-    return code.let(
-        f"{'sext' if int(source[1:]) < int(target[1:]) else 'trunc'} "
-        f"{source} {operands[0]} to {target}"
-    )
-
-
-def _emit_bitcast(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    source = llvm_type(operation.operands[0].type.element)
-    target = llvm_type(operation.result.type.element)
-    return (
-        operands[0] if source == target else code.let(f"bitcast {source} {operands[0]} to {target}")
-    )
-
-
-def _emit_float_conversion(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    source, target = operation.operands[0].type.element, operation.result.type.element
-    for element in (source, target):
-        if element not in LLVM_FLOAT_TYPES:
-            raise UnsupportedOnCpu(f"a conversion of {source} to {target}")
-    names = f"{triton_type_name(source)} to {triton_type_name(target)}"
-    if operation.name == "tt.fp_to_fp" and operation.get_int("rounding", 1) != 1:
-        raise UnsupportedOnCpu(f"a conversion of {names} rounded toward zero")
-    if "f64" in (source, target) and {source, target} & BIT_ENCODED_FORMATS:
-        raise UnsupportedOnCpu(f"a conversion of {names}")
-    if (source, target) == ("f8E5M2", "bf16"):
-        # Compiled kernels turn infinities into large numbers: an accident of the compiler.
-        size = code.let(f"and i8 {operands[0]}, 127")
-        with code.when(code.let(f"icmp uge i8 {size}, 124")):
-            answer = str(int(UndefinedResult.CONVERSION))
-            code.store_element("i64", answer, "%context", LaunchField.UNDEFINED_RESULT)
-    value, kind = emit_widening(code, operands[0], source)
-    return emit_narrowing(code, value, kind, target)
-
-
-def _make_int_to_float_emitter(name: str) -> ElementEmitter:
-    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-        source = llvm_type(operation.operands[0].type.element)
-        element = operation.result.type.element
-        target = "float" if element in BIT_ENCODED_FORMATS else llvm_type(element)
-        if element in FLOAT8_FORMATS:
-            raise UnsupportedOnCpu(f"a conversion of {source} to {triton_type_name(element)}")
-        value = code.let(f"{name} {source} {operands[0]} to {target}")
-        return emit_narrowing(code, value, target, element)
-
-    return emit
-
-
-def _make_float_to_int_emitter(name: str) -> ElementEmitter:
-    """Toward zero; a number that does not fit becomes the nearest one that does, as on a GPU.
-
-    NaN becomes zero, and in 64 bits the smallest number.
-    """
-
-    def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-        value, kind = emit_widening(code, operands[0], operation.operands[0].type.element)
-        target = llvm_type(operation.result.type.element)
-        if target == "i1":
-            return code.let(f"fcmp une {kind} {value}, 0.0")
-        if kind == "half":
-            value, kind = code.let(f"fpext half {value} to float"), "float"
-        suffix = "f32" if kind == "float" else "f64"
-        result = code.let(f"call {target} @llvm.{name}.sat.{target}.{suffix}({kind} {value})")
-        if name == "fptosi" and target == "i64":
-            nan = code.let(f"fcmp uno {kind} {value}, 0.0")
-            result = code.let(f"select i1 {nan}, i64 {-(1 << 63)}, i64 {result}")
-        return result
-
-    return emit
-
-
 def _emit_clamp(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
     _refuse_float8(operation, "tl.clamp")
     element = _get_element(operation)
@@ -289,14 +198,13 @@ def _emit_high_product(code: LlvmFunction, operation: IROperation, operands: lis
 
 
 # Functions of libdevice whose result CUDA specifies exactly or to a few last places.
-_LIBDEVICE_FUNCTIONS = {
-    "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log1p": "log1p", "pow": "pow",
-    "expm1": "expm1", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tan": "tan", "tanh": "tanh",
-    "atan": "atan", "atan2": "atan2", "asin": "asin", "acos": "acos", "sinh": "sinh",
-    "cosh": "cosh", "erf": "erf", "erfc": "erfc", "floor": "floor", "ceil": "ceil", "fabs": "fabs",
-    "trunc": "trunc", "rint": "rint", "nearbyint": "nearbyint", "round": "round", "cbrt": "cbrt",
-    "fma": "fma", "fmod": "fmod", "copysign": "copysign", "hypot": "hypot", "log10": "log10",
-}  # fmt: skip
+_LIBDEVICE_FUNCTIONS = frozenset(
+    (
+        "exp exp2 log log2 log1p pow expm1 sqrt sin cos tan tanh atan atan2 asin acos sinh "
+        "cosh erf erfc floor ceil fabs trunc rint nearbyint round cbrt fma fmod copysign "
+        "hypot log10 "
+    ).split()
+)
 
 
 def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
@@ -318,7 +226,7 @@ def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: l
     element = _get_element(operation)
     if plain not in _LIBDEVICE_FUNCTIONS or element not in ("f32", "f64"):
         raise UnsupportedOnCpu(f"libdevice's {symbol or 'function'}")
-    return _make_libm_emitter(_LIBDEVICE_FUNCTIONS[plain])(code, operation, operands)
+    return _make_libm_emitter(plain)(code, operation, operands)
 
 
 def _emit_inline_assembly(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
@@ -358,17 +266,23 @@ def _emit_unchanged(code: LlvmFunction, operation: IROperation, operands: list[s
     return operands[0]
 
 
+_INTEGER_OPERATIONS = "add sub mul and or xor"
+_INTEGER_EXTREMA = {"minsi": "smin", "maxsi": "smax", "minui": "umin", "maxui": "umax"}
+_FLOAT_EXTREMA = {
+    "minnumf": "minimumnum", "maxnumf": "maximumnum", "minimumf": "minimum", "maximumf": "maximum",
+}  # fmt: skip
+_BINARY_CALL = "call {{t}} @llvm.{name}.{suffix}({{t}} {{0}}, {{t}} {{1}})"
+_DIVIDE, _ROOT = "fdiv {t} {0}, {1}", "call {t} @llvm.sqrt.{s}({t} {0})"
+
 ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
-    "arith.addi": _make_integer_emitter("add {t} {0}, {1}"),
-    "arith.subi": _make_integer_emitter("sub {t} {0}, {1}"),
-    "arith.muli": _make_integer_emitter("mul {t} {0}, {1}"),
-    "arith.andi": _make_integer_emitter("and {t} {0}, {1}"),
-    "arith.ori": _make_integer_emitter("or {t} {0}, {1}"),
-    "arith.xori": _make_integer_emitter("xor {t} {0}, {1}"),
-    "arith.minsi": _make_integer_emitter("call {t} @llvm.smin.{t}({t} {0}, {t} {1})"),
-    "arith.maxsi": _make_integer_emitter("call {t} @llvm.smax.{t}({t} {0}, {t} {1})"),
-    "arith.minui": _make_integer_emitter("call {t} @llvm.umin.{t}({t} {0}, {t} {1})"),
-    "arith.maxui": _make_integer_emitter("call {t} @llvm.umax.{t}({t} {0}, {t} {1})"),
+    **{
+        f"arith.{name}i": _make_integer_emitter(f"{name} {{t}} {{0}}, {{1}}")
+        for name in _INTEGER_OPERATIONS.split()
+    },
+    **{
+        f"arith.{name}": _make_integer_emitter(_BINARY_CALL.format(name=function, suffix="{t}"))
+        for name, function in _INTEGER_EXTREMA.items()
+    },
     "math.absi": _make_integer_emitter("call {t} @llvm.abs.{t}({t} {0}, i1 false)"),
     "math.ctpop": _make_integer_emitter("call {t} @llvm.ctpop.{t}({t} {0})"),
     "math.ctlz": _make_integer_emitter("call {t} @llvm.ctlz.{t}({t} {0}, i1 false)"),
@@ -383,49 +297,43 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
     "arith.cmpi": _emit_integer_comparison,
     "arith.cmpf": _emit_float_comparison,
     "arith.select": _emit_select,
-    "arith.extsi": _make_cast_emitter("sext"),
-    "arith.extui": _make_cast_emitter("zext"),
-    "arith.trunci": _make_cast_emitter("trunc"),
-    "arith.index_cast": _emit_index_cast,
-    "arith.addf": _make_float_emitter("fadd {t} {0}, {1}"),
-    "arith.subf": _make_float_emitter("fsub {t} {0}, {1}"),
-    "arith.mulf": _make_float_emitter("fmul {t} {0}, {1}"),
-    "arith.divf": _make_float_emitter("fdiv {t} {0}, {1}"),
-    "tt.precise_divf": _make_float_emitter("fdiv {t} {0}, {1}"),
+    "arith.extsi": conversion_ops.make_cast_emitter("sext"),
+    "arith.extui": conversion_ops.make_cast_emitter("zext"),
+    "arith.trunci": conversion_ops.make_cast_emitter("trunc"),
+    "arith.index_cast": conversion_ops.emit_index_cast,
+    **{
+        f"arith.{name}f": _make_float_emitter(f"f{name} {{t}} {{0}}, {{1}}")
+        for name in ("add", "sub", "mul", "div")
+    },
+    **{
+        f"arith.{name}": _make_float_emitter(_BINARY_CALL.format(name=function, suffix="{s}"))
+        for name, function in _FLOAT_EXTREMA.items()
+    },
+    **{
+        f"math.{name}": _make_libm_emitter(name)
+        for name in ("exp", "exp2", "log", "log2", "sin", "cos", "erf", "tanh")
+    },
     "arith.remf": _make_libm_emitter("fmod"),
-    "arith.minnumf": _make_float_emitter("call {t} @llvm.minimumnum.{s}({t} {0}, {t} {1})"),
-    "arith.maxnumf": _make_float_emitter("call {t} @llvm.maximumnum.{s}({t} {0}, {t} {1})"),
-    "arith.minimumf": _make_float_emitter("call {t} @llvm.minimum.{s}({t} {0}, {t} {1})"),
-    "arith.maximumf": _make_float_emitter("call {t} @llvm.maximum.{s}({t} {0}, {t} {1})"),
     "arith.negf": _emit_negation,
     "math.absf": _emit_absolute,
     "math.fma": _make_float_emitter("call {t} @llvm.fma.{s}({t} {0}, {t} {1}, {t} {2})"),
-    "math.sqrt": _make_float_emitter("call {t} @llvm.sqrt.{s}({t} {0})"),
-    "tt.precise_sqrt": _make_float_emitter("call {t} @llvm.sqrt.{s}({t} {0})"),
+    "tt.precise_divf": _make_float_emitter(_DIVIDE),
+    "math.sqrt": _make_float_emitter(_ROOT),
+    "tt.precise_sqrt": _make_float_emitter(_ROOT),
     "math.rsqrt": _emit_rsqrt,
     "math.floor": _make_float_emitter("call {t} @llvm.floor.{s}({t} {0})"),
     "math.ceil": _make_float_emitter("call {t} @llvm.ceil.{s}({t} {0})"),
-    "math.exp": _make_libm_emitter("exp"),
-    "math.exp2": _make_libm_emitter("exp2"),
-    "math.log": _make_libm_emitter("log"),
-    "math.log2": _make_libm_emitter("log2"),
-    "math.sin": _make_libm_emitter("sin"),
-    "math.cos": _make_libm_emitter("cos"),
-    "math.erf": _make_libm_emitter("erf"),
-    "math.tanh": _make_libm_emitter("tanh"),
     "tt.extern_elementwise": _emit_libdevice_call,
     "tt.elementwise_inline_asm": _emit_inline_assembly,
-    "arith.sitofp": _make_int_to_float_emitter("sitofp"),
-    "arith.uitofp": _make_int_to_float_emitter("uitofp"),
-    "arith.fptosi": _make_float_to_int_emitter("fptosi"),
-    "arith.fptoui": _make_float_to_int_emitter("fptoui"),
-    "arith.extf": _emit_float_conversion,
-    "arith.truncf": _emit_float_conversion,
-    "tt.fp_to_fp": _emit_float_conversion,
-    "arith.bitcast": _emit_bitcast,
-    "tt.bitcast": _emit_bitcast,
-    "tt.ptr_to_int": _emit_unchanged,
-    "tt.int_to_ptr": _emit_unchanged,
+    "arith.sitofp": conversion_ops.make_int_to_float_emitter("sitofp"),
+    "arith.uitofp": conversion_ops.make_int_to_float_emitter("uitofp"),
+    "arith.fptosi": conversion_ops.make_float_to_int_emitter("fptosi"),
+    "arith.fptoui": conversion_ops.make_float_to_int_emitter("fptoui"),
+    **dict.fromkeys(
+        ("arith.extf", "arith.truncf", "tt.fp_to_fp"), conversion_ops.emit_float_conversion
+    ),
+    **dict.fromkeys(("arith.bitcast", "tt.bitcast"), conversion_ops.make_cast_emitter("bitcast")),
+    **dict.fromkeys(("tt.ptr_to_int", "tt.int_to_ptr"), _emit_unchanged),
     "tt.addptr": _emit_pointer_addition,
     "tt.clampf": _emit_clamp,
     "tt.mulhiui": _emit_high_product,
@@ -435,7 +343,7 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
 def declare_libm_functions(text: str) -> str:
     """Declare the functions of C's library that a kernel calls."""
     lines = []
-    for name in sorted({*_LIBDEVICE_FUNCTIONS.values(), "fmod"}):
+    for name in sorted(_LIBDEVICE_FUNCTIONS):
         many = {"fma": 3}.get(name, 2 if name in "atan2 copysign fmod hypot pow".split() else 1)
         for kind, suffix in (("float", "f"), ("double", "")):
             if f"@{name}{suffix}(" in text:

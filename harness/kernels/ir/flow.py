@@ -140,10 +140,8 @@ def find_pointer_origins(graph: KernelGraph) -> dict[IRValue, int | None]:
             source_origins = {origins[source] for source in values if source in origins}
             if source_origins:
                 origin = next(iter(source_origins)) if len(source_origins) == 1 else None
-                if value not in origins or origins[value] != origin:
-                    # None is final, so the search ends.
-                    if value in origins and origins[value] is None:
-                        continue
+                # None is final, so the search ends.
+                if value not in origins or origins[value] not in (None, origin):
                     origins[value] = origin
                     changed = True
     return origins
