@@ -12,11 +12,12 @@ from reports.shared.markdown import escape_text, render_code, render_code_block,
 
 def render_markdown(search: BisectSearch) -> str:
     search_view = view.make_view(search)
+    command = render_code(" ".join(search.symptom_command))
     runs = format_count(len(search.trials), "run")
     parts = [
         f"## unfix bisect {search.kind}: {search.verdict or search.status}",
         escape_text(search.summary),
-        f"{render_code(' '.join(search.symptom_command))}, {runs}, {format_duration(search.seconds)}",
+        f"{command}, {runs}, {format_duration(search.seconds)}",
     ]
     stops = []
     for stop in search_view.stops:

@@ -19,7 +19,7 @@ TONES = {
     BisectAnswer.CANNOT_TELL: "unreached",
     None: "toothless",
 }
-DIRECTION_VERBS = {"revert": "reverting it in", "enable": "applying it to"}
+DIRECTION_VERBS = {"revert": "reverts it in", "enable": "applies it to"}
 PURPOSES = {
     "base": "nothing toggled",
     "search": "search",
@@ -112,7 +112,9 @@ def make_view(search: BisectSearch) -> SearchView:
     facts = {toggle.id: toggle for toggle in search.toggles}
     culprits_by_name = {
         name: Culprit(
-            facts[name], text, f"what {DIRECTION_VERBS[part.direction]} SGLang {part.where} does"
+            facts[name],
+            text,
+            f"the change that {DIRECTION_VERBS[part.direction]} SGLang {part.where}",
         )
         for part in search.toggle_searches
         for name, text in part.patches.items()

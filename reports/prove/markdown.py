@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.core.wording import format_duration
+from harness.core.wording import format_count, format_duration
 from harness.store.prove.values import CellResult, ProveRun
 from reports.prove import bug_lifetime, marks, terminal, view
 from reports.prove.marks import MARKS
@@ -104,7 +104,7 @@ def render_contradictions(proof_view: ProofView) -> str:
 
 def render_reasons(proof_view: ProofView) -> str:
     reasons = sorted(proof_view.not_applicable.items(), key=lambda pair: -len(pair[1]))
-    lines = [f"- {len(cells)} cells: {escape_text(why)}" for why, cells in reasons]
+    lines = [f"- {format_count(len(cells), 'cell')}: {escape_text(why)}" for why, cells in reasons]
     return markdown.render_folded("n/a, and why", ["\n".join(lines)]) if lines else ""
 
 
