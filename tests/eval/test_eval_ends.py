@@ -30,10 +30,10 @@ from harness.store.database import Store
 DRIVER = """
 import functools, sys
 from harness.cli import main
-from harness.cli.eval import execution
-from harness.runs.eval import lm_eval_scorer
+from harness.runs.eval import evaluation_request, lm_eval_scorer
 module, python = sys.argv[1:3]
-execution.ServingSettings = functools.partial(execution.ServingSettings, server_module=module)
+settings = evaluation_request.ServingSettings
+evaluation_request.ServingSettings = functools.partial(settings, server_module=module)
 if python:
     lm_eval_scorer.find_lm_eval_python = lambda: python
 sys.exit(main.main(["eval", *sys.argv[3:]]))
@@ -80,6 +80,7 @@ def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
 
 
 def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
+    assert fakes.shared.scorer  # which outlives this test
     before = set(processes.iterate_descendants(os.getpid()))
     assert fakes.run(fake("base"), fake("alike", "base"), items=25).status == "done"
     assert set(processes.iterate_descendants(os.getpid())) <= before

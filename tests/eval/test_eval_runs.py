@@ -192,7 +192,7 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
         (
             {},
             ComparisonVerdict.FAILED,
-            "it launched no kernel of Triton's: that it is under check says nothing",
+            "it launched no Triton kernel, so the check checked nothing",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from harness.cli.command_parser import CommandParser
 from harness.cli.eval import command, execution
 from harness.core import paths
 from harness.core.errors import UnfixError
-from harness.runs.eval import matrix_file
+from harness.runs.eval import evaluation_request, matrix_file
 
 GOOD = """
 name: good
@@ -173,7 +173,8 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
         parser = CommandParser()
         command.add_arguments(parser)
         given = argparse.Namespace(words=[])  # what stands behind `--`
-        return execution._make_matrix(parser.parse_args([str(file), *words], given))
+        arguments = parser.parse_args([str(file), *words], given)
+        return evaluation_request.make_matrix(execution.make_request(arguments))
 
     checked = found("--stand-in", "checked", "--no-faults")
     assert [one.stand_ins for one in checked.configurations] == [[], ["checked"], ["checked"]]
@@ -195,7 +196,7 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
         (["good.yaml", "--concurrency", "0"], "--concurrency 0 is too small"),
         (["good.yaml", "--limit", "100"], "--limit 100 is less than the 200 items"),
         (["good.yaml", "--only", "b"], "no configuration is called b"),
-        (["good.yaml", "--model", "llama"], "a matrix file says itself what is served"),
+        (["good.yaml", "--model", "llama"], "a matrix file names its models and bases"),
         (["good.yaml", "--junit", "x"], "an evaluation has no JUnit"),
         (["--stand-in", "tree"], "no stand-in is called tree"),
         (["--against", "yesterday"], "--against yesterday is neither a release"),

@@ -1,4 +1,4 @@
-"""One configuration served and asked: from a setup to answers, whatever goes wrong between."""
+"""Serves one configuration and asks it items; every failure becomes part of the result."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import queue
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,18 +34,16 @@ ItemsByTask = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class ServingSettings:
-    """What all servers of a run share."""
+    """The settings that all servers of a run share."""
 
     device: str
     release: str
     folder: Path  # of this run
     toggles: tuple[Path, ...]
-    always_cold: bool  # never forked from a process that has imported SGLang
-    ready_timeout: float  # seconds until a server has to be ready
-    request_timeout: float = (
-        lm_eval_client.REQUEST_SECONDS
-    )  # and until a request has to be answered
-    server_module: str = server.COLD_START_MODULE  # what serves
+    always_cold: bool  # no server is forked from a preloaded process
+    ready_timeout: float  # seconds until a server must be ready
+    request_timeout: float = lm_eval_client.REQUEST_SECONDS  # seconds until an answer must come
+    server_module: str = server.COLD_START_MODULE  # the module that serves
 
     def get_python(self, release: str) -> Path:
         if release == "current":
@@ -52,31 +51,31 @@ class ServingSettings:
         return managed_releases.get_release(release).python
 
 
-# What is checked of a server: on a GPU its compiled kernels are, and it ends at the first report.
+# The checks of compiled kernels on a GPU; the server ends at the first report.
 GPU_CHECKS = ",".join((*DEFAULT_CHECKS, "stop"))
-NO_LAUNCH_MESSAGE = "it launched no kernel of Triton's: that it is under check says nothing"
-HANG_PROBE_SECONDS = 60.0  # seconds for one token, after which a server that gave no answers hangs
+NO_LAUNCH_MESSAGE = "it launched no Triton kernel, so the check checked nothing"
+HANG_PROBE_SECONDS = 60.0  # for one token; a server that takes longer hangs
 
 
 @dataclass
 class ServingJob:
-    """A configuration to serve, with the toggles that it is served under."""
+    """A configuration to serve, and the items to ask it."""
 
     name: str
     configuration: EvaluationConfiguration
     items_by_task: ItemsByTask
-    drawn_items: int  # that the tasks are drawn with
+    drawn_items: int  # number of items that each task draws
     concurrency: int
     dtype: str
     revert: list[str] = field(default_factory=list)
     enable: list[str] = field(default_factory=list)
-    repeated_items: int = 0  # so many items of a task are asked twice: its noise is wanted
+    repeated_items: int = 0  # items of a task to ask twice, to measure the noise
     server_arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
 
 class EvaluationServers:
-    """Serves tasks, several at a time: houses by release, and lm-eval processes, are kept."""
+    """Serves jobs, several at a time; preloaded and lm-eval processes are reused."""
 
     def __init__(self, settings: ServingSettings, seed: int) -> None:
         self.settings = settings
@@ -91,7 +90,8 @@ class EvaluationServers:
     def serve_job(
         self, job: ServingJob, request_more: Callable[[ServedConfiguration], ItemsByTask]
     ) -> ServedConfiguration:
-        """Serve it, ask it, and go on asking what `judge` wants; never raises for the server."""
+        """Serve a job and ask its items, then those that `request_more` adds; a server that fails
+        is a result and no exception."""
         one = job.configuration
         release = one.release or self.settings.release
         served = ServedConfiguration(
@@ -121,12 +121,10 @@ class EvaluationServers:
     ) -> Iterator[SglangServer]:
         setup = self._make_setup(job, release)
         folder = self.settings.folder / "servers" / job.name.replace("/", "-")
-        house = (
-            None
-            if self._is_cold_start_required(job)
-            else self._get_preloaded_process(setup, release)
-        )
-        running = self._start_server(setup, folder, house)
+        preloaded = None
+        if not self._is_cold_start_required(job):
+            preloaded = self._get_preloaded_process(setup, release)
+        running = self._start_server(setup, folder, preloaded)
         try:
             try:
                 running.wait_until_ready(self.settings.ready_timeout)
@@ -142,16 +140,15 @@ class EvaluationServers:
                 served.how = "plain transformers"
             yield running
         finally:
-            served.reach = running.read_reach()  # of a server that died, too
+            served.reach = running.read_reach()  # also of a server that died
             self._stop_server(running)
-            if (checked := running.read_check_reports()) is not None:
-                served.stand_ins.append(str(checked))
-                served.stand_ins += [f"{name}: {why}" for name, why in checked.refusals.items()]
-                if checked.reports:
-                    said = checked.reports[0].summary_line
-                else:
-                    said = "" if checked.launches else NO_LAUNCH_MESSAGE
-                served.failure = served.failure or said  # how it died is told with its report
+            if (check := running.read_check_reports()) is not None:
+                served.stand_ins.append(str(check))
+                served.stand_ins += [f"{name}: {why}" for name, why in check.refusals.items()]
+                failure = "" if check.launches else NO_LAUNCH_MESSAGE
+                if check.reports:
+                    failure = check.reports[0].summary_line
+                served.failure = served.failure or failure
 
     def _start_server(
         self, setup: ServerSetup, folder: Path, preloaded: ServerZygote | None
@@ -160,7 +157,7 @@ class EvaluationServers:
         running = SglangServer(setup, folder, preloaded)
         with self._lock:
             self._live_servers.add(running)
-        if self._closed:  # since we looked, and whoever closed it did not see this one
+        if self._closed:  # meanwhile, by a thread that did not see this server
             self._stop_server(running)
         self._refuse_if_closed()
         return running
@@ -175,7 +172,7 @@ class EvaluationServers:
             self._live_servers.discard(running)
 
     def _is_cold_start_required(self, job: ServingJob) -> bool:
-        """Where no fork will do."""
+        """Whether the server cannot be forked from a preloaded process."""
         one = job.configuration
         return (
             self.settings.always_cold
@@ -184,23 +181,20 @@ class EvaluationServers:
         )
 
     def _get_preloaded_process(self, setup: ServerSetup, release: str) -> ServerZygote:
-        # SGLang reads some variables as it is imported: who has others has a house of its own.
+        # SGLang reads some variables when it is imported: one process for each environment.
         key = release, tuple(sorted(setup.environment.items()))
         with self._lock:
             self._refuse_if_closed()
             if key not in self._preloaded_processes:
-                log = (
-                    self.settings.folder
-                    / "houses"
-                    / f"{release}-{len(self._preloaded_processes)}.log"
-                )
+                name = f"{release}-{len(self._preloaded_processes)}.log"
+                log = self.settings.folder / "preloaded" / name
                 self._preloaded_processes[key] = ServerZygote(setup, log)
             return self._preloaded_processes[key]
 
     def _make_setup(self, job: ServingJob, release: str) -> ServerSetup:
         one = job.configuration
         python = self.settings.get_python(release)
-        here = {
+        environment = {
             **DEFAULT_ENVIRONMENT,
             **(CPU_ENVIRONMENT if self.settings.device == "cpu" else {}),
             **job.environment,
@@ -210,37 +204,37 @@ class EvaluationServers:
                 python,
                 (str(model_folders.find_model_folder(one.model)),),
                 release,
-                environment=here,
+                environment=environment,
                 module=server.REFERENCE_MODULE,
             )
-        found = model_folders.make_dtype_variant(
+        model = model_folders.make_dtype_variant(
             model_folders.find_model_folder(one.model), job.dtype
         )
-        words = [*job.server_arguments, "--model-path", str(found)]
+        arguments = [*job.server_arguments, "--model-path", str(model)]
         if adaptations.RANDOM_WEIGHTS in one.stand_ins:
-            words += ["--load-format", "dummy"]
+            arguments += ["--load-format", "dummy"]
         if one.draft:
             draft = model_folders.make_dtype_variant(
                 model_folders.find_model_folder(one.draft), job.dtype
             )
-            words += [f"--{model_folders.DRAFT_MODEL_OPTION}", str(draft)]
+            arguments += [f"--{model_folders.DRAFT_MODEL_OPTION}", str(draft)]
         if job.dtype:
-            words += ["--dtype", job.dtype]
+            arguments += ["--dtype", job.dtype]
         if self.settings.device == "cpu":
-            words += ["--device", "cpu"]
+            arguments += ["--device", "cpu"]
+        checked = self.settings.device != "cpu" and adaptations.CHECKED_KERNELS in one.stand_ins
+        checks = GPU_CHECKS if checked else ""
         return ServerSetup(
             python,
-            tuple(words),
+            tuple(arguments),
             release,
             tuple(job.revert),
             tuple(job.enable),
             self.settings.toggles,
             tuple(one.stand_ins),
-            here,
+            environment,
             self.settings.server_module,
-            GPU_CHECKS
-            if self.settings.device != "cpu" and adaptations.CHECKED_KERNELS in one.stand_ins
-            else "",
+            checks,
         )
 
     def _ask_items(
@@ -251,39 +245,34 @@ class EvaluationServers:
         served: ServedConfiguration,
         request_more: Callable[[ServedConfiguration], ItemsByTask],
     ) -> None:
-        wanted = job.items_by_task
-        while wanted:
+        batch = job.items_by_task
+        while batch:
             try:
-                found = self._ask_batch(running, scorer, job, wanted, job.concurrency)
-                served.answers += found
+                answers = self._ask_batch(running, scorer, job, batch, job.concurrency)
+                served.answers += answers
             finally:
                 if running.has_exited:
                     served.failure = f"the server died: {running.describe_exit()}"
-            errors = any(answer.error for answer in found)
-            if (
-                errors
-                and not running.has_exited
-                and not running.is_answering(min(self.settings.request_timeout, HANG_PROBE_SECONDS))
-            ):
-                served.failure = running.describe_hang()
+            if any(answer.error for answer in answers) and not running.has_exited:
+                timeout = min(self.settings.request_timeout, HANG_PROBE_SECONDS)
+                if not running.is_answering(timeout):
+                    served.failure = running.describe_hang()
             if served.failure:
                 return
-            # A task that gave fewer than it was asked for has no more.
-            over = {
-                name
-                for name, numbers in wanted.items()
-                if sum(answer.task == name for answer in found) < len(numbers)
-            }
-            wanted = {name: some for name, some in request_more(served).items() if name not in over}
+            # A task that gave fewer answers than items were asked has no further items.
+            counts = Counter(answer.task for answer in answers)
+            exhausted = {task for task, numbers in batch.items() if counts[task] < len(numbers)}
+            more = request_more(served)
+            batch = {task: numbers for task, numbers in more.items() if task not in exhausted}
         served.accepted = _read_accept_length(running)
         if job.repeated_items:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 running.send_request("/flush_cache", {}, seconds=60)
             half = max(1, job.concurrency // 2)
-            some = {
-                name: numbers[: job.repeated_items] for name, numbers in job.items_by_task.items()
+            repeated = {
+                task: numbers[: job.repeated_items] for task, numbers in job.items_by_task.items()
             }
-            served.again = self._ask_batch(running, scorer, job, some, half)
+            served.again = self._ask_batch(running, scorer, job, repeated, half)
             if running.has_exited:
                 served.failure = f"the server died: {running.describe_exit()}"
 
@@ -317,42 +306,39 @@ class EvaluationServers:
         try:
             yield scorer
         except BaseException:
-            scorer.end()  # nobody knows what it would answer next
+            scorer.end()  # its next reply could belong to this request
             raise
         else:
             self._idle_scorers.put(scorer)
 
     def stop(self) -> None:
-        """End all processes; a thread that waits for one of them hears of that."""
+        """End all processes; a thread that waits for one of them gets an exception."""
         self._closed = True
         with self._lock:
-            live, houses, scorers = (
-                list(self._live_servers),
-                list(self._preloaded_processes.values()),
-                self._all_scorers[:],
-            )
+            live, scorers = list(self._live_servers), self._all_scorers[:]
+            preloaded = list(self._preloaded_processes.values())
         for running in live:
             running.request_stop()
         for scorer in scorers:
             scorer.end()
-        for house in houses:
-            house.end()
+        for process in preloaded:
+            process.end()
         for running in live:
             running.stop()
 
     def close(self) -> None:
-        """Once no thread asks any more."""
+        """End all processes, once no thread uses them any more."""
         self.stop()
-        for house in self._preloaded_processes.values():
-            house.close()
+        for process in self._preloaded_processes.values():
+            process.close()
         for scorer in self._all_scorers:
             scorer.close()
 
 
 def _read_accept_length(running: SglangServer) -> float | None:
-    """The mean number of tokens a step of speculative decoding gave, as the server counts."""
+    """The mean number of tokens per step of speculative decoding, counted by the server."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        said = json.loads(running.send_request("/get_server_info", seconds=20))
-        found = said["internal_states"][0]["avg_spec_accept_length"]
-        return float(found) if found else None
+        info = json.loads(running.send_request("/get_server_info", seconds=20))
+        length = info["internal_states"][0]["avg_spec_accept_length"]
+        return float(length) if length else None
     return None

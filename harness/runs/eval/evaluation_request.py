@@ -1,0 +1,235 @@
+"""The request of an evaluation: its matrix, from a file or from one configuration's arguments."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness.core import machine, paths
+from harness.core.errors import NotReadyError, UnfixError
+from harness.core.yaml_document import find_named_file
+from harness.releases import managed_releases, provisioning, source_trees
+from harness.runs.eval import matrix_file, model_folders, paired_statistics
+from harness.runs.eval.evaluation_servers import ServingSettings
+from harness.runs.eval.matrix_file import (
+    TRANSFORMERS_ENGINE,
+    EvaluationConfiguration,
+    EvaluationMatrix,
+)
+from harness.runs.eval.runner import get_evaluation_folder
+
+CPU_SERVER_ARGUMENTS = (
+    "--attention-backend torch_native --disable-cuda-graph --disable-overlap-schedule "
+    "--sleep-on-idle --mem-fraction-static 0.5 --max-total-tokens 8192"
+)
+CUDA_SERVER_ARGUMENTS = "--mem-fraction-static 0.2"
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The arguments of `unfix eval`; None or empty where the default counts."""
+
+    matrix: str = ""  # a file or a name; '' for one configuration
+    server_arguments: tuple[str, ...] = ()  # behind `--`, of one configuration
+    model: str = ""
+    draft: str = ""
+    dtype: str = ""
+    against: str | None = None
+    tasks: tuple[str, ...] = ()
+    release: str | None = None
+    revert: tuple[str, ...] = ()
+    enable: tuple[str, ...] = ()
+    stand_ins: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    without_faults: bool = False
+    items: int | None = None
+    limit: int | None = None
+    seed: int | None = None
+    device: str | None = None
+    jobs: int | None = None
+    concurrency: int | None = None
+    always_cold: bool = False
+    patience: float = 600.0  # seconds for a server to start
+    toggles: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("items", "limit", "jobs", "concurrency", "patience"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UnfixError(f"--{name} {value} is too small")
+
+    @property
+    def job_count(self) -> int:
+        return self.jobs or max(1, min(4, os.cpu_count() or 2))
+
+    def choose_item_limit(self, matrix: EvaluationMatrix) -> int:
+        limit = self.limit or max(paired_statistics.MAX_ITEMS, matrix.items)
+        if limit < matrix.items:
+            raise UnfixError(f"--limit {limit} is less than the {matrix.items} items of a task")
+        return limit
+
+
+def make_matrix(request: EvaluationRequest) -> EvaluationMatrix:
+    """The matrix of the file, or of one configuration, changed by the other arguments."""
+    matrix = _read_matrix(request) if request.matrix else _make_single_matrix(request)
+    if request.only:
+        _select_configurations(matrix, request.only)
+    if request.tasks:
+        matrix.tasks = list(request.tasks)
+        for configuration in matrix.configurations:
+            configuration.tasks = []
+        for fault in matrix.faults:
+            fault.tasks = []
+    for name in ("items", "seed", "device", "concurrency", "release"):
+        if (value := getattr(request, name)) is not None:
+            setattr(matrix, name, value)
+    for configuration in matrix.configurations:
+        if request.items is not None:
+            configuration.items = 0
+        if request.concurrency is not None:
+            configuration.concurrency = 0
+    matrix_file.check_matrix(matrix)
+    return matrix
+
+
+def _read_matrix(request: EvaluationRequest) -> EvaluationMatrix:
+    if request.model or request.draft or request.against or request.dtype:
+        raise UnfixError("a matrix file names its models and bases: leave out these options")
+    if request.server_arguments:
+        raise UnfixError("a matrix file names its server arguments: leave out those behind `--`")
+    file = find_named_file(request.matrix, matrix_file.MATRICES_FOLDER, "matrix")
+    matrix = matrix_file.read_matrix(file)
+    if request.without_faults:
+        matrix.faults = []
+    for configuration in matrix.configurations:
+        if configuration.engine != TRANSFORMERS_ENGINE:
+            for name in ("revert", "enable", "stand_ins"):
+                values = [*getattr(configuration, name), *getattr(request, name)]
+                setattr(configuration, name, list(dict.fromkeys(values)))
+    return matrix
+
+
+def _select_configurations(matrix: EvaluationMatrix, names: tuple[str, ...]) -> None:
+    """Keep the named configurations, their faults, and all bases that they need."""
+    unknown = set(names) - {one.name for one in matrix.configurations}
+    if unknown:
+        raise UnfixError(f"no configuration is called {', '.join(sorted(unknown))}")
+    needed: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in needed:
+            needed.add(name)
+            pending += matrix.find_configuration(name).base_names
+    matrix.configurations = [one for one in matrix.configurations if one.name in needed]
+    for fault in matrix.faults:
+        fault.where = [name for name in fault.where if name in names]
+    matrix.faults = [fault for fault in matrix.faults if fault.where]
+
+
+def _make_single_matrix(request: EvaluationRequest) -> EvaluationMatrix:
+    """One configuration, and the base it is compared with."""
+    device = choose_device(request.device)
+    common = CPU_SERVER_ARGUMENTS if device == "cpu" else CUDA_SERVER_ARGUMENTS
+    candidate = EvaluationConfiguration(
+        "candidate",
+        request.model or "llama",
+        shlex.join(request.server_arguments),
+        draft=request.draft,
+        stand_ins=list(request.stand_ins),
+        revert=list(request.revert),
+        enable=list(request.enable),
+    )
+    base = _make_base(request, candidate)
+    configurations = [candidate]
+    if base is not None:
+        candidate.against = base.name
+        configurations.insert(0, base)
+    dtype = request.dtype or ("float32" if device == "cpu" else "bfloat16")
+    return EvaluationMatrix("eval", configurations, serve=common, dtype=dtype, device=device)
+
+
+def _make_base(
+    request: EvaluationRequest, candidate: EvaluationConfiguration
+) -> EvaluationConfiguration | None:
+    """By default the same without toggles, or plain transformers for a model of this project."""
+    against = request.against
+    plain = msgspec.structs.replace(candidate, name="base", revert=[], enable=[])
+    if against is None and (candidate.revert or candidate.enable):
+        candidate.like = plain.name
+        return plain
+    if against == TRANSFORMERS_ENGINE or (against is None and _is_own_model(candidate.model)):
+        candidate.like = TRANSFORMERS_ENGINE
+        return EvaluationConfiguration(
+            TRANSFORMERS_ENGINE, candidate.model, engine=TRANSFORMERS_ENGINE
+        )
+    if against is None:
+        return None
+    releases = {release.name for release in managed_releases.list_releases()}
+    if against in releases | {"current"}:
+        return msgspec.structs.replace(plain, name=against, release=against)
+    if against.startswith("-"):
+        draft = plain.draft if "--speculative" in against else ""
+        return msgspec.structs.replace(plain, serve=against, draft=draft)
+    raise UnfixError(
+        f"--against {against} is neither a release nor 'transformers' nor SGLang's arguments"
+    )
+
+
+def _is_own_model(model: str) -> bool:
+    folders = [paths.project_folder() / folder / model for folder in matrix_file.MODEL_FOLDERS]
+    return "/" not in model and any(folder.is_dir() for folder in folders)
+
+
+def choose_device(requested: str | None) -> str:
+    if requested in ("cpu", "cuda"):
+        return requested
+    return "cuda" if machine.describe_gpus() else "cpu"
+
+
+def prepare_serving(
+    request: EvaluationRequest, matrix: EvaluationMatrix, report_status: Callable[[str], None]
+) -> ServingSettings:
+    """Check the models and the device, install the releases, and make the run's folder."""
+    for one in matrix.configurations:
+        if not one.absent:
+            for name in filter(None, (one.model, one.draft)):
+                model_folders.find_model_folder(name)
+    device = choose_device(matrix.device)
+    machine.require_device(device)
+    release = matrix.release or _choose_release()
+    releases = {release} | {one.release for one in matrix.configurations if one.release}
+    if device == "cuda" and releases != {"current"}:
+        raise NotReadyError(
+            "on a GPU a managed release has stand-ins for SGLang's kernels and serves nothing: "
+            "--release current, from an environment that has them"
+        )
+    provisioning.ensure_installed(
+        [managed_releases.get_release(name) for name in sorted(releases - {"current"})],
+        report_status,
+    )
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = get_evaluation_folder(f"eval-{now}-{secrets.token_hex(2)}", paths.state_folder())
+    folder.mkdir(parents=True)
+    return ServingSettings(
+        device,
+        release,
+        folder,
+        request.toggles,
+        request.always_cold,
+        request.patience,
+        float(matrix.within),
+    )
+
+
+def _choose_release() -> str:
+    if source_trees.find_installed_tree() is not None:
+        return "current"
+    return (managed_releases.find_default_release() or managed_releases.get_newest_release()).name
