@@ -67,7 +67,7 @@ def by_row(target, stride):
 
 
 @triton.jit
-def value_wraps(target, row, stride):
+def value_overflows(target, row, stride):
     tl.store(target, row * stride)
 
 
@@ -111,7 +111,7 @@ def chosen(a, b, target, which):
 
 
 @triton.jit
-def wraps_twice(target, rows, stride, N: tl.constexpr):
+def overflows_twice(target, rows, stride, N: tl.constexpr):
     lane = tl.arange(0, N)
     first = tl.load(rows + lane) * stride
     tl.store(target + ((first + stride) // 2), 1, mask=lane != 0)

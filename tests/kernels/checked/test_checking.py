@@ -30,9 +30,9 @@ from kernels_to_check import (
     through_loop,
     through_table,
     turned,
-    value_wraps,
+    value_overflows,
     wide_product,
-    wraps_twice,
+    overflows_twice,
 )
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -228,7 +228,7 @@ def test_an_overflow_is_reported_where_it_happens(launch: Any, operands: str) ->
 def test_an_overflow_in_a_masked_lane_does_not_hide_a_later_one() -> None:
     rows = torch.tensor([3, 1], dtype=torch.int32)
     with pytest.raises(IntegerOverflow, match=r"1073741824 \+ 1073741824"), check():
-        wraps_twice[(1,)](checking.virtual_zeros((2**32,), torch.int32), rows, 2**30, N=2)
+        overflows_twice[(1,)](checking.virtual_zeros((2**32,), torch.int32), rows, 2**30, N=2)
 
 
 def test_the_low_bits_of_a_packed_number_are_right() -> None:
@@ -241,7 +241,7 @@ def test_the_low_bits_of_a_packed_number_are_right() -> None:
 def test_an_overflow_counts_only_in_an_address_that_is_used() -> None:
     target = numbers(4)
     with check():
-        value_wraps[(1,)](target, 3, 2**30)
+        value_overflows[(1,)](target, 3, 2**30)
         masked_product[(1,)](target, 3, 2**30)
         wide = checking.virtual_zeros((2**32,), torch.int8)
         wide_product[(1,)](wide, 3, 2**30)

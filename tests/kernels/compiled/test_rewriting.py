@@ -253,7 +253,7 @@ def test_the_integers_that_lead_to_an_address_are_watched_and_no_others() -> Non
 
     assert watched(known.at_product, numbers(4), 3, 5) == ["*"]
     assert watched(known.wide_product, numbers(4), 3, 5) == []
-    assert watched(known.value_wraps, numbers(4), 3, 5) == []
+    assert watched(known.value_overflows, numbers(4), 3, 5) == []
     assert watched(known.narrowed, numbers(4), torch.zeros(1, dtype=torch.int64)) == ["narrowed"]
 
 

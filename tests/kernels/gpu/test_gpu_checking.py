@@ -147,7 +147,7 @@ def test_masked_lanes_may_point_anywhere() -> None:
         (known.at_product, 3, 2**30, True),
         (known.at_product, 2**16, 2**16, True),
         (known.wide_product, 3, 0, False),
-        (known.value_wraps, 3, 2**30, False),
+        (known.value_overflows, 3, 2**30, False),
     ],
 )
 def test_a_wrap_is_told_where_it_reaches_an_address(
