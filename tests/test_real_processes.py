@@ -1,0 +1,99 @@
+"""Commands as processes of their own, whole: `tests/forked.py` replaces processes in most other tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core import paths
+
+TOY = Path(__file__).parent / "toy"
+GUARDS = """
+import pytest
+from sglang import forms
+
+
+@pytest.mark.guards("toy-plain")
+def test_notices():
+    assert forms.plain(1, 2) == 4
+
+
+@pytest.mark.guards("toy-plain")
+def test_notices_nothing():
+    forms.plain(1, 2)
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "guards").mkdir()
+    (tmp_path / "guards" / "test_forms.py").write_text(GUARDS)
+    return tmp_path
+
+
+def run_unfix(workspace: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    search_path = os.pathsep.join((str(paths.project_folder()), str(TOY)))
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *words],
+        cwd=workspace,
+        env={**os.environ, "UNFIX_HOME": str(workspace), "PYTHONPATH": search_path, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def prove_toy(workspace: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    toggles = ("--toggles", str(TOY / "toggles"))
+    done = run_unfix(
+        workspace,
+        "prove",
+        "toy-plain",
+        "guards",
+        "--release",
+        "current",
+        "--json",
+        *toggles,
+        *words,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_proof_in_real_processes_gives_each_guard_its_verdict(workspace: Path) -> None:
+    code, run = prove_toy(workspace)
+    verdicts = {cell["guard"].partition("::")[2]: cell["verdict"] for cell in run["cells"]}
+    assert (code, verdicts) == (
+        1,
+        {"test_notices": "proven", "test_notices_nothing": "toothless"},
+    )
+
+
+def test_a_stored_run_is_shown_again_by_another_process(workspace: Path) -> None:
+    _, run = prove_toy(workspace)
+    shown = run_unfix(workspace, "report", "--json")
+    assert json.loads(shown.stdout)["cells"] == run["cells"]
+
+
+def test_a_command_runs_the_reverted_code_in_its_children(workspace: Path) -> None:
+    program = (
+        "import subprocess, sys; from sglang import forms; print(forms.plain(1, 2));"
+        "subprocess.run([sys.executable, '-c', 'from sglang import forms; print(forms.plain(1, 2))'])"
+    )
+    toggles = ("--toggles", str(TOY / "toggles"))
+    done = run_unfix(
+        workspace, "exec", *toggles, "--revert", "toy-plain", "--", sys.executable, "-c", program
+    )
+    plain = subprocess.run(
+        [sys.executable, "-c", "from sglang import forms; print(forms.plain(1, 2))"],
+        env={**os.environ, "PYTHONPATH": str(TOY)}, capture_output=True, text=True,
+    )  # fmt: skip
+    first, second = done.stdout.split()
+    assert first == second != plain.stdout.strip()
+    assert "in 2 processes, 2 of which loaded patched code" in done.stderr
