@@ -110,18 +110,6 @@ def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: RepeatMode
         assert before <= after or low >= worst - Fraction(1, 200)
 
 
-def test_one_time_fewer_would_be_too_few() -> None:
-    """What is asked for is the least that says it, whichever side is asked more often."""
-
-    def worst(fails: int, passes: int) -> Fraction:
-        rate = Fraction(fails, fails + passes)
-        return rate**fails * (1 - rate) ** passes
-
-    total = verdicts.REQUIRED_FAILURES + verdicts.REQUIRED_PASSES
-    assert worst(verdicts.REQUIRED_FAILURES, verdicts.REQUIRED_PASSES) <= ONCE_IN_A_HUNDRED
-    assert all(worst(n, total - 1 - n) > ONCE_IN_A_HUNDRED for n in range(1, total - 1))
-
-
 @pytest.mark.parametrize(
     ("way", "ahead"),
     [(RepeatMode.EXAMPLE, False), (RepeatMode.EXAMPLE, True), (RepeatMode.SEARCH, False)],
@@ -137,30 +125,6 @@ def test_a_first_look_at_other_examples_counts_for_nothing(way: RepeatMode, ahea
             for (fails, passes), times in proven.items()
         )
         assert by_chance <= ONCE_IN_A_HUNDRED
-
-
-def test_a_second_attempt_after_a_lost_process_makes_no_chance_better() -> None:
-    """A guard may fail, pass or take its process with it: what was lost is tried once more."""
-    for fails in RATES[::5]:
-        for lost in RATES[::5]:
-            passes = 1 - fails - lost
-            if passes >= 0:
-                once = fails * (1 + lost), passes * (1 + lost)
-                proven = once[0] ** verdicts.REQUIRED_FAILURES * once[1] ** verdicts.REQUIRED_PASSES
-                assert proven <= ONCE_IN_A_HUNDRED
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 4 / 7, 0.7, 0.9])
-def test_so_it_is_when_it_is_tried(rate: float) -> None:
-    drawn = random.Random(f"chance {rate}")
-    times = 20_000
-    proven = sum(
-        proved(RepeatMode.WHOLE, lambda _: drawn.random() < rate).verdict is CellVerdict.PROVEN
-        for _ in range(times)
-    )
-    exact = rate**verdicts.REQUIRED_FAILURES * (1 - rate) ** verdicts.REQUIRED_PASSES
-    assert abs(proven / times - exact) < 4 * (exact * (1 - exact) / times) ** 0.5
-    assert proven / times < 0.012
 
 
 def test_a_guard_that_fails_by_its_bug_is_proven_always() -> None:

@@ -83,11 +83,11 @@ def run_regression(item: Any, file: Path, failure: FailureRecord) -> None:
     drawn: list[list[str]] = []
 
     def record_arguments(test: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **named: Any) -> Any:
+        def run_example(*arguments: Any, **named: Any) -> Any:
             drawn.append(describe_arguments(named))
             return test(*arguments, **named)
 
-        return run
+        return run_example
 
     try:
         with (

@@ -71,7 +71,7 @@ class TimeSliceRun:
 
     # Running
 
-    def run(self, recorder: run_item.PhaseRecorder, corpus: Path) -> SideResult:
+    def run_slice(self, recorder: run_item.PhaseRecorder, corpus: Path) -> SideResult:
         test, blob = self.item.obj, self.time_slice.replay_blob
 
         def change(usual: settings) -> settings:

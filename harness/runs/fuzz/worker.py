@@ -129,7 +129,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         item = self.items[time_slice.test_number]
         files = self.tests[time_slice.test_number].covered_files
         slice_run = TimeSliceRun(item, time_slice, self.folder, files)
-        side = slice_run.run(self.recorder, Path(self.settings.corpus))
+        side = slice_run.run_slice(self.recorder, Path(self.settings.corpus))
         self._locate_programs(time_slice).write_bytes(
             msgspec.json.encode(cpu.list_loaded_programs())
         )

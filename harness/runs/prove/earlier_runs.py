@@ -1,4 +1,4 @@
-"""What earlier runs saw of a cell: what takes minutes need not be run again every night."""
+"""Repetitions of a cell in earlier runs, so that long guards need not be repeated every night."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SETTINGS_TO_MATCH = ("code", "profile")  # settings that decide what a guard doe
 
 
 class EarlierRuns:
-    """Finished runs of the very same guards and toggles, and what their sides came to."""
+    """Finished runs of the same guards and toggles, and the outcomes of their sides."""
 
     def __init__(self, store: ProveTable, run: ProveRun) -> None:
         self._store = store
         self._run = run
 
     def __call__(self, cell: CellResult) -> Iterator[tuple[str, SideRepetition]]:
-        """Each time that a side of this cell was run, the newest run first."""
+        """Every run of a side of this cell, the newest first."""
         for run in reversed(self._store.list_runs()):
             if run.id == self._run.id or run.kind != self._run.kind or run.status != "finished":
                 continue
@@ -40,11 +40,11 @@ class EarlierRuns:
 def _read_repetitions(
     side: SideResult, mode: RepeatMode, run: str
 ) -> Iterator[tuple[str, SideRepetition]]:
-    # A first look for what a search found was shorter with the fix in.
-    short = (
+    # The first search of the fixed side draws fewer examples than a repetition.
+    is_shorter = (
         side.side == "fixed" and mode is RepeatMode.SEARCH and side.outcome is SideOutcome.PASSED
     )
-    if side.outcome is not SideOutcome.LOST and not short:  # that says nothing of the guard
+    if side.outcome is not SideOutcome.LOST and not is_shorter:
         yield side.side, SideRepetition(side.outcome, side.headline, run=run)
     for again in side.again:
         if not again.run and again.outcome is not SideOutcome.LOST:

@@ -1,4 +1,4 @@
-"""What a run is asked for, and what of it is left to do on one release."""
+"""The request of a run, and the plan of its tasks on one release."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from harness.workers.messages import GuardsCollected, GuardTask, TaskKey
 from harness.workers.release_target import ReleaseTarget
 
 CellKey = tuple[str, str, str, str]  # release, device, toggle, guard
-# In this order: what the buggy side finds, the other one runs first of all.
+# In this order: the fixed side begins with the example that the buggy side found.
 SIDES_BY_KIND = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
 RepetitionSource = Callable[[CellResult], Iterable[tuple[str, SideRepetition]]]
 
 
 @dataclass(frozen=True)
 class ProveRequest:
-    """What the caller wants, as `prove` and `lifecycle` share it."""
+    """A run that the user asked for, of `prove` or of `lifecycle`."""
 
     kind: str
     targets: list[ReleaseTarget]
@@ -57,7 +57,7 @@ class ProveRequest:
         return SIDES_BY_KIND[self.kind]
 
     def build_pytest_arguments(self) -> list[str]:
-        """What pytest is told: the guards are in suites/ unless a path says otherwise."""
+        """The arguments of pytest, with suites/ unless they name a path."""
         named = any(
             is_guard_path(self.pytest_arguments, index)
             for index in range(len(self.pytest_arguments))
@@ -65,7 +65,7 @@ class ProveRequest:
         return ["--profile", self.profile, *([] if named else ["suites"]), *self.pytest_arguments]
 
     def find_working_folder(self) -> Path:
-        """Where workers stand: the names of guards depend on it, and on nothing else."""
+        """The working folder of the workers, on which alone the names of guards depend."""
         named = [
             Path(word.partition("::")[0])
             for index, word in enumerate(self.pytest_arguments)
@@ -81,7 +81,7 @@ OPTIONS_WITH_VALUE = ("-k", "-m", "-p", "-c", "-o", "-W", "-r", "--rootdir", "--
 
 
 def is_guard_path(arguments: list[str], index: int) -> bool:
-    """Whether a word names guards by their path, and is not the value of an option before it."""
+    """Whether an argument is a path of guards, and not the value of the option before it."""
     if index and arguments[index - 1] in OPTIONS_WITH_VALUE:
         return False
     return Path(arguments[index].partition("::")[0]).exists()
@@ -98,20 +98,16 @@ class ReleasePlan:
     ) -> None:
         self.request = request
         self.target = target
-        self.earlier_repetitions = (
-            earlier_repetitions  # what other runs saw of a cell, side by side
-        )
+        self.earlier_repetitions = earlier_repetitions  # of a cell, in other runs
         self.facts = ReleaseFacts(target.name, request.device)
         self.cells: dict[tuple[str, str], CellResult] = {}  # by toggle and guard
         self.waiting_tasks: deque[TaskKey] = deque()
-        self.exclusive_tasks: dict[
-            TaskKey, str
-        ] = {}  # run again, and what ended them the first time
+        self.exclusive_tasks: dict[TaskKey, str] = {}  # to run again, and what ended them before
         self.task_keys: frozenset[TaskKey] = frozenset()
         self.is_collected = False
 
     def plan_tasks(self, collected: GuardsCollected) -> list[CellResult]:
-        """Settle what there is to do from what a first worker collected."""
+        """Plan the tasks from what the first worker collected."""
         self.is_collected = True
         self.facts.device = collected.device
         self.facts.seconds_to_start = collected.seconds
@@ -132,14 +128,14 @@ class ReleasePlan:
                 cell = self.cells[pair] = self._find_or_make_cell(task)
             if cell.verdict is None and task.side not in cell.sides:
                 self.waiting_tasks.append(task.key)
-        for cell in self.cells.values():  # of a run that was stopped just before it could
+        for cell in self.cells.values():  # of a run that was stopped just before a verdict
             if cell.verdict is None and set(cell.sides) >= set(self.request.sides):
                 self._judge_or_repeat(cell)
         self.waiting_tasks = deque(sorted(self.waiting_tasks, key=self._make_sort_key))
         if not self.request.pytest_arguments:
-            without = self._find_unguarded({task.toggle for task in collected.tasks})
-            self.facts.unguarded = [one.id for one in without if not one.unguarded]
-            self.facts.known_unguarded = [one.id for one in without if one.unguarded]
+            toggles = self._find_unguarded({task.toggle for task in collected.tasks})
+            self.facts.unguarded = [toggle.id for toggle in toggles if not toggle.unguarded]
+            self.facts.known_unguarded = [toggle.id for toggle in toggles if toggle.unguarded]
         return list(self.cells.values())
 
     def _is_in_this_run(self, task: GuardTask) -> bool:
@@ -167,14 +163,14 @@ class ReleasePlan:
     def _make_sort_key(self, task: TaskKey) -> tuple[int, float]:
         """The longest cells first, so that none is left over for one core at the end.
 
-        Their second sides come after all first ones, or as the first one ends: see `_goes_on`.
+        Second sides come after all first ones; `_move_other_side_first` moves one to the front.
         """
         sides, took = self.request.sides, self.request.known_seconds
         of_cell = [took.get((*task[:2], side), math.inf) for side in sides]
         return sides.index(task[2]) if task[2] in sides else 0, -sum(of_cell)
 
     def _move_other_side_first(self, cell: CellResult) -> None:
-        """The cell's other side is next: whoever is free now is who has the cell's code ready."""
+        """Run the cell's other side next: the free worker has its code compiled."""
         for task in [each for each in self.waiting_tasks if each[:2] == (cell.toggle, cell.guard)]:
             if task not in self.exclusive_tasks:
                 self.waiting_tasks.remove(task)
@@ -190,7 +186,7 @@ class ReleasePlan:
         ]
 
     def schedule_exclusive_retry(self, task: TaskKey, why: str) -> bool:
-        """Whoever ran a task was ended, perhaps by another task: it gets a second chance, alone."""
+        """Run a task again, alone, whose worker was ended, maybe by another; False the 2nd time."""
         if task in self.exclusive_tasks:
             return False
         self.exclusive_tasks[task] = why
@@ -198,7 +194,7 @@ class ReleasePlan:
         return True
 
     def add_side_result(self, cell: CellResult, result: SideResult) -> bool:
-        """A side has come, or has come again; gives whether the cell is judged now."""
+        """Add the result of a side, or of its repetition; return whether the cell has a verdict."""
         result.first = self.exclusive_tasks.pop((cell.toggle, cell.guard, result.side), "")
         known, took = cell.sides.get(result.side), result.seconds + result.overhead
         if known is None:
@@ -214,18 +210,18 @@ class ReleasePlan:
         return False
 
     def find_failure_to_repeat(self, task: TaskKey) -> SideResult | None:
-        """The failure of which a task is to run what failed: again, or `ahead` of its first run."""
+        """The failure whose example a task runs, as a repetition or ahead of its first run."""
         sides = self.cells[task[:2]].sides
         return sides["buggy"] if task[2] in sides or self.has_example_to_run_first(task) else None
 
     def has_example_to_run_first(self, task: TaskKey) -> bool:
-        """Whether the other side has found an example, which a first run may never meet."""
+        """Whether the other side has found an example, which a first run may never draw."""
         buggy = self.cells[task[:2]].sides.get("buggy")
         fresh = task[2] not in self.cells[task[:2]].sides
         return fresh and buggy is not None and buggy.way is RepeatMode.EXAMPLE
 
     def _judge_or_repeat(self, cell: CellResult) -> bool:
-        """Judge a cell, or have a side of it run again: which one, no guard can know before."""
+        """Judge a cell, or repeat one of its sides, chosen at random so that no guard can tell."""
         if self.request.kind == "prove" and (wanted := verdicts.find_missing_sides(cell)):
             if verdicts.is_long_to_repeat(cell):
                 wanted = self._use_earlier_repetitions(cell, wanted)
@@ -238,7 +234,7 @@ class ReleasePlan:
         return True
 
     def _use_earlier_repetitions(self, cell: CellResult, missing_sides: list[str]) -> list[str]:
-        """What other runs saw stands for what has to be run; one that differs tells as well."""
+        """Count repetitions of earlier runs for missing ones; one that differs counts always."""
         known = {again.run for side in cell.sides.values() for again in side.again}
         for name, again in self.earlier_repetitions(cell):
             if again.run in known:

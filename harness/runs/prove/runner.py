@@ -1,8 +1,8 @@
-"""A run: workers over releases, cells over workers, each side kept as it ends.
+"""A run of `prove` or `lifecycle`: workers over releases, cells over workers, each side stored.
 
-One thread and one `select`. The earliest release with something to do goes first; the next one's
-worker imports meanwhile, so that no core waits for an import. What is to run with the machine to
-itself comes last of all.
+One thread and one `select`. The earliest release with a waiting task goes first, and the worker of
+the next one imports meanwhile, so that no core waits for an import. Tasks that need the machine to
+themselves come last.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from harness.workers.release_target import ReleaseTarget
 from harness.workers.supervisor import make_exit_result
 from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
 
-MAX_ACTIVE_RELEASES = 2  # releases at once that have something to hand out, or will have
+MAX_ACTIVE_RELEASES = 2  # releases at once that have tasks to hand out, or will have
 
 
 class ProveListener:
-    """Who wants to know how a run goes; this one does not."""
+    """Receives the events of a run; this one ignores them."""
 
     def report_release_start(self, release: str) -> None: ...
 
@@ -67,111 +67,110 @@ class ProveRunner:
         self.listener = listener
         self.folder = paths.state_folder() / "runs" / run.id
         earlier = EarlierRuns(store, run)
-        lefts = [ReleasePlan(request, target, earlier) for target in request.targets]
-        self.pools = [ReleaseWorkerPool(left, self.folder) for left in lefts]
+        plans = [ReleasePlan(request, target, earlier) for target in request.targets]
+        self.pools = [ReleaseWorkerPool(plan, self.folder) for plan in plans]
         self.started_at = time.monotonic() - run.seconds
 
     def execute(self) -> None:
-        """Until nothing is left to do, or Ctrl-C: what is done by then is kept."""
+        """Run until no task is left, or until Ctrl-C; what has ended by then is stored."""
         status = "stopped"
         self.store.begin(self.run)
         try:
-            while lanes := self.select_active_pools():
-                for lane in lanes:
-                    self._start_pool(lane)
-                self.hand_out_tasks(lanes)
-                self._receive_messages(lanes)
-                for lane in lanes:
-                    self._finish_pool(lane)
+            while pools := self.select_active_pools():
+                for pool in pools:
+                    self._start_pool(pool)
+                self.hand_out_tasks(pools)
+                self._receive_messages(pools)
+                for pool in pools:
+                    self._finish_pool(pool)
             status = "finished"
         finally:
-            for lane in self.pools:
-                lane.end()
+            for pool in self.pools:
+                pool.end()
             self.run.status, self.run.seconds = status, time.monotonic() - self.started_at
             self.store.save(self.run)
-            for lane in self.pools:
-                shutil.rmtree(lane.folder, ignore_errors=True)
-            if not any(lane.plan.facts.problems for lane in self.pools):
+            for pool in self.pools:
+                shutil.rmtree(pool.folder, ignore_errors=True)
+            if not any(pool.plan.facts.problems for pool in self.pools):
                 shutil.rmtree(self.folder, ignore_errors=True)  # the logs
 
     # Starting
 
     def select_active_pools(self) -> list[ReleaseWorkerPool]:
-        """Those that have begun, and the next, while few of them have something to hand out."""
-        left = [lane for lane in self.pools if not lane.is_done]
-        begun = [lane for lane in left if lane.started_at is not None]
-        room = MAX_ACTIVE_RELEASES - sum(not lane.has_only_exclusive_left for lane in begun)
-        return begun + [lane for lane in left if lane.started_at is None][: max(0, room)]
+        """The releases that have begun, and the next ones while few have tasks to hand out."""
+        pools = [pool for pool in self.pools if not pool.is_done]
+        active = [pool for pool in pools if pool.started_at is not None]
+        free = MAX_ACTIVE_RELEASES - sum(not pool.has_only_exclusive_left for pool in active)
+        return active + [pool for pool in pools if pool.started_at is None][: max(0, free)]
 
     def _start_pool(self, pool: ReleaseWorkerPool) -> None:
-        fresh = pool.started_at is None
+        is_first_start = pool.started_at is None
         pool.start_workers()
-        if fresh:
+        if is_first_start:
             self.listener.report_release_start(pool.plan.target.name)
-            # The worker imports meanwhile.
+            # Read the sources while the worker imports.
             _fill_release_facts(pool.plan.facts, pool.plan.target, self.request)
             self.store.save_release(self.run.id, pool.plan.facts)
 
     def hand_out_tasks(self, pools: list[ReleaseWorkerPool]) -> None:
-        free = self.request.jobs - sum(lane.running_count for lane in pools)
-        last = all(lane.has_only_exclusive_left for lane in pools)
-        for lane in pools:
+        free = self.request.jobs - sum(pool.running_count for pool in pools)
+        only_exclusive = all(pool.has_only_exclusive_left for pool in pools)
+        for pool in pools:
             while free > 0 and not any(each.is_running_exclusive for each in pools):
-                if lane.is_exclusive_next and not (last and free == self.request.jobs):
+                if pool.is_exclusive_next and not (only_exclusive and free == self.request.jobs):
                     break  # until nothing else runs, or will
-                if (given := lane.take_next_task()) is None:
+                if (pair := pool.take_next_task()) is None:
                     break
-                worker, task = given
-                again, whole = (
-                    lane.plan.find_failure_to_repeat(task),
-                    lane.plan.has_example_to_run_first(task),
-                )
-                # A life is told with what the worker has; a proof has to hold with any.
-                chance = secrets.randbits(32) if self.request.kind == "prove" else None
-                asked = self.request
-                limits = asked.side_timeout, asked.memory_limit
+                worker, task = pair
+                # A proof has to hold under any seed; `lifecycle` uses that of the worker.
+                is_proof = self.request.kind == "prove"
                 worker.request_test(
-                    task, *limits, random_seed=chance, repeated=again, then_whole=whole
+                    task,
+                    self.request.side_timeout,
+                    self.request.memory_limit,
+                    random_seed=secrets.randbits(32) if is_proof else None,
+                    repeated=pool.plan.find_failure_to_repeat(task),
+                    then_whole=pool.plan.has_example_to_run_first(task),
                 )
                 free -= 1
 
     # Listening
 
     def _receive_messages(self, pools: list[ReleaseWorkerPool]) -> None:
-        workers = {worker.read_end: (lane, worker) for lane in pools for worker in lane.workers}
+        workers = {worker.read_end: (pool, worker) for pool in pools for worker in pool.workers}
         if not workers:
             return
         for end in select.select(list(workers), [], [], 0.2)[0]:
-            lane, worker = workers[end]
-            said = worker.receive_messages()
-            if said is None:
-                self._handle_worker_exit(lane, worker)
-            for each in said or ():
-                self._handle_message(lane, worker, each)
+            pool, worker = workers[end]
+            messages = worker.receive_messages()
+            if messages is None:
+                self._handle_worker_exit(pool, worker)
+            for each in messages or ():
+                self._handle_message(pool, worker, each)
         now = time.monotonic()
-        for lane, worker in workers.values():
-            if worker in lane.workers and worker.is_overdue(now, START_TIMEOUT, lane.can_fork):
-                self._handle_worker_exit(lane, worker, overdue=True)
+        for pool, worker in workers.values():
+            if worker in pool.workers and worker.is_overdue(now, START_TIMEOUT, pool.can_fork):
+                self._handle_worker_exit(pool, worker, overdue=True)
 
     def _handle_message(
         self, pool: ReleaseWorkerPool, worker: GuardWorkerProcess, message: GuardWorkerMessage
     ) -> None:
         if isinstance(message, StartFailure):
-            words = worker.read_log_tail()
-            # Of a call that pytest cannot read, what it says is enough.
-            why = words.rpartition("ERROR: ")[2] if message.is_usage_error else words
+            log = worker.read_log_tail()
+            # Of a wrong call to pytest its error line is enough.
+            why = log.rpartition("ERROR: ")[2] if message.is_usage_error else log
             self._record_problem(pool, f"{message.problem}\n{why}")
             pool.abandon()
         elif isinstance(message, GuardsCollected):
             self._handle_collected(pool, worker, message)
         elif isinstance(message, TaskEnded):
             task = worker.pop_task(message.serial)
-            # A GPU's memory has no limit for each test: others may have had what this one lacked.
-            full = (
+            # A GPU has no memory limit for each test: other tests may have filled it.
+            is_device_full = (
                 message.side.outcome is SideOutcome.OUT_OF_MEMORY
                 and pool.plan.facts.device != "cpu"
             )
-            if full and pool.plan.schedule_exclusive_retry(task, message.side.headline):
+            if is_device_full and pool.plan.schedule_exclusive_retry(task, message.side.headline):
                 pass
             elif message.side.outcome is not SideOutcome.LOST:
                 worker.reported_reach[task[0]] += message.side.reach
@@ -184,20 +183,20 @@ class ProveRunner:
     def _handle_collected(
         self, pool: ReleaseWorkerPool, worker: GuardWorkerProcess, collected: GuardsCollected
     ) -> None:
-        left = pool.plan
+        plan = pool.plan
         pool.can_fork = collected.can_fork
         worker.accept_collected_tasks(collected.tasks)
-        if left.is_collected:
-            if frozenset(worker.task_numbers) != left.task_keys:
+        if plan.is_collected:
+            if frozenset(worker.task_numbers) != plan.task_keys:
                 self._record_problem(pool, "two workers do not collect the same guards")
                 pool.abandon()
             return
-        cells = left.plan_tasks(collected)
-        self.store.save_release(self.run.id, left.facts)
+        cells = plan.plan_tasks(collected)
+        self.store.save_release(self.run.id, plan.facts)
         self.store.save_planned_cells(self.run.id, cells)
-        for problem in left.facts.problems:
-            self.listener.report_problem(left.target.name, problem)
-        self.listener.report_release_collected(left.facts, len(cells), len(left.waiting_tasks))
+        for problem in plan.facts.problems:
+            self.listener.report_problem(plan.target.name, problem)
+        self.listener.report_release_collected(plan.facts, len(cells), len(plan.waiting_tasks))
         for cell in cells:
             if cell.verdict is not None:
                 self.store.save_verdict(self.run.id, cell)
@@ -205,11 +204,11 @@ class ProveRunner:
 
     def _record_side(self, pool: ReleaseWorkerPool, task: TaskKey, result: SideResult) -> None:
         cell = pool.plan.cells[task[:2]]
-        first = result.side not in cell.sides
+        is_first = result.side not in cell.sides
         judged = pool.plan.add_side_result(cell, result)
         for each in cell.sides.values() if judged else (cell.sides[result.side],):
             self.store.save_side(self.run.id, cell, each)
-        if first:
+        if is_first:
             self.listener.report_side(cell, result)
         if judged:
             self.store.save_verdict(self.run.id, cell)
@@ -218,7 +217,7 @@ class ProveRunner:
     def _handle_worker_exit(
         self, pool: ReleaseWorkerPool, worker: GuardWorkerProcess, overdue: bool = False
     ) -> None:
-        """A worker ended by itself, or had to be ended; what it ran is told or run again alone."""
+        """Record what a worker ran that has ended or hangs, or schedule it to run again alone."""
         code = pool.retire_worker(worker, kill=overdue)
         how = process_exit.describe_code(code)
         if not worker.is_ready:
@@ -255,10 +254,10 @@ class ProveRunner:
             return
         pool.end()
         shutil.rmtree(pool.folder, ignore_errors=True)
-        on = pool.plan.facts
-        on.seconds = time.monotonic() - (pool.started_at or time.monotonic())
-        self.store.save_release(self.run.id, on)
-        self.run.releases.append(on)
+        facts = pool.plan.facts
+        facts.seconds = time.monotonic() - (pool.started_at or time.monotonic())
+        self.store.save_release(self.run.id, facts)
+        self.run.releases.append(facts)
 
     def _record_problem(self, pool: ReleaseWorkerPool, text: str) -> None:
         pool.plan.facts.problems.append(text)
@@ -269,7 +268,7 @@ class ProveRunner:
 def _fill_release_facts(
     release_facts: ReleaseFacts, target: ReleaseTarget, request: ProveRequest
 ) -> None:
-    """What the sources and the environment say of a release."""
+    """Fill in what the sources and the environment of a release tell."""
     facts = machine.collect_machine_facts(str(target.python))
     release_facts.versions = facts.pop("versions")
     release_facts.machine = facts

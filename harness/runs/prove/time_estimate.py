@@ -1,4 +1,4 @@
-"""How long a run will take, from what earlier ones took here; nothing if they cannot tell."""
+"""The time that a run will take, estimated from earlier runs on this machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from statistics import fmean
 from harness.runs.prove.plan import ProveRequest
 from harness.store.prove.values import ProveRun, ReleaseFacts
 
-# What an earlier run must share with this one for its times to say anything of it.
+# Settings in which an earlier run must be like this one.
 SETTINGS_TO_MATCH = ("device", "profile", "words", "k", "shard")
-MAX_RUNS_READ = 30  # to look at, the newest first
+MAX_RUNS_READ = 30  # the newest ones
 
 
 def estimate_run_seconds(
@@ -66,10 +66,10 @@ def _estimate_test_seconds(request: ProveRequest, run: ProveRun, release: str) -
 
 
 def _measure_overhead_factor(run: ProveRun) -> float:
-    """How long a run had its tests for, against what these say themselves that they took."""
+    """The time that a run spent on its tests, by the time that the tests measured."""
     jobs = int(run.settings.get("jobs", 1))
-    said = sum(cell.seconds for cell in run.cells) / jobs
-    began = min((on.seconds_to_start for on in run.releases), default=0.0)
-    if len(run.releases) != 1 or run.status != "finished" or said <= 0:
+    measured = sum(cell.seconds for cell in run.cells) / jobs
+    import_seconds = min((facts.seconds_to_start for facts in run.releases), default=0.0)
+    if len(run.releases) != 1 or run.status != "finished" or measured <= 0:
         return 1.0
-    return max(1.0, (run.seconds - began) / said)
+    return max(1.0, (run.seconds - import_seconds) / measured)

@@ -1,4 +1,4 @@
-"""One release of a run: its workers, and what they may be given."""
+"""One release of a run: its worker processes, and the next task for one of them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from harness.workers.worker_process import GuardWorkerProcess
 class ReleaseWorkerPool:
     """A release's workers and its part of the plan.
 
-    A worker that forks runs any number at a time, so there is one. Workers on a GPU run one each; a
-    spare one imports meanwhile, for when a test costs a worker.
+    A worker that forks runs any number of tests at a time, so there is one. Workers on a GPU run
+    one test each, and a spare worker imports meanwhile, for when a test ends its worker.
     """
 
     def __init__(self, plan: ReleasePlan, folder: Path) -> None:
         self.plan = plan
         self.folder = folder / plan.target.name
         self.workers: list[GuardWorkerProcess] = []
-        self._ending_workers: list[
-            GuardWorkerProcess
-        ] = []  # they are told to end, and nobody waits for it
+        self._ending_workers: list[GuardWorkerProcess] = []  # their pipes are closed
         self.can_fork = True  # until a worker says that it cannot
         self.started_at: float | None = None
         self.has_ended = False
@@ -37,54 +35,54 @@ class ReleaseWorkerPool:
 
     @property
     def is_done(self) -> bool:
-        """Nothing is left to run, or nobody to run it."""
+        """Whether no task is left, or the release is given up."""
         done = self.plan.is_collected and not self.plan.waiting_tasks and not self.running_count
         return self._is_abandoned or done
 
     @property
     def has_only_exclusive_left(self) -> bool:
-        """Nothing waits here but what is to run alone."""
+        """Whether all waiting tasks need the machine to themselves."""
         return self.plan.is_collected and (not self.plan.waiting_tasks or self.is_exclusive_next)
 
     def start_workers(self) -> None:
-        """As many as have something to do, and no more."""
-        asked = self.plan.request
+        """Start as many workers as there are tasks for, and end idle ones."""
+        request = self.plan.request
         if self.started_at is None:
             self.started_at = time.monotonic()
-        wanted = 1 if self.can_fork else asked.jobs
+        count = 1 if self.can_fork else request.jobs
         if not self.can_fork and self.plan.is_collected:
             waiting = len(self.plan.waiting_tasks)
             if self.has_only_exclusive_left:
                 waiting = min(1, waiting)
-            wanted = min(asked.jobs, waiting + self.running_count) + bool(waiting)
+            count = min(request.jobs, waiting + self.running_count) + bool(waiting)
         idle = [worker for worker in self.workers if worker.is_ready and not worker.running_tasks]
-        for worker in idle[: max(0, len(self.workers) - wanted - 1)]:
+        for worker in idle[: max(0, len(self.workers) - count - 1)]:
             worker.pipe.close_write_end()
             self.workers.remove(worker)
             self._ending_workers.append(worker)
-        while len(self.workers) < wanted and not self.is_done:
+        while len(self.workers) < count and not self.is_done:
             self._worker_count += 1
             self.folder.mkdir(parents=True, exist_ok=True)
-            setting = GuardWorkerSettings(
+            settings = GuardWorkerSettings(
                 release=self.plan.target.requested_as or self.plan.target.name,
-                pytest_arguments=asked.build_pytest_arguments(),
-                sides=asked.sides,
-                toggle_ids=[toggle.id for toggle in asked.toggles]
-                if asked.has_named_toggles
+                pytest_arguments=request.build_pytest_arguments(),
+                sides=request.sides,
+                toggle_ids=[toggle.id for toggle in request.toggles]
+                if request.has_named_toggles
                 else [],
-                folder=tempfile.mkdtemp(dir=self.folder),  # nothing of an earlier one is in it
-                device=asked.device,
+                folder=tempfile.mkdtemp(dir=self.folder),  # empty: no earlier results
+                device=request.device,
             )
             python = self.plan.target.python
             log = self.folder.with_name(f"{self.folder.name}-{self._worker_count}.log")
             worker = GuardWorkerProcess(
-                python, setting, asked.toggle_folders, asked.find_working_folder(), log
+                python, settings, request.toggle_folders, request.find_working_folder(), log
             )
             self.workers.append(worker)
 
     @property
     def is_running_exclusive(self) -> bool:
-        """Whether what it runs is run again, with the machine to itself."""
+        """Whether a running task has the machine to itself."""
         busy = (task for worker in self.workers for task in worker.running_tasks.values())
         return any(task in self.plan.exclusive_tasks for task in busy)
 
@@ -94,7 +92,7 @@ class ReleaseWorkerPool:
         return bool(waiting) and waiting[0] in self.plan.exclusive_tasks
 
     def take_next_task(self) -> tuple[GuardWorkerProcess, TaskKey] | None:
-        """A task and the worker to give it to."""
+        """The next task and a worker that is free to run it."""
         waiting = self.plan.waiting_tasks
         for worker in self.workers:
             if waiting and worker.is_ready and (self.can_fork or not worker.running_tasks):
@@ -112,7 +110,7 @@ class ReleaseWorkerPool:
         self.has_ended = True
         ending = [*self.workers, *self._ending_workers]
         for worker in ending:
-            worker.pipe.close_write_end()  # all of them before one is waited for
+            worker.pipe.close_write_end()  # all pipes before the first wait
         for worker in ending:
             worker.end()
         self.workers.clear()
