@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core import paths, processes
-from harness.patching.toggle_environment import STARTUP_FOLDER
+from harness.patching.child_environment import STARTUP_FOLDER
 
 PROJECT = str(paths.HARNESS_FOLDER.parent)
 UNFIX = [sys.executable, "-m", "harness"]

@@ -12,7 +12,7 @@ import forked
 
 from harness.core import paths
 from harness.patching import attestation
-from harness.patching.toggle_environment import STARTUP_FOLDER
+from harness.patching.child_environment import STARTUP_FOLDER
 
 TOY = Path(__file__).parent / "toy"
 REVERT, ENABLE = "SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR"

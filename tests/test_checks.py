@@ -25,7 +25,7 @@ from harness.kernels.watch.report_files import (
     ReportWriter,
     read_reports,
 )
-from harness.patching.toggle_environment import STARTUP_FOLDER
+from harness.patching.child_environment import STARTUP_FOLDER
 
 REPORT = KernelReport(
     "OutOfBounds",

@@ -13,7 +13,7 @@ import pytest
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
 from harness.core import paths
-from harness.patching.toggle_environment import STARTUP_FOLDER
+from harness.patching.child_environment import STARTUP_FOLDER
 
 
 def test_a_reverted_fix_is_out_and_said_once(shell: Shell) -> None:

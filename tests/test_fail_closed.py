@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
-from harness.patching.toggle_environment import STARTUP_FOLDER
+from harness.patching.child_environment import STARTUP_FOLDER
 
 
 @pytest.fixture

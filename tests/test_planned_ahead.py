@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.patching import bootstrap, planner, toggle_environment
+from harness.patching import bootstrap, planner
+from harness.patching.child_environment import ChildEnvironment
 
 TOY = Path(__file__).parent / "toy"
 
@@ -17,10 +17,8 @@ TOY = Path(__file__).parent / "toy"
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a process asks for in the environment that a command is given."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    given = dict(os.environ)
-    toggle_environment.set_toggle_variables(
-        given, ["toy-static", "toy-super"], [], [TOY / "toggles"], tmp_path / "left"
-    )
+    given = ChildEnvironment()
+    given.set_toggles(["toy-static", "toy-super"], [], [TOY / "toggles"], tmp_path / "left")
     planner.plan_ahead(TOY, ["toy-static", "toy-super"], [], given)
     for name in (
         bootstrap.REVERT_VARIABLE,

@@ -23,7 +23,7 @@ from harness.core.errors import CommandLineError, NotReadyError, UnfixError
 from harness.core.wording import format_count
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import attestation, bootstrap, planner
-from harness.patching import toggle_environment as under
+from harness.patching.child_environment import ChildEnvironment
 from harness.patching.patch_plan import ToggleChoice, make_plan
 from harness.releases import managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
@@ -85,13 +85,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     revert = [*_split_ids("revert", request.revert), *inherited_revert]
     enable = [*_split_ids("enable", request.enable), *inherited_enable]
     release, tree = _find_release(request.release, request.device)
-    environment = dict(os.environ)
+    environment = ChildEnvironment()
     if release is not None:
-        under.put_python_first(environment, release.python, release.folder)
+        environment.put_python_first(release.python, release.folder)
     command = _resolve_command(request.words, environment["PATH"])
     chosen = _check_toggles(options.load_catalogue(arguments), revert, enable, tree)
     folder = request.attestations or paths.state_folder() / "attestations" / _make_run_name()
-    under.set_toggle_variables(environment, revert, enable, request.toggles, folder)
+    environment.set_toggles(revert, enable, request.toggles, folder)
     has_checks = gpu_checks.configure_environment(environment, request.check, folder)
     if revert or enable:
         release_text = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"

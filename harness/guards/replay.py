@@ -19,9 +19,8 @@ from harness.core.errors import UnfixError
 from harness.guards import hypothesis_adapter, pytest_adapter
 from harness.guards.cells import CELL_KEY, GuardCell, Side
 from harness.patching import bootstrap
+from harness.patching.child_environment import RELEASE_VARIABLE
 from harness.patching.live_engine import engine
-
-RELEASE_VARIABLE = "UNFIX_RELEASE"  # the release as the user named it
 
 
 def build_example_command(item: pytest.Item, error: BaseException) -> str:

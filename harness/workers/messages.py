@@ -7,6 +7,7 @@ import msgspec
 from harness.store.prove.values import RepeatMode, SideResult
 
 UNSIDED = "under"  # the side of a task that is run under whatever an order says
+SETTINGS_VARIABLE = "UNFIX_WORKER"  # carries a worker's settings, as JSON
 TaskKey = tuple[str, str, str]  # toggle, guard, side
 
 

@@ -32,7 +32,7 @@ from harness.patching.patch_plan import Direction, ToggleChoice
 from harness.store.prove.values import SideResult
 from harness.workers import run_item
 from harness.workers import supervisor as keepers
-from harness.workers.messages import StartFailure, TestRequest, WorkerSettings
+from harness.workers.messages import SETTINGS_VARIABLE, StartFailure, TestRequest, WorkerSettings
 
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 
@@ -262,7 +262,7 @@ def run_worker(
     processes.adopt_orphans()  # of a keeper that was ended
     code: int = 0
     try:
-        told = msgspec.json.decode(os.environ["UNFIX_WORKER"], type=settings_type)
+        told = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=settings_type)
         if told.device != "cpu" and session_type.only_forks_use_device:
             device.defer_cuda_to_forks()
         worker = session_type(told, line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import select
 import signal
@@ -15,12 +14,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from harness.core import paths
 from harness.core.child_process import PipedProcess
 from harness.patching import attestation, bootstrap
-from harness.releases import checkouts
+from harness.patching.child_environment import HARNESS_PATH, RELEASE_VARIABLE, ChildEnvironment
 from harness.store.prove.values import SideResult
 from harness.workers.messages import (
+    SETTINGS_VARIABLE,
     GuardTask,
     GuardWorkerMessage,
     GuardWorkerSettings,
@@ -184,36 +183,23 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
         return max(0, sum(ours) - self.reported_reach[toggle])
 
 
-def _build_environment(settings: WorkerSettings, toggle_folders: list[Path]) -> dict[str, str]:
-    # What the caller's environment would do to pytest is no part of a run that says what it did.
-    ours = (
-        bootstrap.REVERT_VARIABLE,
-        bootstrap.ENABLE_VARIABLE,
-        bootstrap.CARRIED_REVERT_VARIABLE,
-        "PYTEST_ADDOPTS",
-        "PYTEST_PLUGINS",
-    )
-    environment = {name: value for name, value in os.environ.items() if name not in ours}
-    rest = environment.get("PYTHONPATH")
-    root = str(paths.project_folder())
-    engine = str(paths.HARNESS_FOLDER.parent)
-    found_by = list(dict.fromkeys([engine, root, *([rest] if rest else [])]))
+def _build_environment(settings: WorkerSettings, toggle_folders: list[Path]) -> ChildEnvironment:
+    # Variables that change what pytest does are not part of a run that records its settings.
+    environment = ChildEnvironment(without=("PYTEST_ADDOPTS", "PYTEST_PLUGINS"))
+    environment.clear_toggles()
+    environment.add_python_path(*HARNESS_PATH)
+    # Larger pages halve the time of a fork of a process that holds SGLang.
+    environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    environment.setdefault("PYTHONHASHSEED", _HASH_SEED)
     environment |= {
-        "PYTHONPATH": os.pathsep.join(found_by),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", _HASH_SEED),
-        # A release is ours: without its modules' bytecode an import takes three times as long.
+        # Without bytecode files, importing a release takes three times as long.
         "PYTHONDONTWRITEBYTECODE": "",
-        # Larger pages make a fork of a process that holds SGLang half as long.
-        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
         "OMP_NUM_THREADS": "1",
-        "UNFIX_RELEASE": settings.release,
-        "UNFIX_WORKER": msgspec.json.encode(settings).decode(),
+        RELEASE_VARIABLE: settings.release,
+        SETTINGS_VARIABLE: msgspec.json.encode(settings).decode(),
         bootstrap.ATTESTATIONS_VARIABLE: str(Path(settings.folder) / "attestations"),
     }
-    checkouts.set_checkout_variables(environment)
-    if toggle_folders:
-        environment[bootstrap.FOLDERS_VARIABLE] = os.pathsep.join(
-            str(folder.resolve()) for folder in toggle_folders
-        )
+    environment.use_checkout()
+    environment.set_toggle_folders(toggle_folders)
     return environment

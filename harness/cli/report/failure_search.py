@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
 
 from harness.cli import options
 from harness.core import child_process, paths, signals
+from harness.patching.child_environment import PYTHON_PATH_VARIABLE, ChildEnvironment
 from harness.runs.history.search_suggestion import SuggestedSearch
 from harness.store.bisect.values import BisectSearch
 from harness.store.database import Store
@@ -58,7 +58,7 @@ class FailureSearches:
             child = subprocess.Popen(
                 [*UNFIX_COMMAND, *fit.command],
                 cwd=paths.project_folder(),
-                env={**os.environ, "PYTHONPATH": str(paths.HARNESS_FOLDER.parent)},
+                env=ChildEnvironment({PYTHON_PATH_VARIABLE: str(paths.HARNESS_FOLDER.parent)}),
                 stdin=subprocess.DEVNULL,
                 stdout=STDERR_FD,  # our stdout is for the report
                 start_new_session=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from harness.cli.test.outcome_counts import OUTCOMES
 from harness.cli.test.partition import PytestPart
+from harness.patching.child_environment import PYTHON_PATH_VARIABLE, ChildEnvironment
 
 TEST_OUTCOMES = tuple(outcome for outcome in OUTCOMES if outcome != "warnings")
 USAGE_ERROR_CODE, NO_TESTS_CODE = 4, 5  # pytest's exit codes
@@ -49,8 +49,7 @@ class PytestPartResult:
 
 def make_environment(root: Path) -> dict[str, str]:
     # Without bytecode files, importing a release takes twice as long.
-    inherited = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**inherited, "PYTHONPATH": str(root)}
+    return ChildEnvironment({PYTHON_PATH_VARIABLE: str(root)}, without=["PYTHONDONTWRITEBYTECODE"])
 
 
 def build_pytest_command(part: PytestPart, words: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.runs.audit.findings import (
     CONFIRMED,
     NO_TIME,
@@ -144,13 +144,8 @@ def _iterate_answers(
     """By number, as they come."""
     order = sorted(enumerate(findings), key=lambda one: one[1].nearness)
     given = {"findings": order, "place": location, "jobs": jobs, "seconds": seconds}
-    environment = os.environ | {
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(
-            [str(paths.project_folder()), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
+    environment = ChildEnvironment(SINGLE_THREAD)
+    environment.add_python_path(paths.project_folder())
     log = paths.state_folder() / "audit.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     many = 0

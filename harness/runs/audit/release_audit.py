@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 import subprocess
 import time
@@ -16,7 +15,7 @@ from harness.core import paths
 from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import digest_code
 from harness.core.errors import NotReadyError
-from harness.releases import checkouts
+from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.exemptions import FindingExemption
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict, judge_kernel
@@ -118,8 +117,8 @@ def _run_analysis(
         "targets": list(targets),
         "jobs": jobs,
     }
-    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
-    checkouts.set_checkout_variables(environment)
+    environment = ChildEnvironment(SINGLE_THREAD)
+    environment.use_checkout()
     log = paths.state_folder() / "audit.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as noise:  # whatever Triton prints of kernels that it refuses

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import shlex
 import shutil
@@ -15,7 +14,8 @@ from pathlib import Path
 from harness.core import paths, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.errors import UnfixError
-from harness.patching import attestation, planner, toggle_environment
+from harness.patching import attestation, planner
+from harness.patching.child_environment import ChildEnvironment
 from harness.patching.patch_plan import Direction
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.bisect.outcome_rules import OutcomeRules
@@ -111,7 +111,7 @@ class CommandRunner:
         self._runs_started += 1
         folder = self.folder / str(self._runs_started)
         folder.mkdir(parents=True)
-        surroundings = self._build_environment(job, folder / "attestations")
+        environment = self._build_environment(job, folder / "attestations")
         port = (
             str(_find_free_port())
             if PORT_PLACEHOLDER in " ".join([self.server_command, self.ready_url])
@@ -119,10 +119,10 @@ class CommandRunner:
         )
         words = [word.replace(PORT_PLACEHOLDER, port) if port else word for word in self.command]
         request = CommandRequest(
-            command=[_find_executable(words[0], surroundings["PATH"]), *words[1:]],
+            command=[_find_executable(words[0], environment["PATH"]), *words[1:]],
             server_command=self.server_command.replace(PORT_PLACEHOLDER, port),
             ready_url=self.ready_url.replace(PORT_PLACEHOLDER, port),
-            environment=surroundings,
+            environment=environment,
             working_folder=str(self.cwd),
             seconds=self._compute_time_limit(),
             output=str(folder / "output"),
@@ -130,18 +130,14 @@ class CommandRunner:
         command_supervisor.write_request(folder, request)
         return command_supervisor.fork_supervisor(folder), folder
 
-    def _build_environment(self, job: TrialJob, attestation_folder: Path) -> dict[str, str]:
-        found = {**os.environ, **self.extra_environment}
-        toggle_environment.put_python_first(
-            found, job.version.python, job.version.environment_folder
-        )
+    def _build_environment(self, job: TrialJob, attestation_folder: Path) -> ChildEnvironment:
+        environment = ChildEnvironment(self.extra_environment)
+        environment.put_python_first(job.version.python, job.version.environment_folder)
         revert, enable = split_by_direction(job)
-        toggle_environment.set_toggle_variables(
-            found, revert, enable, self.toggle_folders, attestation_folder
-        )
+        environment.set_toggles(revert, enable, self.toggle_folders, attestation_folder)
         if isinstance(job.version.tree, FolderSourceTree):
-            planner.plan_ahead(job.version.tree.folder, revert, enable, found)
-        return found
+            planner.plan_ahead(job.version.tree.folder, revert, enable, environment)
+        return environment
 
     def _read_trial(self, job: TrialJob, job_folder: Path) -> BisectTrial:
         ended = command_supervisor.read_exit(job_folder)

@@ -27,6 +27,7 @@ from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.patching.child_environment import ChildEnvironment
 from harness.releases.source_trees import open_tree
 from harness.runs.bisect.command_runner import CommandRunner
 from harness.runs.bisect.outcome_rules import EXIT_CANNOT_TELL
@@ -115,9 +116,9 @@ class GitRepository:
                 self.try_git("worktree", "prune")
 
 
-def _strip_git_variables() -> dict[str, str]:
-    """The environment without what a git hook around us would have set."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+def _strip_git_variables() -> ChildEnvironment:
+    """The environment without the variables that a git hook around this process sets."""
+    return ChildEnvironment(without=[name for name in os.environ if name.startswith("GIT_")])
 
 
 def open_repository(folder: Path) -> GitRepository:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import msgspec
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.patching.child_environment import ChildEnvironment
 from harness.runs.eval import lm_eval_client
 from harness.runs.eval.matrix_file import DEFAULT_TASKS, OPTIONAL_TASKS
 from harness.store.eval.values import ItemAnswer
@@ -80,16 +80,12 @@ class LmEvalScorer:
     def __init__(self, log: Path, seed: int) -> None:
         self.seed = seed
         self._request_count = 0
-        given = {
-            **os.environ,
-            "PYTHONPATH": str(paths.HARNESS_FOLDER.parent),
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        if os.environ.get("PYTHONPATH"):
-            given["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+        environment = ChildEnvironment(
+            {"HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
+        )
+        environment.add_python_path(paths.HARNESS_FOLDER.parent)
         self.piped_process = JsonProcess(
-            [str(find_lm_eval_python()), "-m", "harness.runs.eval.lm_eval_client"], given, log
+            [str(find_lm_eval_python()), "-m", "harness.runs.eval.lm_eval_client"], environment, log
         )
         self._is_ready = False
 

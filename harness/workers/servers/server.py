@@ -24,7 +24,8 @@ from harness.core.child_process import ProcessHandle
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.process_exit import ExitKind
 from harness.kernels.watch import report_files
-from harness.patching import attestation, toggle_environment
+from harness.patching import attestation
+from harness.patching.child_environment import ChildEnvironment
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 from harness.workers.servers import adaptations, orphans, ports, rank_stacks
@@ -128,32 +129,33 @@ class SglangServer:
     def _start_cold(self, arguments: list[str]) -> int:
         setup = self.setup
         command = [str(setup.python), "-m", setup.module, *arguments]
-        given = {**os.environ, **setup.environment}
-        given[adaptations.ADAPTATIONS_VARIABLE] = ",".join(setup.adaptations)
-        engine = os.pathsep.join(
-            dict.fromkeys(
-                [str(paths.HARNESS_FOLDER.parent), *filter(None, [given.get("PYTHONPATH")])]
-            )
+        environment = ChildEnvironment(
+            {
+                **setup.environment,
+                adaptations.ADAPTATIONS_VARIABLE: ",".join(setup.adaptations),
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONFAULTHANDLER": "1",  # writes the stacks of a rank that hangs
+                orphans.MARK_VARIABLE: self._mark,
+            }
         )
-        given |= {"PYTHONPATH": engine, "PYTHONUNBUFFERED": "1", orphans.MARK_VARIABLE: self._mark}
-        given["PYTHONFAULTHANDLER"] = "1"  # says where a rank hangs
-        toggle_environment.set_toggle_variables(
-            given, setup.revert, setup.enable, list(setup.toggle_folders), self.attestations
-        )
+        environment.add_python_path(paths.HARNESS_FOLDER.parent)
+        environment.set_toggles(setup.revert, setup.enable, setup.toggle_folders, self.attestations)
         if setup.kernel_checks:
-            report_files.request_checks(given, setup.kernel_checks, self.check_folder)
+            report_files.request_checks(environment, setup.kernel_checks, self.check_folder)
         request = CommandRequest(
             command=command,
-            environment=given,
+            environment=environment,
             working_folder=str(Path.cwd()),
             output=str(self.log.resolve()),
         )
+        supervisor_environment = ChildEnvironment()
+        supervisor_environment.add_python_path(paths.HARNESS_FOLDER.parent)
         command_supervisor.write_request(self.folder, request)
         self._process = subprocess.Popen(
             [sys.executable, "-m", command_supervisor.MODULE, str(self.folder), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C in the terminal does not reach it
-            env={**os.environ, "PYTHONPATH": engine},
+            env=supervisor_environment,
         )
         return self._process.pid
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from harness.core import paths
-from harness.releases import checkouts
+from harness.patching.child_environment import HARNESS_PATH, RELEASE_VARIABLE, ChildEnvironment
 from harness.workers.servers.json_process import JsonProcess, ProcessEnded, ReplyTimeout
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 
@@ -20,19 +18,14 @@ class ServerZygote:
     """A process that has imported one SGLang and forks servers; `close` leaves no process."""
 
     def __init__(self, setup: ServerSetup, log: Path, seconds: float = 600.0) -> None:
-        given = {**os.environ, **setup.environment}
-        found_by = [str(paths.HARNESS_FOLDER.parent), str(paths.project_folder())]
-        rest = [given["PYTHONPATH"]] if given.get("PYTHONPATH") else []
-        given |= {
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys([*found_by, *rest])),
-            "PYTHONUNBUFFERED": "1",
-            "UNFIX_RELEASE": setup.release,
-        }
-        checkouts.set_checkout_variables(given)
-        for name in ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT"):
-            given.pop(name, None)
+        environment = ChildEnvironment(
+            {**setup.environment, "PYTHONUNBUFFERED": "1", RELEASE_VARIABLE: setup.release}
+        )
+        environment.add_python_path(*HARNESS_PATH)
+        environment.use_checkout()
+        environment.clear_toggles()
         command = [str(setup.python), "-m", "harness.workers.servers.zygote"]
-        self.process = JsonProcess(command, given, log)
+        self.process = JsonProcess(command, environment, log)
         self._timeout = seconds
         self._is_ready = False
         self._start_lock = threading.Lock()
