@@ -97,7 +97,6 @@ def _write_issues(history: NightHistory, store: Store, folder: Path, budget: flo
     from harness.runs.history.failure_evidence import EvidenceReader
     from harness.runs.history.resource_prices import ResourcePrices
     from harness.runs.history.search_suggestion import suggest_search
-
     from reports.history import issue
     from reports.history.view import HistoryView
 

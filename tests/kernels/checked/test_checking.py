@@ -24,6 +24,7 @@ from kernels_to_check import (
     masked_product,
     narrowed,
     outer,
+    overflows_twice,
     packed,
     summed,
     through_a_descriptor,
@@ -32,7 +33,6 @@ from kernels_to_check import (
     turned,
     value_overflows,
     wide_product,
-    overflows_twice,
 )
 from triton.tools.tensor_descriptor import TensorDescriptor
 
