@@ -236,11 +236,12 @@ def collect_answers(
 def _score_answer(
     task: str, sample: dict[str, Any], completions: dict[Any, dict[str, Any]]
 ) -> dict[str, Any]:
-    """One item with its score; the score is nothing where there was no answer."""
-    said = completions.get((task, sample["doc_id"]), make_failed_completion("it was never asked"))
+    """One item with its score; the score is None where there was no answer."""
+    never = make_failed_completion("it was never asked")
+    completion = completions.get((task, sample["doc_id"]), never)
     metrics = [sample[name] for name in sample.get("metrics", ()) if name in sample]
     value = metrics[0] if metrics else None
-    error = str(said.get("error", ""))
+    error = str(completion.get("error", ""))
     right = None
     if not error:
         if isinstance(value, (list, tuple)):
@@ -249,18 +250,18 @@ def _score_answer(
             error = f"its score is {value!r}, which is neither right nor wrong"
         else:
             right = bool(value)
-    prompt = said.get("prompt") or str(sample["arguments"])
+    prompt = completion.get("prompt") or str(sample["arguments"])
     return {
         "task": task,
         "number": sample["doc_id"],
         "prompt": prompt,
         "target": str(sample["target"]),
-        "text": str(said.get("text", sample.get("filtered_resps", ""))),
+        "text": str(completion.get("text", sample.get("filtered_resps", ""))),
         "right": right,
         "error": error,
-        "tokens": said.get("tokens", []),
-        "logprobs": said.get("logprobs", []),
-        "margins": said.get("margins", []),
+        "tokens": completion.get("tokens", []),
+        "logprobs": completion.get("logprobs", []),
+        "margins": completion.get("margins", []),
     }
 
 

@@ -1,14 +1,14 @@
-"""What it means that a base and a candidate answered the same items differently.
+"""Verdicts of paired accuracy: a base and a candidate answered the same items.
 
-Only items that the two answered differently say anything about who is better: if neither is, each
-is a fair coin. A wealth that bets on those coins grows only if they are not fair, and however often
-one looks at it, it exceeds 1/a with a probability of at most a (Ville's inequality). The same bets
-against 'the drop is 5 %' say when it is less. All that is said here (a verdict, the ends of the
-interval) is such a bet won, so looks after each batch cost nothing and no two statements disagree.
+Only items that the two answered differently tell which is better; if neither is, each such item is
+a fair coin. A wealth that bets on the coins grows only if they are unfair: however often it is
+checked, it exceeds 1/a with probability a at most (Ville's inequality). The same bets against "the
+drop is 5 %" show that a drop is smaller. Verdicts and interval ends are such bets won, so a check
+after each batch costs nothing, and the statements agree. For one comparison at alpha 1 % the wealth
+must reach 200: 9 items lost and none gained of 200 are `regressed`, 8 are not yet.
 
-Levels are Bonferroni's: a night's alpha is divided by its cells and by two sides. Holm's steps
-would be valid as well (1 / wealth is a p-value), but they only help a cell when others are already
-known to be broken.
+Levels are Bonferroni's: alpha is divided by the comparisons and by two sides. Holm's steps would be
+valid too (1 / wealth is a p-value), but they help only when other comparisons are known to fail.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from enum import StrEnum
 
 from harness.core.errors import UnfixError
 
-ALPHA = 0.01  # a night, over all its cells: one false alarm in a hundred nights
+ALPHA = 0.01  # over all comparisons of an evaluation: one false alarm in a hundred
 TOLERANCE = 0.05  # 'same' excludes a change of this or more
-DEFAULT_ITEMS = 200  # without a single difference they say 'same' in up to 69 cells
+DEFAULT_ITEMS = 200  # without a difference, enough for 'same' in up to 69 comparisons
 BATCH_ITEMS = 50
 MAX_ITEMS = 800
 MAX_ESTIMATED_ITEMS = 1_000_000  # items; an estimate beyond it is 'never'
 
-# The parts of its capital that a bettor stakes, and how much of the wealth each bettor has. Staking
-# all wins soonest where not one item goes the other way; the others lose less when one does.
+# The parts of its capital that each bettor stakes, and the share of the one that stakes all.
+# Staking all wins soonest if no item goes the other way; the others lose less if one does.
 ALL_IN_SHARE = 0.4
 STAKES = tuple(1 / (1 + math.exp(-z)) for z in range(-3, 4))
 
-ItemScore = bool | None  # right or wrong; None: an error, so nobody knows
+ItemScore = bool | None  # right or wrong; None for an error
 
 
 class AccuracyVerdict(StrEnum):
@@ -43,12 +43,12 @@ class AccuracyVerdict(StrEnum):
 
 
 class DifferentItemsError(UnfixError):
-    """Base and candidate were not asked the same, so nothing can be said about them."""
+    """Base and candidate were asked different items, so they cannot be compared."""
 
 
 @dataclass(frozen=True)
 class PairedCounts:
-    """How the two did on the same items. What a side could not answer is kept by what it may be."""
+    """Counts of items by the answers of both sides; an error counts by what it may have been."""
 
     both_right: int = 0
     both_wrong: int = 0
@@ -135,7 +135,7 @@ def _name_some_items(items: set[str]) -> str:
 
 
 def compute_mcnemar_p(lost: int, gained: int) -> tuple[float, float]:
-    """Exact p-values that it lost more, and that it lost more or fewer. Fair for one look alone."""
+    """Exact p-values that it lost more, and that it lost more or fewer; fair for one check."""
     more, fewer = (
         _compute_binomial_tail(gained, lost + gained),
         _compute_binomial_tail(lost, lost + gained),
@@ -191,7 +191,7 @@ OutcomeCounts = tuple[float, float, float]
 def decide_verdict(
     at_best: OutcomeCounts, at_worst: OutcomeCounts, required_log_wealth: float, tolerance: float
 ) -> AccuracyVerdict:
-    """The verdict at this log of wealth. A proven change is told as such even if it is small."""
+    """The verdict at this log of wealth. A proven change counts even if it is small."""
     if compute_log_wealth(*at_best, 0.0) >= required_log_wealth:
         return AccuracyVerdict.REGRESSED
     if compute_log_wealth(*at_worst[::-1], 0.0) >= required_log_wealth:
@@ -229,7 +229,7 @@ def _find_least_drop(counts: OutcomeCounts, required_log_wealth: float) -> float
 
 @dataclass(frozen=True)
 class AccuracyJudgement:
-    """What can be said of a cell, and on what grounds."""
+    """The verdict of one comparison, and the numbers behind it."""
 
     verdict: AccuracyVerdict
     pair: PairedCounts
@@ -238,7 +238,7 @@ class AccuracyJudgement:
     mcnemar_p: float  # exact McNemar, two sides; not corrected for looks or cells
     wealth: float  # of the bet on a drop; 'regressed' from 2 * cells / alpha
     tolerance: float
-    further_items: int | None  # items estimated to be missing for a verdict; None: out of reach
+    further_items: int | None  # estimate of the items missing for a verdict; None: out of reach
 
     @property
     def drop(self) -> float:
@@ -246,18 +246,18 @@ class AccuracyJudgement:
 
     def __str__(self) -> str:
         pair = self.pair
-        said = (
+        text = (
             f"{self.verdict}: drop {self.drop:+.1%} [{self.low:+.1%}, {self.high:+.1%}], "
             f"{pair.lost} lost and {pair.gained} gained of {pair.items} items"
         )
         if pair.errors:
-            said += f", {pair.errors} unanswered by a side"
+            text += f", {pair.errors} unanswered by a side"
         if self.verdict is AccuracyVerdict.CANNOT_TELL:
             if self.further_items is None:
-                said += "; more such items would not tell"
+                text += "; more such items would not tell"
             else:
-                said += f"; about {self.further_items} more items would tell"
-        return said
+                text += f"; about {self.further_items} more items would tell"
+        return text
 
 
 def judge_pair(
@@ -267,7 +267,7 @@ def judge_pair(
     alpha: float = ALPHA,
     tolerance: float = TOLERANCE,
 ) -> AccuracyJudgement:
-    """One look at one of so many cells; fair after any number of earlier looks."""
+    """The verdict of one of so many comparisons; fair after any number of earlier checks."""
     if not 0 < tolerance < 1:
         raise ValueError(f"a tolerance lies between 0 and 1, not at {tolerance}")
     if not pair.items:
@@ -293,7 +293,7 @@ def judge_pair(
 def estimate_further_items(
     pair: PairedCounts, required_log_wealth: float, tolerance: float
 ) -> int | None:
-    """How many more items tell, if they come out as those so far did. An estimate, no promise."""
+    """An estimate of the items missing for a verdict, if they come out as those so far."""
 
     def tells(items: int) -> bool:
         part = items / pair.items

@@ -14,7 +14,7 @@ from harness.store.eval.values import (
     ServedConfiguration,
 )
 
-MAX_DIFFERENCES = 200  # differences kept of a comparison
+MAX_DIFFERENCES = 200  # stored for a comparison
 
 
 def _index_by_item(answers: list[ItemAnswer]) -> dict[str, ItemAnswer]:
@@ -99,7 +99,7 @@ def compare_tokens(
     first, second = _index_by_item(base.answers), _index_by_item(candidate.answers)
     _require_same_items(first, second)
     again = _index_by_item(base.again)
-    found = token_divergence.compare_outputs(
+    divergence = token_divergence.compare_outputs(
         {key: _to_token_output(first[key]) for key in first.keys() & second.keys()}
         if second
         else {},
@@ -116,7 +116,7 @@ def compare_tokens(
         base_is_reference=base_is_reference,
     )
     differences = []
-    for key, one in found.items.items():
+    for key, one in divergence.items.items():
         if one.verdict is not token_divergence.TokenVerdict.EQUAL:
             answer = second[key]
             differences.append(
@@ -124,26 +124,24 @@ def compare_tokens(
                     answer.task, answer.number, str(one.verdict), one.position, one.largest
                 )
             )
-    for key in found.errors:
+    for key in divergence.errors:
         differences.append(AnswerDifference(second[key].task, second[key].number, "error"))
-    every = [one for one in found.items.values() if one.largest is not None]
+    every = [one for one in divergence.items.values() if one.largest is not None]
     logprobs = max((one.largest for one in every if one.largest is not None), default=None)
     leads = max((one.margin for one in every if one.margin is not None), default=None)
-    noise, farthest = found.noise.largest, logprobs
-    if leads is not None and leads / found.noise.margin >= (logprobs or 0.0) / noise:
-        noise, farthest = found.noise.margin, leads
+    noise, farthest = divergence.noise.largest, logprobs
+    if leads is not None and leads / divergence.noise.margin >= (logprobs or 0.0) / noise:
+        noise, farthest = divergence.noise.margin, leads
     return ComparisonResult(
         base.name,
         candidate.name,
         "tokens",
         "",
-        ComparisonVerdict(str(found.verdict)),
-        str(found),
-        items=len(found.items) + len(found.errors),
-        lost=sum(
-            one.verdict is token_divergence.TokenVerdict.DIFFERS for one in found.items.values()
-        ),
-        errors=len(found.errors),
+        ComparisonVerdict(str(divergence.verdict)),
+        str(divergence),
+        items=len(divergence.items) + len(divergence.errors),
+        lost=divergence.counts[token_divergence.TokenVerdict.DIFFERS],
+        errors=len(divergence.errors),
         noise=noise,
         divergence=farthest,
         mean_divergence=max((one.mean for one in every if one.mean is not None), default=None),

@@ -111,7 +111,7 @@ def _compute_logprob_distances(
 def _compute_margin_distances(
     first: TokenOutput, second: TokenOutput, end: int | None
 ) -> list[float]:
-    """The distances of the finite margins there."""
+    """The distances of the finite margins, where both chose the same tokens so far."""
     if first.margins is None or second.margins is None:
         return []
     pairs = zip(first.margins[:end], second.margins[:end], strict=False)
@@ -176,10 +176,10 @@ def measure_noise(
             unusable += 1
             continue
         at = find_first_difference(first.tokens, second.tokens)
-        here = _compute_logprob_distances(first, second, at)
-        apart += here
+        distances = _compute_logprob_distances(first, second, at)
+        apart += distances
         margins += _compute_margin_distances(first, second, at)
-        means += [sum(here) / len(here)] if here else []
+        means += [sum(distances) / len(distances)] if distances else []
         if at is not None:
             flips += 1
             flipped.append((first.get_least_margin(at) + second.get_least_margin(at)) / 2)
@@ -326,14 +326,14 @@ class TokenComparison:
 
     def __str__(self) -> str:
         counts = self.counts
-        told = [f"{counts[verdict]} {verdict}" for verdict in VERDICT_SEVERITY if counts[verdict]]
-        told += [f"{len(self.missing)} missing"] if self.missing else []
-        told += [f"{len(self.errors)} unanswered"] if self.errors else []
-        said = f"{self.verdict}: {', '.join(told)}"
+        parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICT_SEVERITY if counts[verdict]]
+        parts += [f"{len(self.missing)} missing"] if self.missing else []
+        parts += [f"{len(self.errors)} unanswered"] if self.errors else []
+        text = f"{self.verdict}: {', '.join(parts)}"
         worst = [item for item, one in self.items.items() if one.verdict is self.verdict]
         if worst and self.items[worst[0]].reason:
-            said += f" (first {worst[0]}: {self.items[worst[0]].reason})"
-        return said
+            text += f" (first {worst[0]}: {self.items[worst[0]].reason})"
+        return text
 
 
 def compare_outputs(
@@ -366,9 +366,9 @@ def compare_outputs(
         first, second = sides.values()
         if first is None or second is None:
             missing[item] = "base" if first is None else "candidate"
-        said = [f"{side}: {one.error}" for side, one in sides.items() if one and one.error]
-        if said:
-            errors[item] = "; ".join(said)
+        failures = [f"{side}: {one.error}" for side, one in sides.items() if one and one.error]
+        if failures:
+            errors[item] = "; ".join(failures)
         elif first is not None and second is not None:
             items[item] = compare_item(first, repeat.get(item), second, floor)
     verdicts = [one.verdict for one in items.values()]

@@ -54,27 +54,27 @@ def run_attempt(task: CellTask, folder: Path, stop: threading.Event | None = Non
     """Run it with its log in this folder."""
     started = get_timestamp()
     folder.mkdir(parents=True, exist_ok=True)
-    _keep_previous_log(folder, task.attempt_number)
+    rotate_log(folder, task.attempt_number)
     log = folder / "log"
     log.touch()
-    why = (
-        release_setup.prepare_release(task.release, task.run_id, task.install_command, log)
-        if task.release
-        else ""
-    )
-    if why:
+    failure = ""
+    if task.release:
+        failure = release_setup.prepare_release(
+            task.release, task.run_id, task.install_command, log
+        )
+    if failure:
         return CellAttempt(
             task.attempt_number,
             AttemptOutcome.NOT_READY,
-            why,
+            failure,
             started,
             where=socket.gethostname(),
             output=processes.read_log_tail(log, exit_outcome.LOG_TAIL_BYTES),
             last=True,
         )
     outcome, how, seconds = _run_supervised(task, folder, stop)
-    found = exit_outcome.read_printed_json(log) if "--json" in task.command else None
-    if found and exit_outcome.is_contradicted(outcome, found):
+    printed = exit_outcome.read_printed_json(log) if "--json" in task.command else None
+    if printed and exit_outcome.is_contradicted(outcome, printed):
         outcome, how = AttemptOutcome.RED, f"{how}, and yet its --json says that it is not green"
     return CellAttempt(
         task.attempt_number,
@@ -85,7 +85,7 @@ def run_attempt(task: CellTask, folder: Path, stop: threading.Event | None = Non
         seconds * task.gpus,
         socket.gethostname(),
         processes.read_log_tail(log, exit_outcome.LOG_TAIL_BYTES),
-        exit_outcome.count_verdicts(found) if found else {},
+        exit_outcome.count_verdicts(printed) if printed else {},
     )
 
 
@@ -93,7 +93,8 @@ def get_timestamp() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _keep_previous_log(folder: Path, attempt_number: int) -> None:
+def rotate_log(folder: Path, attempt_number: int) -> None:
+    """Rename the log of the attempt before, as `log.1` for the first."""
     if (folder / "log").exists():
         os.replace(folder / "log", folder / f"log.{attempt_number - 1}")
 
@@ -101,7 +102,7 @@ def _keep_previous_log(folder: Path, attempt_number: int) -> None:
 def _run_supervised(
     task: CellTask, folder: Path, stop: threading.Event | None
 ) -> tuple[AttemptOutcome, str, float]:
-    """How it ended, in words, and after how many seconds of its own."""
+    """The outcome, its description, and the seconds that the command ran."""
     begun = time.monotonic()
     command_supervisor.write_request(folder, _make_request(task, folder))
     words = [str(folder), str(os.getpid()), command_supervisor.SHIELDED]
@@ -119,9 +120,10 @@ def _run_supervised(
             return *exit_outcome.judge_exit(ended, task.time_limit), ended.seconds
         orphans.kill_orphans(f"matrix {task.run_id} {task.cell_id}", folder / "log")
         if supervisor.returncode < 0:
-            name = process_exit.describe_code(supervisor.returncode)
-            why = f"its supervisor was killed: {name}"
-            return AttemptOutcome.LOST, why, time.monotonic() - begun
+            reason = (
+                f"its supervisor was killed: {process_exit.describe_code(supervisor.returncode)}"
+            )
+            return AttemptOutcome.LOST, reason, time.monotonic() - begun
         raise OSError(f"cell {task.cell_id} could not be supervised: {error}")
     finally:
         if supervisor.poll() is None:
@@ -135,7 +137,7 @@ def _run_supervised(
 
 
 def _wait_for_supervisor(supervisor: subprocess.Popen[bytes], stop: threading.Event | None) -> str:
-    """Until it has ended; gives the last line that it said, which is why it could not do it."""
+    """Wait until it ends; returns the last line of its stderr, the reason of a failure."""
     assert supervisor.stderr is not None
     handle = os.pidfd_open(supervisor.pid)
     try:
@@ -146,8 +148,8 @@ def _wait_for_supervisor(supervisor: subprocess.Popen[bytes], stop: threading.Ev
                 raise AttemptStopped
     finally:
         os.close(handle)
-    said = supervisor.communicate()[1].decode(errors="replace").strip()
-    return said.splitlines()[-1] if said else ""
+    lines = supervisor.communicate()[1].decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def _make_request(task: CellTask, folder: Path) -> CommandRequest:
@@ -164,21 +166,21 @@ def _make_request(task: CellTask, folder: Path) -> CommandRequest:
 
 
 def resolve_command(command: list[str]) -> list[str]:
-    """`unfix` is this one, wherever its script lies."""
+    """The command; `unfix` becomes this Python and this package."""
     if command[0] == "unfix":
         return [sys.executable, "-m", "harness", *command[1:]]
     return command
 
 
 def build_environment(task: CellTask) -> dict[str, str]:
-    """The machine's, without what a cluster put in for its own worker, and the cell's."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    """The variables of the machine, without those of a Ray worker, and of the cell."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     programs = str(Path(sys.executable).parent)
-    found["PATH"] = os.pathsep.join((programs, found.get("PATH", os.defpath)))
-    # As a cluster has it for its tasks: no more threads than CPUs asked for, no GPU unasked for.
-    found.setdefault("OMP_NUM_THREADS", str(max(1, int(task.cpus))))
+    environment["PATH"] = os.pathsep.join((programs, environment.get("PATH", os.defpath)))
+    # As Ray does for its tasks: no more threads than CPUs, and no GPU for a cell that needs none.
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, int(task.cpus))))
     if not task.gpus:
-        found["CUDA_VISIBLE_DEVICES"] = ""
-    found |= {"UNFIX_CELL": task.cell_id, "UNFIX_ATTEMPT": str(task.attempt_number)}
-    found.setdefault("UNFIX_HOME", str(paths.workspace_folder()))
-    return found | task.environment
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment |= {"UNFIX_CELL": task.cell_id, "UNFIX_ATTEMPT": str(task.attempt_number)}
+    environment.setdefault("UNFIX_HOME", str(paths.workspace_folder()))
+    return environment | task.environment

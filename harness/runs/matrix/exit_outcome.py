@@ -1,4 +1,4 @@
-"""From how a cell's process ended to an outcome, and what its log says."""
+"""The outcome of a cell, from the exit of its command and the JSON that it printed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ OUTCOME_BY_EXIT_CODE = {
     2: AttemptOutcome.ERROR,
     3: AttemptOutcome.NOT_READY,
 }
-LOG_TAIL_BYTES = 4000  # bytes of a log that are kept with an outcome
-MAX_LOG_BYTES = 64 << 20  # bytes of a log in which counts are looked for
+LOG_TAIL_BYTES = 4000  # of a log, stored with an attempt
+MAX_LOG_BYTES = 64 << 20  # of a log that is searched for JSON
 
 
 def judge_exit(ended: CommandExit, time_limit: float) -> tuple[AttemptOutcome, str]:
@@ -38,7 +38,7 @@ def judge_exit(ended: CommandExit, time_limit: float) -> tuple[AttemptOutcome, s
 
 
 def read_printed_json(log: Path) -> dict[str, Any] | None:
-    """The object that a command's --json printed last; None if there is none that is whole."""
+    """The last object that a command's --json printed; None if it is missing or not whole."""
     if log.stat().st_size > MAX_LOG_BYTES:
         return None
     lines = log.read_text(errors="replace").splitlines()
@@ -47,21 +47,21 @@ def read_printed_json(log: Path) -> dict[str, Any] | None:
     if not ends or not begins:
         return None
     try:
-        found = json.loads("\n".join(lines[begins[-1] : ends[-1] + 1]))
+        value = json.loads("\n".join(lines[begins[-1] : ends[-1] + 1]))
     except ValueError:
-        return None  # something else was printed in between: there are no counts to add
-    return found if isinstance(found, dict) else None
+        return None  # other output is mixed in: the attempt has no counts
+    return value if isinstance(value, dict) else None
 
 
 def count_verdicts(printed_json: dict[str, Any]) -> dict[str, int]:
-    """Its cells by verdict, as a proof counts them or as an evaluation lists them."""
+    """The number of cells by verdict, as a proof counts them or an evaluation lists them."""
     counts = printed_json.get("counts")
     if isinstance(counts, dict):
         return {str(word): number for word, number in counts.items() if isinstance(number, int)}
     compared = printed_json.get("compared")
     if isinstance(compared, list):
-        told = [one.get("verdict") for one in compared if isinstance(one, dict)]
-        return dict(Counter(str(word) for word in told if word))
+        verdicts = [one.get("verdict") for one in compared if isinstance(one, dict)]
+        return dict(Counter(str(verdict) for verdict in verdicts if verdict))
     return {}
 
 

@@ -151,8 +151,7 @@ class RayExecutor:
             return _make_unrun_attempt(running, AttemptOutcome.NOT_READY, _take_error_line(error))
         folder = Path(task.log_folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "log").exists():
-            os.replace(folder / "log", folder / f"log.{task.attempt_number - 1}")
+        cell_attempt.rotate_log(folder, task.attempt_number)
         (folder / "log").write_bytes(log)
         return FinishedAttempt(task.cell_id, msgspec.msgpack.decode(packed, type=CellAttempt))
 
