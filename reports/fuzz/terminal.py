@@ -23,10 +23,11 @@ def format_summary(run: FuzzResult) -> str:
     )
     tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
     applicable = sum(not test.left_out for test in run.tests)
+    rate = run.examples / max(run.seconds, 0.001)
     return (
-        f"{run.seconds:.0f} of {run.budget:.0f} s: {run.examples} examples, "
-        f"{run.examples / max(run.seconds, 0.001):.0f}/s; {tried} of {applicable} tests; lines run: "
-        f"{toggled} of the toggled code, {files} of its files; {len(run.failures)} failures"
+        f"{run.seconds:.0f} of {run.budget:.0f} s: {run.examples} examples, {rate:.0f}/s; "
+        f"{tried} of {applicable} tests; lines run: {toggled} of the toggled code, {files} of its "
+        f"files; {len(run.failures)} failures"
     )
 
 

@@ -1,4 +1,4 @@
-"""An evaluation in the store, as data, and by `unfix report`."""
+"""An evaluation in the store, as JSON, and by `unfix report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.core.errors import UnfixError
 from harness.store.database import Store
 
 
-def test_what_is_kept_is_what_was_saved(tmp_path: Path) -> None:
+def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.sqlite")
     made = awful()
     store.eval.save(made)
@@ -38,7 +38,7 @@ def test_what_is_kept_is_what_was_saved(tmp_path: Path) -> None:
         store.eval.get("eval-2026")
 
 
-def test_one_whose_process_is_gone_was_stopped(tmp_path: Path) -> None:
+def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
     made = fine()
     made.status = "running"
@@ -54,19 +54,6 @@ def test_one_whose_process_is_gone_was_stopped(tmp_path: Path) -> None:
     assert store.eval.get(made.id).status == "running"
 
 
-def test_stores_merge_and_a_whole_one_stays(tmp_path: Path) -> None:
-    here, there = Store(tmp_path / "a"), Store(tmp_path / "b")
-    half, whole = fine(), fine()
-    half.status, half.compared = "stopped", []
-    here.eval.save(half)
-    there.eval.save(whole)
-    here.merge(tmp_path / "b")
-    assert here.eval.get(whole.id) == whole
-    there.eval.save(half)
-    here.merge(tmp_path / "b")
-    assert here.eval.get(whole.id) == whole
-
-
 def test_json_is_whole_and_strict() -> None:
     data = EVAL.to_json(awful())
     text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
@@ -75,9 +62,6 @@ def test_json_is_whole_and_strict() -> None:
     assert len(back["problems"]) == len(awful().problems)
     assert back["served"][4]["answers"][0]["text"].startswith(LONG)
     assert len(back["served"][0]["answers"]) == 80
-
-
-# `unfix report`
 
 
 def report(store: Path, *names: str, **options: Any) -> int:
