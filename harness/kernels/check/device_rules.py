@@ -87,8 +87,8 @@ class DeviceRuleLists:
             for rule in storage.access_rules
             if (get_index := rule.get_rule(access)) is not None
         ]
-        both = np.bitwise_and.reduce(masks)
-        ends = np.flatnonzero(np.diff(both, prepend=0, append=0)) + storage.start
+        allowed = np.bitwise_and.reduce(masks)
+        ends = np.flatnonzero(np.diff(allowed, prepend=0, append=0)) + storage.start
         if len(ends) > 2 * access_rules.MAX_INTERVALS:
             raise UncheckableKernel(
                 f"{self._launch}: an access rule of over {access_rules.MAX_INTERVALS} intervals"

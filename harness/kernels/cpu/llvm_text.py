@@ -76,7 +76,7 @@ class LlvmFunction:
 
     @contextlib.contextmanager
     def when(self, condition: str, exits: bool = False) -> Iterator[None]:
-        """The body where the condition holds; one that leaves must end in a jump or a return."""
+        """Emit the body where the condition holds; with `exits` it ends in a jump or a return."""
         then, end = self.make_name("then"), self.make_name("else")
         self.emit(f"br i1 {condition}, label %{then}, label %{end}")
         self.start_block(then)

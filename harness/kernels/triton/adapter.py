@@ -146,7 +146,7 @@ def is_interpreting() -> bool:
 
 
 class _CpuDriver:
-    """What code under test calls on Triton's driver, on a machine that has none."""
+    """A driver of no device: the methods of Triton's that code under test calls."""
 
     def get_current_target(self) -> Any:
         return TARGET

@@ -1,11 +1,14 @@
-"""Constants that a kernel only computes with: one program serves all their values.
+"""One IR for many constants: those that a kernel only computes with become parameters.
 
-Kernels are given widths and strides as constants, and a suite draws them: nearly each example would
-be compiled anew. So Triton's front end is given, for an integer, one that writes down what is asked
-of it. A comparison is a question with an answer; whoever takes the number itself (a shape, a name,
-a loop that is unrolled) has asked whether it is that one. Where it is put into the IR there is a
-parameter in its place. All calls for which these questions have the same answers have the same IR,
-and each hands over its own numbers when it runs.
+Triton compiles a kernel again for each value of a constexpr, and a suite that draws strides would
+compile at every example. So the front end gets a symbolic int for each integer constant; it records
+the conditions under which the trace took its branches (`symbolic_int`). Invariant: for all constants
+that meet the conditions, the IR with these constants as arguments does what their own IR does, and
+reports the same violations.
+
+Example: `by_rows(..., stride=9, width=5, BLOCK=8)` uses BLOCK in a shape, which fixes it
+(`v[4] == 8`), and multiplies by stride and width. The IR takes `v[2]` and `v[3]` as parameters;
+the call with stride=11 and width=2 uses it with 11 and 2.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def copied_from_table(table, target, count, which):
 
 @triton.jit
 def along_a_list(links, target, count):
-    """What each step reads is where the next one is."""
+    """Each step reads the address of the next one."""
     link = links
     for _ in range(count):
         link = tl.load(link).to(tl.pointer_type(tl.int64))
