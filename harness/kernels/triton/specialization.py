@@ -2,9 +2,9 @@
 
 Triton compiles a kernel again for each value of a constexpr, and a suite that draws strides would
 compile at every example. So the front end gets a symbolic int for each integer constant; it records
-the conditions under which the trace took its branches (`symbolic_int`). Invariant: for all constants
-that meet the conditions, the IR with these constants as arguments does what their own IR does, and
-reports the same violations.
+the conditions under which the trace took its branches (`symbolic_int`). Invariant: for all
+constants that meet the conditions, the IR with these constants as arguments does what their own IR
+does, and reports the same violations.
 
 Example: `by_rows(..., stride=9, width=5, BLOCK=8)` uses BLOCK in a shape, which fixes it
 (`v[4] == 8`), and multiplies by stride and width. The IR takes `v[2]` and `v[3]` as parameters;
