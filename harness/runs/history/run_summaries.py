@@ -15,6 +15,8 @@ from harness.store.eval.values import ComparisonVerdict
 from harness.store.matrix.values import AttemptOutcome
 from harness.store.prove.values import CellVerdict
 
+REPORTED_PACKAGES = ("torch", "triton", "transformers", "flashinfer-python", "sglang-kernel")
+
 
 class SideSummary(msgspec.Struct, gc=False):
     seconds: float = 0.0
@@ -68,6 +70,14 @@ class ConfigurationSummary(msgspec.Struct):
     absent: str = ""
     answers: list[AnswerSummary] = []
 
+    @property
+    def problem(self) -> str:
+        """What is wrong with it by itself; empty: nothing."""
+        errors = [answer.error for answer in self.answers if answer.error]
+        if self.failure or errors:
+            return self.failure or f"{len(errors)} errors: {errors[0]}"
+        return "" if self.answers or self.absent else "it answered nothing, and nobody said why"
+
 
 class ComparisonSummary(msgspec.Struct):
     base: str
@@ -106,3 +116,14 @@ def read_cells(store: Store, run_id: str) -> list[CellSummary]:
             cell.headline = cell.headline or side.headline
             cell.first_attempt = cell.first_attempt or side.first
     return list(cells.values())
+
+
+def select_packages(versions: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, versions[name]) for name in REPORTED_PACKAGES if name in versions)
+
+
+def name_resource(device: str, gpu: str) -> str:
+    """The resource whose time is paid for: 'cpu', or the GPU by its name."""
+    if device == "cpu":
+        return device
+    return gpu.partition(";")[0].partition(",")[0].strip() or device
