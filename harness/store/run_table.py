@@ -115,7 +115,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     def load_whole(self, run: ListedRunT) -> WholeRunT:
         """A listed run with its items."""
         items = {name: self.load_items(run.id, name) for name in self.item_types}
-        return cast(WholeRunT, msgspec.structs.replace(cast(Any, run), **items))
+        return cast("WholeRunT", msgspec.structs.replace(cast("Any", run), **items))
 
     def load_items(self, run_id: str, part: str) -> list[Any]:
         query = "SELECT data FROM items WHERE run = ? AND part = ? ORDER BY position, rowid"
@@ -127,7 +127,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     def load_owned_items(
         self, run_id: str, part: str, value_type: type[ItemT], owner: str | None = None
     ) -> Iterator[tuple[str, ItemT]]:
-        """Items with their owners, those of one owner together; of one owner alone if it is named."""
+        """Items with their owners, those of an owner together; of one owner only if it is given."""
         query = "SELECT owner, data FROM items WHERE run = ? AND part = ?"
         query += " ORDER BY owner, position, rowid" if owner is None else " AND owner = ?"
         for name, data in self.store.query(query, run_id, part, *([owner] if owner else [])):
@@ -165,7 +165,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         return [run.id for run in runs]
 
     def _is_behind(self, own_run: ListedRunT, their_progress: tuple[Any, ...]) -> bool:
-        """Whether the other copy is at least as advanced; an unfinished run's row may have grown."""
+        """Whether the other copy has more; the row of an unfinished run may have grown."""
         own = self.measure_progress(own_run)
         return their_progress > own or (
             their_progress == own and own_run.status not in ENDED_STATUSES

@@ -1,4 +1,4 @@
-"""Any command as a runner: a process a run, under toggles that come through the environment."""
+"""The runner of any command: one process a run, with toggles in its environment."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from harness.store.bisect.values import BisectAnswer, BisectTrial
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 
-MAX_OUTPUT_KEPT = 6000  # letters of output that are kept
-MAX_OUTPUT_JUDGED = 1 << 20  # bytes of output that are judged
-FIRST_RUN_LIMIT = 3600.0  # seconds for the first run, when nobody said how long it takes
+MAX_OUTPUT_KEPT = 6000  # characters of output in a trial
+MAX_OUTPUT_JUDGED = 1 << 20  # bytes of output that the rules read
+FIRST_RUN_LIMIT = 3600.0  # seconds for the first run without --limit
 PORT_PLACEHOLDER = "{port}"
 
 
 class CommandRunner:
-    """Runs a command, with a server beside it if one is asked for."""
+    """Runs a command, and a server beside it if there is one."""
 
     is_deterministic = False
 
@@ -192,7 +192,7 @@ def _reap(supervisor: ProcessHandle) -> None:
 
 
 def split_by_direction(job: TrialJob) -> tuple[list[str], list[str]]:
-    """The ids to be reverted, and those to be enabled."""
+    """The ids to revert, and those to enable."""
     revert = [name for name, direction in job.choices if direction is Direction.REVERT]
     enable = [name for name, direction in job.choices if direction is Direction.ENABLE]
     return revert, enable
@@ -206,10 +206,10 @@ def _find_executable(name: str, path: str) -> str:
 
 
 def _explain_missing_toggles(output: str, missing: list[str], has_attestations: bool) -> str:
-    """Why toggles that were asked for were not applied."""
-    said = [line for line in output.splitlines() if line.startswith("unfix: ")]
-    if said:
-        return f"its toggles were not applied: {said[-1].removeprefix('unfix: ')}"
+    """Why toggles of a run were not applied."""
+    messages = [line for line in output.splitlines() if line.startswith("unfix: ")]
+    if messages:
+        return f"its toggles were not applied: {messages[-1].removeprefix('unfix: ')}"
     names = ", ".join(missing)
     if has_attestations:
         return f"no process applied {names}"

@@ -1,8 +1,11 @@
 """A search over the commits of a checkout: `git bisect run`, with toggles held at each commit.
 
-It works in a worktree of its own, so the caller's checkout stays as it is. git calls us back for
-each commit (`python -m harness.runs.bisect.commit_bisection SPEC`): the toggles that are to be held are put in or
-taken out as that commit's sources need it, the command runs, and git is told.
+The search has a worktree of its own, so the caller's checkout stays as it is. For each commit git
+starts `python -m harness.runs.bisect.commit_bisection REQUEST`, which applies or reverts the pinned
+toggles as the commit's sources need it, runs the command, and answers by its exit code.
+
+The invariant: an exit code other than 0, 1 and 125 ends git's search. So an accident of this
+process never counts as an outcome of a commit. Both sides of the step are run twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A guard of ours as a runner: one process imports the release, and each run is a fork of it."""
+"""The runner of a guard: one process imports the release, and each run is a fork of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from harness.workers.messages import (
 from harness.workers.supervisor import make_exit_result
 from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
 
-MAX_LIVE_WORKERS = 3  # releases whose process is kept
+MAX_LIVE_WORKERS = 3  # releases whose process stays alive
 
 
 def find_guard_node(command: list[str]) -> str | None:
@@ -77,7 +77,7 @@ def _list_function_names(path: Path) -> set[str]:
 
 @dataclass
 class _PendingJob:
-    """A job, and what its guards have said so far: a name may stand for several parameters."""
+    """A job with the results of its tests so far: one guard may have several parameters."""
 
     batch_index: int
     job: TrialJob
@@ -88,7 +88,7 @@ class _PendingJob:
 
 @dataclass(frozen=True)
 class _LiveWorker:
-    """A release's process, and the tests that it collected."""
+    """The process of a release, and the tests that it collected."""
 
     worker: GuardWorkerProcess
     test_keys: list[TaskKey]
@@ -114,7 +114,7 @@ class GuardRunner:
         self.rules = rules
         self.folder = folder
         self.jobs = jobs if device == "cpu" else 1
-        self.is_deterministic = device == "cpu"  # a seed decides everything there
+        self.is_deterministic = device == "cpu"  # a seed decides every example there
         self.time_limit = time_limit
         self.memory_limit = memory_limit
         self.device = device
@@ -129,11 +129,11 @@ class GuardRunner:
     def find_unfit_toggles(
         self, version: VersionUnderTest, choices: ToggleChoices
     ) -> dict[str, str]:
-        """What cannot be put into a living process: its module does not import here, and so on."""
+        """Toggles that cannot be applied in a running process: a module does not import, …"""
         worker = self._get_live_worker(version).worker
         worker.send_request(LiveToggleQuery([(name, way.value) for name, way in choices]))
-        while (said := worker.receive_messages()) is not None:
-            for one in said:
+        while (messages := worker.receive_messages()) is not None:
+            for one in messages:
                 if isinstance(one, LiveToggleProblems):
                     return one.reasons
         raise NotReadyError(f"SGLang {version.name} ended: {worker.read_log_tail()}")
@@ -167,7 +167,7 @@ class GuardRunner:
     def _dispatch_tests(
         self, pending_job: _PendingJob, jobs_by_serial: dict[int, _PendingJob]
     ) -> None:
-        """Have its tests run: all at once where each has a fork, else one after the other."""
+        """Start its tests: all at once where each is a fork, else one after the other."""
         while pending_job.pending_tests and (
             self.is_deterministic or not pending_job.running_serials
         ):
@@ -187,7 +187,7 @@ class GuardRunner:
     # Workers
 
     def _get_live_worker(self, version: VersionUnderTest) -> _LiveWorker:
-        """The worker of a release; the last few are kept, since importing is what takes long."""
+        """The worker of a release; the last few stay alive, since imports take longest."""
         living = self._live_workers.pop(version, None) or self._start_worker(version)
         self._live_workers[version] = living
         while len(self._live_workers) > MAX_LIVE_WORKERS:
@@ -215,50 +215,50 @@ class GuardRunner:
         )
         worker = GuardWorkerProcess(version.python, setting, self.toggle_folders, root, log)
         try:
-            said = self._await_collection(worker, version)
-            if said.problems or not said.tasks:
-                why = "\n".join(said.problems) or "it collects no test that guards anything"
+            message = self._await_collection(worker, version)
+            if message.problems or not message.tasks:
+                why = "\n".join(message.problems) or "it collects no test that guards anything"
                 raise UnfixError(f"{self.node} cannot be run on SGLang {version.name}: {why}")
         except BaseException:
             worker.end()
             raise
-        worker.accept_collected_tasks(said.tasks)
-        return _LiveWorker(worker, [task.key for task in said.tasks])
+        worker.accept_collected_tasks(message.tasks)
+        return _LiveWorker(worker, [task.key for task in message.tasks])
 
     def _await_collection(
         self, worker: GuardWorkerProcess, version: VersionUnderTest
     ) -> GuardsCollected:
-        said = worker.wait_for_first_message(START_TIMEOUT)
-        if isinstance(said, GuardsCollected):
-            return said
-        if isinstance(said, StartFailure):
+        message = worker.wait_for_first_message(START_TIMEOUT)
+        if isinstance(message, GuardsCollected):
+            return message
+        if isinstance(message, StartFailure):
             raise NotReadyError(
-                f"{self.node} on SGLang {version.name}: {said.problem}\n{worker.read_log_tail()}"
+                f"{self.node} on SGLang {version.name}: {message.problem}\n{worker.read_log_tail()}"
             )
         raise NotReadyError(f"SGLang {version.name} did not start: {worker.read_log_tail()}")
 
     def _collect_ended_sides(
         self, version: VersionUnderTest, jobs_by_serial: dict[int, _PendingJob]
     ) -> list[tuple[int, SideResult]]:
-        """What has ended; a worker that is gone takes what it ran with it."""
+        """Tests that ended; a worker that died ends all of its tests."""
         worker = self._live_workers[version].worker
         ready = select.select([worker.read_end], [], [], 0.2)[0]
-        said = worker.receive_messages() if ready else []
+        messages = worker.receive_messages() if ready else []
         overdue = worker.is_overdue(time.monotonic(), START_TIMEOUT, self.is_deterministic)
-        if said is None or overdue:
+        if messages is None or overdue:
             code = self._end_worker(version, kill=overdue)
             return [
                 (serial, _side_from_worker_exit(code, overdue, self.time_limit))
                 for serial in jobs_by_serial
             ]
-        ended = [one for one in said if isinstance(one, TaskEnded)]
+        ended = [one for one in messages if isinstance(one, TaskEnded)]
         for one in ended:
             worker.pop_task(one.serial)
         if any(one.is_device_lost for one in ended):
             self._end_worker(version)
         return [(one.serial, one.side) for one in ended]
 
-    # Telling
+    # Results
 
     def _is_selected(self, test_key: TaskKey) -> bool:
         return (
@@ -268,7 +268,7 @@ class GuardRunner:
         )
 
     def _make_trial(self, pending_job: _PendingJob) -> BisectTrial:
-        """One answer; of several parameters those that do not apply here have no say."""
+        """One answer for all parameters; those that do not apply on the release are ignored."""
         applied = [side for side in pending_job.sides if side.outcome is not SideOutcome.NA]
         by_answer: dict[BisectAnswer, tuple[str, SideResult]] = {}
         for each in applied or pending_job.sides:
@@ -299,7 +299,7 @@ class GuardRunner:
             return BisectAnswer.PASSES, "passed"
         words = f"{side.outcome.value}: {side.headline}".strip(": ")
         if side.outcome not in BUG_OUTCOMES:
-            # Another exception, a hang, a lack of memory: no way in which a guard says no.
+            # Another exception, a hang or a lack of memory is no verdict of a guard.
             return BisectAnswer.CANNOT_TELL, words
         return self.rules.apply_symptom(
             BisectAnswer.FAILS, words, f"{side.headline}\n{side.detail}"
@@ -320,7 +320,7 @@ class GuardRunner:
 
 
 def _side_from_worker_exit(code: int, overdue: bool, time_limit: float) -> SideResult:
-    """What is known of a test that ended its worker."""
+    """The result of a test that ended its worker."""
     if overdue:
         return make_exit_result(process_exit.describe_exit(code, exceeded_seconds=time_limit))
     how = process_exit.describe_code(code)

@@ -1,9 +1,14 @@
-"""The smallest sets of toggles that show a symptom which shows each time.
+"""The smallest sets of toggles that show a symptom which shows in every run.
 
-First the plain case, one culprit: each question halves the suspects, so n of them take log2 n
-questions, and a proof settles whether the case was plain. Where it was not (several act only
-together, some mask others, some answers say nothing) the divide and conquer of QuickXplain makes
-a set minimal, and a tree of what to leave out finds further sets, or shows that there are none.
+First the common case, one culprit: each question halves the suspects, so n of them take log2 n
+questions, and a proof confirms the one that is left. Where the proof fails (several act only
+together, some mask others, some runs are inconclusive) QuickXplain's divide and conquer makes a set
+minimal, and a hitting-set tree of toggles to leave out finds further sets, or excludes them.
+
+Example: of 8 toggles `f` is the culprit. {a,b,c,d} passes, {e,f} fails, {e} passes: three
+questions; the proof runs {f}, which fails, and all but `f`, which pass.
+
+The invariant: questions depend on earlier answers alone, so the log of a search replays it.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ MAX_UNHELPFUL_ROUNDS = 3  # rounds that may tell nothing
 
 
 class HalvingSearch:
-    """One search; its questions depend on the answers alone, so a log replays it."""
+    """One search over a universe of toggles."""
 
     def __init__(
         self,
@@ -50,7 +55,7 @@ class HalvingSearch:
         self.inconsistent_sets: list[ToggleIds] = []  # came out in two ways
 
     def search(self) -> QuestionGenerator[SearchResult]:
-        """Search, and prove what was found."""
+        """Search, and confirm the result by fresh runs."""
         everything = frozenset(self.universe.toggles)
         self.answers[NO_TOGGLES] = SearchAnswer(False)
         first = yield from self._find_single_culprit(
@@ -73,8 +78,8 @@ class HalvingSearch:
         silent = sum(answer.shows_symptom is None for answer in self.answers.values())
         if silent:
             return SearchResult(
-                cannot_tell=f"{silent} of {len(self.answers) - 1} sets of toggles could not be told, "
-                "and none of the others shows it"
+                cannot_tell=f"{silent} of {len(self.answers) - 1} sets of toggles could not be "
+                "told, and none of the others shows it"
             )
         return SearchResult()
 
@@ -83,12 +88,12 @@ class HalvingSearch:
     def _ask_about(
         self, sets: list[ToggleIds], why: str = "search"
     ) -> QuestionGenerator[list[SearchAnswer]]:
-        """The answers for these sets; only a proof asks again what was heard before."""
-        heard = self.proof_answers if why == "proof" else self.answers
-        unheard = list(dict.fromkeys(s for s in sets if s not in heard))
-        if unheard:
-            answers = yield [SearchQuestion(toggles, why) for toggles in unheard]
-            for toggles, answer in zip(unheard, answers, strict=True):
+        """The answers for these sets; only a proof repeats an earlier question."""
+        known = self.proof_answers if why == "proof" else self.answers
+        unknown = list(dict.fromkeys(s for s in sets if s not in known))
+        if unknown:
+            answers = yield [SearchQuestion(toggles, why) for toggles in unknown]
+            for toggles, answer in zip(unknown, answers, strict=True):
                 before = self.answers.get(toggles, answer).shows_symptom
                 if None not in (before, answer.shows_symptom) and before != answer.shows_symptom:
                     self.inconsistent_sets.append(toggles)
@@ -107,7 +112,7 @@ class HalvingSearch:
     def _find_single_culprit(
         self, candidates: ToggleIds, everything: ToggleIds = NO_TOGGLES
     ) -> QuestionGenerator[ToggleIds | None]:
-        """The one culprit, if it is as simple as that, and its proof."""
+        """The only culprit after its proof, or None if there is no single one."""
         suspect = yield from self._halve_suspects(candidates)
         if suspect is None:
             return None
@@ -121,19 +126,20 @@ class HalvingSearch:
 
     def _halve_suspects(self, candidates: ToggleIds) -> QuestionGenerator[str | None]:
         suspects = self.universe.sort_toggles(candidates)
-        dull = 0
+        unhelpful_rounds = 0
         while len(suspects) > 1:
-            questions = self._choose_questions(suspects, dull)
+            questions = self._choose_questions(suspects, unhelpful_rounds)
             answers = yield from self._ask_about(questions)
             narrowed = self._narrow_suspects(suspects, questions, answers)
-            dull = dull + 1 if len(narrowed) == len(suspects) else 0
-            if not narrowed or dull == MAX_UNHELPFUL_ROUNDS:
+            is_unhelpful = len(narrowed) == len(suspects)
+            unhelpful_rounds = unhelpful_rounds + 1 if is_unhelpful else 0
+            if not narrowed or unhelpful_rounds == MAX_UNHELPFUL_ROUNDS:
                 return None
             suspects = narrowed
         return suspects[0] if suspects else None
 
     def _choose_questions(self, suspects: list[str], unhelpful_rounds: int) -> list[ToggleIds]:
-        """Independent questions that part the suspects evenly: a bit each of a suspect's number."""
+        """Independent questions that split the suspects evenly: one a bit of their number."""
         bits = max(1, min(self.jobs, math.ceil(math.log2(len(suspects)))))
         order = list(suspects)
         chance = random.Random(unhelpful_rounds)
@@ -170,7 +176,7 @@ class HalvingSearch:
             # Two that act alone, one in each: go on with one.
             left = without_shown & min((question for question, _ in shown), key=len)
         for _, answer in shown:
-            # Code that never ran is the last to be suspected; the proof tells if that was wrong.
+            # Toggles whose code never ran are suspected last; the proof would reveal a mistake.
             if answer.reached is not None and left & answer.reached:
                 left &= answer.reached
         return [name for name in suspects if name in left]
@@ -178,7 +184,7 @@ class HalvingSearch:
     # Several that act together
 
     def _find_minimal_set(self, candidates: ToggleIds) -> QuestionGenerator[ToggleIds | None]:
-        """A set in which none can be spared, or None if nothing in here shows it."""
+        """A set without a superfluous toggle, or None if no candidates show the symptom."""
         shown = self._find_smallest_showing(candidates)
         if shown is None:
             yield from self._ask_about(self.universe.list_largest_sets(candidates))
@@ -229,7 +235,7 @@ class HalvingSearch:
     def _run_quickxplain(
         self, background: ToggleIds, background_grew: bool, candidates: list[str]
     ) -> QuestionGenerator[list[str]]:
-        """QuickXplain: the part of the candidates that must be there beside the background."""
+        """QuickXplain: the candidates that the symptom needs in addition to the background."""
         if background_grew and (yield from self._shows_symptom(background)):
             return []
         if len(candidates) == 1:
@@ -242,9 +248,8 @@ class HalvingSearch:
         return [*sooner, *later]
 
     def _search_parts(self, candidates: ToggleIds) -> QuestionGenerator[ToggleIds | None]:
-        """Where all together do not show it, perhaps because some hide it: each by itself.
-
-        Where some sets could not be told, ever smaller parts, to get around what silences them.
+        """Single toggles, where some of all toggles may mask the symptom; where some runs are
+        inconclusive, ever smaller parts, to exclude the toggles that cause it.
         """
         names = self.universe.sort_toggles(candidates)
         silent = any(answer.shows_symptom is None for answer in self.answers.values())
@@ -269,10 +274,10 @@ class HalvingSearch:
     def _find_other_sets(
         self, first_set: ToggleIds, everything: ToggleIds
     ) -> QuestionGenerator[list[ToggleIds]]:
-        """Every minimal set, or as many as it takes to know that none is smaller.
+        """Every minimal set, or enough of them to know that none is smaller.
 
-        Whatever other set there is lacks a toggle of each set that is known, and two of them if it
-        is smaller: leave those out, and see whether the symptom still shows.
+        Another set lacks a toggle of each known set, and two of them if it is smaller: leave those
+        out, and search again.
         """
         lacking = 1 if self.find_all else 2
         sets = [first_set]
@@ -300,7 +305,7 @@ class HalvingSearch:
     def _confirm_sets(
         self, sets: list[ToggleIds], everything: ToggleIds
     ) -> QuestionGenerator[SearchResult]:
-        """Each set by itself, and all but them, run afresh."""
+        """Run each set alone, and all toggles but the culprits, afresh."""
         rest = self._list_sets_without(frozenset().union(*sets), everything)
         answers = yield from self._ask_about([*sets, *rest], "proof")
         found = SearchResult(minimal_sets=sets)

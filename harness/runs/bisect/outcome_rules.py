@@ -1,4 +1,4 @@
-"""What a run of a command says: it passes, it fails, or it cannot be told."""
+"""Rules for the outcome of a run: the command passes, fails, or is inconclusive."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from harness.core.errors import UnfixError
 from harness.store.bisect.values import BisectAnswer
 from harness.workers.command_supervisor import CommandExit, CommandOutcome
 
+PASSES, FAILS, CANNOT_TELL = BisectAnswer.PASSES, BisectAnswer.FAILS, BisectAnswer.CANNOT_TELL
+Judgement = tuple[BisectAnswer, str, float | None]
 EXIT_CANNOT_TELL = 125  # the exit code that says 'cannot tell', as for `git bisect run`
 MAX_LAST_LINE = 120  # letters of an output's last line
 SHELL_NOT_FOUND_CODES = (126, 127)  # how a shell says that there is no such command
@@ -17,7 +19,7 @@ SHELL_NOT_FOUND_CODES = (126, 127)  # how a shell says that there is no such com
 
 @dataclass(frozen=True)
 class OutcomeRules:
-    """How the caller wants a run to be judged."""
+    """How the caller judges a run."""
 
     metric: str = ""  # a pattern whose first group is a number
     below: float | None = None  # it fails if the number is lower
@@ -35,81 +37,69 @@ class OutcomeRules:
         if bool(self.metric) != (self.below is not None or self.above is not None):
             raise UnfixError("--metric goes with --below or --above, and they with it")
 
-    def judge(
-        self, ended: CommandExit | None, time_limit: float, output: str
-    ) -> tuple[BisectAnswer, str, float | None]:
-        """The answer, the reason in a few words, and the metric's value if there is one."""
+    def judge(self, ended: CommandExit | None, time_limit: float, output: str) -> Judgement:
+        """The answer of a run, its reason in a few words, and the metric's value if there is one."""
         answer, how, value = self._judge_exit(ended, time_limit, output)
         return *self.apply_symptom(answer, how, output), value
 
     def apply_symptom(
         self, answer: BisectAnswer, how: str, output: str
     ) -> tuple[BisectAnswer, str]:
-        if (
-            answer is BisectAnswer.FAILS
-            and self.symptom
-            and not re.search(self.symptom, output, re.M)
-        ):
-            return BisectAnswer.CANNOT_TELL, f"{how}, but not with the symptom"
+        """A failure without the symptom in its output is inconclusive."""
+        if answer is FAILS and self.symptom and not re.search(self.symptom, output, re.M):
+            return CANNOT_TELL, f"{how}, but not with the symptom"
         return answer, how
 
-    def _judge_exit(
-        self, ended: CommandExit | None, time_limit: float, output: str
-    ) -> tuple[BisectAnswer, str, float | None]:
+    def _judge_exit(self, ended: CommandExit | None, time_limit: float, output: str) -> Judgement:
         if ended is None or ended.outcome is CommandOutcome.STOPPED:
-            return BisectAnswer.CANNOT_TELL, "its supervisor was stopped", None
+            return CANNOT_TELL, "its supervisor was stopped", None
         if ended.outcome is CommandOutcome.URL_TAKEN:
-            return BisectAnswer.CANNOT_TELL, "something answers at the server's URL already", None
+            return CANNOT_TELL, "something answers at the server's URL already", None
         if ended.outcome is CommandOutcome.MISSING:
-            return BisectAnswer.CANNOT_TELL, f"it cannot be run: {ended.detail}", None
+            return CANNOT_TELL, f"it cannot be run: {ended.detail}", None
         if ended.outcome is CommandOutcome.HANG:
-            return BisectAnswer.FAILS, f"hang: {ended.detail} within {time_limit:g} s", None
+            return FAILS, f"hang: {ended.detail} within {time_limit:g} s", None
         code = ended.code or 0
         words = _describe_exit_code(code)
         if ended.outcome is CommandOutcome.SERVER_ENDED:
-            return BisectAnswer.FAILS, f"the server ended {ended.detail} ({words})", None
+            return FAILS, f"the server ended {ended.detail} ({words})", None
         if code in SHELL_NOT_FOUND_CODES:
-            return BisectAnswer.CANNOT_TELL, f"{words}: there is no such command", None
+            return CANNOT_TELL, f"{words}: there is no such command", None
         if code == EXIT_CANNOT_TELL:
-            return BisectAnswer.CANNOT_TELL, words, None
+            return CANNOT_TELL, words, None
         if self.metric:
             return self._judge_metric(code, words, output)
         if code:
-            return BisectAnswer.FAILS, f"{words}{_format_last_line(output)}", None
-        return BisectAnswer.PASSES, words, None
+            return FAILS, f"{words}{_format_last_line(output)}", None
+        return PASSES, words, None
 
-    def _judge_metric(
-        self, code: int, exit_text: str, output: str
-    ) -> tuple[BisectAnswer, str, float | None]:
+    def _judge_metric(self, code: int, exit_text: str, output: str) -> Judgement:
         if code:
-            return BisectAnswer.CANNOT_TELL, f"{exit_text}, so its number does not count", None
-        found = re.findall(self.metric, output, re.MULTILINE)
+            return CANNOT_TELL, f"{exit_text}, so its number does not count", None
+        matches = re.findall(self.metric, output, re.MULTILINE)
+        if not matches:
+            return CANNOT_TELL, "no line matches --metric", None
         try:
-            value = float(found[-1])
-        except IndexError:
-            return BisectAnswer.CANNOT_TELL, "no line matches --metric", None
+            value = float(matches[-1])
         except ValueError:
-            return (
-                BisectAnswer.CANNOT_TELL,
-                f"--metric matches {found[-1]!r}, which is no number",
-                None,
-            )
+            return CANNOT_TELL, f"--metric matches {matches[-1]!r}, which is no number", None
+        # `not >=` rather than `<`: NaN fails.
         if self.below is not None and not value >= self.below:
-            return BisectAnswer.FAILS, f"{value:g} is below {self.below:g}", value
+            return FAILS, f"{value:g} is below {self.below:g}", value
         if self.above is not None and not value <= self.above:
-            return BisectAnswer.FAILS, f"{value:g} is above {self.above:g}", value
-        return BisectAnswer.PASSES, f"{value:g}", value
+            return FAILS, f"{value:g} is above {self.above:g}", value
+        return PASSES, f"{value:g}", value
 
 
 def _format_last_line(output: str) -> str:
-    """The end of what a failing command said, since that is mostly the error."""
-    said = [line.strip() for line in output.splitlines() if not line.startswith("unfix: ")]
-    last = next((line for line in reversed(said) if line), "")
+    """The last line of a failing command's output, which is usually the error."""
+    lines = [line.strip() for line in output.splitlines() if not line.startswith("unfix: ")]
+    last = next((line for line in reversed(lines) if line), "")
     return f": {last[:MAX_LAST_LINE]}" if last else ""
 
 
 def _describe_exit_code(code: int) -> str:
-    """An exit code in words; a shell tells of a signal by 128 and its number."""
+    """An exit code in words; a shell adds 128 to the number of a signal."""
     number = -code if code < 0 else code - 128
     if code < 0 or 128 < code < 160:
         return f"killed by {process_exit.get_signal_name(number)}"

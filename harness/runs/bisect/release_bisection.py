@@ -1,4 +1,4 @@
-"""Where in a history the outcome changes, and which toggles explain the step."""
+"""A search over releases: the step where the outcome changes, and the toggles that explain it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TRACEBACK_FRAME = re.compile(rf'File "(?:[^"]*/)?({SGLANG_PACKAGE}/[^"]+)\.py"'
 
 @dataclass(frozen=True)
 class ReleaseSeries:
-    """The places from the oldest to the newest, and how to get one ready."""
+    """Releases from the oldest to the newest, and a function that prepares one."""
 
     names: list[str]
     prepare_version: Callable[[str], VersionUnderTest]
 
 
 def check_ends_differ(good: BisectTrial, bad: BisectTrial) -> None:
-    """Refuse ends that do not differ as the caller says."""
+    """Refuse ends of the search that do not differ as the caller says."""
     for trial, name in ((good, "good"), (bad, "bad")):
         if trial.answer is BisectAnswer.CANNOT_TELL:
             raise UnfixError(
@@ -75,27 +75,27 @@ class ReleaseBisection:
         check_ends_differ(*ends)
         step = BisectStep(self.series.names)
         self.driver.search.step = step
-        by_place = {trial.where: trial for trial in ends}
-        self._halve_releases(step, by_place)
+        trials = {trial.where: trial for trial in ends}
+        self._halve_releases(step, trials)
         if step.cannot_tell:
             return step
-        self._confirm_step(step, by_place)
+        self._confirm_step(step, trials)
         if not step.cannot_tell:
-            self._explain_step(step, by_place, find_all)
+            self._explain_step(step, trials, find_all)
         return step
 
     def _run_release(self, name: str, why: str = "search") -> BisectTrial:
-        place = self.series.prepare_version(name)
-        nothing = ToggleCandidates(
+        version = self.series.prepare_version(name)
+        no_candidates = ToggleCandidates(
             Direction.REVERT,
             {},
             ToggleUniverse(()),
             {},
-            resolve_pinned_choices(self.pinned_toggles, self.catalogue, place.tree),
-            place.tree,
+            resolve_pinned_choices(self.pinned_toggles, self.catalogue, version.tree),
+            version.tree,
         )
         (trial,) = self.driver.run_batch(
-            place, nothing, "releases", [SearchQuestion(NO_TOGGLES, why)]
+            version, no_candidates, "releases", [SearchQuestion(NO_TOGGLES, why)]
         )
         return trial
 
@@ -103,16 +103,16 @@ class ReleaseBisection:
         names = step.revisions
         low, high = 0, len(names) - 1
         first = trials[names[0]].answer
-        untold: set[int] = set()
+        inconclusive: set[int] = set()
         while True:
             middle = (low + high) / 2
-            inside = [i for i in range(low + 1, high) if i not in untold]
+            inside = [i for i in range(low + 1, high) if i not in inconclusive]
             if not inside:
                 break
             at = min(inside, key=lambda i: (abs(i - middle), i))
             trial = trials[names[at]] = self._run_release(names[at])
             if trial.answer is BisectAnswer.CANNOT_TELL:
-                untold.add(at)
+                inconclusive.add(at)
             elif trial.answer is first:
                 low = at
             else:
@@ -121,7 +121,7 @@ class ReleaseBisection:
         step.undecided = [names[i] for i in range(low + 1, high)]
 
     def _confirm_step(self, step: BisectStep, trials: dict[str, BisectTrial]) -> None:
-        """Both sides of the step once more, where runs are not known to come out alike."""
+        """Run both sides of the step once more, unless runs are deterministic."""
         if self.driver.runner.is_deterministic:
             return
         for name in (step.before, step.after):
@@ -132,7 +132,7 @@ class ReleaseBisection:
                 )
                 return
 
-    # Why
+    # The toggles that explain the step
 
     def _explain_step(
         self, step: BisectStep, trials: dict[str, BisectTrial], find_all: bool
@@ -140,11 +140,11 @@ class ReleaseBisection:
         passes, fails = step.before, step.after
         if trials[passes].answer is BisectAnswer.FAILS:
             passes, fails = fails, passes
-        there, here = self.series.prepare_version(passes), self.series.prepare_version(fails)
+        passing, failing = self.series.prepare_version(passes), self.series.prepare_version(fails)
         states = {
             toggle.id: (
-                find_toggle_status(toggle, there.tree).state,
-                find_toggle_status(toggle, here.tree).state,
+                find_toggle_status(toggle, passing.tree).state,
+                find_toggle_status(toggle, failing.tree).state,
             )
             for toggle in self.toggles
         }
@@ -155,12 +155,12 @@ class ReleaseBisection:
             if both[0] is not both[1]
         ]
         changed = [toggle for toggle in self.toggles if len(set(states[toggle.id])) > 1]
-        step.modules = find_differing_modules(there.tree, here.tree)
+        step.modules = find_differing_modules(passing.tree, failing.tree)
         step.suspects = find_suspect_modules(trials[fails], step.modules)
         if any(states[toggle.id][1] is ToggleState.BUGGY for toggle in changed):
-            self._search_toggles("what mends it", here, Direction.ENABLE, changed, find_all)
+            self._search_toggles("what mends it", failing, Direction.ENABLE, changed, find_all)
         if any(states[toggle.id][0] is ToggleState.FIXED for toggle in changed):
-            self._search_toggles("what breaks it", there, Direction.REVERT, changed, find_all)
+            self._search_toggles("what breaks it", passing, Direction.REVERT, changed, find_all)
 
     def _search_toggles(
         self,
@@ -190,13 +190,13 @@ def find_differing_modules(tree: SourceTree, other_tree: SourceTree) -> list[str
 
 
 def find_suspect_modules(failing_trial: BisectTrial, modules: list[str]) -> list[str]:
-    """Of the modules that differ, those that the failing run's traceback goes through."""
+    """The differing modules in the failing run's traceback."""
     named = {frame.replace("/", ".") for frame in _TRACEBACK_FRAME.findall(failing_trial.output)}
     return sorted(named & set(modules))
 
 
 def summarize_release_search(step: BisectStep, parts: list[ToggleSearch]) -> tuple[str, str]:
-    """The verdict of a search over releases and a sentence or two."""
+    """The verdict of a search over releases, and its summary."""
     if step.cannot_tell:
         return "cannot tell", f"It cannot be told: {step.cannot_tell}."
     text = f"The outcome changes between {step.before} and {step.after}"
@@ -204,17 +204,21 @@ def summarize_release_search(step: BisectStep, parts: list[ToggleSearch]) -> tup
         text += f" (or in {', '.join(step.undecided)}, where it cannot be told)"
     mends = next((part for part in parts if part.name == "what mends it"), None)
     breaks = next((part for part in parts if part.name == "what breaks it"), None)
-    told = []
+    explanations = []
     if mends and mends.verdict == "found":
-        told.append(f"putting {format_sets(mends.minimal_sets)} into {mends.where} mends it")
+        explanations.append(
+            f"putting {format_sets(mends.minimal_sets)} into {mends.where} mends it"
+        )
     if breaks and breaks.verdict == "found":
-        told.append(f"taking {format_sets(breaks.minimal_sets)} out of {breaks.where} breaks it")
-    if len(told) == 2:
-        return "found", f"{text}: {' and '.join(told)}."
+        explanations.append(
+            f"taking {format_sets(breaks.minimal_sets)} out of {breaks.where} breaks it"
+        )
+    if len(explanations) == 2:
+        return "found", f"{text}: {' and '.join(explanations)}."
     verdict = "cannot tell" if step.undecided else "found"
     rest = _describe_unexplained(mends, breaks)
-    if told:
-        return verdict, f"{text}: {told[0]}; {rest}."
+    if explanations:
+        return verdict, f"{text}: {explanations[0]}; {rest}."
     suspects = f"; its traceback goes through {', '.join(step.suspects)}" if step.suspects else ""
     return verdict, (
         f"{text}. No toggle explains it: {rest}; {len(step.modules)} modules differ{suspects}."
@@ -222,18 +226,18 @@ def summarize_release_search(step: BisectStep, parts: list[ToggleSearch]) -> tup
 
 
 def _describe_unexplained(mends: ToggleSearch | None, breaks: ToggleSearch | None) -> str:
-    """What of the step the toggles do not account for."""
-    said = []
+    """The sides of the step that no toggle explains."""
+    reasons = []
     if mends is None:
-        said.append("no fix that the failing side lacks can be put into it")
+        reasons.append("no fix that the failing side lacks can be put into it")
     elif mends.cannot_tell:
-        said.append(f"what mends {mends.where} cannot be told: {mends.cannot_tell}")
+        reasons.append(f"what mends {mends.where} cannot be told: {mends.cannot_tell}")
     elif not mends.minimal_sets:
-        said.append(f"on {mends.where} something else fails that no toggle mends")
+        reasons.append(f"on {mends.where} something else fails that no toggle mends")
     if breaks is None:
-        said.append("no fix of the passing side that the other lacks can be taken out of it")
+        reasons.append("no fix of the passing side that the other lacks can be taken out of it")
     elif breaks.cannot_tell:
-        said.append(f"what breaks {breaks.where} cannot be told: {breaks.cannot_tell}")
+        reasons.append(f"what breaks {breaks.where} cannot be told: {breaks.cannot_tell}")
     elif not breaks.minimal_sets:
-        said.append(f"on {breaks.where} taking out what the other lacks changes nothing")
-    return ", and ".join(said)
+        reasons.append(f"on {breaks.where} taking out what the other lacks changes nothing")
+    return ", and ".join(reasons)

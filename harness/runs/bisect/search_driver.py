@@ -1,4 +1,10 @@
-"""A search as it is run: questions become runs, each is kept as it ends, and the end is told."""
+"""Drives a search: it turns questions into runs, stores each run, and sums up the result.
+
+A strategy (`halving_search`, `bayesian_search`) is a generator of batches of questions; a runner
+(`command_runner`, `guard_runner`) executes jobs. The driver stands between the two: it answers from
+the trials of a resumed or replayed search first, and runs only the rest. So the trials of a search
+in their order are a log from which the same search follows again without a single run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ BASE_RUNS_WHEN_FLAKY = 3  # runs with nothing toggled, before a flaky search beg
 
 
 class SearchListener:
-    """Who wants to know how a search goes; this one does not."""
+    """Receives the events of a search; the base class ignores them."""
 
     def report_part(self, part: ToggleSearch) -> None: ...
 
@@ -37,7 +43,7 @@ class TrialLog(Protocol):
 
 
 class SearchDriver:
-    """One search: its runs, kept and numbered."""
+    """One search with its numbered trials."""
 
     def __init__(
         self,
@@ -50,7 +56,7 @@ class SearchDriver:
         self.runner = runner
         self.log = log
         self.listener = listener or SearchListener()
-        # Of a search that goes on: what was run before is not run again.
+        # Trials of a resumed search answer before anything is run.
         self._earlier_trials: dict[tuple[str, str, ToggleIds, str], deque[BisectTrial]] = (
             defaultdict(deque)
         )
@@ -66,7 +72,7 @@ class SearchDriver:
         search_name: str,
         batch: list[SearchQuestion],
     ) -> list[BisectTrial]:
-        """The runs that these questions ask for."""
+        """One trial for each question, from the log or run now."""
         trials: dict[int, BisectTrial] = {}
         jobs: list[tuple[int, TrialJob]] = []
         for index, question in enumerate(batch):
@@ -78,9 +84,9 @@ class SearchDriver:
             toggles = tuple(candidates.universe.sort_toggles(question.toggles))
             choices = candidates.make_choices(question.toggles)
             jobs.append((index, TrialJob(version, toggles, choices, question.why)))
-        for at, trial in self.runner.run([job for _, job in jobs]):
+        for place, trial in self.runner.run([job for _, job in jobs]):
             trial.search_name = search_name
-            trials[jobs[at][0]] = trial
+            trials[jobs[place][0]] = trial
             self.record_trial(trial, is_new=True)
         return [trials[index] for index in range(len(batch))]
 
@@ -93,7 +99,7 @@ class SearchDriver:
         self.listener.report_trial(trial, len(self.search.trials))
 
     def take_earlier_trials(self) -> list[BisectTrial]:
-        """What was run before, for a search that asks in a way of its own."""
+        """All earlier trials, for a search that looks them up by itself."""
         known = [trial for trials in self._earlier_trials.values() for trial in trials]
         self._earlier_trials.clear()
         return known
@@ -106,12 +112,12 @@ class SearchDriver:
         candidates: ToggleCandidates,
         *,
         name: str = "toggles",
-        base_is_known: bool = False,  # it is known already what the command says with nothing toggled
+        base_is_known: bool = False,  # the outcome with nothing toggled was measured before
         find_all: bool = False,
         repeat: int = 1,
         confidence: float = 0.99,
     ) -> ToggleSearch:
-        """Which of the candidates it is about; the outcome with nothing toggled comes first."""
+        """Find the culprits among the candidates, after a check of the runs without toggles."""
         everything = candidates.make_choices(frozenset(candidates.universe.toggles))
         refused = self.runner.find_unfit_toggles(version, everything)
         candidates = candidates.drop_refused(refused)
@@ -131,43 +137,37 @@ class SearchDriver:
 
         if not base_is_known:
             self._run_base(version, candidates, name, repeat)
-        if not candidates.universe.toggles:
-            found = SearchResult()
-        elif repeat > 1:
-            causes = candidates.direction is Direction.REVERT
-            found = drive_search(
-                BayesianSearch(
-                    candidates.universe,
-                    repeat,
-                    confidence,
-                    toggles_cause_event=causes,
-                    jobs=self.runner.jobs,
-                    find_all=find_all,
-                ).search(),
-                ask,
+        result = SearchResult()
+        if candidates.universe.toggles and repeat > 1:
+            bayesian = BayesianSearch(
+                candidates.universe,
+                repeat,
+                confidence,
+                toggles_cause_event=candidates.direction is Direction.REVERT,
+                jobs=self.runner.jobs,
+                find_all=find_all,
             )
-        else:
-            found = drive_search(
-                HalvingSearch(
-                    candidates.universe,
-                    self.runner.jobs,
-                    find_all,
-                    confirm_twice=not self.runner.is_deterministic,
-                ).search(),
-                ask,
+            result = drive_search(bayesian.search(), ask)
+        elif candidates.universe.toggles:
+            halving = HalvingSearch(
+                candidates.universe,
+                self.runner.jobs,
+                find_all,
+                confirm_twice=not self.runner.is_deterministic,
             )
-            self._check_base_again(found, version, candidates, name)
-        _fill_toggle_search(part, found, candidates)
+            result = drive_search(halving.search(), ask)
+            self._check_base_again(result, version, candidates, name)
+        _fill_toggle_search(part, result, candidates)
         return part
 
     def _run_base(
         self, version: VersionUnderTest, candidates: ToggleCandidates, search_name: str, repeat: int
     ) -> None:
-        """What the command says with nothing toggled, before any search."""
+        """Check that nothing toggled gives the outcome that the search changes."""
         times = BASE_RUNS_WHEN_FLAKY if repeat > 1 else 1 if self.runner.is_deterministic else 2
         trials: list[BisectTrial] = []
         while len(trials) < times:
-            # One alone, at first: most wrong calls end here.
+            # The first run alone: it already refuses most wrong calls.
             count = 1 if not trials else times - len(trials)
             trials += self.run_batch(
                 version, candidates, search_name, [SearchQuestion(NO_TOGGLES, "base")] * count
@@ -210,7 +210,7 @@ class SearchDriver:
         candidates: ToggleCandidates,
         search_name: str,
     ) -> None:
-        """Once more with nothing toggled, where it is not known to come out alike."""
+        """Run once more with nothing toggled, unless runs are deterministic."""
         if self.runner.is_deterministic or not result.minimal_sets or result.cannot_tell:
             return
         (trial,) = self.run_batch(
@@ -227,14 +227,14 @@ def drive_search(
     search: search_questions.QuestionGenerator[T],
     ask: Callable[[list[SearchQuestion]], list[search_questions.SearchAnswer]],
 ) -> T:
-    """Carry questions to whoever answers them, until the search is over."""
+    """Answer the questions of a search until it returns its result."""
     try:
         batch = next(search)
         while True:
             batch = search.send(ask(batch))
     except StopIteration as stopped:
-        found: T = stopped.value
-        return found
+        result: T = stopped.value
+        return result
 
 
 def make_trial_key(trial: BisectTrial) -> tuple[str, str, ToggleIds, str]:
@@ -285,7 +285,7 @@ def _fill_toggle_search(
 def estimate_runs(
     candidates: ToggleCandidates, jobs: int, find_all: bool, base_runs: int
 ) -> tuple[int, int]:
-    """How many runs it takes at most and on average if one of them is the culprit."""
+    """The most and the mean number of runs, over each candidate as the only culprit."""
     runs = []
     for culprit in candidates.universe.toggles:
         asked: list[SearchQuestion] = []
@@ -309,39 +309,36 @@ def estimate_runs(
 
 
 def format_sets(sets: list[list[str]]) -> str:
-    return "; ".join(" together with ".join(one) for one in sets)
+    return "; ".join(" together with ".join(names) for names in sets)
 
 
-def summarize_toggle_search(toggle_search: ToggleSearch) -> str:
-    """What a search over toggles comes to, in one sentence."""
-    makes = "fail" if toggle_search.direction == "revert" else "pass"
-    out = "taken out" if toggle_search.direction == "revert" else "put in"
-    if toggle_search.cannot_tell:
-        return f"It cannot be told: {toggle_search.cannot_tell}."
-    if not toggle_search.minimal_sets:
-        if not toggle_search.toggles:
-            return f"No toggle can be {out} on {toggle_search.where}."
-        if toggle_search.confidence is not None and toggle_search.least_detectable_rate is not None:
-            return (
-                f"None of {len(toggle_search.toggles)} toggles makes it {makes} in more than "
-                f"{toggle_search.least_detectable_rate:.1%} of the runs when {out} on {toggle_search.where}, at {toggle_search.confidence:.1%} "
-                "confidence."
-            )
-        return (
-            f"None of {len(toggle_search.toggles)} toggles, alone or all together, makes it {makes} when "
-            f"{out} on {toggle_search.where}."
-        )
-    several = len(toggle_search.minimal_sets) > 1 or len(toggle_search.minimal_sets[0]) > 1
-    sure = (
-        f", at {toggle_search.confidence:.1%} confidence"
-        if toggle_search.confidence is not None
-        else ""
-    )
-    text = f"{format_sets(toggle_search.minimal_sets)}: {out}, {'they make' if several else 'it makes'} it {makes}{sure}"
-    if toggle_search.others_show_symptom:
+def summarize_toggle_search(result: ToggleSearch) -> str:
+    """The result of a search over toggles in one sentence."""
+    makes, changed = ("fail", "taken out") if result.direction == "revert" else ("pass", "put in")
+    if result.cannot_tell:
+        return f"It cannot be told: {result.cannot_tell}."
+    if not result.minimal_sets:
+        return _summarize_no_culprit(result, makes, changed)
+    several = len(result.minimal_sets) > 1 or len(result.minimal_sets[0]) > 1
+    sure = f", at {result.confidence:.1%} confidence" if result.confidence is not None else ""
+    they_make = "they make" if several else "it makes"
+    text = f"{format_sets(result.minimal_sets)}: {changed}, {they_make} it {makes}{sure}"
+    if result.others_show_symptom:
         text += "; so do others (--all finds them)"
-    elif toggle_search.others_show_symptom is None:
+    elif result.others_show_symptom is None:
         text += "; with all the others it cannot be told"
-    elif len(toggle_search.toggles) > sum(map(len, toggle_search.minimal_sets)):
+    elif len(result.toggles) > sum(map(len, result.minimal_sets)):
         text += "; all the others do not"
     return text + "."
+
+
+def _summarize_no_culprit(result: ToggleSearch, makes: str, changed: str) -> str:
+    if not result.toggles:
+        return f"No toggle can be {changed} on {result.where}."
+    none = f"None of {len(result.toggles)} toggles"
+    if result.confidence is not None and result.least_detectable_rate is not None:
+        return (
+            f"{none} makes it {makes} in more than {result.least_detectable_rate:.1%} of the runs "
+            f"when {changed} on {result.where}, at {result.confidence:.1%} confidence."
+        )
+    return f"{none}, alone or all together, makes it {makes} when {changed} on {result.where}."

@@ -1,4 +1,4 @@
-"""What a search asks and hears: it yields batches of questions and is sent an answer to each."""
+"""The questions and answers of a search, the toggles that it searches, and its result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ NO_TOGGLES: ToggleIds = frozenset()
 
 @dataclass(frozen=True)
 class SearchQuestion:
-    """Does the symptom show with these toggles? Asked for a purpose, and afresh for a proof."""
+    """Does the symptom show with these toggles? A proof is always run afresh."""
 
     toggles: ToggleIds
     why: str = "search"  # base, search, proof, again
 
-    @property
-    def is_fresh(self) -> bool:
-        return self.why != "search"
-
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """Whether it shows; None: it cannot be told."""
+    """Whether the symptom shows; None if the run is inconclusive."""
 
     shows_symptom: bool | None
     reached: ToggleIds | None = None  # those whose code ran; None: not known
@@ -37,20 +33,20 @@ QuestionGenerator = Generator[list[SearchQuestion], list[SearchAnswer], T]
 
 @dataclass(frozen=True)
 class ToggleUniverse:
-    """The toggles that may be meant, in the order in which they are tried, and which clash."""
+    """The candidate toggles in the order in which they are tried, and the pairs that conflict."""
 
     toggles: tuple[str, ...]
     conflicts: frozenset[ToggleIds] = frozenset()  # pairs
 
     def can_combine(self, toggles: ToggleIds) -> bool:
-        """Whether they can all be in together."""
+        """Whether no two of them conflict."""
         return not any(pair <= toggles for pair in self.conflicts)
 
     def sort_toggles(self, toggles: ToggleIds) -> list[str]:
         return [name for name in self.toggles if name in toggles]
 
     def list_largest_sets(self, toggles: ToggleIds) -> list[ToggleIds]:
-        """Sets that fit and together hold every pair that fits: all of them, where none clash."""
+        """Sets without conflicts that cover every combinable pair; one set where none conflict."""
         clashing = {name for pair in self.conflicts if pair <= toggles for name in pair}
         found: list[ToggleIds] = []
         free = toggles - clashing
@@ -69,7 +65,7 @@ class ToggleUniverse:
 
 @dataclass
 class SearchResult:
-    """What a search comes to."""
+    """The result of a search."""
 
     minimal_sets: list[ToggleIds] = field(default_factory=list)  # each shows it, and can spare none
     cannot_tell: str = ""  # why not, where it cannot be told

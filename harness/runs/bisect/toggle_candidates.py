@@ -1,4 +1,4 @@
-"""Which toggles may be meant on a release, and the search among them."""
+"""The toggles that a search may blame on a release, and the conflicts among them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NEEDED_STATE = {Direction.REVERT: ToggleState.FIXED, Direction.ENABLE: ToggleSta
 DIRECTION_BY_SIDE = {
     "fixed": Direction.ENABLE,
     "buggy": Direction.REVERT,
-}  # how to get to what is held
+}  # how a toggle gets to the side on which it is pinned
 
 
 @dataclass(frozen=True)
 class ToggleCandidates:
-    """The toggles of one part of a search, and what is held beside them."""
+    """The toggles of one search, and those pinned in each of its runs."""
 
     direction: Direction
     findings: dict[str, ToggleStatus]
@@ -35,7 +35,7 @@ class ToggleCandidates:
     tree: SourceTree
 
     def drop_refused(self, refused: dict[str, str]) -> ToggleCandidates:
-        """The same with some left out."""
+        """These candidates without the refused ones."""
         universe = ToggleUniverse(
             tuple(name for name in self.universe.toggles if name not in refused),
             frozenset(pair for pair in self.universe.conflicts if not pair & set(refused)),
@@ -43,8 +43,8 @@ class ToggleCandidates:
         return replace(self, universe=universe, left_out={**self.left_out, **refused})
 
     def make_choices(self, toggles: frozenset[str]) -> tuple[tuple[str, Direction], ...]:
-        asked = tuple((name, self.direction) for name in self.universe.sort_toggles(toggles))
-        return asked + self.pinned_choices
+        choices = tuple((name, self.direction) for name in self.universe.sort_toggles(toggles))
+        return choices + self.pinned_choices
 
     def make_toggle_search(self, name: str, where: str) -> ToggleSearch:
         return ToggleSearch(
@@ -63,17 +63,17 @@ class ToggleCandidates:
 def resolve_pinned_choices(
     pinned_toggles: dict[str, str], catalogue: ToggleCatalogue, tree: SourceTree
 ) -> tuple[tuple[str, Direction], ...]:
-    """What must be done to a release so that these toggles are as they are held."""
+    """The changes to a release that bring the pinned toggles to their sides."""
     toggles = {toggle.id: toggle for toggle in catalogue}
-    found = []
+    choices = []
     for name, side in pinned_toggles.items():
         finding = find_toggle_status(toggles[name], tree)
         if finding.state is ToggleState.STALE:
             raise UnfixError(f"{name} cannot be held {side}: it is stale here: {finding.problem}")
-        there = {ToggleState.FIXED: "fixed", ToggleState.BUGGY: "buggy"}.get(finding.state)
-        if there is not None and there != side:
-            found.append((name, DIRECTION_BY_SIDE[side]))
-    return tuple(found)
+        state = {ToggleState.FIXED: "fixed", ToggleState.BUGGY: "buggy"}.get(finding.state)
+        if state is not None and state != side:
+            choices.append((name, DIRECTION_BY_SIDE[side]))
+    return tuple(choices)
 
 
 def select_candidates(
@@ -83,10 +83,10 @@ def select_candidates(
     catalogue: ToggleCatalogue,
     pinned_toggles: dict[str, str],
 ) -> ToggleCandidates:
-    """Those of the toggles that apply, which of them clash, and why the others are left out."""
-    held_here = resolve_pinned_choices(pinned_toggles, catalogue, tree)
+    """The toggles that apply, their conflicts, and the reasons to leave out the others."""
+    pinned_choices = resolve_pinned_choices(pinned_toggles, catalogue, tree)
     by_id = {toggle.id: toggle for toggle in catalogue}
-    beside = [ToggleChoice(by_id[name], way) for name, way in held_here]
+    pinned = [ToggleChoice(by_id[name], way) for name, way in pinned_choices]
     findings: dict[str, ToggleStatus] = {}
     left_out: dict[str, str] = {}
     for toggle in toggles:
@@ -100,19 +100,19 @@ def select_candidates(
                 ToggleState.ABSENT: "not in this release",
                 ToggleState.STALE: f"stale: {finding.problem}",
             }[finding.state]
-        elif beside and _has_clash([ToggleChoice(toggle, direction), *beside], tree):
+        elif pinned and _has_conflict([ToggleChoice(toggle, direction), *pinned], tree):
             left_out[toggle.id] = "it changes the same code as what is held"
         else:
             findings[toggle.id] = finding
     conflicts = _find_conflicts(findings, direction, tree)
     universe = ToggleUniverse(tuple(findings), conflicts)
-    return ToggleCandidates(direction, findings, universe, left_out, held_here, tree)
+    return ToggleCandidates(direction, findings, universe, left_out, pinned_choices, tree)
 
 
 def _find_conflicts(
     findings: dict[str, ToggleStatus], direction: Direction, tree: SourceTree
 ) -> frozenset[frozenset[str]]:
-    """Pairs that cannot be in together; only those of one module can be."""
+    """Pairs that cannot be combined: both change the same code of one module."""
     by_module: dict[str, set[str]] = defaultdict(set)
     for name, finding in findings.items():
         for site in finding.sites:
@@ -121,13 +121,13 @@ def _find_conflicts(
     return frozenset(
         pair
         for pair in pairs
-        if _has_clash(
+        if _has_conflict(
             [ToggleChoice(findings[name].toggle, direction) for name in sorted(pair)], tree
         )
     )
 
 
-def _has_clash(choices: list[ToggleChoice], tree: SourceTree) -> bool:
+def _has_conflict(choices: list[ToggleChoice], tree: SourceTree) -> bool:
     try:
         make_plan(choices, tree, "")
     except UnfixError:

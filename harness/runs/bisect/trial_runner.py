@@ -1,4 +1,4 @@
-"""Whoever can run a command under toggles, as the searches see them."""
+"""The protocol of runners: they execute the symptom command under toggles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ToggleChoices = tuple[tuple[str, Direction], ...]  # toggles by id, and what is 
 
 @dataclass(frozen=True)
 class VersionUnderTest:
-    """Where a command runs: a release, `current`, or a commit."""
+    """The SGLang that a command runs on: a release, `current`, or a commit."""
 
     name: str
     tree: SourceTree
@@ -26,11 +26,11 @@ class VersionUnderTest:
 
 @dataclass(frozen=True)
 class TrialJob:
-    """One run that is wanted: where, and with which toggles in what way."""
+    """One run to execute: on which version, under which toggles."""
 
     version: VersionUnderTest
-    toggles: tuple[str, ...]  # those that are asked about
-    choices: ToggleChoices  # those and the held ones
+    toggles: tuple[str, ...]  # of the question
+    choices: ToggleChoices  # the same and the pinned ones, with their directions
     why: str
 
     def make_trial(
@@ -49,11 +49,11 @@ class TrialRunner(Protocol):
     def find_unfit_toggles(
         self, version: VersionUnderTest, choices: ToggleChoices
     ) -> dict[str, str]:
-        """Those of the toggles that cannot be put in here, and why."""
+        """The toggles that cannot be applied in this runner's process, with the reasons."""
         ...
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
-        """Each job's place in the batch and what came of it, as they end."""
+        """Pairs of a job's index in the batch and its trial, as they end."""
         ...
 
     def close(self) -> None: ...

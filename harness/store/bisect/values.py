@@ -1,4 +1,4 @@
-"""What a search leaves behind, as values: what was asked, each run of the command, the answer."""
+"""A stored search of `unfix bisect`: its settings, its trials, its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.store.prove.values import ToggleFacts
 
 
 class BisectAnswer(StrEnum):
-    """What one run of the command says."""
+    """The answer of one run of the command."""
 
     PASSES = "passes"
     FAILS = "fails"
@@ -22,37 +22,35 @@ class BisectTrial(msgspec.Struct):
     """One run of the command, on one release or commit, under some toggles."""
 
     where: str  # the release, or the commit
-    toggles: list[str]  # put in or taken out beside those that are held
+    toggles: list[str]  # applied or reverted, beside the pinned ones
     why: str  # base, search, proof, again
     answer: BisectAnswer
     how: str  # in a few words: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
     seconds: float = 0.0
-    value: float | None = None  # what --metric found
+    value: float | None = None  # the number of --metric
     reach_by_toggle: dict[str, int] | None = (
         None  # how often each toggle's code ran; None: not known
     )
-    output: str = ""  # the end of what it printed
+    output: str = ""  # its end
     replay: str = ""  # the command that runs it again
-    search_name: str = ""  # of which part of a search over releases
+    search_name: str = ""  # `toggles`, or which search of those over a release
 
 
 class ToggleSearch(msgspec.Struct):
-    """A search over toggles: all of `bisect toggles`, or how a step between releases is told."""
+    """A search over toggles: all of `bisect toggles`, or one side of a step between releases."""
 
     name: str
     where: str
     direction: str  # revert: they make it fail; enable: they make it pass
     toggles: list[str] = []  # the candidates, in order
-    left_out: dict[str, str] = {}  # the others, and why
-    refused: dict[str, str] = {}  # of those: what this process could not take
+    left_out: dict[str, str] = {}  # toggles that were not searched, and why
+    refused: dict[str, str] = {}  # of those: toggles that this process could not apply
     conflicts: list[list[str]] = []
     patches: dict[str, str] = {}  # of the culprits, as diffs
-    minimal_sets: list[list[str]] = []  # each shows it and can spare none
-    others_show_symptom: bool | None = None  # with all but them; None: cannot be told
+    minimal_sets: list[list[str]] = []  # each shows the symptom, no subset of it does
+    others_show_symptom: bool | None = None  # all but the culprits; None: inconclusive
     confidence: float | None = None
-    least_detectable_rate: float | None = (
-        None  # a symptom that shows more seldom may have been missed
-    )
+    least_detectable_rate: float | None = None  # a rarer symptom may have been missed
     cannot_tell: str = ""
     done: bool = False
 
@@ -64,21 +62,21 @@ class ToggleSearch(msgspec.Struct):
 
 
 class BisectStep(msgspec.Struct):
-    """Where in a history the outcome changes."""
+    """The step of a history at which the outcome changes."""
 
     revisions: list[str]  # releases, or commits, the oldest first
-    before: str = ""  # the last of the old kind
-    after: str = ""  # the first of the new kind
-    undecided: list[str] = []  # that cannot be told, and may be the step as well
+    before: str = ""  # the last with the old outcome
+    after: str = ""  # the first with the new outcome
+    undecided: list[str] = []  # inconclusive ones, which may be the step as well
     cannot_tell: str = ""
     changed: list[str] = []  # toggles whose state differs: 'ID: buggy -> fixed'
     modules: list[str] = []  # of SGLang that differ
-    suspects: list[str] = []  # those of them that the failing run's output names
+    suspects: list[str] = []  # the modules in the failing run's traceback
     about: str = ""  # of a commit: who, when, what
 
 
 class BisectSearch(msgspec.Struct):
-    """One call of `unfix bisect`, with all it found."""
+    """One call of `unfix bisect` with its results."""
 
     id: str
     kind: str  # toggles, releases, commits
@@ -90,7 +88,7 @@ class BisectSearch(msgspec.Struct):
     settings: dict[str, Any] = {}
     machine: dict[str, Any] = {}
     jobs: int = 1  # runs at a time
-    is_deterministic: bool = False  # whether the same run twice is known to come out alike
+    is_deterministic: bool = False  # the same run twice is known to have one outcome
     toggles: list[ToggleFacts] = []
     pinned_toggles: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
     trials: list[BisectTrial] = []
