@@ -38,7 +38,7 @@ class OutcomeRules:
             raise UnfixError("--metric goes with --below or --above, and they with it")
 
     def judge(self, ended: CommandExit | None, time_limit: float, output: str) -> Judgement:
-        """The answer of a run, its reason in a few words, and the metric's value if there is one."""
+        """The answer of a run, its reason in a few words, and the value of the metric if any."""
         answer, how, value = self._judge_exit(ended, time_limit, output)
         return *self.apply_symptom(answer, how, output), value
 
