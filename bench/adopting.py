@@ -21,16 +21,15 @@ import msgspec
 from bench.recording import record
 from harness.fixes.adopt import release_timeline, stale_repair
 from harness.fixes.adopt.edit_porting import (
-    FLIP_DIRECTIONS,
     ResolvedEdits,
     has_same_effect,
     resolve_edits,
 )
 from harness.fixes.adopt.module_diff import ModuleDiff
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle, ToggleEdit
-from harness.patching.patch_plan import ToggleChoice, make_plan
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from bench.recording import record
 from harness.core import paths
+from harness.fixes.patch_plan import Direction
 from harness.fixes.registry import toggle_catalogue
-from harness.patching.patch_plan import Direction
 from harness.releases import managed_releases
 from harness.runs.bisect.guard_runner import GuardRunner
 from harness.runs.bisect.outcome_rules import OutcomeRules

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import PatchError, UnknownToggleError
+from harness.fixes.patch_plan import Direction, SourceChange, ToggleChoice
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching.live_engine import engine
-from harness.patching.patch_plan import Direction, SourceChange, ToggleChoice
 
 
 class ToggleContext:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from harness.core.source_scopes import ModuleSource
+from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
-from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -26,9 +26,9 @@ from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.drift import DriftSurvey, ReleaseDrift, survey_drift
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
-from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree, open_tree
 

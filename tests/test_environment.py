@@ -213,7 +213,7 @@ def test_no_attestation_no_toggle(shell: Shell) -> None:
     (shell.tmp / "file").write_text("")
     done = shell.python(PLAIN, **{REVERT: "toy-plain", "UNFIX_ATTESTATIONS": f"{shell.tmp}/file"})
     assert done.returncode == 3
-    assert "no attestation can be left" in done.stderr
+    assert "no attestation can be written" in done.stderr
     assert done.stdout == ""
 
 

@@ -124,7 +124,7 @@ def test_a_forked_child_that_can_leave_no_attestation_ends(shell: Shell) -> None
     """
     done = shell.python(program, **{REVERT: "toy-plain"})
     assert done.stdout == "3\n"
-    assert "a forked child can leave no attestation" in done.stderr
+    assert "a forked child cannot write its attestation" in done.stderr
 
 
 CHILD = """

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.core.errors import ToggleFileError, UnfixError, UnknownToggleError
+from harness.core.errors import UnfixError, UnknownToggleError
+from harness.core.located_yaml import YamlFileError
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import CodeTarget, DeviceKind, Symptom
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -39,8 +40,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "some-fix.yaml"
 
 
-def refused(file: Path) -> ToggleFileError:
-    with pytest.raises(ToggleFileError) as caught:
+def refused(file: Path) -> YamlFileError:
+    with pytest.raises(YamlFileError) as caught:
         read_toggle(file)
     error = caught.value
     assert error.path == str(file)
@@ -150,7 +151,7 @@ def test_a_bad_file_is_refused_with_its_line(
     file: Path, old: str, new: str, line: int, problem: str
 ) -> None:
     file.write_text(changed(old, new))
-    with pytest.raises(ToggleFileError, match=problem):
+    with pytest.raises(YamlFileError, match=problem):
         read_toggle(file)
     assert refused(file).line == line
 

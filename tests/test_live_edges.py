@@ -246,7 +246,7 @@ def test_a_closure_that_would_need_another_variable_is_refused(lab: Lab) -> None
     module = lab.module("free", text)
     lab.toggle("lab-free", "free", "make", "return a", "return a + b")
     early, _ = module.make(1, 2)
-    with pytest.raises(PatchError, match="which outer variables a closure holds"):
+    with pytest.raises(PatchError, match="outer variables of a closure"):
         lab.reverted("lab-free").__enter__()
     assert early() == 1
 

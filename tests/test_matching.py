@@ -286,7 +286,7 @@ def test_a_body_behind_its_colon_takes_all_statements_along() -> None:
 
 def test_code_that_would_bind_otherwise_where_it_is_written_is_refused() -> None:
     asked = edit("g($A)", "-$A")
-    with pytest.raises(PatchError, match="its names stand for other code"):
+    with pytest.raises(PatchError, match="its metavariables bind other code"):
         reverted(asked, "def f():\n    return g(x + y)\n")
     assert reverted(asked, "def f():\n    return g(x)\n") == "def f():\n    return -x\n"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import itertools
 import json
 import os
@@ -14,9 +13,10 @@ from pathlib import Path
 import pytest
 from memory import Memory, edit, toggle, variant
 
+from harness.core.code_digest import compute_digest
 from harness.core.errors import PatchConflictError, PatchError, ToggleNotApplicableError, UnfixError
+from harness.fixes.patch_plan import Direction, PatchPlan, ToggleChoice, make_plan
 from harness.fixes.registry.schema import Toggle, ToggleEdit, ToggleVariant
-from harness.patching.patch_plan import Direction, PatchPlan, ToggleChoice, make_plan
 
 TEXT = """\
 # Größe 😀
@@ -69,7 +69,7 @@ def test_a_plan_holds_the_module_with_the_other_form_and_nothing_else_changed() 
 
 def test_the_digest_is_of_the_text_before_the_edits() -> None:
     (module,) = planned(revert(WIDTH)).modules
-    assert module.digest == hashlib.sha256(TEXT.encode()).hexdigest()
+    assert module.digest == compute_digest(TEXT)
 
 
 def test_observing_keeps_the_text_and_says_where_the_code_is_in_either_state() -> None:
@@ -151,7 +151,7 @@ def test_neighbours_are_not_the_same_code() -> None:
 def test_one_toggle_both_ways_is_refused(one: str, other: str) -> None:
     choices = [ToggleChoice(WIDTH, Direction(one)), ToggleChoice(WIDTH, Direction(other))]
     assert refusal(PatchConflictError, choices) == (
-        f"toggle width is asked for twice over: {one} and {other}"
+        f"toggle width is requested in two directions: {one} and {other}"
     )
 
 
@@ -162,13 +162,13 @@ def test_one_toggle_twice_the_same_way_is_one_toggle() -> None:
 def test_reverting_a_buggy_toggle_is_refused() -> None:
     message = refusal(ToggleNotApplicableError, revert(WIDTH), m=BUGGY_TEXT)
     assert message.startswith("cannot revert width on SGLang 0.5.9: it is buggy there")
-    assert "`enable` would carry the fix" in message
+    assert "`enable` applies the fix" in message
 
 
 def test_enabling_a_fixed_toggle_is_refused() -> None:
     message = refusal(ToggleNotApplicableError, enable(WIDTH))
     assert message.startswith("cannot enable width on SGLang 0.5.9: it is fixed there")
-    assert "`revert` would take it out" in message
+    assert "`revert` removes it" in message
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -212,14 +212,14 @@ def test_a_patched_source_that_does_not_compile_is_refused(asked: Toggle, text: 
 
 
 def test_a_patch_that_leaves_its_own_other_form_there_is_refused() -> None:
-    with pytest.raises(PatchError, match="the other 1 times"):
+    with pytest.raises(PatchError, match="the other form 1 times"):
         planned(revert(edit("x = a", "x = b\nx = a")), m="def f():\n    x = a\n")
 
 
 def test_a_toggle_that_writes_another_ones_form_is_refused_beside_it() -> None:
     writes = edit("other = 2", "width = rows", name="writes")
     assert planned(revert(writes))
-    with pytest.raises(PatchError, match=r"revert width: .* the wanted form 2 times"):
+    with pytest.raises(PatchError, match=r"revert width: .* the written form 2 times"):
         planned(revert(WIDTH, writes))
 
 
@@ -227,7 +227,7 @@ PRINT_PLAN = """
 import json
 from memory import Memory
 from test_plan import CALL, RUN, TEXT, WIDTH, edit, revert
-from harness.patching.patch_plan import make_plan
+from harness.fixes.patch_plan import make_plan
 many = edit("many($$$A, $$$B)", "few($$$B, $$$A)", "n", name="many")
 modules = {"m": TEXT, "n": "many()"}
 print(json.dumps(make_plan(revert(WIDTH, many, CALL, RUN), Memory(modules), "0.5.9").as_data()))

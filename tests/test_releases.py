@@ -234,7 +234,7 @@ def test_a_wheel_that_is_not_whole_is_noticed_and_fetched_again(
     spoil(release.any_wheel)
     assert not installer.is_whole_wheel(release.any_wheel)
     assert main(["releases", "add", VERSION]) == 0
-    assert "cut short" in capsys.readouterr().err
+    assert "is damaged" in capsys.readouterr().err
     assert (pip.downloads, installer.is_whole_wheel(release.any_wheel)) == (2, True)
     assert release.is_ready
 
@@ -244,7 +244,7 @@ def test_a_wheel_that_comes_cut_short_is_refused(
 ) -> None:
     pip.cuts_short = True
     code, told = refusal_of_add(capsys)
-    assert (code, "no whole wheel" in told) == (3, True)
+    assert (code, "no undamaged wheel" in told) == (3, True)
     assert not managed_releases.get_release(VERSION).folder.exists()
     code, told = refusal(["show", "27460", "--release", VERSION], capsys)
     assert (code, "not a whole wheel" in told) == (3, True)

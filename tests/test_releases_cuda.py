@@ -130,7 +130,7 @@ def test_what_a_stand_in_gives_can_be_derived_from(pip: FakePip, here: Machine) 
 
 
 @pytest.mark.parametrize(
-    ("cuda", "says"), [(None, "has one for the CPU alone"), ("gone", "none that imports")]
+    ("cuda", "says"), [(None, "has a torch for the CPU only"), ("gone", "no torch that imports")]
 )
 def test_without_a_torch_for_cuda_nothing_is_made(
     pip: FakePip,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from harness.core import cache, paths
-from harness.core.cache import DiskCache, compute_code_digest
+from harness.core.cache import DiskCache
 from harness.core.code_digest import compute_digest
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching import toggle_status
@@ -48,16 +47,6 @@ def kept() -> list[Path]:
 def test_the_borders_of_what_it_was_made_of_count() -> None:
     assert compute_digest("ab", "c") != compute_digest("a", "bc") != compute_digest("abc")
     assert compute_digest("ab", "c") == compute_digest(b"ab", "c")
-
-
-def test_code_is_what_its_files_and_versions_say(home: Path) -> None:
-    module = ModuleType("code")
-    module.__file__ = str(home / "code.py")
-    said = []
-    for text, version in (("one", "1"), ("two", "1"), ("two", "2"), ("two", "2")):
-        (home / "code.py").write_text(text)
-        said.append(compute_code_digest(module, versions=[version]))
-    assert (len(set(said)), said[2]) == (3, said[3])
 
 
 def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
@@ -146,7 +135,7 @@ def test_a_state_is_found_again_once_the_source_says_something_else(
 
     def state(expression: str) -> ToggleState:
         texts = Texts(f"def f(a):\n    return {expression}\n")
-        (found,) = StatusCache("n", find, "").find_statuses(toggles, texts)
+        (found,) = StatusCache("n", find).find_statuses(toggles, texts)
         return found.state
 
     assert (state("a + 1"), state("a - 1")) == (ToggleState.FIXED, ToggleState.BUGGY)

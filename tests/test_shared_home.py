@@ -17,10 +17,10 @@ from calling import bare
 from fake_releases import ASKING, VERSION, added, workspace
 
 from harness.core import paths
-from harness.fixes.adopt import live_check
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.releases import checkouts, managed_releases
 from harness.releases.managed_releases import COMPLETION_MARKER, Release
+from harness.runs.adopt import live_check
 
 REAL = "0.5.18"
 SHOWS = """
@@ -132,7 +132,7 @@ def test_an_engine_that_is_gone_is_not_used_and_none_is_refused(
     shutil.rmtree(checkouts.get_checkout_folder())
     done = bare(release, SHOWS, **{ASKING[0]: "27460"})
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("unfix: toggles cannot be applied: no engine is left of those")
+    assert done.stderr.startswith("unfix: toggles cannot be applied: no checkout is registered")
     assert "unfix releases add" in done.stderr
 
 
@@ -150,7 +150,7 @@ def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
         release, SHOWS, **{ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
     )
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"{other.engine} is no engine that is known" in done.stderr
+    assert f"{other.engine} is not registered" in done.stderr
 
 
 def test_a_toggle_is_tried_with_the_engine_of_who_asks(

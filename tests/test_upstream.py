@@ -50,7 +50,7 @@ def test_text_that_stands_once_applies_whatever_its_indentation(tmp_path: Path) 
 )
 def test_text_that_does_not_stand_once_is_broken(tmp_path: Path, code: str, times: int) -> None:
     found = problem(tmp_path, code, edit("if a:\n    second()", "second()"))
-    assert found == f"sglang.some.K.f: its text is there {times} times: if a:"
+    assert found == f"sglang.some.K.f: its text occurs {times} times: if a:"
 
 
 def test_a_later_edit_sees_what_an_earlier_one_wrote(tmp_path: Path) -> None:
@@ -60,13 +60,13 @@ def test_a_later_edit_sees_what_an_earlier_one_wrote(tmp_path: Path) -> None:
 
 def test_a_later_edit_does_not_find_what_an_earlier_one_took(tmp_path: Path) -> None:
     edits = edit("second()", "third()"), edit("second()", "fourth()")
-    assert "its text is there 0 times" in problem(tmp_path, CODE, *edits)
+    assert "its text occurs 0 times" in problem(tmp_path, CODE, *edits)
 
 
 @pytest.mark.parametrize("target", ["sglang.some.K.g", "sglang.none.K.f"])
 def test_a_target_that_is_gone_is_broken(tmp_path: Path, target: str) -> None:
     found = problem(tmp_path, CODE, edit("first()", "pass"), target=target)
-    assert found == f"{target} is not there"
+    assert found == f"{target} does not exist"
 
 
 def test_a_release_without_a_registry_has_no_reverts(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
 from harness.core.wording import format_count
+from harness.fixes.patch_plan import ToggleChoice, make_plan
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import attestation, bootstrap, planner
 from harness.patching.child_environment import ChildEnvironment
-from harness.patching.patch_plan import ToggleChoice, make_plan
 from harness.releases import managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
 

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from harness.cli import options
-from harness.fixes.matching.status_cache import MATCHING_CODE_DIGEST, StatusCache
+from harness.fixes.matching.status_cache import StatusCache
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
 from harness.releases import managed_releases, upstream_reverts
 from harness.store.prove import recorded_proofs
@@ -26,7 +26,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     tree = options.find_tree(arguments.release, fetch=arguments.release is not None)
     statuses: list[ToggleStatus] | list[None] = [None] * len(toggles)
     if tree:
-        cache = StatusCache("states", find_toggle_status, MATCHING_CODE_DIGEST)
+        cache = StatusCache("states", find_toggle_status)
         statuses = cache.find_statuses(toggles, tree)
     reverts = upstream_reverts.read_upstream_reverts(tree) if tree else []
     known = [release.name for release in managed_releases.list_releases()]

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.cli import options
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import format_toggle_diff
 from harness.fixes.registry.schema import Toggle
-from harness.patching import diffs
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
 from harness.store.prove import recorded_proofs
@@ -50,7 +50,7 @@ def toggle_to_json(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
             for variant in toggle.variants
         ],
         "does": directions.get(status.state, "") if status else "",
-        "diff": diffs.format_toggle_diff(status, tree) if status and tree else "",
+        "diff": format_toggle_diff(status, tree) if status and tree else "",
     }
 
 

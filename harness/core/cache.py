@@ -1,25 +1,23 @@
-"""What was worked out before from the same bytes by the same code, kept on disk between runs.
+"""A disk cache of computed values, keyed by a digest of everything that a value depends on.
 
-A key says all that the value was made of; the code that made it, as it was when it was imported,
-is part of the file's name. So nothing here can be out of date, and a file that is lost or cannot be
-written costs time alone.
+Invariant: a cached value is never stale. The digest of the code that computes the values is part
+of the file's name, and a key covers all inputs. Example: the toggle files are cached in
+`registry-<digest of the wing fixes>`; a key is the digest of one file's bytes. A file that is lost
+or cannot be written costs only time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from harness.core import paths
-from harness.core.code_digest import compute_digest
 from harness.core.files import write_atomically
 
 T = TypeVar("T")
@@ -29,18 +27,13 @@ _MONTH = 30 * _DAY
 _LOADED_VALUES: dict[str, dict[str, Any]] = {}
 
 
-def compute_code_digest(*modules: ModuleType, versions: Iterable[str] = ()) -> str:
-    """What makes values, in a word: to be asked where it is imported, not when it is used."""
-    return compute_digest(*(Path(one.__file__ or "").read_bytes() for one in modules), *versions)
-
-
 class DiskCache(Generic[T]):
-    """Values of one kind by the digest of what they were made of; `keep` writes what is new."""
+    """Values of one type by their keys; `save` writes the new ones to the disk."""
 
     def __init__(self, name: str, value_type: Any, code_digest: str) -> None:
         self._path = paths.state_folder() / "remembered" / f"{name}-{code_digest[:12]}"
         self._has_new_values = False
-        # What this process has read, wherever from, it and its forks need not read again.
+        # Loaded once per process; its forks inherit the values.
         self._values: dict[str, T] = _LOADED_VALUES.setdefault(self._path.name, {})
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if not self._values:
@@ -56,21 +49,15 @@ class DiskCache(Generic[T]):
         return value
 
     def save(self) -> None:
-        """Write it in one step: another process may be reading it, or writing its own.
-
-        Only where runs have left something before: to look at the registry leaves nothing behind.
-        """
+        """Write the new values, if `.unfix` exists: a command that only reads leaves no files."""
         if not self._has_new_values or not paths.state_folder().is_dir():
             return
-        kept = dict(list(self._values.items())[-MAX_ENTRIES:])
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        newest = dict(list(self._values.items())[-MAX_ENTRIES:])
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(exist_ok=True)
+            write_atomically(self._path, msgspec.msgpack.encode(newest))
             for older in self._path.parent.glob(f"{self._path.name.rpartition('-')[0]}-*"):
                 if older != self._path:
                     older.unlink(missing_ok=True)
-            beside.write_bytes(msgspec.msgpack.encode(kept))
-            beside.replace(self._path)
         self._has_new_values = False
 
 

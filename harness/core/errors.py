@@ -1,16 +1,16 @@
-"""Errors that end a command, each with the exit code that design.md gives it."""
+"""Errors that end a command, each with its exit code."""
 
 from __future__ import annotations
 
 
 class UnfixError(Exception):
-    """The call is wrong: an id, a file or an argument that cannot be used as asked."""
+    """The call is wrong: an id, a file or an argument that cannot be used."""
 
     exit_code = 2
 
 
 class CommandLineError(UnfixError):
-    """Words that no command can be made of: told under the usage of the one that was called."""
+    """A command line that does not parse; the message is printed under the usage of its command."""
 
     def __init__(self, message: str, usage: str) -> None:
         super().__init__(message)
@@ -18,32 +18,22 @@ class CommandLineError(UnfixError):
 
 
 class NotReadyError(UnfixError):
-    """The machine or a release is not ready; the message says what to do about it."""
+    """The machine or a release is not ready; the message says which command makes it ready."""
 
     exit_code = 3
 
 
-class ToggleFileError(UnfixError):
-    """A toggle file that is not what the schema asks for; names the file and the line."""
-
-    def __init__(self, path: str, line: int, problem: str) -> None:
-        super().__init__(f"{path}:{line}: {problem}")
-        self.path = path
-        self.line = line
-        self.problem = problem
-
-
 class UnknownToggleError(UnfixError):
-    """An id that no toggle file has."""
+    """No toggle has this id."""
 
 
 class ToggleNotApplicableError(UnfixError):
-    """A toggle that cannot be taken out or put in on this release, with its state there."""
+    """A toggle that this release can neither revert nor enable; the message gives its state."""
 
 
 class PatchConflictError(UnfixError):
-    """Two toggles that want to change the same code, or one toggle both ways at once."""
+    """Two toggles change the same code, or one toggle is requested in both directions."""
 
 
 class PatchError(UnfixError):
-    """A patch that applies to the text and still cannot be made to run."""
+    """A patch that matches the source text but cannot be applied to the process."""

@@ -1,46 +1,81 @@
-"""The nodes of a YAML document, and the line on which each of them stands."""
+"""YAML files whose every value knows its line, so that an error names the file and the line.
+
+axes: [1]
+axes: [2]        # matrix.yaml:2: the key 'axes' stands twice
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import yaml
+from yaml.reader import ReaderError
+
+from harness.core.errors import UnfixError
+
+
+class YamlFileError(UnfixError):
+    """A file that does not fit its schema; the message begins with the file and the line."""
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        super().__init__(f"{path}:{line}: {problem}")
+        self.path = path
+        self.line = line
+        self.problem = problem
 
 
 class LocatedYaml:
-    """A document as it is composed; whoever derives from it reads it and names its errors."""
+    """The plain values of a YAML file, and the line of each; a subclass chooses the loader."""
 
-    root: Any = None
+    loader_class: ClassVar[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    format_name: ClassVar[str] = "YAML"
 
-    def load_values(self, loader: Any) -> Any:
-        """Its nodes, looked at, and the plain values that they stand for."""
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._root: Any = None
         try:
-            self.root = loader.get_single_node()
-            self.check_nodes(self.root)
-            return loader.construct_document(self.root) if self.root else None
+            text = path.read_text(encoding="utf-8")
+            self._loader = self.loader_class(text)
+            self.values = self._load_values()
+        except OSError as error:
+            raise UnfixError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise self.make_error(line, f"not UTF-8: {error.reason}") from error
+        except ReaderError as error:
+            line = text.partition(chr(error.character))[0].count("\n") + 1
+            problem = f"character #x{error.character:04x}: {error.reason}"
+            raise self.make_error(line, f"not {self.format_name}: {problem}") from error
+        except yaml.YAMLError as error:
+            marked = error if isinstance(error, yaml.MarkedYAMLError) else None
+            line = marked.problem_mark.line + 1 if marked and marked.problem_mark else 1
+            reason = marked.problem if marked else error
+            raise self.make_error(line, f"not {self.format_name}: {reason}") from error
+
+    def _load_values(self) -> Any:
+        """Check the nodes, then construct the plain values."""
+        try:
+            self._root = self._loader.get_single_node()
+            self._check_nodes(self._root, set())
+            return self._loader.construct_document(self._root) if self._root else None
         finally:
-            loader.dispose()
+            self._loader.dispose()
 
-    def make_syntax_error(self, error: yaml.YAMLError, format_name: str) -> Exception:
-        """The error to raise for text that is not YAML."""
-        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-        said = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-        return self.make_error(mark.line + 1 if mark else 1, f"not {format_name}: {said}")
+    def make_error(self, line: int, problem: str) -> YamlFileError:
+        return YamlFileError(self.path, line, problem)
 
-    def make_error(self, line: int, problem: str) -> Exception:
-        """The error to raise."""
-        raise NotImplementedError
+    def make_error_at(self, problem: str, *steps: str | int) -> YamlFileError:
+        return self.make_error(self.find_line(*steps), problem)
 
     def is_valid_key(self, key: Any) -> bool:
-        """Whether a node may be a key."""
         return isinstance(key, yaml.ScalarNode)
 
     def check_scalar(self, node: Any) -> None:
-        """Refuse a value that is none."""
+        """Raise for a scalar that has no value; the base loader accepts every scalar."""
 
-    def check_nodes(self, node: Any, visited: set[int] | None = None) -> None:
-        """Refuse a doubled key, a key that is no word, a value that is none; aliases once."""
-        visited = set() if visited is None else visited
+    def _check_nodes(self, node: Any, visited: set[int]) -> None:
+        """Raise for a repeated key, a key that is not a word, a bad scalar; aliases once."""
         if id(node) in visited:
             return
         visited.add(id(node))
@@ -48,32 +83,49 @@ class LocatedYaml:
             self.check_scalar(node)
         if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                self.check_nodes(item, visited)
+                self._check_nodes(item, visited)
         if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
+            keys: set[str] = set()
             for key, value in node.value:
                 line = key.start_mark.line + 1
                 if not self.is_valid_key(key):
                     raise self.make_error(line, "a key is a word")
-                if key.value in seen:
+                if key.value in keys:
                     raise self.make_error(line, f"the key '{key.value}' stands twice")
-                seen.add(key.value)
-                self.check_nodes(value, visited)
+                keys.add(key.value)
+                self._check_nodes(value, visited)
 
     def find_line(self, *path: str | int) -> int:
-        """The line of a value, or of the nearest thing around it that is there."""
-        node = self.root
+        """The line of a value, or of the innermost existing value around it."""
+        node = self._root
         line: int = node.start_mark.line + 1 if node else 1
         for step in path:
-            inside = None
+            inner = None
             if isinstance(node, yaml.MappingNode):
                 for key, value in node.value:
                     if key.value == step:
-                        line, inside = key.start_mark.line + 1, value
+                        line, inner = key.start_mark.line + 1, value
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-                inside = node.value[step]
-                line = inside.start_mark.line + 1
-            if inside is None:
+                inner = node.value[step]
+                line = inner.start_mark.line + 1
+            if inner is None:
                 break
-            node = inside
+            node = inner
         return line
+
+
+class SafeYamlFile(LocatedYaml):
+    """A YAML file with YAML's own types (numbers, dates, null), and no Python objects."""
+
+    loader_class = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    format_name = "safe YAML"
+
+    def is_valid_key(self, key: Any) -> bool:
+        return bool(key.tag == "tag:yaml.org,2002:str")
+
+    def check_scalar(self, node: Any) -> None:
+        """Raise for a date that no calendar has."""
+        try:
+            self._loader.construct_object(node)
+        except ValueError as error:
+            raise self.make_error(node.start_mark.line + 1, f"'{node.value}': {error}") from error

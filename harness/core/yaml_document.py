@@ -17,54 +17,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.located_yaml import LocatedYaml
 
-YamlLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
 Schema = TypeVar("Schema")
 
 
-class YamlFileError(UnfixError):
-    """A file that does not have its schema; names the file and the line."""
-
-    def __init__(self, path: str, line: int, problem: str) -> None:
-        super().__init__(f"{path}:{line}: {problem}")
-        self.line = line
-        self.problem = problem
-
-
 class YamlDocument(LocatedYaml):
-    """The values of a file, and the line of each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UnfixError(f"{path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise YamlFileError(self.path, 1, f"not UTF-8: {error.reason}") from error
-        try:
-            self.content = self.load_values(YamlLoader(text))
-        except yaml.YAMLError as error:
-            raise self.make_syntax_error(error, "YAML") from error
-
-    def make_error(self, line: int, problem: str) -> YamlFileError:
-        return YamlFileError(self.path, line, problem)
-
-    def make_error_at(self, problem: str, *steps: str | int) -> YamlFileError:
-        return self.make_error(self.find_line(*steps), problem)
+    """A YAML file read without YAML's guesses, for a strict schema."""
 
     def convert_to(self, schema: type[Schema]) -> Schema:
         """The values in a strict schema; raises with the first value that does not fit."""
-        if not isinstance(self.content, dict):
+        if not isinstance(self.values, dict):
             raise self.make_error(1, "it is empty, or no mapping of keys to values")
         try:
-            return msgspec.convert(self.content, schema, strict=False)
+            return msgspec.convert(self.values, schema, strict=False)
         except msgspec.ValidationError as error:
             problem, steps = self._locate_error(str(error), schema)
             unknown = re.search(r"unknown field `([^`]*)`", problem)
@@ -96,7 +66,7 @@ class YamlDocument(LocatedYaml):
         self, message: str, steps: list[str | int], schema: type[Schema]
     ) -> str | None:
         """The key that gives the same message when it is the only one of its mapping."""
-        content: Any = copy.deepcopy(self.content)
+        content: Any = copy.deepcopy(self.values)
         mapping = content
         for step in steps:
             mapping = mapping[step]

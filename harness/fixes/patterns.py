@@ -1,7 +1,11 @@
-"""A form of a fix as structural patterns (ast-grep), found in source and written back into it.
+"""Structural code patterns (ast-grep): one side of an edit, matched in source and rendered into it.
 
-A form is one expression, one statement, or a run of statements. ast-grep matches single syntax
+A pattern is one expression, one statement, or a run of statements. ast-grep matches single syntax
 nodes, so a run is matched as neighbouring siblings that agree on their metavariables.
+
+Invariant: a match covers all tokens of its node except comments and redundant commas. Example:
+`f($A)` matches `f(x)`, with `$A` = `x`. ast-grep would also match the pattern `if $C: $$$B` in
+`if c: b` followed by an `else`; the tokens differ, so this is no match here.
 """
 
 from __future__ import annotations
@@ -18,27 +22,27 @@ from ast_grep_py import SgNode, SgRoot
 
 from harness.core.errors import UnfixError
 
-# Which ast-grep it is: its version is not said where it is imported.
+# Identifies the installed ast-grep; the package has no version attribute.
 AST_GREP_STAMP = "{0.st_size} {0.st_mtime_ns}".format(os.stat(ast_grep_py.ast_grep_py.__file__))
 METAVARIABLE = re.compile(r"\$\$\$([A-Z_][A-Z0-9_]*)|\$([A-Z_][A-Z0-9_]*)")
 ANONYMOUS_METAVARIABLE = re.compile(r"\$\$\$(?![A-Z])|\$_|\$\$\$_")
-# What ast-grep itself puts in the place of '$', which no Python identifier may hold.
+# ast-grep's replacement for '$', which no Python identifier may contain.
 METAVARIABLE_CHARACTER = "µ"
-# Stands in a binding for a line break inside a string, which no indentation may follow.
+# Replaces a line break inside a string in a binding; no indentation may follow it.
 LITERAL_BREAK = "\0"
-# A body behind its colon, where only a body of one line could be written back.
+# A body after its colon on one line; a longer body must go to the next line.
 BODY_AFTER_COLON = re.compile(r"^([ \t]*)(.*:)[ \t]*(\$\$\$[A-Z_][A-Z0-9_]*)[ \t]*$", re.MULTILINE)
 TRAILING_LIST = re.compile(r",\s*\$\$\$([A-Z_][A-Z0-9_]*)\s*,?(?=\s*[)\]}])")
 REDUNDANT_COMMA = re.compile(r"(?<=[(\[{,]),+|,+(?=[)\]}])")
 
 
 class PatternError(UnfixError):
-    """A pattern that is not one expression, one statement or a run of statements."""
+    """A pattern that is neither an expression nor a statement nor a run of statements."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternMatch:
-    """Where a form stands in a text, and what its metavariables stand for."""
+    """The span of a match in a text, and the code that each metavariable binds."""
 
     start: int
     end: int
@@ -46,7 +50,7 @@ class PatternMatch:
 
 
 def to_parsable_code(pattern: str) -> str:
-    """The pattern as Python that parses, its metavariables turned into plain names."""
+    """The pattern as Python that parses, with metavariables as plain names."""
     return pattern.replace("$", METAVARIABLE_CHARACTER)
 
 
@@ -56,7 +60,7 @@ def find_metavariables(pattern: str) -> set[str]:
 
 @dataclass(frozen=True)
 class CodePattern:
-    """One side of an edit, ready to be looked for and to be written."""
+    """A parsed pattern: finds its matches, and renders itself with the bindings of a match."""
 
     text: str
 
@@ -76,12 +80,12 @@ class CodePattern:
         return parts
 
     def find(self, scope: SgNode, text: str) -> list[PatternMatch]:
-        """Every place in `scope` that has this form; `text` is the source that holds it."""
-        found: dict[tuple[int, int], PatternMatch] = {}
+        """Every match in `scope`; `text` is the source of the module."""
+        matches: dict[tuple[int, int], PatternMatch] = {}
         for nodes, bindings in self._find_statement_runs(scope, text):
             start, end = get_span(nodes[0])[0], get_span(nodes[-1])[1]
-            found.setdefault((start, end), PatternMatch(start, end, bindings))
-        return list(found.values())
+            matches.setdefault((start, end), PatternMatch(start, end, bindings))
+        return list(matches.values())
 
     def _find_statement_runs(
         self, scope: SgNode, text: str
@@ -107,7 +111,7 @@ class CodePattern:
                     yield run, bindings
 
     def render(self, match: PatternMatch, text: str) -> str:
-        """This form with the bindings of a match, indented for the place where the match stands."""
+        """The pattern's code with the bindings of a match, indented like the match."""
         indent = get_indent(text, match.start)
         written: list[str] = []
         form = BODY_AFTER_COLON.sub(r"\1\2\n\1    \3", textwrap.dedent(self.text).strip("\n"))
@@ -121,10 +125,10 @@ class CodePattern:
 def iterate_matches(
     scope: SgNode, pattern: str, text: str
 ) -> Iterator[tuple[SgNode, dict[str, str]]]:
-    """Where one statement or expression stands, with what its metavariables stand for there.
+    """The matches of one statement or expression, each with its bindings.
 
-    ast-grep wants one item at least for a list that comes last, and lets a pattern leave out what
-    comes last in the code: an `else`, an assertion's message, the `async` of a function.
+    Corrects ast-grep twice: a trailing `$$$LIST` may be empty, and a pattern may not omit the end
+    of the code (an `else`, an assertion's message, the `async` of a function).
     """
     for shape in dict.fromkeys([pattern, TRAILING_LIST.sub("", pattern)]):
         for node in scope.find_all(pattern=shape):
@@ -147,7 +151,7 @@ def read_bindings(pattern: str, node: SgNode, text: str) -> dict[str, str]:
 
 
 def find_bound_nodes(pattern: str, node: SgNode) -> dict[str, list[SgNode]]:
-    """The nodes that each metavariable stands for, but for what closes a list of arguments."""
+    """The nodes that each metavariable binds, without a comment or comma that ends a list."""
     found = {}
     for many, one in METAVARIABLE.findall(pattern):
         nodes = node.get_multiple_matches(many) if many else [node[one]]
@@ -160,13 +164,13 @@ def find_bound_nodes(pattern: str, node: SgNode) -> dict[str, list[SgNode]]:
 
 
 def is_significant_ending(node: SgNode) -> bool:
-    """Whether a comment or comma at the end stays: in a body, and in the tuple of `x[a,]`."""
+    """Whether a comment or comma at the end is kept: in a body, and in the tuple of `x[a,]`."""
     parent = node.parent()
     return parent is not None and parent.kind() in ("block", "module", "subscript")
 
 
 def expand_pattern_tokens(pattern: str, node: SgNode) -> str:
-    """The pattern token by token, each metavariable as the code that it stands for."""
+    """The pattern's tokens, with each metavariable replaced by the code that it binds."""
     code = {
         name: join_tokens(t for n in nodes for t in iterate_tokens(n))
         for name, nodes in find_bound_nodes(pattern, node).items()
@@ -201,7 +205,7 @@ def join_tokens(tokens: Iterable[str]) -> str:
 
 
 def substitute_metavariables(line: str, bindings: dict[str, str], indent: str) -> str:
-    """One line of a pattern with its metavariables replaced by the code they stand for."""
+    """One line of a pattern with its metavariables replaced by the code that they bind."""
     for name in find_metavariables(line):
         if not bindings.get(name, "") and f"$$${name}" in line:
             line = re.sub(rf",\s*\$\$\${name}\b|\$\$\${name}\b\s*,?\s*", "", line)
@@ -220,12 +224,12 @@ def get_indent(text: str, position: int) -> str:
 
 
 def remove_indent(code: str, indent: str) -> str:
-    """Code taken out of its place: the lines after its first, without that place's indent."""
+    """Remove an indent from all lines of a piece of code but the first."""
     return "\n".join(line.removeprefix(indent) for line in code.split("\n"))
 
 
 def is_same_code(one: str, other: str) -> bool:
-    """Whether two pieces of code are the same but for white space and comments."""
+    """Whether two pieces of code differ only in white space and comments."""
     one, other = (code.replace(LITERAL_BREAK, "\n") for code in (one, other))
     return one == other or parse_pattern_tokens(one) == parse_pattern_tokens(other)
 

@@ -14,12 +14,12 @@ import pytest
 
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
+from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import bootstrap
 from harness.patching.live_engine import engine
-from harness.patching.patch_plan import Direction, ToggleChoice
 from harness.toggles import ToggleContext
 
 GUARDS_MARKER = "guards"

@@ -17,6 +17,7 @@ import pytest
 from harness.core import device
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.patch_plan import Direction, SourceChange, ToggleChoice
 from harness.fixes.registry.schema import Toggle
 from harness.guards import (
     cells,
@@ -31,7 +32,6 @@ from harness.guards import (
 )
 from harness.guards.cells import CELL_KEY, Side
 from harness.patching.live_engine import engine
-from harness.patching.patch_plan import Direction, SourceChange, ToggleChoice
 from harness.toggles import ToggleContext
 
 IS_PREPARED = pytest.StashKey[bool]()

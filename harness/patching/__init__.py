@@ -1,6 +1,7 @@
-"""Taking fixes out and putting them in: a plan made from sources, applied at import or live.
+"""Applying a patch plan to a process, at import or live.
 
-`plan` needs the parsers and runs in unfix's own environment. What runs inside a patched process
-(`boot`, `importing`, `instrument`, `attestation`) is standard library alone and of any Python
-from 3.10 on, so that a release's environment needs nothing of ours.
+The planner needs parsers and runs in unfix's own environment. The modules that run inside a
+patched process at import (`bootstrap`, `import_hook`, `instrumentation`, `attestation`) use only
+the standard library and run on any Python from 3.10 on, so a release's environment needs no
+dependency of unfix.
 """

@@ -1,7 +1,8 @@
-"""What a patched process leaves behind: who it was, what it applied, how often that ran.
+"""Attestations: the record of a patched process, with its toggles and how often their code ran.
 
-The counts live in a memory-mapped file, so they outlast a SIGKILL, which is how a server ends its
-workers. A forked child starts a file of its own.
+The counts live in a memory-mapped file, so they survive a SIGKILL, which is how a server ends its
+workers. A forked child starts its own file with counts of zero. Example: a parent counts 5 runs
+and forks a child that counts 1; the folder holds two attestations, with reach 5 and 1.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.core.files import write_atomically
+
 MAX_SLOTS = 4096
 
 
 @dataclass(frozen=True)
 class CounterSlot:
-    """One counted place."""
+    """One counter: the runs of one target under one toggle."""
 
     toggle: str
     direction: str
@@ -31,7 +34,7 @@ class CounterSlot:
 
 
 class AttestationRecorder:
-    """This process's attestation, written as things happen."""
+    """Writes the attestation of this process; every change is on disk when the call returns."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +57,7 @@ class AttestationRecorder:
         self._file = self._folder / f"{pid}-{time.time_ns():x}.json"
         counts_file = self._file.with_suffix(".counts")
         with open(counts_file, "x+b") as handle:
-            # Room on the disk now, not at the first count: a full disk would end in SIGBUS.
+            # Allocate now: on a full disk the first count would end the process with SIGBUS.
             os.posix_fallocate(handle.fileno(), 0, 8 * MAX_SLOTS)
             self._counts_map = mmap.mmap(handle.fileno(), 8 * MAX_SLOTS)
         self._counts = memoryview(self._counts_map).cast("Q")
@@ -68,7 +71,7 @@ class AttestationRecorder:
         )
 
     def set_folder(self, folder: Path) -> None:
-        """Where the processes forked from now on leave theirs."""
+        """Set the folder for attestations of processes forked from now on."""
         self._folder = folder
 
     def _after_fork(self) -> None:
@@ -77,12 +80,12 @@ class AttestationRecorder:
             self._open(forked_from=self._process_facts["pid"])
             self._write()
         except BaseException as error:
-            # Python goes on after an error in a fork hook; a child without proof must not.
-            os.write(2, f"unfix: a forked child can leave no attestation ({error})\n".encode())
+            # Python ignores an error in a fork hook; a child without an attestation must not run.
+            os.write(2, f"unfix: a forked child cannot write its attestation ({error})\n".encode())
             os._exit(3)
 
     def record_toggles(self, release: str, toggles: list[dict[str, str]]) -> None:
-        """These toggles hold in this process from now on."""
+        """Record toggles as active in this process."""
         with self._lock:
             new = [toggle for toggle in toggles if toggle not in self._toggles]
             if new or self._process_facts.get("release") != release:
@@ -91,25 +94,25 @@ class AttestationRecorder:
                 self._write()
 
     def record_module(self, module: str) -> None:
-        """A module was really loaded with its patched text, or changed live."""
+        """Record a module that was loaded with its patched text, or changed live."""
         with self._lock:
             if module not in self._patched_modules:
                 self._patched_modules.append(module)
                 self._write()
 
     def assign_slot(self, toggle: str, direction: str, target: str) -> int:
-        """The counter of a place; the same place has the same one for the process's whole life."""
+        """The counter of a target; one target keeps its counter for the life of the process."""
         with self._lock:
-            wanted = CounterSlot(toggle, direction, target)
-            if wanted in self._slots:
-                return self._slots.index(wanted)
+            slot = CounterSlot(toggle, direction, target)
+            if slot in self._slots:
+                return self._slots.index(slot)
             if len(self._slots) == MAX_SLOTS:
-                raise RuntimeError(f"more than {MAX_SLOTS} toggled places in one process")
-            self._slots.append(wanted)
+                raise RuntimeError(f"more than {MAX_SLOTS} toggled targets in one process")
+            self._slots.append(slot)
             return len(self._slots) - 1
 
     def record_count_kinds(self, kinds: dict[int, str]) -> None:
-        """How these places are counted: runs of a statement, launches of a kernel, definitions."""
+        """Record what each counter counts: runs of a statement, kernel launches, or definitions."""
         with self._lock:
             if not kinds.items() <= self._count_kinds.items():
                 self._count_kinds.update(kinds)
@@ -134,14 +137,12 @@ class AttestationRecorder:
             "slots": [vars(slot) for slot in self._slots],
             "kinds": [self._count_kinds.get(i, "") for i in range(len(self._slots))],
         }
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(data))
-        os.replace(temporary, self._file)
+        write_atomically(self._file, json.dumps(data))
 
 
 @dataclass(frozen=True)
 class Attestation:
-    """One process's attestation, read back."""
+    """The attestation of one process, as read from its files."""
 
     pid: int
     forked_from: int | None
@@ -153,7 +154,7 @@ class Attestation:
     kinds: dict[CounterSlot, str]
 
     def reach(self, toggle: str, direction: str = "") -> int:
-        """How often a toggle's code ran; with a direction, while it was in that way."""
+        """How often a toggle's code ran, in one direction or in any."""
         return sum(
             count
             for slot, count in self.counts.items()
@@ -166,15 +167,15 @@ def list_attestation_files(folder: Path) -> set[Path]:
 
 
 def read_attestations(folder: Path, ignored_files: Iterable[Path] = ()) -> list[Attestation]:
-    """The attestations in a folder, in the order in which the processes started."""
-    found = []
-    wanted = list_attestation_files(folder) - set(ignored_files)
-    for path in sorted(wanted, key=lambda p: p.stem.partition("-")[2]):
+    """The attestations in a folder, in the order in which their processes started."""
+    attestations = []
+    files = list_attestation_files(folder) - set(ignored_files)
+    for path in sorted(files, key=lambda p: p.stem.partition("-")[2]):
         data = json.loads(path.read_text())
         slots = [CounterSlot(**slot) for slot in data["slots"]]
-        raw = path.with_suffix(".counts").read_bytes()
-        numbers = struct.unpack(f"={len(slots)}Q", raw[: 8 * len(slots)])
-        found.append(
+        counts = path.with_suffix(".counts").read_bytes()
+        numbers = struct.unpack(f"={len(slots)}Q", counts[: 8 * len(slots)])
+        attestations.append(
             Attestation(
                 data["pid"],
                 data["forked_from"],
@@ -186,4 +187,4 @@ def read_attestations(folder: Path, ignored_files: Iterable[Path] = ()) -> list[
                 dict(zip(slots, data["kinds"])),  # noqa: B905
             )
         )
-    return found
+    return attestations

@@ -1,14 +1,15 @@
-"""Toggles through the environment: what a Python process does when one of the variables is set.
+"""Toggles through the environment: the start of a Python process with a toggle variable set.
 
-Runs before the program, from a `.pth` line of a managed release or from the `sitecustomize` that
-`unfix exec` puts on the path. It only sets up a finder: a process that never imports SGLang is
-left alone. The plan is made in unfix's own environment and kept, so that of a server's many
-processes one pays for it.
+This code runs before the program, from a `.pth` line of a managed release or from the
+`sitecustomize` that `unfix exec` puts on the path. It only installs an import hook; a process that
+never imports SGLang is not changed. The plan is made in unfix's own environment and cached, so the
+first of a server's many processes makes it and the others read it.
+
+Invariant: a process whose toggles cannot be applied ends before its program runs.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -20,14 +21,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core import paths
-from harness.core.code_digest import digest_code
+from harness.core.code_digest import compute_digest, digest_code
+from harness.core.files import write_atomically
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.import_hook import SGLANG_PACKAGE, PatchedModuleText, PatchingFinder
 
 REVERT_VARIABLE = "SGLANG_DEBUG_REVERT_PR"
 ENABLE_VARIABLE = "SGLANG_DEBUG_ENABLE_PR"
-# SGLang reads its own variable as one integer, so what is ours travels on in another, as
-# 'what was left there|ours'. A child that sets the variable anew means what it says.
+# SGLang parses its own variable as one integer, so unfix's ids move to a second variable for the
+# children, as 'remaining value|our ids'. Example: '27460,901' becomes '901', and '901|27460' here.
+# If a child sets SGLang's variable to another value, the second variable no longer applies.
 CARRIED_REVERT_VARIABLE = "UNFIX_REVERT"
 FOLDERS_VARIABLE = "UNFIX_TOGGLES"
 ATTESTATIONS_VARIABLE = "UNFIX_ATTESTATIONS"
@@ -38,13 +41,13 @@ recorder: AttestationRecorder | None = None
 
 
 def split_ids(text: str) -> list[str]:
-    """The ids in a list; SGLang's own default, 0, asks for nothing."""
+    """Split a list of ids; SGLang's own default, 0, is no id."""
     listed = [word.strip().lstrip("#") for word in text.split(",")]
     return [word for word in listed if word and word != "0"]
 
 
 def read_requested_ids() -> tuple[list[str], list[str]]:
-    """What the environment wants reverted and enabled."""
+    """The ids that the environment reverts, and those that it enables."""
     own = os.environ.get(REVERT_VARIABLE, "")
     left, _, carried = os.environ.get(CARRIED_REVERT_VARIABLE, "").partition("|")
     revert = split_ids(own) + (
@@ -54,12 +57,12 @@ def read_requested_ids() -> tuple[list[str], list[str]]:
 
 
 def read_toggle_folders(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Toggle folders beside the project's own."""
+    """The toggle folders in addition to the project's own."""
     return [folder for folder in environment.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
 
 
 def install_import_hook() -> None:
-    """Have toggles applied to whatever this process imports of SGLang."""
+    """Apply the toggles of the environment to every SGLang module that this process imports."""
     if any(isinstance(finder, PatchingFinder) for finder in sys.meta_path):
         return
     revert, enable = read_requested_ids()
@@ -72,7 +75,7 @@ def install_import_hook() -> None:
 
 
 def exit_process(message: str, code: int = 3) -> NoReturn:
-    """End the process before it serves anything, also when a thread was the one to import."""
+    """End the process before it serves a request, also when a thread runs the import."""
     report_to_stderr(message)
     if sys.is_finalizing():
         os._exit(code)
@@ -82,7 +85,7 @@ def exit_process(message: str, code: int = 3) -> NoReturn:
 
 
 def report_to_stderr(message: str) -> None:
-    """A line on stderr; a reader that went away is no reason to end, nor to run unpatched."""
+    """Print a line on stderr; a closed stderr neither ends the process nor skips the patch."""
     try:
         print(f"unfix: {message}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -116,7 +119,9 @@ def _load_plan(
         if toggles:
             recorder.record_toggles(chosen["release"], toggles)
     except OSError as error:
-        exit_process(f"no attestation can be left in {folder} ({error}), so no toggle is applied")
+        exit_process(
+            f"no attestation can be written in {folder} ({error}), so no toggle is applied"
+        )
     for toggle in toggles:
         verb = "REVERTED" if toggle["direction"] == "revert" else "ENABLED"
         report_to_stderr(
@@ -125,7 +130,7 @@ def _load_plan(
         )
     _pass_rest_to_upstream(answer)
     if sys.excepthook is sys.__excepthook__:
-        # Python's own prints the lines of the file; this one those that ran.
+        # Python's own hook prints lines of the file on disk; this one prints the patched lines.
         sys.excepthook = traceback.print_exception
     return [PatchedModuleText.from_data(module) for module in chosen["modules"]], recorder
 
@@ -139,19 +144,19 @@ def _pass_rest_to_upstream(answer: dict[str, Any]) -> None:
 def fetch_plan(
     request: dict[str, Any], ask_planner: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The planner's answer for a release and its toggles, from the last time or afresh."""
-    kept = paths.state_folder() / "plans" / f"{_compute_plan_key(request)}.json"
+    """The planner's answer for a release and its toggles, from the cache or from the planner."""
+    cached = paths.state_folder() / "plans" / f"{_compute_plan_key(request)}.json"
     try:
-        answer: dict[str, Any] = json.loads(kept.read_text())
+        answer: dict[str, Any] = json.loads(cached.read_text())
         if all(_read_file_signature(Path(m["path"])) == m["signature"] for m in answer["read"]):
             return answer
     except (OSError, ValueError, KeyError):
-        answer = {}  # not kept yet, or cut short: it is made again
+        answer = {}  # not cached yet, or truncated: ask the planner
     answer = ask_planner(request)
     if "error" not in answer:
         for module in answer["read"]:
             module["signature"] = _read_file_signature(Path(module["path"]))
-        _save_plan(kept, answer)
+        _save_plan(cached, answer)
     return answer
 
 
@@ -159,8 +164,8 @@ def _run_planner(request: dict[str, Any]) -> dict[str, Any]:
     python = os.environ.get(PLANNER_VARIABLE) or sys.executable
     ours = (REVERT_VARIABLE, ENABLE_VARIABLE, CARRIED_REVERT_VARIABLE, "PYTHONPATH", "PYTHONHOME")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
-    found_by = [str(paths.HARNESS_FOLDER.parent), os.environ.get(PLANNER_PATH_VARIABLE, "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, found_by))
+    import_path = [str(paths.HARNESS_FOLDER.parent), os.environ.get(PLANNER_PATH_VARIABLE, "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, import_path))
     try:
         done = subprocess.run(
             [python, "-P", "-m", "harness.patching.planner"],
@@ -179,25 +184,22 @@ def _run_planner(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compute_plan_key(request: dict[str, Any]) -> str:
-    """A name for a plan: what was asked, the toggle files and the engine that read them."""
-    seen = [json.dumps(request, sort_keys=True)]
+    """The cache key of a plan: the request, the toggle files and the code of the planner."""
+    parts: list[str | bytes] = [json.dumps(request, sort_keys=True), digest_code("patching")]
     for folder in [paths.toggles_folder(), *map(Path, request["folders"])]:
-        seen += [f"{p} {p.read_bytes()!r}" for p in sorted(folder.glob("*.yaml"))]
-    seen.append(digest_code("patching"))
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:24]
+        for path in sorted(folder.glob("*.yaml")):
+            parts += [str(path), path.read_bytes()]
+    return compute_digest(*parts)
 
 
 def _read_file_signature(path: Path) -> list[Any]:
-    found = path.stat()
-    return [str(path), found.st_size, found.st_mtime_ns, found.st_ino]
+    status = path.stat()
+    return [str(path), status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _save_plan(path: Path, answer: dict[str, Any]) -> None:
-    """Keeping the plan only saves time: a disk that does not take it is not an error."""
-    temporary = path.with_suffix(f".{os.getpid()}")
+    """Cache the plan; a disk that cannot store it costs only time."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(answer))
-        os.replace(temporary, path)
+        write_atomically(path, json.dumps(answer))
     except OSError as error:
-        report_to_stderr(f"the plan is not kept ({error})")
+        report_to_stderr(f"the plan cannot be cached ({error})")

@@ -1,4 +1,4 @@
-"""Live changes of what stands in a class's own body: attributes, and dataclass fields."""
+"""Live changes of a class body: attributes and dataclass fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATACLASS_GENERATED = ("__init__", "__repr__", "__eq__", "__dataclass_fields__",
 
 
 def find_obstacle(cls: type, before: ast.ClassDef, after: ast.ClassDef, statement: ast.stmt) -> str:
-    """Why the statement's effect cannot be had without importing again; '' if it can."""
+    """Why a live change cannot have the statement's effect; '' if it can."""
     if type(cls) not in (type, ABCMeta) or hasattr(cls, "_fields"):
         return f"the body of a class that {type(cls).__name__} or a base has read"
     if statement not in after.body or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
@@ -46,12 +46,12 @@ def find_obstacle(cls: type, before: ast.ClassDef, after: ast.ClassDef, statemen
         if any("__dataclass_fields__" in vars(sub) for sub in _iterate_subclasses(cls)):
             return "a field that subclasses have copied"
         if any("__init_subclass__" in vars(base) for base in cls.__mro__[:-1]):
-            return "a field of a class whose making is watched"
+            return "a field of a class with __init_subclass__"
     return ""
 
 
 def _iterate_class_scope_nodes(statement: ast.AST) -> Iterator[ast.AST]:
-    """What of a class body's statement runs with the class: not the bodies of its functions."""
+    """The nodes that run when the class is created: function bodies do not."""
     if isinstance(statement, FUNCTION_NODES):
         parts = [*statement.decorator_list, *statement.args.defaults, *statement.args.kw_defaults]
         for part in parts:
@@ -70,9 +70,9 @@ def _iterate_subclasses(cls: type) -> Iterator[type]:
 def compute_attributes(
     cls: type, changed_values: dict[str, Any], original_fields: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The class's attributes after the change, with what `dataclass` makes of changed fields.
+    """The class's attributes after the change, with the methods `dataclass` generates from them.
 
-    `own` are its fields as they were before any toggle; None if it is no dataclass.
+    `original_fields` are the fields before any toggle; None for a class that is not a dataclass.
     """
     if original_fields is None:
         return changed_values
@@ -89,7 +89,7 @@ def compute_attributes(
             body[name] = value
     parameters: Any = vars(cls)["__dataclass_params__"]
     options = {n: getattr(parameters, n) for n in ("init", "repr", "eq", "order", "frozen")}
-    # A twin, so that nothing of the class itself is touched before all of it is known.
+    # A second class, so that the class itself is unchanged until all attributes are known.
     twin: type = dataclasses.dataclass(**options)(type(cls)(cls.__name__, cls.__bases__, body))
     written = _find_handwritten_names(cls)
     fields = [] if "__slots__" in vars(cls) else list(changed_values)
@@ -104,7 +104,7 @@ def compute_attributes(
 
 
 def _make_field_value(original_field: Any, changed_value: Any) -> Any:
-    """The class-body value that a field came from, with its default changed if it is."""
+    """The class-body value that defines a field, with its changed default."""
     if isinstance(changed_value, dataclasses.Field):
         return changed_value
     default = original_field.default if changed_value is MISSING else changed_value
@@ -119,9 +119,9 @@ def _make_field_value(original_field: Any, changed_value: Any) -> Any:
     )
     if nothing and plain and not original_field.kw_only:
         return MISSING
-    kept: dict[str, Any] = {"default": default, "default_factory": factory}
-    made: Any = dataclasses.field(
-        **kept,
+    defaults: dict[str, Any] = {"default": default, "default_factory": factory}
+    field: Any = dataclasses.field(
+        **defaults,
         init=original_field.init,
         repr=original_field.repr,
         hash=original_field.hash,
@@ -129,11 +129,11 @@ def _make_field_value(original_field: Any, changed_value: Any) -> Any:
         metadata=original_field.metadata,
         kw_only=original_field.kw_only,
     )
-    return made
+    return field
 
 
 def _find_handwritten_names(cls: type) -> set[str]:
-    """Those of the generated names that the class's author wrote: `dataclass` leaves them alone."""
+    """The generated names that the class body defines itself: `dataclass` does not replace them."""
     file = getattr(sys.modules[cls.__module__], "__file__", "")
     return {
         name

@@ -1,4 +1,4 @@
-"""Who took a module's constant over by `from module import NAME`, and what was made out of it."""
+"""Finds the modules that hold a copy of a constant (`from m import NAME`), or derive from it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from harness.patching.instrumentation import FUNCTION_NODES
 
 
 def find_importers(module: ModuleType, name: str, value: Any) -> list[tuple[ModuleType, str]]:
-    """The loaded modules that hold the name's value, as what, re-exports followed."""
-    found: dict[tuple[str, str], tuple[ModuleType, str]] = {}
+    """The loaded modules that import a constant, each with its name there; follows re-exports."""
+    importers: dict[tuple[str, str], tuple[ModuleType, str]] = {}
     waiting = [(module, name)]
     while waiting:
-        source, taken = waiting.pop()
-        for other, key in _iterate_direct_importers(source, taken, value):
-            if (other.__name__, key) not in found and other is not module:
-                found[(other.__name__, key)] = (other, key)
+        source, source_name = waiting.pop()
+        for other, key in _iterate_direct_importers(source, source_name, value):
+            if (other.__name__, key) not in importers and other is not module:
+                importers[(other.__name__, key)] = (other, key)
                 waiting.append((other, key))
-    return list(found.values())
+    return list(importers.values())
 
 
 def _iterate_direct_importers(
@@ -33,10 +33,10 @@ def _iterate_direct_importers(
     for other in list(sys.modules.values()):
         if other is module or not isinstance(other, ModuleType):
             continue
-        held = [key for key, found in list(vars(other).items()) if found is value]
-        if held:
-            taken = _find_imported_names(other, module.__name__, name)
-            yield from ((other, key) for key in held if key in taken)
+        names = [key for key, bound in list(vars(other).items()) if bound is value]
+        if names:
+            imported = _find_imported_names(other, module.__name__, name)
+            yield from ((other, key) for key in names if key in imported)
 
 
 def _find_imported_names(importer: ModuleType, source: str, name: str) -> set[str]:
@@ -44,21 +44,21 @@ def _find_imported_names(importer: ModuleType, source: str, name: str) -> set[st
     if not _may_import(text, source.rpartition(".")[2], name):
         return set()
     package = (importer.__package__ or "").split(".")
-    taken = set()
+    imported = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             if ".".join([*base, *([node.module] if node.module else [])]) == source:
                 for alias in node.names:
                     if alias.name == name:
-                        taken.add(alias.asname or name)
+                        imported.add(alias.asname or name)
                     elif alias.name == "*":
-                        taken.add(name)
-    return taken
+                        imported.add(name)
+    return imported
 
 
 def _may_import(text: str, module_name: str, name: str) -> bool:
-    """By a look: to parse the hundreds of modules that hold a 1 or a None takes far longer."""
+    """A cheap test by text: hundreds of modules hold a 1 or a None, and parsing all is slow."""
     all_of_it = re.search(r"import\s*\*", text)
     if not all_of_it and (name not in text or not re.search(rf"\b{name}\b", text)):
         return False
@@ -78,7 +78,7 @@ def _read_text(path: str) -> str:
 
 
 def find_derived_line(tree: ast.AST, name: str) -> int | None:
-    """The line where a default, a decorator or another constant read a name for good, if any."""
+    """The line of a default, decorator or constant that reads a name once at import, if any."""
     inside = {
         id(node)
         for function in ast.walk(tree)

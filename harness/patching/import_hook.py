@@ -1,10 +1,9 @@
-"""Patching at import: a finder that hands out a module's patched source in place of its own."""
+"""Patching at import: a finder that loads a module from its patched source."""
 
 from __future__ import annotations
 
 import ast
 import atexit
-import hashlib
 import io
 import linecache
 import os
@@ -17,6 +16,7 @@ from importlib.util import decode_source
 from types import CodeType, ModuleType
 from typing import Any
 
+from harness.core.code_digest import compute_digest
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.instrumentation import InstrumentedModule, compile_instrumented
 
@@ -25,7 +25,7 @@ SGLANG_PACKAGE = "sglang"
 
 @dataclass(frozen=True)
 class PatchedModuleText:
-    """One module of a plan, as a patched process reads it."""
+    """One module of a plan, decoded from its JSON."""
 
     module: str
     digest: str
@@ -62,7 +62,7 @@ class PatchedLoader(SourceFileLoader):
     @cached_property
     def compiled(self) -> InstrumentedModule:
         original = decode_source(self.get_data(self.path))
-        if hashlib.sha256(original.encode()).hexdigest() != self.patched_text.digest:
+        if compute_digest(original) != self.patched_text.digest:
             self._exit_process(
                 f"{self.path} changed while toggles were being applied to it; start again"
             )
@@ -88,16 +88,16 @@ class PatchedLoader(SourceFileLoader):
 
 
 def cache_source_lines(filename: str, text: str) -> None:
-    """Have tracebacks, `inspect` and Triton see these lines under that name."""
-    # No modification time: linecache then keeps these lines instead of the file's own.
+    """Make tracebacks, `inspect` and Triton read these lines under a file name."""
+    # Without a modification time linecache never replaces these lines by the file's own.
     linecache.cache[filename] = (len(text), None, io.StringIO(text).readlines(), filename)
 
 
 class PatchingFinder:
-    """Stands first on sys.meta_path; makes the plan when the package is first looked for.
+    """The first entry of sys.meta_path; loads the plan at the first import of the package.
 
-    A plan that fails stays unmade: the next import of the package fails the same way, also in a
-    program that swallowed the first refusal.
+    A failed plan is not cached: the next import of the package fails the same way, also in a
+    program that catches the first error.
     """
 
     def __init__(
@@ -139,17 +139,17 @@ class PatchingFinder:
             self.check_loaders()
         except SystemExit:
             sys.stdout.flush()
-            os._exit(3)  # an exit hook cannot change how the process ends in any other way
+            os._exit(3)  # an exit hook cannot set the exit code otherwise
 
     def check_loaders(self) -> None:
-        """No module of the plan may have come in past us, through another import hook."""
+        """End the process if another import hook has loaded a module of the plan."""
         for name in self._modules or ():
             module = sys.modules.get(name)
             loader = getattr(getattr(module, "__spec__", None), "loader", None)
             if module is not None and not isinstance(loader, PatchedLoader):
                 self._exit_process(
                     f"{name} was loaded without its toggles by {type(loader).__name__}, an import "
-                    "hook that stands before unfix's"
+                    "hook in front of unfix's"
                 )
 
     def _next_spec(

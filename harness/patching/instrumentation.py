@@ -1,8 +1,10 @@
-"""Compiling patched source so that each toggled place counts its own runs.
+"""Compiles patched source so that each toggled statement counts its runs.
 
-The text stays as it is, for tracebacks and for `inspect`; the counting call is put into the
-syntax tree, before the statement that holds the edit and on its line. A Triton kernel is never
-touched (its source is what Triton compiles): its launches are counted from outside.
+Invariant: the source text does not change, so tracebacks and `inspect` show the patched lines. The
+counting call goes into the syntax tree, before the statement of the edit and on its line: for an
+edit in line 7, `return rows * 2`, line 7 compiles as `counter.hit(); return rows * 2`. The body of
+a Triton kernel is never changed (Triton compiles its source): its launches are counted from
+outside.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class InstrumentedModule:
 
 @dataclass
 class StatementLocation:
-    """A statement on the way from the module down to a site."""
+    """A statement, and the list of statements that contains it."""
 
     statement: ast.stmt
     siblings: list[ast.stmt]
@@ -48,13 +50,13 @@ def compile_instrumented(
     count_run: CountRun,
     whole_module: bool = True,
 ) -> InstrumentedModule:
-    """Compile a module; `sites` are (slot, line, column) of each edit's beginning.
+    """Compile a module; `sites` are the (slot, line, column) where each edit begins.
 
-    Not `whole`: without the definitions that no site is in, which are most of it.
+    Without `whole_module`, only the definitions that contain a site are compiled.
     """
     kinds: dict[int, str] = {}
     kernels: dict[str, list[int]] = {}
-    # All places first: an insertion must not move what a later site looks for.
+    # Locate all sites first: an insertion would move the statements of later sites.
     insertions: list[tuple[StatementLocation, int, str]] = []
     for slot, line, column in sites:
         for place, where, kernel in _iterate_count_locations(tree, line, column):
@@ -76,7 +78,7 @@ def compile_instrumented(
 
 
 def _select_needed_statements(tree: ast.Module, positions: list[tuple[int, int]]) -> list[ast.stmt]:
-    """Definitions are found by name and number: all of a name stay if one is needed."""
+    """Definitions are found by name and ordinal: if one is needed, all of its name stay."""
     names = set()
     for line, column in positions:
         chain = (place.statement for place in iterate_enclosing_statements(tree, line, column))
@@ -85,8 +87,11 @@ def _select_needed_statements(tree: ast.Module, positions: list[tuple[int, int]]
 
 
 class SlotCounter:
-    """What the counting call is made on. It lies in the code itself: no name has to be there
-    for it, and a frame that outlives a toggle can still count."""
+    """The object of the counting call.
+
+    It is a constant of the code object: no module name refers to it, and a frame that outlives its
+    toggle can still count.
+    """
 
     __slots__ = ("hit",)
 
@@ -126,7 +131,7 @@ def _insert_count_call(location: StatementLocation, slot: int, where: str) -> No
 def _iterate_count_locations(
     tree: ast.Module, line: int, column: int
 ) -> Iterator[tuple[StatementLocation, str, str]]:
-    """Where a site is counted: (place, before | after | inside, kernel's qualified name or '')."""
+    """Where a site counts: (location, before | after | inside, kernel's qualified name or '')."""
     chain = list(iterate_enclosing_statements(tree, line, column))
     if not chain:
         return
@@ -201,7 +206,7 @@ def iterate_assigned_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def has_local_name(function: ast.AST, name: str) -> bool:
-    """Whether a name is a function's own: a parameter, or assigned without `global`."""
+    """Whether a name is local to a function: a parameter, or assigned without `global`."""
     if isinstance(function, FUNCTION_NODES):
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]

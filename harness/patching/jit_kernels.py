@@ -1,9 +1,12 @@
-"""The one module that knows how Triton keeps a kernel: counting its launches, swapping its source.
+"""Launch counts and live source changes of Triton kernels; knows Triton's kernel objects.
 
 A `@triton.jit` object holds its Python function, the function's source, a hash over that source
-and its callees', and the compiled kernels by device, whose keys do not hold the source. So a
-kernel is swapped as a whole: every attribute of the object against those of one built from the
-patched function, and its callers' hashes and compiled kernels with it.
+and its callees', and a cache of compiled kernels per device, whose keys do not contain the source.
+
+Invariant: after a live change no launch uses a kernel that was compiled from the old source. All
+attributes of the object are therefore replaced by those of an object built from the patched
+function, and the hashes and compiled kernels of its callers are dropped. Example: `f` calls `g`
+and `h`; patching `h` rebuilds `h` and makes `f` compile again, and `g` keeps its kernels.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ _lock = threading.RLock()
 _watched_kernels: dict[int, tuple[Any, list[int], CountLaunch]] = {}
 _reached_slots: dict[int, tuple[Any, list[tuple[int, CountLaunch]]]] = {}
 _original_runs: dict[Any, Any] = {}
-# Of each module: which it is, how many names it has, and those that hold a kernel, or nothing yet.
+# By module name: its identity and number of names, and its names bound to a kernel or to None.
 _MODULE_KERNELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
 
 
 def get_kernel_classes() -> tuple[Any, ...]:
-    """Triton's own classes, as far as Triton is loaded at all."""
+    """Triton's kernel classes that are loaded; empty without Triton."""
     found = []
     for module, name in (
         ("triton.runtime.jit", "JITFunction"),
@@ -53,7 +56,7 @@ def unwrap_kernel(wrapped: Any) -> Any:
 
 
 def list_wrappers(wrapped: Any) -> list[Any]:
-    """The objects around a jitted one that keep caches of their own, outermost first."""
+    """The wrappers of a jitted object that have their own caches, outermost first."""
     around = []
     while wrapped is not None and not isinstance(wrapped, get_kernel_classes()):
         if not isinstance(wrapped, FunctionType):
@@ -73,7 +76,7 @@ def find_kernel(module: ModuleType, qualname: str) -> Any:
 
 
 def iterate_callees(kernel: Any) -> Iterator[Any]:
-    """The jitted functions that a kernel's code names."""
+    """The jitted functions that a kernel's code refers to."""
     function = kernel.fn
     names, free = function.__code__.co_names, function.__code__.co_freevars
     cells = dict(zip(free, function.__closure__ or ()))  # noqa: B905
@@ -89,7 +92,7 @@ def iterate_callees(kernel: Any) -> Iterator[Any]:
 
 
 def collect_called_kernels(kernel: Any) -> list[Any]:
-    """A kernel and every jitted function it calls, directly or not."""
+    """A kernel and every jitted function that it calls, directly or indirectly."""
     found: dict[int, Any] = {}
     waiting = [kernel]
     while waiting:
@@ -109,7 +112,7 @@ def count_launches(
     """Count every launch of these kernels, and of kernels that call them, into these slots."""
     for qualname, numbers in slots.items():
         found = find_kernel(module, qualname)
-        if found is not None:  # one that is hidden is not counted, and reads as never reached
+        if found is not None:  # a kernel without a name is not counted, and counts as unreached
             watch_kernel(unwrap_kernel(found), numbers, count_launch)
 
 
@@ -145,7 +148,7 @@ def _make_counting_run(cls: Any) -> Callable[..., Any]:
 
 
 def replace_run(cls: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Launch a class's kernels so from now on, counted as they are counted; what did before."""
+    """Replace how a kernel class launches, and return the previous function; counts go on."""
     with _lock:
         if cls in _original_runs:
             before, _original_runs[cls] = _original_runs[cls], run
@@ -173,7 +176,7 @@ def _find_reached_slots(kernel: Any) -> list[tuple[int, CountLaunch]]:
 
 
 def rebuild_attributes(kernel: Any, function: FunctionType) -> dict[str, Any]:
-    """The attributes of the same kind of kernel made from another function."""
+    """The attributes of a kernel of the same class and options, built from another function."""
     cls = type(kernel)
     wanted = inspect.signature(cls.__init__).parameters
     if any(p.kind is p.VAR_KEYWORD for p in wanted.values()):
@@ -184,12 +187,8 @@ def rebuild_attributes(kernel: Any, function: FunctionType) -> dict[str, Any]:
             for name in wanted
             if name not in ("self", "fn")
         }
-        registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
-        before = dict(registry)
-        fresh = cls(function, **options)
-        registry.clear()
-        registry.update(before)
-        # The binder is a method of the object that it was made for.
+        fresh = _make_unregistered(cls, function, **options)
+        # The binder is a method of the object, so it must come from the original kernel.
         fresh.device_caches = defaultdict(kernel.create_binder)
     attributes = dict(vars(fresh))
     attributes["pre_run_hooks"] = kernel.pre_run_hooks
@@ -202,11 +201,9 @@ def make_similar_kernel(
     do_not_specialize: list[str],
     do_not_specialize_on_alignment: list[str],
 ) -> Any:
-    """A kernel of its own, made from another function with the same options but these."""
-    cls = type(kernel)
-    registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
-    before = dict(registry)
-    fresh = cls(
+    """A new kernel from another function, with the same options but for these."""
+    return _make_unregistered(
+        type(kernel),
         function,
         version=kernel.version,
         do_not_specialize=do_not_specialize,
@@ -216,13 +213,20 @@ def make_similar_kernel(
         repr=vars(kernel).get("_repr"),
         launch_metadata=kernel.launch_metadata,
     )
+
+
+def _make_unregistered(cls: Any, function: FunctionType, **options: Any) -> Any:
+    """A kernel object that Triton's registry of kernels does not list."""
+    registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
+    before = dict(registry)
+    kernel = cls(function, **options)
     registry.clear()
     registry.update(before)
-    return fresh
+    return kernel
 
 
 def make_uncompiled_attributes(kernel: Any) -> dict[str, Any]:
-    """The attributes that make a kernel compile again, because something it holds changed."""
+    """The attributes that make a kernel compile again at its next launch."""
     return {
         "hash": None,
         "used_global_vals": {},
@@ -231,16 +235,15 @@ def make_uncompiled_attributes(kernel: Any) -> dict[str, Any]:
 
 
 def make_untuned_attributes(wrapper: Any) -> dict[str, Any]:
-    """The attributes of an autotuner that has yet to choose."""
+    """The attributes of an autotuner that has not chosen a configuration."""
     return {**vars(wrapper), **({"cache": {}} if "cache" in vars(wrapper) else {})}
 
 
 def iterate_loaded_kernels() -> Iterator[Any]:
-    """Every jitted object that a loaded module holds by name.
+    """Every jitted object that is bound to a name of a loaded module.
 
-    A look at each name of each module is a copy of most of the memory in a fork. So a module that
-    has as many names as before, and under some of them the same kernels, and nothing where nothing
-    was yet, is not gone through again.
+    Reading every name of every module in a fork copies most of its memory. A module is therefore
+    searched again only if its number of names has changed, or a name that held a kernel or None.
     """
     seen: set[int] = set()
     kinds = set(
@@ -251,7 +254,7 @@ def iterate_loaded_kernels() -> Iterator[Any]:
         now = (id(module), len(names))
         before, held = _MODULE_KERNELS.get(name, (None, {}))
         if before != now or any(names.get(key) is not one for key, one in held.items()):
-            # By its type alone: an `isinstance` asks the object, and some answer with a warning.
+            # `isinstance` would call the object's __class__, and some modules then print a warning.
             held = {
                 key: value
                 for key, value in list(names.items())
@@ -267,7 +270,7 @@ def iterate_loaded_kernels() -> Iterator[Any]:
 
 
 def _iterate_subclasses(base_class: Any) -> Iterator[Any]:
-    """A class and all that are made from it."""
+    """A class and its subclasses."""
     if base_class is not None:
         yield base_class
         for other in base_class.__subclasses__():
@@ -275,7 +278,7 @@ def _iterate_subclasses(base_class: Any) -> Iterator[Any]:
 
 
 def find_compiled_callers(kernel: Any) -> list[Any]:
-    """Compiled kernels that hold a copy of this one; the interpreter looks callees up each time."""
+    """Compiled kernels that contain this one; the interpreter looks callees up at each call."""
     if not hasattr(kernel, "device_caches"):
         return []
     return [
@@ -284,18 +287,18 @@ def find_compiled_callers(kernel: Any) -> list[Any]:
 
 
 def find_compiled_readers(scope: dict[str, Any], name: str) -> list[Any]:
-    """Compiled kernels that were given a module's constant, directly or through a callee."""
+    """Compiled kernels that contain a module's constant, directly or through a callee."""
     return _find_kernels_leading_to(
         lambda kernel: kernel.fn.__globals__ is scope and name in kernel.fn.__code__.co_names
     )
 
 
 def _find_kernels_leading_to(is_target: Callable[[Any], bool]) -> list[Any]:
-    """Compiled kernels that are meant, or that call one, directly or not."""
+    """Compiled kernels that are targets, or that call one, directly or indirectly."""
     loaded = {id(kernel): kernel for kernel in iterate_loaded_kernels()}
     called_by: dict[int, list[int]] = defaultdict(list)
     known, waiting = dict(loaded), list(loaded.values())
-    while waiting:  # each is looked at once, however many call it
+    while waiting:  # visits each kernel once
         current = waiting.pop()
         for called in iterate_callees(current):
             called_by[id(called)].append(id(current))
@@ -316,7 +319,7 @@ def _find_kernels_leading_to(is_target: Callable[[Any], bool]) -> list[Any]:
 
 
 def drop_rewritten_function(function: FunctionType) -> None:
-    """Drop what Triton's interpreter keeps for a function that a toggle brought in."""
+    """Drop the interpreter's rewritten copy of a function that belongs to a toggle."""
     if not function.__code__.co_filename.startswith("<unfix "):
         return
     interpreter = sys.modules.get("triton.runtime.interpreter")

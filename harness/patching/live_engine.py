@@ -1,8 +1,12 @@
-"""Toggles in a living process: in and out in milliseconds, and exactly as it was afterwards.
+"""Live toggles: a running process switches them in milliseconds, and restores the exact original.
 
-What is active is a set, not a stack: toggles may be nested, may overlap in time between threads
-and may end in any order. Each change of the set moves every module it touches straight from one
-variant to the next; the empty set is the module as it was found.
+The active toggles are a set, not a stack: they may nest, may overlap in time between threads and
+may end in any order. Each change of the set moves every module it affects directly from one
+variant to the next.
+
+Invariant: under the empty set every module is identical to what it was before. Example: enter A,
+enter B, leave A, leave B moves module m through the variants {A}, {A, B}, {B} and back to the
+original.
 """
 
 from __future__ import annotations
@@ -22,26 +26,27 @@ from typing import Any
 from packaging.version import Version
 
 from harness.core import paths
-from harness.core.errors import PatchConflictError, PatchError
+from harness.core.code_digest import compute_digest
+from harness.core.errors import PatchError
 from harness.core.source_scopes import ModuleSource
+from harness.fixes.patch_plan import (
+    PatchedModule,
+    PatchPlan,
+    SourceChange,
+    make_plan,
+    refuse_conflicting_changes,
+)
 from harness.patching import bootstrap, jit_kernels, live_functions
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.constant_importers import find_importers
 from harness.patching.import_hook import SGLANG_PACKAGE, PatchedLoader
 from harness.patching.live_patches import LivePatch
 from harness.patching.module_variants import ModuleVariant, ModuleVariantBuilder
-from harness.patching.patch_plan import (
-    PatchedModule,
-    PatchPlan,
-    SourceChange,
-    compute_digest,
-    make_plan,
-)
 from harness.releases import source_trees
 
 
 class LoadedSources:
-    """The release this process runs, with the text that it really runs."""
+    """The sources of the release in this process, with the patched text of patched modules."""
 
     def __init__(self) -> None:
         self._modules: dict[str, ModuleSource | None] = {}
@@ -69,13 +74,13 @@ class LoadedSources:
         return self._tree.modules()
 
     def forget(self, module: str) -> None:
-        """Read a module's source again: it may have been reloaded."""
+        """Drop a module's cached source: the module may have been reloaded."""
         self._modules.pop(module, None)
         self._tree.forget(module)
 
 
 class ToggleEngine:
-    """The one place that knows which toggles are in, and what each thing was without them."""
+    """Holds the active toggles, and the original state of everything that they change."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -97,23 +102,23 @@ class ToggleEngine:
     def recorder(self) -> AttestationRecorder:
         if self._recorder is None:
             folder = os.environ.get(bootstrap.ATTESTATIONS_VARIABLE)
-            place = Path(folder) if folder else paths.state_folder() / "attestations" / "live"
-            self._recorder = bootstrap.recorder or AttestationRecorder(place)
+            path = Path(folder) if folder else paths.state_folder() / "attestations" / "live"
+            self._recorder = bootstrap.recorder or AttestationRecorder(path)
         return self._recorder
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is toggled."""
+        """Whether no toggle is active."""
         return not self._active_changes
 
     def enter(self, choices: Iterable[SourceChange]) -> None:
         with self._lock:
-            wanted = self._active_changes + Counter(choices)
-            self._refuse_conflicting_changes(wanted)
-            self._change_active_set(wanted)
+            active = self._active_changes + Counter(choices)
+            refuse_conflicting_changes(active)
+            self._change_active_set(active)
 
     def import_targets(self, choices: Iterable[SourceChange]) -> None:
-        """Have here what these would change; what does not import is met again by who enters it."""
+        """Import the modules that these change; `enter` raises for one that does not import."""
         with self._lock, warnings.catch_warnings(action="ignore"):
             for choice in choices:
                 with contextlib.suppress(Exception):
@@ -124,15 +129,8 @@ class ToggleEngine:
         with self._lock:
             self._change_active_set(self._active_changes - Counter(choices))
 
-    def _refuse_conflicting_changes(self, active: Counter[SourceChange]) -> None:
-        directions: dict[str, SourceChange] = {}
-        for choice in active:
-            other = directions.setdefault(choice.id, choice)
-            if other is not choice and other != choice:
-                raise PatchConflictError(f"{other} and {choice} are asked for at once")
-
     def _change_active_set(self, active: Counter[SourceChange]) -> None:
-        """From the active set to the wanted one; nothing is touched unless all of it can be."""
+        """Switch to another set; no module changes unless all of them can."""
         before, after = set(self._active_changes), set(active)
         if before != after:
             touched = [m for c in sorted(before ^ after, key=str) for m in self._list_modules(c)]
@@ -148,12 +146,12 @@ class ToggleEngine:
         self._active_changes = active
 
     def _switch_modules(self, variants: dict[str, ModuleVariant | None]) -> None:
-        there = {module: self._applied_variants.get(module) for module in variants}
+        previous = {module: self._applied_variants.get(module) for module in variants}
         try:
             for module, variant in variants.items():
                 self._switch_module(module, variant)
-        except BaseException:  # a Ctrl-C as well: put everything back, then let it go on
-            for module, variant in there.items():
+        except BaseException:  # a Ctrl-C as well: restore everything, then raise it
+            for module, variant in previous.items():
                 self._switch_module(module, variant)
             raise
 
@@ -166,10 +164,10 @@ class ToggleEngine:
         return self._plans[choice]
 
     def _make_patched_module(self, name: str, choices: frozenset[SourceChange]) -> PatchedModule:
-        """What these make of a module's source as it is now."""
+        """Patch the current source of a module."""
         self.sources.forget(name)
         now = self.sources.read(name)
-        if len(choices) == 1 and now is not None:  # its plan serves as long as the source does
+        if len(choices) == 1 and now is not None:  # its plan is valid while the source is the same
             (only,) = choices
             known = next(each for each in self._get_plan(only).modules if each.module == name)
             if known.digest == compute_digest(now.text):
@@ -208,34 +206,34 @@ class ToggleEngine:
             ) from error
 
     def _switch_module(self, name: str, variant: ModuleVariant | None) -> None:
-        """Move one module to a variant; what neither holds any more goes back to what it was."""
+        """Move one module to a variant, and restore what the variant does not change."""
         current = self._applied_variants.pop(name, None)
         for kernel, _ in current.watched_kernels if current else []:
             jit_kernels.unwatch_kernel(kernel)
-        units = variant.patches if variant else []
+        patches = variant.patches if variant else []
         self._move_closures(current, variant)
         if variant is not None:
             self._applied_variants[name] = variant
-        keys = {unit.key for unit in units}
-        for unit in current.patches if current else []:
-            if unit.key not in keys:
-                self._restore_original(unit.key)
-        for unit in units:
-            if unit.key not in self._original_states:
-                self._original_states[unit.key] = (unit, unit.read())
-            unit.write(unit.new_state)
+        keys = {patch.key for patch in patches}
+        for patch in current.patches if current else []:
+            if patch.key not in keys:
+                self._restore_original(patch.key)
+        for patch in patches:
+            if patch.key not in self._original_states:
+                self._original_states[patch.key] = (patch, patch.read())
+            patch.write(patch.new_state)
         for constant, old, new in current.constants if current else []:
             self._restore_constant(current, constant, old, new)
         for kernel, slots in variant.watched_kernels if variant else []:
             jit_kernels.watch_kernel(kernel, slots, self.recorder.count_run)
 
     def _restore_original(self, key: tuple[Any, ...]) -> None:
-        """What it was before any toggle, or what the toggles of other modules still make of it."""
+        """Restore the original state, or the state that toggles of other modules require."""
         if key not in self._original_states:
             return
-        unit, state = self._original_states[key]
-        unit.write(state)
-        others = [u for v in self._applied_variants.values() for u in v.patches if u.key == key]
+        patch, state = self._original_states[key]
+        patch.write(state)
+        others = [p for v in self._applied_variants.values() for p in v.patches if p.key == key]
         for other in others:
             other.write(other.new_state)
         if not others:
@@ -244,7 +242,7 @@ class ToggleEngine:
     def _restore_constant(
         self, variant: ModuleVariant | None, name: str, old: Any, new: Any
     ) -> None:
-        """A constant that somebody imported while it was toggled."""
+        """Restore a constant in modules that imported it while it was toggled."""
         assert variant is not None
         if vars(variant.module).get(name) is not old:
             return
@@ -253,7 +251,7 @@ class ToggleEngine:
                 vars(holder)[alias] = old
 
     def _move_closures(self, current: ModuleVariant | None, variant: ModuleVariant | None) -> None:
-        """Functions made by an outer one, before or during a toggle, change along with it."""
+        """Switch the code of nested functions that were created before or under the toggle."""
         for before, after in current.closures if current else []:
             for function in live_functions.find_closures(after):
                 function.__code__ = before
@@ -270,7 +268,7 @@ class ToggleEngine:
             self.recorder.record_module(module)
 
     def reach(self, choices: Iterable[SourceChange]) -> int:
-        """How often the code of these toggles has run in this process while they were in."""
+        """How often the code of these toggles ran in this process while they were active."""
         wanted = {(c.id, c.verb) for c in choices}
         return sum(n for s, n in self.recorder.list_counts() if (s.toggle, s.direction) in wanted)
 

@@ -1,4 +1,4 @@
-"""Finding the live function objects that a definition in a source file became."""
+"""Finds the live function objects that a definition in a source file created."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from harness.patching.instrumentation import FUNCTION_NODES
 
-# A definition's way down through a module: names, each with which one of that name it is.
+# The path of a definition inside its module: names, each with its ordinal among equal names.
 DefinitionPath = tuple[tuple[str, int], ...]
-# Their frames live no longer than the call that holds them.
+# Their frames never outlive the call that contains them.
 COMPREHENSION_NAMES = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 WRAPPED_ATTRIBUTES = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func", "fn", "_fn")
 
@@ -22,7 +22,7 @@ WRAPPED_ATTRIBUTES = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func",
 def iterate_definitions(
     tree: ast.AST, prefix: DefinitionPath = ()
 ) -> Iterator[tuple[DefinitionPath, ast.AST]]:
-    """Every definition of a tree by its path, as the compiler nests code objects."""
+    """Every definition of a tree with its path, which is also the path of its code object."""
     counted: dict[str, int] = {}
     yield from _iterate_child_definitions(tree, prefix, counted)
 
@@ -60,35 +60,35 @@ def find_live_functions(
     filename: str,
     get_code: Callable[[FunctionType], CodeType],
 ) -> list[FunctionType]:
-    """The functions made by the definition that begins on `line`: usually one.
+    """The functions created by the definition that begins on `line`: usually one.
 
-    `code_of` tells a function's own code, also while a toggle has given it another.
+    `get_code` returns a function's original code, also while a toggle has replaced it.
     """
     name = path[-1][0]
 
-    def is_it(function: FunctionType) -> bool:
+    def is_match(function: FunctionType) -> bool:
         code = get_code(function)
         return code.co_name == name and code.co_firstlineno == line and code.co_filename == filename
 
     start = find_bound_object(module, path)
-    found = [f for f in iterate_wrapped_functions(start) if is_it(f)]
-    if found:
-        return list({id(f): f for f in found}.values())
-    # Hidden by a decorator that keeps it out of sight: every function of the process is asked.
+    functions = [f for f in iterate_wrapped_functions(start) if is_match(f)]
+    if functions:
+        return list({id(f): f for f in functions}.values())
+    # A decorator hides the function: search all functions of the process.
     with _include_frozen_objects():
-        return [f for f in gc.get_objects() if type(f) is FunctionType and is_it(f)]
+        return [f for f in gc.get_objects() if type(f) is FunctionType and is_match(f)]
 
 
 def find_bound_object(module: ModuleType, path: DefinitionPath) -> Any:
-    """What a definition's name is bound to, as it lies in its module or class; None if nothing."""
-    found: Any = module
+    """The object that a definition's name is bound to in its module or class, or None."""
+    bound: Any = module
     for name, _ in path:
-        found = vars(found).get(name) if hasattr(found, "__dict__") else None
-    return found
+        bound = vars(bound).get(name) if hasattr(bound, "__dict__") else None
+    return bound
 
 
 def find_lru_caches(wrapped: Any) -> list[Any]:
-    """The `lru_cache` wrappers around a function, whose kept answers another code would change."""
+    """The `lru_cache` wrappers around a function; their cached results depend on its code."""
     caches = []
     for _ in range(16):
         if isinstance(wrapped, functools._lru_cache_wrapper):
@@ -109,7 +109,7 @@ def iterate_wrapped_functions(wrapped: Any, depth: int = 6) -> Iterator[Function
             try:
                 inner = cell.cell_contents
             except ValueError:
-                continue  # a cell that nothing has filled yet
+                continue  # a cell without a value
             if callable(inner) or isinstance(inner, (property, functools.partial)):
                 yield from iterate_wrapped_functions(inner, depth - 1)
     if isinstance(wrapped, type):
@@ -125,7 +125,7 @@ def iterate_wrapped_functions(wrapped: Any, depth: int = 6) -> Iterator[Function
 
 @contextlib.contextmanager
 def _include_frozen_objects() -> Iterator[None]:
-    """Let the collector's lists hold what `gc.freeze` had taken out of them."""
+    """Make `gc` list the objects that `gc.freeze` has moved out of its lists."""
     frozen = gc.get_freeze_count()
     if frozen:
         gc.unfreeze()
@@ -137,7 +137,7 @@ def _include_frozen_objects() -> Iterator[None]:
 
 
 def find_closures(code: CodeType) -> list[FunctionType]:
-    """Every living function that runs this code object."""
+    """Every live function that runs this code object."""
     with _include_frozen_objects():
         holders = gc.get_referrers(code)
     return [f for f in holders if type(f) is FunctionType and f.__code__ is code]
@@ -146,7 +146,7 @@ def find_closures(code: CodeType) -> list[FunctionType]:
 def iterate_changed_nested_code(
     before: CodeType, after: CodeType
 ) -> Iterator[tuple[CodeType, CodeType]]:
-    """The functions inside two versions of one function that differ, matched by name and order."""
+    """The nested functions that differ between two versions, matched by name and order."""
     olds, news = _index_nested_code(before), _index_nested_code(after)
     for key in olds.keys() & news.keys():
         if key[0] not in COMPREHENSION_NAMES and make_behaviour_key(
@@ -157,17 +157,17 @@ def iterate_changed_nested_code(
 
 
 def _index_nested_code(code: CodeType) -> dict[tuple[str, int], CodeType]:
-    counted: dict[str, int] = {}
-    found = {}
+    counts: dict[str, int] = {}
+    nested = {}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            number = counted[constant.co_name] = counted.get(constant.co_name, -1) + 1
-            found[(constant.co_name, number)] = constant
-    return found
+            number = counts[constant.co_name] = counts.get(constant.co_name, -1) + 1
+            nested[(constant.co_name, number)] = constant
+    return nested
 
 
 def make_behaviour_key(code: CodeType) -> tuple[Any, ...]:
-    """What a code object does, without where it stands."""
+    """A key of what a code object does, without its file and line numbers."""
     constants = [
         make_behaviour_key(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts
     ]

@@ -1,4 +1,4 @@
-"""The things a live toggle changes, each of which knows how to be read and put back exactly."""
+"""The objects that a live toggle changes; each patch reads, writes and restores one of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 
 class LivePatch(Protocol):
-    """One thing that is changed in place, so that everybody who holds it sees the change."""
+    """One object that changes in place, so that every reference to it sees the change."""
 
     new_state: Any
 
@@ -26,7 +26,7 @@ class LivePatch(Protocol):
 
 @dataclass
 class FunctionPatch:
-    """A function's code and defaults: the function object stays the one that others imported."""
+    """A function's code and defaults; the function object itself stays the same."""
 
     function: FunctionType
     new_state: Any
@@ -68,7 +68,7 @@ class ModuleNamePatch:
 
 @dataclass
 class ClassAttributePatch:
-    """An attribute that stands in a class's own body."""
+    """An attribute in a class's own dictionary."""
 
     cls: type
     name: str
@@ -90,7 +90,7 @@ class ClassAttributePatch:
 
 @dataclass
 class LruCachePatch:
-    """A function's kept answers, which are another code's answers after every change."""
+    """The results in an `lru_cache`, which belong to the old code after a change."""
 
     target: Any
     new_state: Any = None
@@ -108,7 +108,7 @@ class LruCachePatch:
 
 @dataclass
 class KernelPatch:
-    """All attributes of a kernel object, or of a wrapper that keeps what it chose."""
+    """All attributes of a kernel object, or of a wrapper with a cache."""
 
     target: Any
     new_state: Any
@@ -122,17 +122,19 @@ class KernelPatch:
 
     def write(self, state: Any) -> None:
         attributes = vars(self.target)
-        leaving = attributes.get("fn")
+        previous_function = attributes.get("fn")
         attributes.update(state)
         for name in attributes.keys() - state.keys():
             del attributes[name]
-        if isinstance(leaving, FunctionType) and leaving is not attributes.get("fn"):
-            jit_kernels.drop_rewritten_function(leaving)
+        if isinstance(previous_function, FunctionType) and previous_function is not attributes.get(
+            "fn"
+        ):
+            jit_kernels.drop_rewritten_function(previous_function)
 
 
 @dataclass
 class CallerKernelPatch(KernelPatch):
-    """A compiled kernel that holds a copy of something changed: it has to compile again."""
+    """A compiled kernel that contains changed code or a changed constant: it compiles again."""
 
     new_state: Any = None
 

@@ -1,4 +1,10 @@
-"""From a patched module's text to the units that make a living module behave like it."""
+"""Builds the live patches that make an imported module behave like its patched text.
+
+Invariant: a variant is complete or refused. An effect that only an import can have (a decorator's
+arguments, a value that another constant derives from) raises PatchError. Example: `LIMIT = 10` in
+place of `LIMIT = 100` patches the name in the module and in all its importers; with
+`DOUBLE = LIMIT * 2` in one of them, the toggle is refused, since DOUBLE would stay 200.
+"""
 
 from __future__ import annotations
 import __future__
@@ -11,6 +17,7 @@ from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from harness.core.errors import PatchError
+from harness.fixes.patch_plan import Direction, PatchedModule
 from harness.patching import class_bodies, jit_kernels, live_functions
 from harness.patching.constant_importers import find_derived_line, find_importers, read_source_text
 from harness.patching.import_hook import PatchedLoader, cache_source_lines
@@ -33,30 +40,29 @@ from harness.patching.live_patches import (
     LruCachePatch,
     ModuleNamePatch,
 )
-from harness.patching.patch_plan import Direction, PatchedModule
 
 CountRun = Callable[[int], None]
-# What a unit's key held before any toggle, or else what it holds now.
+# Returns the state of a key before any toggle; without one, the current state.
 GetOriginal = Callable[[tuple[Any, ...], Any], Any]
 
 
 @dataclass
 class ModuleVariant:
-    """A module under one set of toggles: what to change, and what to count."""
+    """A module under one set of toggles: its patches, and the kernels to count."""
 
     module: ModuleType
     patches: list[LivePatch] = field(default_factory=list)
-    # Closures come and go: (code before, code after) to look for their functions each time.
+    # (code before, code after) of nested functions, whose function objects come and go.
     closures: list[tuple[CodeType, CodeType]] = field(default_factory=list)
     watched_kernels: list[tuple[Any, list[int]]] = field(default_factory=list)
-    # What was found where, so that a reload is noticed.
+    # The object bound at each path, to detect a reload of the module.
     bindings: list[tuple[live_functions.DefinitionPath, Any]] = field(default_factory=list)
-    # (name, value before, value under the toggle): others may import them at any time.
+    # (name, value before, value under the toggle); a module may import the name at any time.
     constants: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     @property
     def is_reusable(self) -> bool:
-        """Whether it can be used again: constants are taken over by others between two uses."""
+        """Whether it can be used again; with constants it cannot, as importers change meanwhile."""
         return not self.constants and all(
             live_functions.find_bound_object(self.module, path) is found
             for path, found in self.bindings
@@ -64,7 +70,7 @@ class ModuleVariant:
 
 
 class ModuleVariantBuilder:
-    """Builds the variant of one living module; refuses what only an import can change."""
+    """Builds the variant of one imported module."""
 
     def __init__(
         self,
@@ -81,7 +87,7 @@ class ModuleVariantBuilder:
         self.patched_module = patched_module
         self.get_original = get_original
         names = "+".join(dict.fromkeys(f"{s.direction} {s.toggle}" for s in patched_module.sites))
-        # A name of its own: the file's other functions keep their own lines.
+        # A separate file name: the other functions of the file keep their own lines.
         self.virtual_filename = f"<unfix {names} {patched_module.module}>"
         cache_source_lines(self.virtual_filename, patched_module.text)
         sites = [(n, s.line, s.column) for n, s in zip(slots, patched_module.sites, strict=True)]
@@ -107,7 +113,7 @@ class ModuleVariantBuilder:
             chain = list(iterate_enclosing_statements(self.tree, site.line, site.column))
             if not chain:
                 raise PatchError(f"{site.target}: no statement at line {site.line}")
-            # A kernel that is only counted stays as it is: its launches are counted from outside.
+            # An observed kernel does not change: its launches are counted from outside.
             watched = any(is_jit_function(place.statement) for place in chain)
             if site.direction != Direction.OBSERVE.value or not watched:
                 self._add_site(chain, site.target)
@@ -148,7 +154,7 @@ class ModuleVariantBuilder:
 
     def _refuse(self, target: str, obstacle: str) -> None:
         raise PatchError(
-            f"{target}: {obstacle} is made once, while the module is imported; "
+            f"{target}: {obstacle} is evaluated once, during the import; "
             "toggle it at import (`unfix exec`, or the environment), not live"
         )
 
@@ -157,7 +163,7 @@ class ModuleVariantBuilder:
         if before is not None and _dump_nodes(before.decorator_list) != _dump_nodes(
             definition.decorator_list
         ):
-            self._refuse(target, "what a decorator is given")
+            self._refuse(target, "a decorator's argument")
 
     # Functions
 
@@ -173,7 +179,7 @@ class ModuleVariantBuilder:
             self.module, path, line, self.filename, self.get_original_code
         )
         if not found:
-            raise PatchError(f"{target}: no living function was made at line {line}")
+            raise PatchError(f"{target}: no live function was created at line {line}")
         code = live_functions.find_code(self.compiled.code, path)
         for function in found:
             own = self.get_original_code(function)
@@ -181,11 +187,11 @@ class ModuleVariantBuilder:
                 live_functions.find_code(self.running_code, path)
             ):
                 raise PatchError(
-                    f"{self.filename} was edited after this process imported it: start anew"
+                    f"{self.filename} was edited after this process imported it: start again"
                 )
             pairs = list(live_functions.iterate_changed_nested_code(own, code))
             if any(a.co_freevars != b.co_freevars for a, b in [(own, code), *pairs]):
-                self._refuse(target, "which outer variables a closure holds")
+                self._refuse(target, "the set of outer variables of a closure")
             new = (code, *self._compute_defaults(function, before, definition))
             self.variant.patches.append(FunctionPatch(function, new))
             self.variant.closures += pairs
@@ -195,7 +201,7 @@ class ModuleVariantBuilder:
         self.variant.bindings.append((path, holder))
 
     def _compute_defaults(self, function: FunctionType, before: Any, after: Any) -> tuple[Any, Any]:
-        """The defaults after the edit; those it does not touch stay the same objects."""
+        """The defaults after the edit; unchanged defaults stay the same objects."""
         old, new = before.args, after.args
         positional, keyword = function.__defaults__, function.__kwdefaults__
         scope = function.__globals__
@@ -242,7 +248,7 @@ class ModuleVariantBuilder:
         cls = live_functions.find_bound_object(self.module, path)
         before: Any = self.original_definitions.get(path)
         if not isinstance(cls, type) or before is None:
-            raise PatchError(f"{target}: no living class of that name")
+            raise PatchError(f"{target}: no live class has that name")
         if what := class_bodies.find_obstacle(cls, before, definition, statement):
             self._refuse(target, what)
         scope = dict(vars(cls))
@@ -263,7 +269,7 @@ class ModuleVariantBuilder:
     def _run_assignment(
         self, statement: ast.stmt, scope: dict[str, Any], names: dict[str, Any]
     ) -> None:
-        """Run one assignment of the patched module, for its value alone."""
+        """Run one assignment of the patched module for its value."""
         names["__annotations__"] = {}
         postponed = any(
             isinstance(node, ast.ImportFrom) and node.module == "__future__"
@@ -294,7 +300,7 @@ class ModuleVariantBuilder:
     def _add_module_name(self, name: str, value: Any, target: str) -> None:
         now = vars(self.module).get(name, MISSING)
         if now is MISSING:
-            raise PatchError(f"{target}: the living module has no {name}")
+            raise PatchError(f"{target}: the imported module has no {name}")
         old = self.get_original(("name", id(vars(self.module)), name), now)
         holders = find_importers(self.module, name, old)
         if now is not old:
@@ -311,7 +317,7 @@ class ModuleVariantBuilder:
         self.variant.constants.append((name, old, value))
 
     def _count_reader(self, location: StatementLocation, kernel: str, target: str) -> None:
-        """A function that reads a changed constant runs the same code, with the count in it."""
+        """Count the runs of a function that reads a changed constant; its code is the same."""
         statement = location.statement
         outer = next(
             p
@@ -325,7 +331,7 @@ class ModuleVariantBuilder:
 
 
 def _compile_running_code(module: ModuleType, original_text: str, filename: str) -> CodeType:
-    """What the module's text compiles to: an import under toggles compiled it with counters."""
+    """The code that the module runs; an import under toggles has compiled it with counters."""
     loader = getattr(module.__spec__, "loader", None)
     if isinstance(loader, PatchedLoader):
         return loader.compiled.code
@@ -333,14 +339,14 @@ def _compile_running_code(module: ModuleType, original_text: str, filename: str)
 
 
 def preload_module_text(text: str, filename: str) -> None:
-    """What forks of this process would each read of a module."""
+    """Compile and parse a module before forking, so that no fork has to."""
     compile_unpatched(text, filename)
     parse_definitions(text)
 
 
 @lru_cache(maxsize=8)
 def compile_unpatched(text: str, filename: str) -> CodeType:
-    """A module's code without any toggle: one module is often toggled in many ways."""
+    """A module's code without toggles; cached, as one module often has many toggles."""
     return compile(text, filename, "exec", dont_inherit=True)
 
 

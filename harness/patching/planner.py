@@ -1,6 +1,6 @@
-"""The planner as a process of its own: a request on stdin, a plan or an error on stdout.
+"""The planner as a process: a request on stdin, a plan or an error on stdout.
 
-Patched processes call it, so that what parses and matches needs to be installed only once.
+Patched processes call it, so that the parsers need to be installed only in unfix's environment.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from harness.core.code_digest import digest_code
 from harness.core.errors import UnfixError
+from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import bootstrap
-from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
 from harness.releases import upstream_reverts
 from harness.releases.source_trees import FolderSourceTree, SourceTree
 
@@ -25,7 +25,7 @@ digest_code("patching")  # of the code that this process imported, whatever is e
 def resolve_choices(
     toggles: ToggleCatalogue, revert: list[str], enable: list[str], tree: SourceTree
 ) -> tuple[list[ToggleChoice], list[str]]:
-    """What was asked for, and the numbers that SGLang's own registry alone knows."""
+    """The requested toggles, and the numbers that only SGLang's own registry knows."""
     known_upstream = {str(number) for number in upstream_reverts.read_upstream_numbers(tree)}
     theirs: list[str] = []
     ours: list[str] = []
@@ -63,7 +63,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
 def plan_ahead(
     root: Path, revert: list[str], enable: list[str], environment: dict[str, str]
 ) -> None:
-    """Make the plan that a process of this environment will ask for, where all is imported."""
+    """Make and cache the plan that a process of this environment will request."""
     if revert or enable:
         request = {"root": str(root), "revert": revert, "enable": enable}
         bootstrap.fetch_plan(

@@ -1,1 +1,1 @@
-"""SGLang installations under test: their sources, their environments, their stand-ins."""
+"""SGLang installations under test: their sources, environments and stand-ins."""

@@ -1,9 +1,9 @@
-"""Whose engine runs in a release's processes: any number of checkouts share the releases.
+"""The checkouts of unfix that share a folder of releases, and the start files that choose one.
 
-Each checkout that uses the releases here has a folder in `.releases/engines`, with a link to its
-`harness` and the name of the Python that plans for it. A process of a release takes the engine
-that its environment names, as every command of unfix does for what it starts, or else the one that
-was registered last of those that are still there. `unfix_path.py` chooses.
+Each checkout has a folder in `.releases/engines`, with a link to its `harness` and the path of its
+Python. A process of a release uses the checkout that `UNFIX_HARNESS` names; every command of unfix
+sets it for the processes that it starts. Without it, the process uses the checkout that was
+registered last and still exists. `startup/unfix_path.py` makes this choice.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.files import write_atomically
 
 HARNESS_VARIABLE = "UNFIX_HARNESS"
 START_MODULE = "unfix_start.py"
@@ -23,7 +24,7 @@ _STARTUP_FOLDER = paths.HARNESS_FOLDER / "startup"
 
 
 def set_checkout_variables(environment: MutableMapping[str, str]) -> None:
-    """Have whatever runs in an environment use this checkout's engine, planner and home."""
+    """Set the variables that make a process use this checkout, its planner and its workspace."""
     if paths.releases_folder().is_dir():
         register_checkout()
     environment[HARNESS_VARIABLE] = str(paths.HARNESS_FOLDER)
@@ -32,24 +33,22 @@ def set_checkout_variables(environment: MutableMapping[str, str]) -> None:
 
 
 def get_checkout_folder() -> Path:
-    """This checkout's folder among the engines."""
+    """The folder that registers this checkout."""
     name = hashlib.sha256(str(paths.HARNESS_FOLDER).encode()).hexdigest()[:16]
     return paths.releases_folder() / "engines" / name
 
 
 def register_checkout(make_newest: bool = False) -> None:
-    """Have this checkout's engine known here; as the last one, if asked to or if it was not."""
-    here = get_checkout_folder()
-    if not _is_registered(here):
-        here.mkdir(parents=True, exist_ok=True)
-        made = here / f".{os.getpid()}-{threading.get_ident()}"
-        made.write_text(sys.executable)
-        os.replace(made, here / "planner")
-        made.symlink_to(paths.HARNESS_FOLDER)
-        os.replace(made, here / "harness")
+    """Register this checkout; a new registration, or `make_newest`, makes it the last one."""
+    folder = get_checkout_folder()
+    if not _is_registered(folder):
+        write_atomically(folder / "planner", sys.executable)
+        link = folder / f".{os.getpid()}-{threading.get_ident()}"
+        link.symlink_to(paths.HARNESS_FOLDER)
+        os.replace(link, folder / "harness")
         make_newest = True
     if make_newest:
-        os.utime(here)
+        os.utime(folder)
 
 
 def _is_registered(checkout_folder: Path) -> bool:
@@ -63,10 +62,10 @@ def _is_registered(checkout_folder: Path) -> bool:
 def make_start_files(
     base_site_packages: Path | None, torch_folders: Sequence[str] = ()
 ) -> dict[str, str]:
-    """What lies in an environment's site-packages for it to find an engine, by name.
+    """The start files of an environment, by their names in its site-packages.
 
-    With the site-packages that stand behind it, and the folders of a torch that it shares; the
-    base has none behind it, and no toggles.
+    They put the base's site-packages and the folders of a shared torch on the path, and find a
+    checkout. The base itself has no base, and its processes run without toggles.
     """
     lines = [
         *torch_folders,
@@ -83,6 +82,6 @@ def make_start_files(
 
 
 def compute_start_digest() -> str:
-    """Of all that an environment holds of ours."""
+    """The digest of the start files' templates."""
     texts = ((_STARTUP_FOLDER / name).read_bytes() for name in ("unfix_path.py", START_MODULE))
     return hashlib.sha256(b"".join(texts)).hexdigest()

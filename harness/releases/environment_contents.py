@@ -1,4 +1,4 @@
-"""What imports in a release's environment without being there, and what it shares instead."""
+"""The stand-ins that a release's environment uses, and the packages that it shares."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from harness.releases.managed_releases import Release
 
 
 def list_standin_packages(folder: Path) -> list[str]:
-    """The packages that a folder of stand-ins has."""
-    return sorted(place.name for place in folder.iterdir() if (place / "__init__.py").is_file())
+    """The packages in a folder of stand-ins."""
+    return sorted(path.parent.name for path in folder.glob("*/__init__.py"))
 
 
 def list_active_standins(release: Release) -> list[str]:
-    """What is absent in a release's environment, of all that has a stand-in there."""
+    """The packages that are missing in a release's environment and have a stand-in."""
     folders = [installer.STANDINS, *([installer.STANDINS_CUDA] if release.device == "cuda" else [])]
-    places = [one.site_packages for one in (release, release.base) if one.site_packages is not None]
-    places += [
-        Path(folder) for folder in (release.shared_torch.folders if release.shared_torch else ())
-    ]
-    absent = (name for folder in folders for name in list_standin_packages(folder))
-    return [name for name in absent if not any((place / name).is_dir() for place in places)]
+    installed = [r.site_packages for r in (release, release.base) if r.site_packages is not None]
+    installed += map(Path, release.shared_torch.folders if release.shared_torch else ())
+    names = (name for folder in folders for name in list_standin_packages(folder))
+    return [name for name in names if not any((place / name).is_dir() for place in installed)]
 
 
 def describe_shared_packages(release: Release) -> list[str]:
-    """What a release takes from the torch that it stands beside, with its version."""
-    beside = release.shared_torch
-    if beside is None:
+    """The packages that a release shares with the torch of the machine, with their versions."""
+    shared = release.shared_torch
+    if shared is None:
         return []
-    wanted = installer.parse_requirements(release.base.lock_file)
-    return [f"{one.name} {beside.packages[one.name]}" for one in wanted if beside.provides(one)]
+    required = installer.parse_requirements(release.base.lock_file)
+    return [f"{r.name} {shared.packages[r.name]}" for r in required if shared.provides(r)]

@@ -1,7 +1,9 @@
-"""Making and removing release environments: one shared base, and a thin folder for each release.
+"""Installs and removes release environments: one shared base, and a thin environment per release.
 
-torch, Triton and every dependency that the releases agree on lie once in `.releases/base`. A
-release's own environment holds SGLang's wheel and what its pins differ in, and stands in front.
+`.releases/base` holds torch, Triton and every dependency whose version all releases share. A
+release's environment holds SGLang's wheel and the packages with other versions, and comes first
+on the path. Invariant: an environment counts as installed only with its completion marker, which
+is written last, so an interrupted installation is detected and repeated.
 """
 
 from __future__ import annotations
@@ -22,32 +24,32 @@ from packaging.requirements import Requirement
 
 from harness.core import paths
 from harness.core.errors import NotReadyError
+from harness.core.files import write_atomically
 from harness.releases import checkouts, managed_releases
 from harness.releases.managed_releases import COMPLETION_MARKER, CPU_BASE, Release
-from harness.releases.shared_torch import SharedTorch
-from harness.releases.shared_torch import find_shared_torch as find_beside
+from harness.releases.shared_torch import SharedTorch, find_shared_torch
 
 ReportMessage = Callable[[str], None]
 SUPPORTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
 STANDINS = paths.HARNESS_FOLDER / "releases" / "standins"
 STANDINS_NPU = paths.HARNESS_FOLDER / "releases" / "standins_npu"
 STANDINS_CUDA = paths.HARNESS_FOLDER / "releases" / "standins_cuda"
-# Pins that have no wheel for a Python, and what does not work without them.
+# Pinned packages without a wheel for a Python version, and the feature that is missing.
 MISSING_WHEELS = {(3, 13): {"outlines-core": "SGLang's grammar backend outlines"}}
-# On disk, as measured: what all releases share, with torch or beside one.
+# Measured size of the base on disk, with its own torch or with a shared one.
 BASE_BYTES = {"cpu": 2.4e9, "cuda": 1.2e9}
 GIBIBYTE = 2**30
-BASE_FREE_GIBIBYTES = {"cpu": 5, "cuda": 3}  # GiB that a base needs while it is made
+BASE_FREE_GIBIBYTES = {"cpu": 5, "cuda": 3}  # free space that its installation needs
 WHEELS_VARIABLE = "UNFIX_WHEELS"  # a folder of wheels to install from, instead of an index
-# What pip says without a network; the last is all that is left of it with PIP_RETRIES=0.
+# pip's messages without a network; with PIP_RETRIES=0 it prints only the last one.
 NETWORK_ERRORS = ("NewConnectionError", "Temporary failure in name", "Max retries", "ConnectTimeout",
                "ProxyError", "(from versions: none)")  # fmt: skip
 
 
 def install_release(release: Release, report: ReportMessage, torch: Path | None = None) -> None:
-    """Install a release and, before the first one, the base it shares with the others.
+    """Install a release, and the base if it is missing.
 
-    For CUDA beside the torch of a Python, which is looked for if none is named.
+    A release for CUDA shares the torch of the Python `torch`, or of one that is searched for.
     """
     checkouts.register_checkout()
     if release.is_ready and _shares_torch(release, torch):
@@ -61,17 +63,19 @@ def install_release(release: Release, report: ReportMessage, torch: Path | None 
 
 
 def _shares_torch(release: Release, torch: Path | None) -> bool:
-    """Whether it stands beside the torch of this Python, or of any if none is named."""
-    beside = release.shared_torch
-    return torch is None or (beside is not None and beside.python == str(torch))
+    """Whether it shares the torch of this Python; true if no Python is named."""
+    shared = release.shared_torch
+    return torch is None or (shared is not None and shared.python == str(torch))
 
 
 def _make_environment(release: Release, report: ReportMessage) -> None:
     wheel = _fetch_wheel(release, report, release.base.python)
-    _refuse_if_in_use(release.folder, f"SGLang {release.name}", "end it first: it is made anew")
+    _refuse_if_in_use(
+        release.folder, f"SGLang {release.name}", "end it first: the release is reinstalled"
+    )
     report(f"installing SGLang {release.name}")
     _remove_folder(release.folder)
-    # The base's Python, which need not be this one: checkouts that share a home may differ in it.
+    # The base's Python may differ from this one: checkouts with another Python share the base.
     _make_venv(release.base.python, release.folder)
     own = [r for r in parse_requirements(release.lock_file) if r.name != "sglang"]
     _pip_install(release.python, [str(wheel), *map(str, own)])
@@ -79,13 +83,13 @@ def _make_environment(release: Release, report: ReportMessage) -> None:
 
 
 def fetch_release_sources(release: Release, report: ReportMessage) -> None:
-    """Fetch a release's wheel alone, for reading."""
+    """Fetch a release's wheel to read its sources, without an environment."""
     with _hold_install_lock():
         _fetch_wheel(release, report)
 
 
 def remove_release(release: Release, force: bool = False) -> None:
-    """Remove a release, unless a process is running from it."""
+    """Remove a release, unless a process runs from it."""
     with _hold_install_lock():
         if not force:
             hint = "end it first, or add --force"
@@ -108,26 +112,18 @@ def parse_requirements(lock_file: Path) -> list[Requirement]:
 
 
 def _write_start_files(release: Release, shared_torch: SharedTorch | None = None) -> None:
-    """What finds an engine, then the mark: an environment without it was cut short."""
+    """Write the start files, then the completion marker."""
     site = _find_site_packages(release.folder)
     shared_torch = shared_torch or release.shared_torch
-    for left_over in (site / "harness", site / "unfix_standins.pth"):  # by earlier versions
-        left_over.unlink(missing_ok=True)
-    behind = None if release == release.base else _find_site_packages(release.base.folder)
+    base_site = None if release == release.base else _find_site_packages(release.base.folder)
     for name, text in checkouts.make_start_files(
-        behind, shared_torch.folders if shared_torch else ()
+        base_site, shared_torch.folders if shared_torch else ()
     ).items():
-        _write_atomically(site / name, text)
-    _write_atomically(
+        write_atomically(site / name, text)
+    write_atomically(
         release.folder / COMPLETION_MARKER,
         json.dumps(release.describe_installation(shared_torch), indent=1),
     )
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _make_base(base: Release, report: ReportMessage, torch: Path | None) -> None:
@@ -135,13 +131,13 @@ def _make_base(base: Release, report: ReportMessage, torch: Path | None) -> None
         if not base.has_current_start_files():
             _write_start_files(base)
         return
-    beside = None if base == CPU_BASE else find_beside(torch)
-    python = Path(beside.python if beside else sys.executable)
-    version = beside.version if beside else platform.python_version()
+    shared = None if base == CPU_BASE else find_shared_torch(torch)
+    python = Path(shared.python if shared else sys.executable)
+    version = shared.version if shared else platform.python_version()
     if tuple(map(int, version.split(".")[:2])) not in SUPPORTED_PYTHONS:
         raise NotReadyError(
             f"SGLang's wheels are for Python {describe_supported_pythons()}, this is {version}"
-            + ("" if beside else ": make unfix's .venv with one of those "
+            + ("" if shared else ": make unfix's .venv with one of those "
                "(UNFIX_PYTHON=python3.13 ./unfix …)")
         )  # fmt: skip
     needed = BASE_FREE_GIBIBYTES[base.device]
@@ -151,37 +147,42 @@ def _make_base(base: Release, report: ReportMessage, torch: Path | None) -> None
             f"{free / GIBIBYTE:.1f} GiB are free under {paths.releases_folder()}; "
             f"the shared base of the releases needs {needed}"
         )
-    _refuse_if_in_use(base.folder, "what the releases share", "end it first: it is made anew")
-    what = f"plain dependencies, beside {beside}" if beside else "torch, Triton and the rest"
+    _refuse_if_in_use(
+        base.folder, "the shared base of the releases", "end it first: the base is reinstalled"
+    )
+    contents = f"dependencies, sharing {shared}" if shared else "torch, Triton and the rest"
     report(
-        f"installing what the releases share: {what} ({format_size(BASE_BYTES[base.device])}, minutes)"
+        f"installing the shared base of the releases: {contents} "
+        f"({format_size(BASE_BYTES[base.device])}, minutes)"
     )
     _remove_folder(base.folder)
     _make_venv(python, base.folder)
-    _install_base_packages(base, beside)
+    _install_base_packages(base, shared)
     _register_operators(_find_site_packages(base.folder))
-    _write_start_files(base, beside)
+    _write_start_files(base, shared)
 
 
 def _install_base_packages(base: Release, shared_torch: SharedTorch | None) -> None:
-    wanted = parse_requirements(base.lock_file)
+    required = parse_requirements(base.lock_file)
     if shared_torch is None:
-        # torch alone with what it asks for: its plain build needs nothing more than the lock
-        # holds, the CUDA build that some indexes give does.
-        torch = next(str(r) for r in wanted if r.name == "torch")
+        # torch with its own requirements: the CPU build needs none beyond the lock file, but the
+        # CUDA build that some package indexes serve does.
+        torch = next(str(r) for r in required if r.name == "torch")
         constrained = "install --no-compile --only-binary :all: -c".split()
         run_pip(["--python", str(base.python), *constrained, str(base.lock_file), torch])
-    lacks = MISSING_WHEELS.get(_get_python_version(base.python), {})
+    missing = MISSING_WHEELS.get(_get_python_version(base.python), {})
     own = [
-        r for r in wanted if r.name not in lacks and not (shared_torch and shared_torch.provides(r))
+        r
+        for r in required
+        if r.name not in missing and not (shared_torch and shared_torch.provides(r))
     ]
     _pip_install(base.python, [str(r) for r in own])
-    found_by = os.pathsep.join(shared_torch.folders) if shared_torch else ""
+    import_path = os.pathsep.join(shared_torch.folders) if shared_torch else ""
     done = subprocess.run(
         [base.python, "-c", "import torch"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": found_by},
+        env={**os.environ, "PYTHONPATH": import_path},
     )
     if done.returncode:
         raise NotReadyError(f"torch was installed and does not import: {_get_error_line(done)}")
@@ -197,15 +198,15 @@ def describe_supported_pythons() -> str:
 
 
 def describe_missing_wheels(python: tuple[int, int]) -> str:
-    """What of SGLang there is not under a Python, in a sentence; '' if there is all."""
-    found = [
+    """The features that are missing under a Python version, in a sentence; '' if none."""
+    missing = [
         f"no {what}: {name} has no wheel" for name, what in MISSING_WHEELS.get(python, {}).items()
     ]
-    return f"Python {python[0]}.{python[1]} has {', '.join(found)} for it" if found else ""
+    return f"Python {python[0]}.{python[1]} has {', '.join(missing)} for it" if missing else ""
 
 
 def _register_operators(site_packages: Path) -> None:
-    """Have torch, once it is imported, load what defines the operators torchvision lacks here."""
+    """Register an entry point of torch that defines the operators torchvision needs."""
     info = site_packages / "unfix_operators-1.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: unfix-operators\nVersion: 1\n")
@@ -215,22 +216,22 @@ def _register_operators(site_packages: Path) -> None:
 
 
 def _fetch_wheel(release: Release, report: ReportMessage, python: Path | None = None) -> Path:
-    """A whole wheel of a release: for a Python, or any, which is enough to read."""
+    """An undamaged wheel of a release: for one Python, or for any to read its sources."""
     folder = paths.releases_folder() / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
-    for have in _list_fitting_wheels(release, python):
-        if is_whole_wheel(have):
-            return have
-        report(f"{have.name} is cut short; fetching it again")
-        have.unlink()
+    for wheel in _list_fitting_wheels(release, python):
+        if is_whole_wheel(wheel):
+            return wheel
+        report(f"{wheel.name} is damaged; fetching it again")
+        wheel.unlink()
     report(f"fetching the wheel of SGLang {release.name}")
     words = "download --no-deps --only-binary :all: -d".split()
     into = ["--python", str(python)] if python else []
     run_pip([*into, *words, str(folder), f"sglang=={release.name}"])
-    for got in _list_fitting_wheels(release, python):
-        if is_whole_wheel(got):
-            return got
-    raise NotReadyError(f"pip fetched no whole wheel of SGLang {release.name}")
+    for wheel in _list_fitting_wheels(release, python):
+        if is_whole_wheel(wheel):
+            return wheel
+    raise NotReadyError(f"pip fetched no undamaged wheel of SGLang {release.name}")
 
 
 def _list_fitting_wheels(release: Release, python: Path | None) -> list[Path]:
@@ -245,7 +246,7 @@ def _list_fitting_wheels(release: Release, python: Path | None) -> list[Path]:
 
 
 def _get_python_version(python: Path) -> tuple[int, int]:
-    """Of an environment's Python, which its folders tell."""
+    """The version of an environment's Python, from its folder names."""
     major, minor = (
         _find_site_packages(python.parent.parent).parent.name.removeprefix("python").split(".")
     )
@@ -264,7 +265,7 @@ def _make_venv(python: Path, folder: Path) -> None:
     words = [str(python), "-m", "venv", "--without-pip", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise NotReadyError(f"no environment can be made at {folder}: {_get_error_line(done)}")
+        raise NotReadyError(f"no environment can be created at {folder}: {_get_error_line(done)}")
 
 
 def _pip_install(python: Path, wanted_packages: list[str]) -> None:
@@ -291,12 +292,12 @@ def run_pip(pip_arguments: list[str]) -> None:
         return
     if "No space left" in done.stderr:
         raise NotReadyError(
-            f"the disk is full: pip could not go on under {paths.releases_folder()}"
+            f"the disk is full: pip could not install under {paths.releases_folder()}"
         )
     if wheels and "No matching distribution" in done.stderr:
         raise NotReadyError(
-            f"{wheels} lacks a wheel ({_get_error_line(done)}): `unfix releases wheels` on a machine "
-            "with a network fills it"
+            f"{wheels} lacks a wheel ({_get_error_line(done)}): run `unfix releases wheels` on a "
+            "machine with a network"
         )
     if any(word in done.stderr for word in NETWORK_ERRORS):
         raise NotReadyError(
@@ -305,7 +306,7 @@ def run_pip(pip_arguments: list[str]) -> None:
         )
     if "No module named pip" in done.stderr:
         raise NotReadyError(f"{sys.executable} has no pip: python -m ensurepip")
-    raise NotReadyError(f"pip did not get what is needed: {_get_error_line(done)}")
+    raise NotReadyError(f"pip failed: {_get_error_line(done)}")
 
 
 def _get_error_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -319,14 +320,14 @@ def _find_site_packages(folder: Path) -> Path:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Remove a folder in one step for whoever looks, then for good."""
+    """Rename a folder, which is atomic, then delete it."""
     if folder.exists():
         leaving = folder.with_name(f".leaving-{folder.name}-{os.getpid()}")
         folder.rename(leaving)
         shutil.rmtree(leaving)
 
 
-# The lock while it is held: pip holds it too, so that one that outlives us is waited for.
+# Open locks; pip inherits them, so a pip that outlives this process still blocks others.
 _held_locks: list[int] = []
 
 
@@ -338,7 +339,7 @@ def _hold_install_lock() -> Iterator[None]:
     with open(paths.releases_folder() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in paths.releases_folder().glob(".leaving-*"):
-            shutil.rmtree(left, ignore_errors=True)  # somebody was stopped while removing it
+            shutil.rmtree(left, ignore_errors=True)  # an interrupted removal
         _held_locks.append(lock.fileno())
         try:
             yield
@@ -354,27 +355,30 @@ def _refuse_if_in_use(folder: Path, environment_name: str, hint: str) -> None:
 
 
 def find_processes_using(folder: Path) -> list[tuple[int, str]]:
-    """The processes that run from an environment, as far as this machine tells."""
+    """The processes on this machine that run from an environment: ids and command lines."""
     inside = f"{folder}{os.sep}"
-    found = []
+    users = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
             continue
         try:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            held = [line.split(" ")[-1] for line in _read_lines(entry / "maps")]
-            held.append(_find_program(entry, words[0]))
+            files = [
+                line.split(" ")[-1]
+                for line in (entry / "maps").read_text(errors="replace").splitlines()
+            ]
+            files.append(_find_program(entry, words[0]))
         except OSError:
-            continue  # it ended meanwhile, or is somebody else's
-        if any(word.startswith(inside) for word in held):
-            found.append((int(entry.name), " ".join(words)[:60].strip()))
-    return sorted(found)
+            continue  # it has ended, or belongs to another user
+        if any(word.startswith(inside) for word in files):
+            users.append((int(entry.name), " ".join(words)[:60].strip()))
+    return sorted(users)
 
 
 def _find_program(process_folder: Path, program_name: str) -> str:
-    """Where the program of a process lies that was called by this word, links not followed.
+    """The path of a process's program, without following links.
 
-    An environment's python is a link, so the system tells of the real one alone.
+    An environment's python is a link, and /proc/PID/exe names only its target.
     """
     if os.sep not in program_name:
         variables = (process_folder / "environ").read_bytes().decode(errors="replace").split("\0")
@@ -382,7 +386,3 @@ def _find_program(process_folder: Path, program_name: str) -> str:
         program_name = shutil.which(program_name, path=path) or program_name
     folder, name = os.path.split(os.path.join(os.readlink(process_folder / "cwd"), program_name))
     return os.path.join(os.path.realpath(folder), name)
-
-
-def _read_lines(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""The managed releases: which there are, what of each is on this machine, and its sources."""
+"""The managed releases: the known versions, their state on this machine, their sources."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from harness.releases.shared_torch import SharedTorch
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
 
 LOCKS_FOLDER = paths.HARNESS_FOLDER / "releases" / "locks"
-# Written last by an installation: an environment without it was cut short.
+# Written last by an installation; an environment without it is incomplete.
 COMPLETION_MARKER = "unfix-complete.json"
 
 
 @dataclass(frozen=True)
 class Release:
-    """One managed release, installed or not, beside a torch for one device."""
+    """One managed release for one device, installed or not."""
 
     name: str
     device: str = "cpu"
@@ -36,14 +36,14 @@ class Release:
 
     @property
     def base(self) -> Release:
-        """What it stands in front of: torch, Triton and what the releases agree on."""
+        """The shared base: torch, Triton and the dependencies that all releases share."""
         return Release("base", self.device)
 
     @property
     def shared_torch(self) -> SharedTorch | None:
-        """The torch of this machine that it shares; None for one with a torch of its own."""
-        found = self.base._read_marker().get("beside")
-        return SharedTorch(**found) if found else None
+        """The torch of this machine that the base shares; None if the base has its own."""
+        facts = self.base._read_marker().get("beside")
+        return SharedTorch(**facts) if facts else None
 
     @property
     def python(self) -> Path:
@@ -55,11 +55,11 @@ class Release:
 
     @property
     def is_ready(self) -> bool:
-        """Finished, and from today's locks; as is the base that it stands on."""
+        """Whether it and its base are complete and match the current lock and start files."""
         return self.base.is_current() and self.is_current() and self.has_current_start_files()
 
     def is_current(self) -> bool:
-        """Whether its environment was finished, from today's lock, for a Python that is there."""
+        """Whether its environment is complete, matches its lock file and has a usable Python."""
         if (
             self._read_marker().get("lock") != _compute_lock_digest(self.lock_file)
             or not self.python.exists()
@@ -72,14 +72,14 @@ class Release:
         )
 
     def has_current_start_files(self) -> bool:
-        """Whether the files that find an engine are today's; they are laid down in no time."""
+        """Whether the start files are current; rewriting them takes milliseconds."""
         mark, base = self._read_marker(), self.base._read_marker()
         return mark.get("start") == checkouts.compute_start_digest() and mark.get(
             "beside"
         ) == base.get("beside")
 
     def describe_installation(self, shared_torch: SharedTorch | None) -> dict[str, Any]:
-        """What an environment that is made now is made from."""
+        """The contents of the completion marker of an environment that is installed now."""
         facts: dict[str, Any] = {
             "lock": _compute_lock_digest(self.lock_file),
             "start": checkouts.compute_start_digest(),
@@ -87,17 +87,17 @@ class Release:
         return facts | ({"beside": asdict(shared_torch)} if shared_torch else {})
 
     def has_same_python(self, other: Release) -> bool:
-        """Whether both are for one Python."""
+        """Whether both use the same Python version."""
         if self.site_packages is None or other.site_packages is None:
             return False
         return self.site_packages.parent.name == other.site_packages.parent.name
 
     def _read_marker(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.folder / COMPLETION_MARKER).read_text())
+            facts: dict[str, Any] = json.loads((self.folder / COMPLETION_MARKER).read_text())
         except (OSError, ValueError):
             return {}
-        return found
+        return facts
 
     @property
     def lock_file(self) -> Path:
@@ -108,12 +108,12 @@ class Release:
         return next(self.folder.glob("lib/python*/site-packages"), None)
 
     def list_wheels(self) -> list[Path]:
-        """Its wheels that are here: one a Python, unless it is for any."""
+        """Its wheels on this machine, one for each Python version or one for all."""
         return sorted((paths.releases_folder() / "wheels").glob(f"sglang-{self.name}-*.whl"))
 
     @property
     def any_wheel(self) -> Path | None:
-        """A wheel to read its sources from, without an environment."""
+        """A wheel to read its sources from."""
         return next(iter(self.list_wheels()), None)
 
     @property
@@ -126,12 +126,12 @@ class Release:
         if self.any_wheel is not None:
             return WheelSourceTree(self.any_wheel, self.name)
         raise NotReadyError(
-            f"SGLang {self.name} is not here; `unfix releases add {self.name}` installs it, "
-            f"`unfix releases add --sources {self.name}` fetches its sources alone"
+            f"SGLang {self.name} is not installed; `unfix releases add {self.name}` installs it, "
+            f"`unfix releases add --sources {self.name}` fetches only its sources"
         )
 
 
-CPU_BASE = Release("base")  # of all that have a torch of their own, for the CPU
+CPU_BASE = Release("base")
 DEVICES = ("cpu", "cuda")
 
 
@@ -158,7 +158,7 @@ def get_release(name: str, device: str = "cpu") -> Release:
 
 
 def find_named_release(name_or_path: str | None) -> Release | None:
-    """The managed release that a `--release` word names; none is named by a path or 'current'."""
+    """The managed release that a `--release` word names; None for a path and for 'current'."""
     if (
         name_or_path is None
         or name_or_path == "current"
@@ -170,14 +170,14 @@ def find_named_release(name_or_path: str | None) -> Release | None:
 
 
 def find_default_release(device: str = "cpu") -> Release | None:
-    """The newest release that is on this machine, with an environment if one has any."""
+    """The newest installed release, or else the newest with sources on this machine."""
     known = list_releases(device)
-    here = [r for r in known if r.is_ready] or [r for r in known if r.any_wheel]
-    return here[-1] if here else None
+    available = [r for r in known if r.is_ready] or [r for r in known if r.any_wheel]
+    return available[-1] if available else None
 
 
 def open_release_tree(name: str | None) -> SourceTree:
-    """The sources a `--release` word stands for: 'current', a managed version, or a path."""
+    """The sources that a `--release` word names: 'current', a managed version, or a path."""
     if name is None:
         return open_default_tree()
     release = find_named_release(name)
@@ -185,16 +185,16 @@ def open_release_tree(name: str | None) -> SourceTree:
         return release.open_sources()
     if name != "current":
         return source_trees.open_tree(Path(name))
-    found = source_trees.find_installed_tree()
-    if found is None:
+    tree = source_trees.find_installed_tree()
+    if tree is None:
         raise NotReadyError("no SGLang is installed in this interpreter: pip install sglang")
-    return found
+    return tree
 
 
 def open_default_tree() -> SourceTree:
     """The SGLang of this interpreter, or else the newest managed release on this machine."""
-    found = source_trees.find_installed_tree()
-    if found is not None:
-        return found
+    tree = source_trees.find_installed_tree()
+    if tree is not None:
+        return tree
     release = find_default_release()
     return (release or get_newest_release()).open_sources()

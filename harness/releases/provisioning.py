@@ -1,4 +1,4 @@
-"""What a command needs of the releases, had before it goes on: said first, with how much it is."""
+"""Installs or fetches what a command needs of the releases; reports the size beforehand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from harness.releases.installer import BASE_BYTES, ReportMessage, format_size
 from harness.releases.managed_releases import CPU_BASE, Release
 from harness.releases.source_trees import SourceTree
 
-# On disk, as measured: a release, and a wheel alone.
+# Measured sizes on disk: a release without its base, and a wheel.
 RELEASE_BYTES = 0.2e9
 WHEEL_BYTES = 15e6
 
 
 def ensure_installed(releases: Sequence[Release], report: ReportMessage) -> None:
-    """Have these releases installed."""
+    """Install the releases that are missing."""
     if not releases:
         return
     base = releases[0].base
@@ -23,27 +23,25 @@ def ensure_installed(releases: Sequence[Release], report: ReportMessage) -> None
     missing = [one for one in releases if shared or not one.is_current()]
     if missing:
         torch = ", with torch" if shared and base == CPU_BASE else ""
-        report(
-            f"installing {_describe_releases(missing)} ({format_size(shared + RELEASE_BYTES * len(missing))}{torch})"
-        )
+        size = format_size(shared + RELEASE_BYTES * len(missing))
+        report(f"installing {_describe_releases(missing)} ({size}{torch})")
     for release in releases:
         installer.install_release(release, report)
 
 
 def ensure_sources(releases: Sequence[Release], report: ReportMessage) -> list[SourceTree]:
-    """The sources of these releases, fetched where they are not here."""
+    """The sources of these releases; fetches those that are missing."""
     missing = [one for one in releases if not one.has_sources]
     if missing:
-        report(
-            f"fetching the sources of {_describe_releases(missing)} ({format_size(WHEEL_BYTES * len(missing))})"
-        )
+        size = format_size(WHEEL_BYTES * len(missing))
+        report(f"fetching the sources of {_describe_releases(missing)} ({size})")
     for release in missing:
         installer.fetch_release_sources(release, report)
     return [release.open_sources() for release in releases]
 
 
 def ensure_tree(name_or_path: str | None, report: ReportMessage) -> SourceTree:
-    """The sources that a `--release` word stands for; of the newest release if none is here."""
+    """The sources that a `--release` word names; by default those of the newest release."""
     if name_or_path is None and source_trees.find_installed_tree() is None:
         return ensure_sources(
             [managed_releases.find_default_release() or managed_releases.get_newest_release()],

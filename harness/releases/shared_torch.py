@@ -1,4 +1,4 @@
-"""The torch for CUDA that a machine has already: found, described, shared and never copied."""
+"""The CUDA torch that a machine already has; a base shares it and never copies it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from harness.core.errors import NotReadyError
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-# Asked of the Python that has it; where Triton lies may be another folder.
+# Runs under the Python that has torch; Triton may be in another folder.
 PROBE_SCRIPT = """
 import importlib.metadata, importlib.util, json, os, platform, sys
 import torch
 specs = [importlib.util.find_spec(name) for name in ("torch", "triton")]
 folders = list(dict.fromkeys(os.path.dirname(os.path.dirname(s.origin)) for s in specs if s))
-found = importlib.metadata.distributions(path=folders)
+distributions = importlib.metadata.distributions(path=folders)
 print(json.dumps({
     "version": platform.python_version(),
     "folders": folders,
     "torch": torch.__version__,
     "cuda": torch.version.cuda,
-    "packages": {one.metadata["Name"]: one.version for one in found},
+    "packages": {d.metadata["Name"]: d.version for d in distributions},
 }))
 """
 TORCH_OPTION_HINT = (
@@ -37,7 +37,7 @@ TORCH_OPTION_HINT = (
 
 @dataclass(frozen=True)
 class SharedTorch:
-    """A torch, where it lies, and what lies there with it."""
+    """An installed torch: its Python, its folders and the packages next to it."""
 
     python: str
     version: str  # of that Python
@@ -47,12 +47,12 @@ class SharedTorch:
     packages: dict[str, str]  # versions by name
 
     def is_unchanged(self) -> bool:
-        """Whether it is still the one that was found."""
-        facts = Path(self.folders[0]) / "torch" / "version.py"
-        return facts.is_file() and f"'{self.torch}'" in facts.read_text()
+        """Whether the same version of torch is still in its folder."""
+        file = Path(self.folders[0]) / "torch" / "version.py"
+        return file.is_file() and f"'{self.torch}'" in file.read_text()
 
     def provides(self, requirement: Requirement) -> bool:
-        """Whether a package is shared with it: torch and its own whatever the version is."""
+        """Whether it satisfies a requirement; torch and Triton count in any version."""
         from packaging.utils import canonicalize_name
 
         version = self.packages.get(canonicalize_name(requirement.name))
@@ -67,7 +67,7 @@ class SharedTorch:
 
 
 def find_shared_torch(chosen_python: Path | None = None) -> SharedTorch:
-    """The torch of a Python, or the first for CUDA of those that a shell would find."""
+    """The torch of a Python, or the first CUDA torch of this Python and those on PATH."""
     names = [shutil.which(name) for name in ("python3", "python")]
     pythons = (
         [str(chosen_python)]
@@ -76,28 +76,28 @@ def find_shared_torch(chosen_python: Path | None = None) -> SharedTorch:
     )
     reasons = []
     for python in pythons:
-        found = _probe_python(python)
-        if isinstance(found, SharedTorch):
-            return found
-        reasons.append(f"{python} {found}")
+        torch = _probe_python(python)
+        if isinstance(torch, SharedTorch):
+            return torch
+        reasons.append(f"{python} {torch}")
     raise NotReadyError(f"no torch for CUDA is here: {', '.join(reasons)}; {TORCH_OPTION_HINT}")
 
 
 def _probe_python(python: str) -> SharedTorch | str:
-    """What a Python has, or why that will not do."""
+    """The CUDA torch of a Python, or why it has none."""
     try:
         done = subprocess.run([python, "-c", PROBE_SCRIPT], capture_output=True, text=True)
     except OSError as error:
         return f"does not run ({error.strerror})"
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return f"has none that imports ({lines[-1] if lines else 'no reason given'})"
-    told = {"python": python, **json.loads(done.stdout.splitlines()[-1])}
-    if not told["cuda"]:
-        return "has one for the CPU alone"
+        return f"has no torch that imports ({lines[-1] if lines else 'no reason given'})"
+    facts = {"python": python, **json.loads(done.stdout.splitlines()[-1])}
+    if not facts["cuda"]:
+        return "has a torch for the CPU only"
     from packaging.utils import canonicalize_name
 
-    told["packages"] = {canonicalize_name(name): v for name, v in told["packages"].items()}
-    if "triton" not in told["packages"]:
-        return "has one without Triton"
-    return SharedTorch(**told)
+    facts["packages"] = {canonicalize_name(name): v for name, v in facts["packages"].items()}
+    if "triton" not in facts["packages"]:
+        return "has a torch without Triton"
+    return SharedTorch(**facts)

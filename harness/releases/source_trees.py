@@ -1,4 +1,4 @@
-"""Reading a release's sources without importing them: an installed one, a checkout or a wheel."""
+"""Source trees: reading SGLang's sources from a folder, a checkout or a wheel, without imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SGLANG_PACKAGE = "sglang"
 
 
 class SourceTree:
-    """What folders and wheels share: modules by name, each read and parsed once."""
+    """Modules by name, each read and parsed once; the subclasses read files."""
 
     name: str
 
@@ -43,7 +43,7 @@ class SourceTree:
 
     @cached_property
     def version(self) -> Version | None:
-        """What the release says of itself; None for a checkout that does not say it."""
+        """The version in the release's metadata; None for a checkout without one."""
         for path in self.iterate_version_files():
             found = re.search(
                 r"^(?:Version: |__version__ = version = ['\"]|__version__ = ['\"])([^'\"\s]+)",
@@ -61,7 +61,7 @@ class SourceTree:
         self._modules.pop(module, None)
 
     def list_read_paths(self) -> list[str]:
-        """The files that what was read here depends on."""
+        """The files that the results read from this tree depend on."""
         found = [source.path for source in self._modules.values() if source is not None]
         own = [
             self.describe_location(path)
@@ -117,7 +117,7 @@ class FolderSourceTree(SourceTree):
 
 
 class WheelSourceTree(SourceTree):
-    """A wheel, read where it lies."""
+    """A wheel, read without unpacking it."""
 
     def __init__(self, wheel: Path, name: str) -> None:
         super().__init__(name)
@@ -158,12 +158,12 @@ def open_tree(path: Path) -> SourceTree:
         if (folder / SGLANG_PACKAGE / "srt").is_dir():
             return FolderSourceTree(folder, path.name)
     raise NotReadyError(
-        f"{path} is no wheel of {SGLANG_PACKAGE}, no checkout and no folder that holds it"
+        f"{path} is neither a wheel or a checkout of {SGLANG_PACKAGE} nor a folder that contains it"
     )
 
 
 def find_installed_tree() -> FolderSourceTree | None:
-    """The SGLang of this interpreter, found without importing it."""
+    """The SGLang that this interpreter would import."""
     spec = importlib.util.find_spec(SGLANG_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None

@@ -1,7 +1,7 @@
-"""SGLang's own registered reverts: read from a release's source, with whether each still applies.
+"""SGLang's own registry of reverts, read from a release's source; checks if each still applies.
 
-Nothing of the release is imported. Its registry is a dict of numbers to YAML texts; its rule is
-that the lines of `match`, stripped of their indentation, stand exactly once in the target.
+The registry maps a PR number to a YAML text. A revert applies if the lines of its `match`, without
+indentation, occur exactly once in the target.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _check_entry(tree: SourceTree, text: str) -> str:
     try:
         return _find_problem(tree, text)
     except (KeyError, TypeError, yaml.YAMLError) as error:
-        return f"its entry is not in the form that is known here: {error!r}"
+        return f"its entry has an unknown format: {error!r}"
 
 
 def _find_problem(tree: SourceTree, text: str) -> str:
@@ -76,12 +76,12 @@ def _find_problem(tree: SourceTree, text: str) -> str:
     for patch in config["patches"]:
         code = _read_target_code(tree, patch["target"])
         if code is None:
-            return f"{patch['target']} is not there"
+            return f"{patch['target']} does not exist"
         for edit in patch["edits"]:
-            wanted = _strip_lines(edit["match"])
-            found = _count_occurrences(_strip_lines(code), wanted)
-            if found != 1:
-                return f"{patch['target']}: its text is there {found} times: {wanted[0]}"
+            lines = _strip_lines(edit["match"])
+            count = _count_occurrences(_strip_lines(code), lines)
+            if count != 1:
+                return f"{patch['target']}: its text occurs {count} times: {lines[0]}"
             code = _apply_edit(code, edit)
     return ""
 
@@ -106,7 +106,7 @@ def _count_occurrences(lines: list[str], block: list[str]) -> int:
 
 
 def _apply_edit(code: str, edit: dict[str, str]) -> str:
-    """The code after an edit, as far as later edits of the same target can see it."""
+    """The code after an edit, for later edits of the same target."""
     lines, wanted = _strip_lines(code), _strip_lines(edit["match"])
     for start in range(len(lines) - len(wanted) + 1):
         if lines[start : start + len(wanted)] == wanted:

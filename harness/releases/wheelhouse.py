@@ -1,4 +1,4 @@
-"""A folder of wheels from which releases are installed on a machine without a network."""
+"""Fills a folder with wheels, to install releases on a machine without a network."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from harness.releases import installer
 from harness.releases.installer import ReportMessage
 from harness.releases.managed_releases import Release
 
-# A tag of a platform is matched as it is written, so all that a wheel may have are named.
+# pip matches platform tags literally, so every tag that a wheel may have is listed.
 GLIBC_TAGS = (*range(5, 40), "2014", "2010", "1")
-# What `./unfix` builds itself with, beside what it depends on.
+# Build requirements of unfix, in addition to its dependencies.
 BUILD_REQUIREMENTS = ("hatchling>=1.27", "editables>=0.3")
 
 
 def fill_wheelhouse(
     releases: Sequence[Release], folder: Path, python: str, report: ReportMessage
 ) -> None:
-    """Fetch what these releases are installed from, and unfix itself, for a Python."""
+    """Fetch the wheels of these releases and of unfix's dependencies, for a Python version."""
     if not re.fullmatch(r"3\.\d+", python):
-        raise UnfixError(f"--python {python} is no version of Python: say 3.12")
+        raise UnfixError(f"--python {python} is not a Python version; an example is 3.12")
     version = tuple(map(int, python.split(".")))
     if version not in installer.SUPPORTED_PYTHONS:
         raise UnfixError(
             f"SGLang's wheels are for Python {installer.describe_supported_pythons()}, not {python}"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    report("fetching what unfix needs")
+    report("fetching the dependencies of unfix")
     _download_wheels(
         folder, python, [*_list_own_requirements(), *BUILD_REQUIREMENTS], "--only-binary :all:"
     )
-    report("fetching what the releases share")
-    lacks = installer.MISSING_WHEELS.get(version, {})
+    report("fetching the shared base of the releases")
+    missing = installer.MISSING_WHEELS.get(version, {})
     for lock in (releases[0].base.lock_file, *(release.lock_file for release in releases)):
         if lock.stem != "base":
             report(f"fetching SGLang {lock.stem}")
-        wanted = [one for one in installer.parse_requirements(lock) if one.name not in lacks]
+        wanted = [one for one in installer.parse_requirements(lock) if one.name not in missing]
         if releases[0].device == "cuda":
             wanted = [one for one in wanted if one.name not in HOST_PACKAGES]
         _download_wheels(folder, python, list(map(str, wanted)), "--only-binary :all: --no-deps")

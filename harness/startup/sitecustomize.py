@@ -1,4 +1,4 @@
-"""Put on PYTHONPATH by `unfix exec`: toggles and checks, then the next sitecustomize."""
+"""On PYTHONPATH under `unfix exec`: installs toggles and checks, then the next sitecustomize."""
 
 import importlib.util
 import os
@@ -11,10 +11,10 @@ _check_variable = "UNFIX_CHECK"
 
 
 def _install_hooks() -> None:
-    engine = os.path.dirname(_here)
+    folder = os.path.dirname(_here)
     if "harness" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
-            "harness", os.path.join(engine, "__init__.py"), submodule_search_locations=[engine]
+            "harness", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
         assert spec is not None
         assert spec.loader is not None

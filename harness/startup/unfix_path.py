@@ -1,8 +1,8 @@
-"""Laid as text into the path file of an environment: whose engine, and toggles if asked for.
+"""Copied as text into the path file of a release: chooses a checkout, and starts its toggles.
 
-Runs in each Python process of a release, before the program: `harness` and the stand-ins of the
-engine go last on the path. Python goes on after an error in a path file, and a process that was
-asked for a fault must not go on without it: any error ends that process.
+Runs in each Python process of a release, before the program: the checkout's `harness` and its
+stand-ins go last on the path. Python ignores an error in a path file, but a process whose
+environment requests toggles must not run without them: any error ends that process.
 """
 
 import os
@@ -32,14 +32,10 @@ try:
             break
     else:
         if toggles_requested:
-            problem = (
-                f"{chosen_harness} is no engine that is"
-                if chosen_harness
-                else "no engine is left of those"
-            )
+            problem = f"{chosen_harness} is not" if chosen_harness else "no checkout is"
             sys.exit(
-                f"{problem} known in {releases_folder}; `./unfix releases add VERSION` in a checkout of unfix "
-                "makes its own known"
+                f"{problem} registered in {releases_folder}; `./unfix releases add VERSION` in a "
+                "checkout of unfix registers it"
             )
     if toggles_requested:
         os.environ["UNFIX_HARNESS"] = harness_folder

@@ -1,13 +1,13 @@
-"""Copied into every managed release: applies toggles there when a variable asks for them.
+"""Copied into every managed release: applies the toggles that a variable of the process requests.
 
-The path file has found the engine; it ends the process on any error here.
+The path file has chosen a checkout; it ends the process on any error here.
 """
 
 import os
 import sys
 
 if not os.path.exists(os.path.join(sys.prefix, "unfix-complete.json")):
-    sys.exit(f"the installation under {sys.prefix} was cut short")
+    sys.exit(f"the installation under {sys.prefix} is incomplete")
 
 from harness.patching import bootstrap
 

@@ -26,9 +26,9 @@ from hypothesis import given, settings, strategies
 from harness.core import device, preloading, processes
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.pipes import PipeEnd
+from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.guards import cells, plugin, pytest_adapter, unrunnable_guards
 from harness.patching import jit_kernels, live_engine
-from harness.patching.patch_plan import Direction, ToggleChoice
 from harness.store.prove.values import SideResult
 from harness.workers import run_item
 from harness.workers import supervisor as keepers

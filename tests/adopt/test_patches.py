@@ -40,7 +40,7 @@ def test_a_shown_commit_says_its_title() -> None:
         (diff("README.md"), "no Python of SGLang's runtime"),
         (f"diff --git a/{CODE} b/{CODE}\nnew file mode 1\n--- /dev/null\n+++ b/{CODE}\n"
          "@@ -0,0 +1 @@\n+x\n", "new file"),
-        (f"diff --git a/{CODE} b/{CODE}\n--- a/{CODE}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", "gone"),
+        (f"diff --git a/{CODE} b/{CODE}\n--- a/{CODE}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", "deleted"),
         (f"diff --git a/{CODE} b/{CODE}\nBinary files a/x and b/x differ\n", "binary"),
         ("diff --git a/python/sglang/srt/a.py b/python/sglang/srt/b.py\nrename from "
          "python/sglang/srt/a.py\nrename to python/sglang/srt/b.py\n", "renamed"),
@@ -56,7 +56,7 @@ def test_what_is_no_part_of_a_toggle_says_why(text: str, why: str) -> None:
     [
         ("just words\n", "holds no diff"),
         ("a\0b", "binary file"),
-        (diff(hunk="@@ -1,3 +1,9 @@\n def f(n):\n"), "cut short"),
+        (diff(hunk="@@ -1,3 +1,9 @@\n def f(n):\n"), "truncated"),
     ],
 )
 def test_what_is_no_diff_is_refused_in_a_sentence(text: str, says: str) -> None:
@@ -90,7 +90,7 @@ def test_a_diff_that_fits_nowhere_is_a_wrong_call(
         (["--repo", str(Path(__file__).parents[2]), "no-such"], "has no commit 'no-such'"),
         (["--between", "0.5.1", "0.5.9", "x"], "'0.5.1' is no managed release"),
         (["--between", "0.5.10", "0.5.9", "no_such_function"], "between 0.5.9 and 0.5.10"),
-        (["--ask"], "--ask wants toggles"),
+        (["--ask"], "--ask needs toggles"),
         (["--guard", "25418"], "for one toggle at a time"),
         (["--guard", "37666"], "is a guard of 37666 already"),
     ],

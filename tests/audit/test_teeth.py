@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import ToggleNotApplicableError
+from harness.fixes import patch_plan
+from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Symptom, Toggle
-from harness.patching import patch_plan
-from harness.patching.patch_plan import Direction, ToggleChoice
 from harness.releases import managed_releases
 from harness.releases.managed_releases import CPU_BASE, Release
 from harness.releases.source_trees import SourceTree

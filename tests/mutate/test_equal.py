@@ -10,7 +10,7 @@ import released
 import yaml
 from small import made
 
-from harness.core.errors import ToggleFileError
+from harness.core.located_yaml import YamlFileError
 from harness.runs.mutate import equivalent_faults
 from harness.runs.mutate.equivalent_faults import EquivalentFault
 
@@ -35,7 +35,7 @@ def file(folder: Path, text: str) -> Path:
 
 
 def refusal(folder: Path, text: str) -> str:
-    with pytest.raises(ToggleFileError) as caught:
+    with pytest.raises(YamlFileError) as caught:
         equivalent_faults.read_equivalent_faults(file(folder, text))
     return str(caught.value).removeprefix(str(folder / "equal_faults.yaml"))
 

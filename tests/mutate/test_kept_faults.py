@@ -11,6 +11,8 @@ from small import made, text
 
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import Direction, ToggleChoice
+from harness.fixes.patch_plan import make_plan as plan
 from harness.fixes.registry.schema import (
     CodeTarget,
     DeviceKind,
@@ -22,8 +24,6 @@ from harness.fixes.registry.schema import (
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.fixes.registry.toggle_reader import read_toggle
 from harness.fixes.registry.toggle_writer import format_toggle
-from harness.patching.patch_plan import Direction, ToggleChoice
-from harness.patching.patch_plan import make_plan as plan
 from harness.releases.source_trees import SourceTree
 from harness.runs.mutate.fault_toggles import (
     MAX_PATTERN_LINES,

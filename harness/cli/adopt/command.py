@@ -15,7 +15,8 @@ from harness.cli.adopt import output
 from harness.cli.command_parser import CommandParser
 from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError
-from harness.fixes.adopt import anchors, fix_diff, fix_parts, live_check
+from harness.core.git_repository import open_repository
+from harness.fixes.adopt import anchors, fix_diff, fix_parts
 from harness.fixes.adopt.anchors import LeftOutChange
 from harness.fixes.adopt.fix_diff import FixDiff
 from harness.fixes.adopt.fix_parts import AdoptedToggle, FixDescription, ReleaseChange
@@ -24,7 +25,7 @@ from harness.fixes.registry import toggle_writer
 from harness.fixes.registry.schema import Symptom, Toggle
 from harness.releases import managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
-from harness.runs.bisect.commit_bisection import open_repository
+from harness.runs.adopt import live_check
 
 if TYPE_CHECKING:
     from harness.runs.adopt.detection import DetectionReport

@@ -12,8 +12,8 @@ from harness.fixes.adopt.anchors import LeftOutChange
 from harness.fixes.adopt.edit_porting import ResolvedEdits
 from harness.fixes.adopt.fix_parts import AdoptedToggle, ReleaseChange
 from harness.fixes.drift import DriftSurvey
+from harness.fixes.patch_plan import format_toggle_diff
 from harness.fixes.registry import toggle_writer
-from harness.patching import diffs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,7 @@ def print_adopted(
     ]
     out.print(Text.assemble((toggle.id, "bold"), "  ", toggle.title))
     out.print(f"on SGLang {newest.version}: {status.state.value}; toggling does this:")
-    options.print_diff(out, diffs.format_toggle_diff(status, newest))
+    options.print_diff(out, format_toggle_diff(status, newest))
     for tree, cell in adopted.timeline.cells:
         remark = cell if isinstance(cell, str) else "; ".join(cell.remarks)
         if remark:

@@ -17,12 +17,12 @@ from harness.cli import options, resumption, run_output
 from harness.cli.bisect.progress import BisectProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution
-from harness.core import machine, paths
+from harness.core import git_repository, machine, paths
 from harness.core.errors import UnfixError
+from harness.fixes.patch_plan import Direction
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import bootstrap
-from harness.patching.patch_plan import Direction
 from harness.releases import managed_releases
 from harness.runs.bisect import (
     commit_bisection,
@@ -352,7 +352,7 @@ def _search_commits(prepared: PreparedSearch, driver: SearchDriver) -> None:
         state_folder=str(paths.state_folder() / "searches" / f"{search.id}-commits"),
         replay_only=prepared.replayed is not None,
     )
-    repository = commit_bisection.open_repository(Path(request.repository))
+    repository = git_repository.open_repository(Path(request.repository))
     search.step = commit_bisection.bisect_commits(
         commit_request, repository, request.good, request.bad, driver
     )

@@ -1,4 +1,4 @@
-"""Where a diff applies: the release in which its hunks are found, as they were or as they are."""
+"""Finds the release to which a diff applies, forwards or in reverse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTEXT_LINES = (99, 2, 1)  # lines around a change that must be the same: all, 
 
 @dataclass(frozen=True)
 class LeftOutChange:
-    """What of a diff is no part of the toggle, and why."""
+    """A change that is not part of the toggle, and why."""
 
     change: str
     reason: str
@@ -32,7 +32,7 @@ class FixAnchor:
 
 
 def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAnchor:
-    """The release that takes most of the diff's hunks; of several the one nearest to the fix."""
+    """The release to which most hunks apply; of several, the nearest to the fix."""
     code = [file for file in patch.files if not file.exclusion_reason]
     left = tuple(
         LeftOutChange(file.path, file.exclusion_reason)
@@ -43,7 +43,7 @@ def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAn
         reasons = "; ".join(f"{one.change}: {one.reason}" for one in left[:5])
         raise UnfixError(f"{name} changes nothing of SGLang's runtime: {reasons}")
     best: tuple[int, FixAnchor] | None = None
-    # With the fix from the oldest on, without it from the newest: what is nearest comes first.
+    # The oldest release with the fix and the newest without it are the nearest to the fix.
     tries = [(tree, ToggleState.FIXED) for tree in trees] + [
         (t, ToggleState.BUGGY) for t in reversed(trees)
     ]
@@ -100,7 +100,7 @@ def _apply_files(
 
 
 def _trim_context(hunk: DiffHunk, context: int) -> tuple[int, int]:
-    """How many lines of context to leave away before and behind the change."""
+    """How many lines of context to drop before and after the change."""
     same = next(
         (n for n, (a, b) in enumerate(zip(hunk.old, hunk.new, strict=False)) if a != b),
         min(len(hunk.old), len(hunk.new)),
@@ -118,7 +118,7 @@ def _trim_context(hunk: DiffHunk, context: int) -> tuple[int, int]:
 
 
 def _find_lines(lines: Sequence[str], hunk_lines: Sequence[str], near_line: int) -> int | None:
-    """Where these lines stand, the nearest of several; nowhere if there are none to find."""
+    """The index of these lines, nearest to a line; None if they are blank or missing."""
     if not any(line.strip() for line in hunk_lines):
         return None
     wanted = [line.rstrip() for line in hunk_lines]

@@ -1,4 +1,4 @@
-"""Code as tokens and back: layout and comments are no part of it, lines and indentation are."""
+"""Converts code to tokens and back; tokens include line ends and indentation, no comments."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ OPEN, CLOSE = ("(", "[", "{"), (")", "]", "}")
 
 
 class PortError(Exception):
-    """Why an edit cannot be carried, in words."""
+    """An edit cannot be ported; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeToken:
     text: str
-    leading_space: str = ""  # what stands before it, without comments
+    leading_space: str = ""  # the white space before it
     is_name: bool = False
 
 
 def tokenize_code(text: str, indent: str) -> list[CodeToken]:
-    """A definition's tokens; `indent` is what its first line is indented by."""
+    """Tokenize a definition; `indent` is the indentation of its first line."""
     head = "if 1:\n" if indent else ""
     source = f"{head}{indent}{text}\n"
     lines = source.splitlines(keepends=True)
@@ -68,7 +68,7 @@ def tokenize_code(text: str, indent: str) -> list[CodeToken]:
 
 
 def _drop_trailing_commas(source_tokens: list[CodeToken]) -> list[CodeToken]:
-    """Without the comma that ends a list, which a formatter puts and takes; a tuple keeps its."""
+    """Drop the comma that ends a list, which a formatter adds and removes; a tuple keeps it."""
     result: list[CodeToken] = []
     tuples: list[bool] = []
     for token in source_tokens:
@@ -85,7 +85,7 @@ def _drop_trailing_commas(source_tokens: list[CodeToken]) -> list[CodeToken]:
 
 
 def render_tokens(source_tokens: Sequence[CodeToken], indent: str) -> str:
-    """Tokens as code again; its first line is not indented, the others are."""
+    """Render tokens as code; all lines but the first are indented."""
     parts: list[str] = []
     depth, fresh, inside = 0, True, 0
     for token in source_tokens:
@@ -109,7 +109,7 @@ def render_tokens(source_tokens: Sequence[CodeToken], indent: str) -> str:
 
 
 def split_lines(source_tokens: Sequence[CodeToken]) -> list[tuple[int, int]]:
-    """Where each statement's line begins and ends, its indentation with it."""
+    """The spans of the logical lines, with their indentation tokens."""
     result, begun = [], 0
     for index, token in enumerate(source_tokens):
         if token.text == NEWLINE:

@@ -1,4 +1,4 @@
-"""Where a definition may have gone in another release: by its name, or by what stands in it."""
+"""Searches another release for a definition that has moved: by its name, or by its words."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from harness.fixes.registry.schema import CodeTarget
 from harness.releases.source_trees import SourceTree
 
 SEARCHED_PACKAGES = ("sglang.srt", "sglang.kernels", "sglang.jit_kernel")
-MIN_WORDS = 3  # words that tell code from other code
-MIN_WORD_SHARE = 0.75  # of them, what must be there
+MIN_WORDS = 3  # words that identify code
+MIN_WORD_SHARE = 0.75  # the share of them that must occur
 
 
 def is_defined(target: CodeTarget, tree: SourceTree) -> bool:
@@ -31,7 +31,7 @@ def find_in_place(target: CodeTarget, tree: SourceTree) -> list[CodeTarget]:
 
 
 def find_by_name(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
-    """Definitions of that name, in that module first and in all others else."""
+    """Definitions of that name in the same module, or else in all other modules."""
     name = target.qualname.rpartition(".")[2]
     if not name or name.startswith("__"):
         return
@@ -47,7 +47,7 @@ def find_by_name(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
 
 def _find_named(name: str, module: str, tree: SourceTree) -> Iterator[CodeTarget]:
     source = tree.read(module)
-    # A plain search first: the name is in few modules, and the other takes ten times as long.
+    # Search the text first: few modules contain the name, and parsing is ten times slower.
     if source is None or name not in source.text:
         return
     if not re.search(rf"\b(def|class) {name}\b", source.text):
@@ -60,7 +60,7 @@ def _find_named(name: str, module: str, tree: SourceTree) -> Iterator[CodeTarget
 def find_by_words(
     target: CodeTarget, words: list[str], tree: SourceTree, module_name: str
 ) -> Iterator[CodeTarget]:
-    """Functions that hold the words that stand around an edit, where its own is gone."""
+    """Functions that contain the words around an edit, for a definition that is missing."""
     if len(words) < MIN_WORDS:
         return
     for module in [module_name] if module_name else _list_searched_modules(tree):
@@ -71,21 +71,21 @@ def find_by_words(
 
 
 def _find_innermost(source: ModuleSource, words: list[str]) -> list[CodeTarget]:
-    """The functions that hold these words, without those that only hold such a function."""
+    """The innermost functions that contain these words."""
     found: list[str] = []
 
-    def look(scope: SgNode, prefix: str) -> bool:
+    def search(scope: SgNode, prefix: str) -> bool:
         inside = False
         for one in iterate_definitions(scope):
             if _has_enough_words(words, one.text()):
                 name = prefix + get_defined_name(one)
-                deeper = look(strip_decorators(one), f"{name}.")
+                deeper = search(strip_decorators(one), f"{name}.")
                 if not deeper and _is_function(one):
                     found.append(name)
                 inside = True
         return inside
 
-    look(source.root, "")
+    search(source.root, "")
     return [CodeTarget(source.module, name) for name in dict.fromkeys(found)]
 
 

@@ -1,8 +1,12 @@
-"""What a toggle's edits are on another release, where the code has moved on.
+"""Ports the edits of a toggle to another release whose code has changed.
 
-First the forms as they are. Then the definition is looked for, where it was, under its name
-elsewhere, or by what the edit is about, and the edit is carried there by tokens. Only where exactly
-one place takes it, in exactly one direction, is there an answer.
+The unchanged forms are tried first. Otherwise the definition is searched in its module, by its
+name in other modules, and by the words around the edit, and the edit is merged there by tokens.
+
+Invariant: the result is unique. If two definitions accept the edit, or one accepts it in both
+directions, nothing is ported. Example: `width = rows * topk` fixed to `width = rows`; a release
+with `width = max_rows * topk` gets `width = max_rows`, and the rename `rows` -> `max_rows` counts
+against the similarity of the definition.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from harness.fixes.adopt.definition_search import (
 )
 from harness.fixes.adopt.module_diff import ModuleDiff, dump_syntax
 from harness.fixes.adopt.token_merge import DuplicateTargetError, MergedEdit
-from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.matching.toggle_status import ToggleState, locate_edit
+from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
 from harness.fixes.patterns import get_indent, get_span
 from harness.fixes.registry.schema import (
     CodeTarget,
@@ -36,10 +41,8 @@ from harness.fixes.registry.schema import (
     ToggleEdit,
     ToggleVariant,
 )
-from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
 from harness.releases.source_trees import SourceTree
 
-FLIP_DIRECTIONS = {ToggleState.FIXED: Direction.REVERT, ToggleState.BUGGY: Direction.ENABLE}
 MIN_SIMILARITY_MOVED = 0.6  # of a definition's tokens, where it is the same one in another module
 MIN_SIMILARITY_RENAMED = 0.25  # of them, where it has another name or another class
 MIN_SIMILARITY_SAME_NAME = (
@@ -52,7 +55,7 @@ ScopeTokens = tuple[list[CodeToken], str, int, int]
 
 @dataclass(frozen=True)
 class ResolvedEdits:
-    """The edits of a toggle on a release where they hold, with both texts of each module."""
+    """The edits of a toggle on a release where they match, with both texts of each module."""
 
     tree: SourceTree
     state: ToggleState
@@ -65,7 +68,7 @@ class ResolvedEdits:
 
 
 def make_trial_toggle(edits: Iterable[ToggleEdit], releases: str = "!=0") -> Toggle:
-    """Edits as a toggle of no name, to be tried."""
+    """A temporary toggle with these edits."""
     variant = ToggleVariant(releases=releases, edits=tuple(edits))
     return Toggle(
         id="trial",
@@ -80,7 +83,7 @@ def make_trial_toggle(edits: Iterable[ToggleEdit], releases: str = "!=0") -> Tog
 def resolve_edits(
     edits: Iterable[ToggleEdit], tree: SourceTree, remarks: tuple[str, ...] = ()
 ) -> ResolvedEdits | None:
-    """What these edits are on a release, if they hold there and can be made."""
+    """Resolve edits on a release; None if they do not match or cannot be applied."""
     toggle = make_trial_toggle(edits)
     finding = find_state(toggle, tree)
     if finding not in FLIP_DIRECTIONS:
@@ -99,9 +102,7 @@ def resolve_edits(
 
 
 def find_state(toggle: Toggle, tree: SourceTree) -> ToggleState:
-    """The state, without the nearest source of a stale one, which takes a while to find."""
-    from harness.fixes.matching.toggle_status import locate_edit
-
+    """The state of a toggle, without the slow search for the nearest source of a stale one."""
     states = set()
     for edit in toggle.variants[0].edits:
         site = locate_edit(edit, toggle.variants[0].get_target(edit), tree)
@@ -148,7 +149,7 @@ def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
 
 
 def find_missing_name(resolved: ResolvedEdits) -> str:
-    """The name that a fix is made of and that its module does not have."""
+    """A name that the fix uses and its module does not define; '' if there is none."""
     if resolved.state is ToggleState.FIXED:
         return ""
     for target in resolved.list_targets():
@@ -162,7 +163,7 @@ def find_missing_name(resolved: ResolvedEdits) -> str:
 def add_missing_imports(
     resolved: ResolvedEdits, texts: Mapping[str, tuple[str, str]]
 ) -> ResolvedEdits | str:
-    """A fix that is not there yet, with the imports that it needs, as these texts have them."""
+    """Add the imports that an absent fix needs, copied from these texts."""
     edits: list[ToggleEdit] = []
     for module, (fixed, buggy) in resolved.texts.items():
         for target in (one for one in resolved.list_targets() if one.module == module):
@@ -182,7 +183,7 @@ def add_missing_imports(
 
 
 def explain_fix_present(origin: ResolvedEdits, tree: SourceTree) -> str:
-    """Why a buggy form is no bug: what the fix puts in stands in a line of its own there."""
+    """Why a buggy form is not a bug: a separate line of the release already has the fix."""
     for target in origin.list_targets():
         source = tree.read(target.module)
         assert source is not None
@@ -195,7 +196,7 @@ def explain_fix_present(origin: ResolvedEdits, tree: SourceTree) -> str:
 
 @dataclass(frozen=True)
 class PortedTarget:
-    """A target found on another release, with the edit made to it."""
+    """A target on another release, with the edit applied."""
 
     target: CodeTarget
     state: ToggleState
@@ -203,7 +204,7 @@ class PortedTarget:
     end: int
     text: str
     remark: str
-    is_unchanged: bool  # it stands there token for token but for names: it has only moved
+    is_unchanged: bool  # all tokens but names are the same: the definition has only moved
 
 
 def _replace_scope(text: str, ported: PortedTarget) -> str:
@@ -214,7 +215,7 @@ def _replace_scope(text: str, ported: PortedTarget) -> str:
 
 
 def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) -> PortedTarget:
-    """The one place of the release that takes the edit of this target."""
+    """The only definition of the release that accepts the edit of this target."""
     sides = [_tokenize_scope(ModuleSource("", "", text), target.qualname)
              for text in origin.texts[target.module]]  # fmt: skip
     sides[0] = (local_imports.drop_own_imports(sides[0][0], sides[1][0]), *sides[0][1:])
@@ -254,7 +255,7 @@ def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) ->
 def _drop_namesakes(
     candidates: list[PortedTarget], target: CodeTarget, tree: SourceTree
 ) -> list[PortedTarget]:
-    """Without the places that lie where only another definition of this name has its own."""
+    """Drop candidates in packages where only another definition of this name was before."""
     others = {part for twin in find_by_name(target, tree) for part in twin.module.split(".")}
     theirs = others - set(target.module.split("."))
     return [one for one in candidates if theirs.isdisjoint(one.target.module.split("."))]
@@ -263,7 +264,7 @@ def _drop_namesakes(
 def _inline_target(
     target: CodeTarget, origin: ResolvedEdits, sides: list[ScopeTokens]
 ) -> tuple[ScopeTokens, ScopeTokens] | None:
-    """Both texts without the helpers that the edit is made of, where it has any."""
+    """Both texts with the helpers of the edit inlined; None if it has none."""
     names = token_merge.find_names_in_edit(sides[0][0], sides[1][0])
     both: list[ScopeTokens] = []
     for text, (found, indent, start, end) in zip(origin.texts[target.module], sides, strict=True):
@@ -359,7 +360,7 @@ def _port_to_candidate(
 def _find_unknown_names(
     new_tokens: list[CodeToken], old_tokens: list[CodeToken], source: ModuleSource
 ) -> list[str]:
-    """The names that an edit brings and that are not known there."""
+    """The names that an edit adds and that the release does not define."""
     new = Counter(t.text for t in new_tokens if t.is_name)
     new.subtract(t.text for t in old_tokens if t.is_name)
     return [
@@ -374,7 +375,7 @@ def _find_unknown_names(
 
 
 def _is_bound(name: str, new_tokens: list[CodeToken]) -> bool:
-    """Whether the edit itself makes the name, or takes it from something that has it."""
+    """Whether the edit assigns the name, or uses it as an attribute."""
     texts = [t.text for t in new_tokens]
     return any(
         text == name and (texts[n + 1 : n + 2] == ["="] or texts[n - 1 : n] == ["."])
@@ -383,7 +384,7 @@ def _is_bound(name: str, new_tokens: list[CodeToken]) -> bool:
 
 
 def has_same_effect(one: ResolvedEdits, other: ResolvedEdits) -> bool:
-    """Whether two toggles make the same of a release."""
+    """Whether two sets of edits produce the same code."""
     return one.texts.keys() == other.texts.keys() and all(
         [dump_syntax(a) for a in pair] == [dump_syntax(b) for b in other.texts[module]]
         for module, pair in one.texts.items()

@@ -1,4 +1,4 @@
-"""Reading a diff: what `git diff`, `git show`, `git format-patch` and a PR's `.diff` say."""
+"""Parses the output of `git diff`, `git show` and `git format-patch`, and a PR's `.diff`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNTIME_MODULE = re.compile(r"^(?:python/)?(sglang/(?:srt|kernels|jit_kernel)/.+
 
 @dataclass(frozen=True, slots=True)
 class DiffHunk:
-    """A run of lines as they were and as they are, from a line on."""
+    """The old and new lines of one hunk, with their first line numbers."""
 
     old_start: int
     new_start: int
@@ -29,7 +29,7 @@ class DiffHunk:
 
 @dataclass
 class FileDiff:
-    """What a diff says of one file."""
+    """The hunks of one file."""
 
     old: str
     new: str
@@ -42,19 +42,19 @@ class FileDiff:
 
     @property
     def module(self) -> str:
-        """The module of SGLang's runtime that it is; '' for all else."""
+        """The module of SGLang's runtime; '' for any other file."""
         found = RUNTIME_MODULE.match(self.path)
         return found[1].removesuffix("/__init__").replace("/", ".") if found else ""
 
     @property
     def exclusion_reason(self) -> str:
-        """Why it is no part of a toggle, in words; '' if it may be."""
+        """Why the file cannot be part of a toggle; '' if it can."""
         if self.binary:
             return "a binary file"
         if self.old == "/dev/null":
-            return "a new file: a toggle changes code that is there"
+            return "a new file: a toggle changes existing code"
         if self.new == "/dev/null":
-            return "a file that is gone: a toggle cannot bring it back"
+            return "a deleted file: a toggle cannot restore it"
         if not self.hunks:
             return "renamed, and nothing else" if self.old != self.new else "nothing but its mode"
         if not self.module:
@@ -65,7 +65,7 @@ class FileDiff:
 
 @dataclass(frozen=True)
 class FixDiff:
-    """A whole diff, and what stands above it."""
+    """A whole diff, with title and PR numbers from the commit message above it."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class FixDiff:
 
 
 def parse_diff(text: str, name: str) -> FixDiff:
-    """A diff from its text; `name` is what it is called where it is refused."""
+    """Parse a diff; `name` names it in error messages."""
     if "\0" in text:
         raise UnfixError(f"{name} is a binary file, no diff")
     files: list[FileDiff] = []
@@ -136,8 +136,8 @@ def _parse_hunk(
         index += 1
     if len(old) != left or len(new) != right:
         raise UnfixError(
-            f"{name} is cut short, or was edited: line {first} begins a hunk of {left} and {right} "
-            f"lines, and {len(old)} and {len(new)} are there"
+            f"{name} is truncated or edited: line {first} begins a hunk of {left} and {right} "
+            f"lines, but has {len(old)} and {len(new)}"
         )
     file.hunks.append(DiffHunk(int(header[1]), int(header[3]), tuple(old), tuple(new)))
     return index

@@ -1,4 +1,4 @@
-"""From both texts of some modules to toggles: told, followed, named."""
+"""Splits a fix into independent parts, and builds a toggle from each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYOUT_ONLY = "comments or layout alone"
 
 @dataclass(frozen=True)
 class FixDescription:
-    """What a person says of a fix."""
+    """The description of a fix that its author gives."""
 
     id: str
     title: str
@@ -40,7 +40,7 @@ class FixDescription:
 
 @dataclass(frozen=True)
 class AdoptedToggle:
-    """One toggle of a fix, with what it is on each release."""
+    """One toggle of a fix, with its edits on each release."""
 
     toggle: Toggle
     timeline: EditTimeline
@@ -55,7 +55,7 @@ class FixPart:
 
 
 def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], list[LeftOutChange]]:
-    """The edits of a fix, apart where they are independent, and what is no part of any."""
+    """The independent parts of a fix, and the changes that belong to none."""
     told: list[EditSpan] = []
     left: list[LeftOutChange] = []
     for module, (fixed, changed) in anchor.texts.items():
@@ -83,7 +83,7 @@ def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], l
 def _drop_inert_differences(
     differences: Sequence[NodeDifference], module: str
 ) -> tuple[list[NodeDifference], list[LeftOutChange]]:
-    """Without imports and new definitions, which do nothing by themselves, if more is there."""
+    """Drop imports, new definitions and messages, which have no effect by themselves."""
     kept, left = [], []
     for place in differences:
         new = place.fixed and not place.buggy
@@ -126,7 +126,7 @@ def _is_in_import(node: SgNode) -> bool:
 
 
 def _is_message_text(node: SgNode) -> bool:
-    """A docstring, or a string that a log or an error says."""
+    """A docstring, or a string in a log call or an error."""
     if node.kind() == "expression_statement":
         return node.text().lstrip("rbf").startswith(('"', "'"))
     if node.kind() not in ("string", "concatenated_string", "string_content"):
@@ -158,7 +158,7 @@ def _explain_missing_edit(difference: NodeDifference) -> str:
 def _group_edits(
     edit_spans: Sequence[EditSpan], texts: Mapping[str, tuple[str, str]]
 ) -> list[list[EditSpan]]:
-    """Edits of one function, or that share a name which the fix brings or takes, are one."""
+    """Group edits of one function, and edits that share a name which the fix adds or removes."""
     groups: list[tuple[set[str], list[EditSpan]]] = []
     for one in edit_spans:
         pair = texts[CodeTarget.parse(one.edit.target or "").module]
@@ -174,7 +174,7 @@ def _group_edits(
 
 
 def _find_changed_names(edit: ToggleEdit, texts: tuple[str, str]) -> set[str]:
-    """The names that only one of a module's two texts has, as far as the edit has them."""
+    """The names in an edit that only one of the module's two texts contains."""
     mine, its = (set(re.findall(r"[A-Za-z_]\w{3,}", side)) for side in (edit.fixed, edit.buggy))
     fixed, buggy = (set(re.findall(r"[A-Za-z_]\w{3,}", text)) for text in texts)
     return (mine - its - buggy) | (its - mine - fixed)
@@ -193,7 +193,7 @@ def adopt_part(
     trees: Sequence[SourceTree],
     registry: ToggleCatalogue,
 ) -> AdoptedToggle:
-    """A part of a fix as a toggle, with what it is on every release."""
+    """Build a toggle from a part of a fix, with its edits on every release."""
     there = resolve_edits(part.edits, anchor.tree)
     if there is None:
         raise UnfixError(f"{part.name}: its forms do not hold on {anchor.tree.name} together")
@@ -224,10 +224,10 @@ def adopt_part(
 
 @dataclass(frozen=True)
 class ReleaseChange:
-    """One difference between two releases, to be chosen."""
+    """One difference between two releases."""
 
     module: str
-    name: str  # the definition that holds it
+    name: str  # the definition that contains it
     difference: NodeDifference
     newer_text: str
     older_text: str
@@ -236,7 +236,7 @@ class ReleaseChange:
 def find_release_changes(
     older: SourceTree, newer: SourceTree, words: Sequence[str]
 ) -> list[ReleaseChange]:
-    """What changed between two releases in modules or definitions of that name."""
+    """The differences between two releases in modules or definitions whose names have all words."""
     found = []
     for module in newer.modules():
         after = (
@@ -255,14 +255,14 @@ def find_release_changes(
 
 
 def _find_moved_module(module: str, older: SourceTree, newer: SourceTree) -> ModuleSource | None:
-    """Where a module stood before it moved: the one of its own last name that is gone since."""
+    """The former module of a moved one: the only removed module with the same last name."""
     name = module.rpartition(".")[2]
     gone = [m for m in older.modules() if m.rpartition(".")[2] == name and newer.read(m) is None]
     return older.read(gone[0]) if len(gone) == 1 else None
 
 
 def make_anchor_from_changes(changes: Sequence[ReleaseChange], newer: SourceTree) -> FixAnchor:
-    """These differences as a fix: the newer release, and it with them taken back."""
+    """An anchor whose fix is these differences: the newer release, and its text without them."""
     texts: dict[str, tuple[str, str]] = {}
     for change in sorted(changes, key=lambda one: -one.difference.locate_in_fixed()[0]):
         text = texts.get(change.module, (change.newer_text, change.newer_text))[1]
@@ -274,7 +274,7 @@ def make_anchor_from_changes(changes: Sequence[ReleaseChange], newer: SourceTree
 
 
 def render_difference(difference: NodeDifference) -> str:
-    """A place as the lines that went and came."""
+    """A difference as removed and added lines."""
     sides = [
         "\n".join(n.text() for n in nodes).split("\n")
         for nodes in (difference.buggy, difference.fixed)

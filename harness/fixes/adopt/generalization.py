@@ -1,4 +1,7 @@
-"""Two releases' forms of one edit as one: what reads otherwise there is a metavariable."""
+"""Merges two releases' forms of one edit: parts that differ become metavariables.
+
+Example: `f(rows, self.width)` and `f(rows, width)` become `f(rows, $WIDTH)`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from harness.fixes.registry.toggle_reader import find_edit_problem
 def generalize_edits(
     ours: Sequence[ToggleEdit], theirs: Sequence[ToggleEdit]
 ) -> tuple[ToggleEdit, ...] | None:
-    """Edits that are both, if their forms differ in whole pieces that both sides share."""
+    """Edits that match both, if the forms differ only in values that both sides share."""
     if [one.target for one in ours] != [one.target for one in theirs]:
         return None
     found = [_generalize_edit(a, b) for a, b in zip(ours, theirs, strict=True)]
@@ -50,12 +53,12 @@ def _generalize_edit(ours: ToggleEdit, theirs: ToggleEdit) -> ToggleEdit | None:
     edit = ToggleEdit(fixed=forms[0], buggy=forms[1], target=ours.target)
     try:
         return edit if pairs[0] == pairs[1] and not find_edit_problem(edit) else None
-    except UnfixError:  # no pattern; whatever else happens is ours to hear of
+    except UnfixError:  # not a valid pattern
         return None
 
 
 def _find_holes(mine: str, other: str) -> list[tuple[SgNode, SgNode]] | None:
-    """The pieces in which two patterns differ, if each is a value on both sides."""
+    """The pairs of nodes in which two patterns differ; None unless all of them are values."""
     roots = [SgRoot(to_parsable_code(text), "python").root() for text in (mine, other)]
     holes = []
     for place in find_differences(*roots):
@@ -69,7 +72,7 @@ def _find_holes(mine: str, other: str) -> list[tuple[SgNode, SgNode]] | None:
 
 
 def _is_value(node: SgNode) -> bool:
-    """Whether a metavariable can stand for it: an expression of one place of a call or operator."""
+    """Whether a metavariable can replace the node: an operand or an argument."""
     return node.is_named() and node.kind() in (
         "identifier", "attribute", "call", "subscript", "integer", "string", "binary_operator",
         "comparison_operator", "parenthesized_expression", "true", "false", "none",

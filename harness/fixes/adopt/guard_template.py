@@ -1,4 +1,4 @@
-"""A guard begun for a toggle: its family's fixture, the call it needs, and what is left to say."""
+"""Writes a new guard for a toggle from a template; its author adds the invariant."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.core.errors import UnfixError
-from harness.fixes.adopt.edit_porting import FLIP_DIRECTIONS
 from harness.fixes.matching.toggle_status import find_toggle_status
+from harness.fixes.patch_plan import FLIP_DIRECTIONS
 from harness.fixes.registry.schema import CodeTarget, Toggle
 from harness.releases.source_trees import SourceTree
 
@@ -20,7 +20,7 @@ LAUNCH_IMPORT = "from fixtures.kernel_launches import launched"
 
 
 def write_guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
-    """A file of a guard that fails until somebody says what must hold."""
+    """Write a guard that fails until its author states what must hold."""
     folder = paths.project_folder() / "suites" / toggle.family
     file = folder / f"test_{toggle.id.replace('-', '_')}.py"
     named = [one for one in folder.glob("*.py") if f'"{toggle.id}"' in one.read_text("utf-8")]
@@ -67,12 +67,12 @@ from harness import checking
 def test_{toggle.id.replace("-", "_")}(value: int) -> None:
     with checking.checked() as check:
 {body}
-    pytest.fail("nobody has said yet what must hold")
+    pytest.fail("state here what must hold")
 '''
 
 
 def _find_fixture_import(folder: Path) -> str:
-    """What the family's other guards take their objects from."""
+    """The import of the fixture that the family's other guards use."""
     for other in sorted(folder.glob("test_*.py")):
         found = ADAPTER_IMPORT.search(other.read_text("utf-8"))
         if found:
@@ -83,7 +83,7 @@ def _find_fixture_import(folder: Path) -> str:
 def _find_changed_function(
     toggle: Toggle, trees: Sequence[SourceTree]
 ) -> tuple[CodeTarget, ast.FunctionDef | ast.AsyncFunctionDef, bool]:
-    """The function that it changes in the newest of these releases, and whether it is a kernel."""
+    """The function that a toggle changes in the newest release, and whether it is a kernel."""
     for tree in reversed(trees):
         found = find_toggle_status(toggle, tree)
         if found.state not in FLIP_DIRECTIONS or found.variant is None:

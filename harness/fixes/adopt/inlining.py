@@ -1,7 +1,7 @@
-"""Helpers written out where they are used: before they came, the code said the same at length.
+"""Inlines helpers: an older release has the same code without the helper function.
 
-A constant is its value, and a function that does nothing but return an expression is that
-expression. What is multiplied by one is left as it is.
+A constant becomes its value, and a call of a function that only returns an expression becomes that
+expression. Example: with `def rows(n): return n * PAGE` and `PAGE = 1`, `rows(k)` becomes `k`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.releases.source_trees import SourceTree
 def inline_helpers(
     source_tokens: Sequence[CodeToken], names: set[str], module: str, text: str, tree: SourceTree
 ) -> list[CodeToken]:
-    """The tokens with these names of a module written out, where they are that simple."""
+    """The tokens with these names replaced by their definitions, where those are simple."""
     result = list(source_tokens)
     for name in names:
         meant = _find_definition(name, module, text, tree)
@@ -130,7 +130,7 @@ def _drop_unit_factors(source_tokens: list[CodeToken]) -> list[CodeToken]:
 
 
 def inline_local(source_tokens: Sequence[CodeToken], name: str) -> list[CodeToken]:
-    """The tokens without a local variable that is assigned once, its value where it is used."""
+    """The tokens with a local variable that is assigned once replaced by its value."""
     every = [(_find_line_start(source_tokens, a, b), b) for a, b in split_lines(source_tokens)]
     own = [(a, b) for a, b in every if to_texts(source_tokens[a : a + 2]) == (name, "=")]
     if len(own) != 1:
@@ -147,14 +147,14 @@ def inline_local(source_tokens: Sequence[CodeToken], name: str) -> list[CodeToke
 
 
 INT64_CAST, INT32_CAST = ((".", "to", "(", "tl", ".", f"int{bits}", ")") for bits in (64, 32))
-INT32_BUILTINS = ("program_id", "num_programs", "arange")  # of 32 bits, whoever launches the kernel
+INT32_BUILTINS = ("program_id", "num_programs", "arange")  # int32 in every launch
 
 
 def drop_int32_casts(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> list[CodeToken]:
     """The buggy tokens without casts to 32 bits where the fixed ones cast to 64.
 
-    Such a cast says what code from before the fix does by saying nothing, if what is cast has 32
-    bits of its own. What is loaded has as many as its tensor: left as it is, it may be right.
+    Older code has no cast at all, which is equivalent if the value is int32 by itself. A loaded
+    value has the type of its tensor, which may be int64, so its cast stays.
     """
     result = list(buggy)
     for i1, i2, j1, j2 in reversed(
@@ -170,7 +170,7 @@ def drop_int32_casts(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> 
 
 
 def _is_int32_value(texts: tuple[str, ...]) -> bool:
-    """Whether the value that these tokens end with is a program's number or a lane's."""
+    """Whether the value at the end of these tokens is a program id or a range of lanes."""
     if texts[-1:] == (")",):
         start, depth = len(texts) - 1, 1
         while depth and start:
@@ -184,7 +184,7 @@ def _is_int32_value(texts: tuple[str, ...]) -> bool:
 
 
 def _find_line_start(source_tokens: Sequence[CodeToken], first: int, last: int) -> int:
-    """Where a line begins behind the marks of its indentation."""
+    """The start of a line after its indentation tokens."""
     return next(
         (at for at in range(first, last) if source_tokens[at].text not in (INDENT, DEDENT)), first
     )

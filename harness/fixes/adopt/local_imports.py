@@ -1,7 +1,7 @@
-"""Imports that a fix needs, inside of the function that it changes.
+"""Adds imports that a fix needs to the function that it changes.
 
-A module's own import is left where it is: it does nothing by itself, and is run once, before a
-toggle can come. Where the fix never was, the function imports by itself what the fix needs.
+A live toggle cannot change the imports of a module, which run once. On a release without the fix
+the patched function therefore imports what the fix needs itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def insert_imports(
     importer: ModuleSource,
     tree: SourceTree,
 ) -> list[CodeToken]:
-    """A function's tokens, with the imports of these names, as `text` has them, at its start."""
+    """A function's tokens with imports of these names at its start, copied from `text`."""
     found = [_find_import(name, text, importer, tree) for name in names]
     head = to_texts(function_tokens[: _find_body_start(function_tokens)])
     if "jit" in head[: head.index("def")]:
@@ -44,9 +44,9 @@ def insert_imports(
 
 
 def drop_own_imports(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> list[CodeToken]:
-    """The fixed tokens without imports of its own: each release is asked anew what it needs.
+    """The fixed tokens without imports of the fix; each release gets the imports that it needs.
 
-    One that binds a name which the buggy tokens import, too, from elsewhere, is the fix itself.
+    An import that rebinds a name which the buggy tokens import from elsewhere is the fix itself.
     """
     kept = {to_texts(buggy[a:b]) for a, b in split_lines(buggy)}
     known = {name for line in kept for name in _find_imported_names(line)}
@@ -64,7 +64,7 @@ def drop_own_imports(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> 
 
 
 def _find_imported_names(line: Sequence[str]) -> set[str]:
-    """The names that a line brings, if it is an import."""
+    """The names that a line imports."""
     code = [text for text in line if text not in (NEWLINE, INDENT, DEDENT)]
     if not code or code[0] not in ("import", "from"):
         return set()
@@ -77,7 +77,7 @@ def _find_imported_names(line: Sequence[str]) -> set[str]:
 
 
 def _find_body_start(function_tokens: Sequence[CodeToken]) -> int:
-    """Where the first statement of a function begins, behind what it says of itself."""
+    """The index of a function's first statement after its docstring."""
     texts = to_texts(function_tokens)
     if "def" not in texts or INDENT not in texts or "class" in texts[: texts.index("def")]:
         raise PortError("it is no function that could import what it needs")
@@ -87,7 +87,7 @@ def _find_body_start(function_tokens: Sequence[CodeToken]) -> int:
 
 
 def _find_import(name: str, text: str, importer: ModuleSource, tree: SourceTree) -> str:
-    """The import that brings a name, where the release has what it is taken from."""
+    """The import of a name, if the release has its source."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -103,7 +103,7 @@ def _find_import(name: str, text: str, importer: ModuleSource, tree: SourceTree)
 
 
 def _has_name(tree: SourceTree, importer: ModuleSource, module: str, name: str) -> bool:
-    """Whether a release has a module, and that a name; of others, what its own code imports."""
+    """Whether a name can be imported; a foreign package must be imported by the module already."""
     package = module.partition(".")[0]
     if package != "sglang":
         used = re.search(rf"^\s*(import|from) {re.escape(package)}\b", importer.text, re.MULTILINE)
@@ -120,7 +120,7 @@ def _has_name(tree: SourceTree, importer: ModuleSource, module: str, name: str) 
 
 @lru_cache(maxsize=256)
 def _find_defined_names(text: str) -> set[str]:
-    """The names that a module has once it is imported, as far as its text tells."""
+    """The names that a module defines at its top level."""
     found: set[str] = set()
     waiting: list[ast.stmt] = list(ast.parse(text).body)
     while waiting:

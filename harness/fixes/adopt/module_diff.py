@@ -1,8 +1,11 @@
-"""Two texts of a module as edits: the smallest pairs of forms that tell one from the other.
+"""Converts two texts of a module into edits: the smallest pairs of forms that distinguish them.
 
-The two are compared as trees, so that comments and layout are no difference. What differs is told
-by as little code as will do: the expression, what it stands in, its statement, its neighbours too.
-The first pair that the registry takes, each form once where it should stand, is the one.
+The texts are compared as syntax trees, so comments and layout never differ. For each difference
+the candidates are, from small to large: the expression, the nodes around it, its statement, and
+its statement with up to three neighbours. The first pair in which each form matches its own text
+exactly once and the other text not at all becomes the edit. Example: `f(a + 1)` against `f(a)`, in
+a function with a second `f(a)`: the pair `f(a + 1)`/`f(a)` is ambiguous, the statement
+`x = f(a + 1)`/`x = f(a)` is not.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ NON_PATTERN_KINDS = ("argument_list", "parameters", "elif_clause", "else_clause"
 
 @dataclass(frozen=True, slots=True)
 class NodeDifference:
-    """Where the two texts differ: neighbouring nodes of each, one of the two may have none."""
+    """Sibling nodes in which the two texts differ; one side may be empty."""
 
     fixed: tuple[SgNode, ...]
     buggy: tuple[SgNode, ...]
@@ -47,7 +50,7 @@ class NodeDifference:
     child_indices: tuple[int, int] = (0, 0)  # where each begins among its parent's children
 
     def locate_in_fixed(self) -> tuple[int, int]:
-        """In the fixed text; of nothing there, where it would stand."""
+        """The span in the fixed text; empty if the fixed side is empty."""
         if self.fixed:
             return get_span(self.fixed[0])[0], get_span(self.fixed[-1])[1]
         behind = list_children(self.parents[0])[self.child_indices[0] :]
@@ -55,7 +58,7 @@ class NodeDifference:
         return at, at
 
     def revert(self, fixed: str, buggy: str) -> str:
-        """The fixed text with this place as it is in the buggy one."""
+        """The fixed text with this difference reverted."""
         start, end = self.locate_in_fixed()
         if not self.buggy:
             return f"{fixed[:start]}pass{fixed[end:]}"
@@ -74,7 +77,7 @@ class NodeDifference:
 
 @dataclass(frozen=True, slots=True)
 class EditSpan:
-    """One edit, and the part of each text that it is about."""
+    """One edit, and its span in the fixed text."""
 
     edit: ToggleEdit
     start: int
@@ -82,12 +85,12 @@ class EditSpan:
 
 
 def dump_syntax(text: str) -> str:
-    """A text but for its comments and layout."""
+    """The syntax tree of a text as a string: equal for texts with other comments and layout."""
     return ast.dump(ast.parse(text))
 
 
 def list_children(node: SgNode) -> list[SgNode]:
-    """What a node is made of, without comments and the comma that ends a list."""
+    """The children of a node, without comments and the comma that ends a list."""
     found = [n for n in node.children() if n.kind() not in ("comment", "line_continuation")]
     if len(found) > 2 and found[-2].kind() == "," and node.kind() != "tuple":
         del found[-2]
@@ -95,7 +98,7 @@ def list_children(node: SgNode) -> list[SgNode]:
 
 
 def find_differences(fixed: SgNode, buggy: SgNode) -> Iterator[NodeDifference]:
-    """Where two trees differ, as deep in them as they are alike."""
+    """The differences of two trees, as deep as possible."""
     if fixed.text() == buggy.text() or to_normalized_code(fixed) == to_normalized_code(buggy):
         return
     ours, theirs = list_children(fixed), list_children(buggy)
@@ -133,7 +136,7 @@ def find_differences(fixed: SgNode, buggy: SgNode) -> Iterator[NodeDifference]:
 
 
 def _is_nested(one: SgNode, other: SgNode) -> bool:
-    """Whether one value stands inside the other, as `f(x)` in `f(x).to(y)`."""
+    """Whether one value contains the other, as `f(x).to(y)` contains `f(x)`."""
     if one.kind() not in ("call", "attribute", "subscript", "binary_operator"):
         return False
     return any(
@@ -150,7 +153,7 @@ def _pair_statements(
     parents: tuple[SgNode, SgNode],
     offsets: tuple[int, int],
 ) -> Iterator[NodeDifference]:
-    """Statements that gave way to others: those of one name or most alike are one that changed."""
+    """The differences of two runs of statements; those with one name or most alike are pairs."""
     pairs: list[tuple[int, int]] = []
     free = 0
     for index, one in enumerate(ours):
@@ -187,7 +190,7 @@ def _measure_similarity(one: SgNode, other: SgNode) -> float:
 
 
 class ModuleDiff:
-    """A pair of texts on its way to edits."""
+    """The differences of two texts of a module, and the edits that describe them."""
 
     def __init__(self, module: str, fixed: str, buggy: str) -> None:
         self.module = module
@@ -196,7 +199,7 @@ class ModuleDiff:
         self.differences = list(find_differences(self.fixed.root, self.buggy.root))
 
     def build_edits(self) -> tuple[list[EditSpan], list[NodeDifference]]:
-        """The edits, in the order of the text, and the places that no pair of forms tells."""
+        """The edits in the order of the text, and the differences that no edit describes."""
         told: list[EditSpan] = []
         untold: list[NodeDifference] = []
         for place in self.differences:
@@ -240,7 +243,7 @@ class ModuleDiff:
         return None
 
     def _is_distinguishing(self, edit: ToggleEdit, name: str, fixed: int, buggy: int) -> bool:
-        """Whether the registry takes it, and each form stands in its text once, the other not."""
+        """Whether the edit is valid, and each form matches once in its own text only."""
         try:
             if find_edit_problem(edit):
                 return False
@@ -253,7 +256,7 @@ class ModuleDiff:
                 for text, source in (("fixed", self.fixed), ("buggy", self.buggy))
                 for side in (edit.fixed, edit.buggy)
             }
-        except UnfixError:  # no pattern; whatever else happens is ours to hear of
+        except UnfixError:  # not a valid pattern
             return False
         return (
             places["fixed", edit.fixed] == [fixed]
@@ -264,7 +267,7 @@ class ModuleDiff:
 
 
 def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, NodeRun]]:
-    """What a form may hold, from the difference outwards, on both sides at once."""
+    """Candidate forms, from the difference outwards, on both sides at once."""
     fixed, buggy, parents = difference.fixed, difference.buggy, difference.parents
     at: tuple[int, int] | None = difference.child_indices if not (fixed and buggy) else None
     while True:
@@ -286,7 +289,7 @@ def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, No
 def _iterate_with_neighbours(
     fixed: NodeRun, buggy: NodeRun, parents: tuple[SgNode, SgNode], offsets: tuple[int, int] | None
 ) -> Iterator[tuple[NodeRun, NodeRun]]:
-    """With the statements before, behind, and both: one, two, three of them."""
+    """Candidates with up to MAX_NEIGHBOURS statements before, after, and on both sides."""
     ours, theirs = list_children(parents[0]), list_children(parents[1])
     a, c = offsets or (_find_index(ours, fixed[0]), _find_index(theirs, buggy[0]))
     b, d = a + len(fixed), c + len(buggy)
@@ -304,7 +307,7 @@ def _find_index(block: list[SgNode], node: SgNode) -> int:
 
 
 def find_qualname(node: SgNode) -> str:
-    """The qualified name of the innermost definition that holds a node."""
+    """The qualified name of the innermost definition that contains a node."""
     names = []
     here = node.parent()
     while here is not None:

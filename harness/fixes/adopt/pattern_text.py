@@ -19,7 +19,7 @@ def to_normalized_code(node: SgNode) -> str:
 
 
 def render_pattern(text: str, run: Sequence[SgNode], as_is: bool = False) -> str:
-    """A piece of code as a pattern: unindented, without comments, on one line if it is short."""
+    """Render code as a pattern: unindented, without comments, on one line if it is short."""
     if as_is:
         start, end = get_span(run[0])[0], get_span(run[-1])[1]
         return remove_indent(text[start:end], get_indent(text, start))
@@ -53,7 +53,7 @@ def render_with_replacements(
 
 
 def is_valid_python(piece: str) -> bool:
-    """Whether code says the same by itself: an expression over several lines needs its brackets."""
+    """Whether code parses by itself: an expression over several lines needs its brackets."""
     try:
         ast.parse(piece)
     except SyntaxError:
@@ -62,7 +62,7 @@ def is_valid_python(piece: str) -> bool:
 
 
 def abbreviate_pair(fixed: NodeRun, buggy: NodeRun, ours: str, theirs: str) -> tuple[str, str]:
-    """The two as patterns, in which bodies and long pieces that are alike are metavariables."""
+    """Render two nodes as patterns; equal bodies and long equal parts become metavariables."""
     shared: dict[str, tuple[str, bool]] = {}
     both = {to_normalized_code(n) for n in _iterate_long_pieces(fixed)} & {
         to_normalized_code(n) for n in _iterate_long_pieces(buggy)
@@ -96,7 +96,7 @@ def to_metavariable(naming: tuple[str, bool]) -> str:
     return f"$$${name}" if many else f"${name}"
 
 
-LONG_PIECE = 60  # characters of a piece that a metavariable says better
+LONG_PIECE = 60  # characters of a part that becomes a metavariable
 
 
 def _iterate_long_pieces(run: Sequence[SgNode]) -> Iterator[SgNode]:
@@ -113,7 +113,7 @@ def _can_be_metavariable(node: SgNode) -> bool:
     if not node.is_named() or node.kind().endswith(NOT_VALUES):
         return False
     if any(True for _ in node.find_all(kind="comment")):
-        return True  # which a pattern does not look past, inside an expression
+        return True  # a pattern cannot skip a comment inside an expression
     parent = node.parent()
     return len(node.text()) > LONG_PIECE and parent is not None and parent.kind() in VALUE_PARENTS
 

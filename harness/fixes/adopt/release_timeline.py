@@ -1,4 +1,9 @@
-"""An edit through all releases: followed from one of them, told as variants with their ranges."""
+"""Ports the edits of a fix from one release to all others, and groups them into variants.
+
+Example: an edit whose target is renamed in 0.5.14 gives two variants, `>=0.5.9,<0.5.14` and
+`>=0.5.14`. Two neighbouring releases share a variant if one pair of forms has the same effect on
+both, with metavariables for the parts in which they differ if necessary.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from harness.releases.source_trees import SourceTree
 
 @dataclass(frozen=True)
 class EditTimeline:
-    """What the edit is on each release, oldest first; a sentence where it is not there."""
+    """The edits on each release, oldest first; a reason for each release without them."""
 
     cells: tuple[tuple[SourceTree, ResolvedEdits | str], ...]
 
@@ -28,11 +33,11 @@ class EditTimeline:
 
 
 def trace_edits(anchor: ResolvedEdits, trees: Sequence[SourceTree]) -> EditTimeline:
-    """Followed release by release, newer ones and older ones, each from the last that has it.
+    """Port edits release by release, forwards and backwards, each from the last that has them.
 
-    The anchor may be one of the releases, or a commit between two of them.
+    The anchor is one of the releases, or a commit between two of them.
     """
-    here = (anchor.tree.version, anchor.tree.name)
+    anchor_key = (anchor.tree.version, anchor.tree.name)
     cells: dict[str, ResolvedEdits | str] = {}
     version = anchor.tree.version
     older = [t for t in trees if version is None or (t.version and t.version <= version)]
@@ -40,21 +45,21 @@ def trace_edits(anchor: ResolvedEdits, trees: Sequence[SourceTree]) -> EditTimel
     for direction in (list(reversed(older)), newer):
         last = anchor
         for tree in direction:
-            if (tree.version, tree.name) == here:
+            if (tree.version, tree.name) == anchor_key:
                 cells[tree.name] = anchor
                 continue
-            found = port_edits(last, tree)
-            cells[tree.name] = found
-            last = found if isinstance(found, ResolvedEdits) else last
+            ported = port_edits(last, tree)
+            cells[tree.name] = ported
+            last = ported if isinstance(ported, ResolvedEdits) else last
     return EditTimeline(tuple((tree, cells[tree.name]) for tree in trees))
 
 
 @dataclass
 class _VariantRange:
-    """Neighbouring releases with the same forms."""
+    """Consecutive releases with the same forms."""
 
     first_release: str
-    end_release: str | None  # the release behind the last; None for the newest
+    end_release: str | None  # the first release after the range; None if it is open
     edits: tuple[ToggleEdit, ...]
     cells: list[ResolvedEdits]
 
@@ -62,7 +67,7 @@ class _VariantRange:
 def build_variants(
     course: EditTimeline, separate: Collection[tuple[ToggleEdit, ...]] = ()
 ) -> tuple[ToggleVariant, ...]:
-    """The forms with their ranges; two that are `kept` stay two, and are made one by nobody."""
+    """Build variants from a timeline; two sets of edits that are both `separate` are not merged."""
     runs: list[_VariantRange] = []
     open_run = False
     for tree, cell in course.cells:
@@ -92,7 +97,7 @@ def build_variants(
 def _merge_edits(
     run: _VariantRange, cell: ResolvedEdits, separate: Collection[tuple[ToggleEdit, ...]]
 ) -> tuple[ToggleEdit, ...] | None:
-    """The forms that hold for a run of releases and the next one, doing what each one's own do."""
+    """Edits with the same effect as the releases' own, on a range and on the next release."""
     if run.edits == cell.edits:
         return run.edits
     if run.edits in separate and cell.edits in separate:
@@ -111,7 +116,7 @@ def _merge_edits(
 
 
 def build_variant(edits: Sequence[ToggleEdit], releases: str) -> ToggleVariant:
-    """A variant with one target for all edits, if they share it."""
+    """Build a variant, with one target if all edits share it."""
     targets = {edit.target for edit in edits}
     if len(targets) > 1:
         return ToggleVariant(releases=releases, edits=tuple(edits))

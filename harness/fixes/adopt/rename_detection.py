@@ -1,4 +1,4 @@
-"""Names that a fix only calls otherwise: they are taken out of the difference."""
+"""Removes renames of local names from the difference between two texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.fixes.patterns import get_indent, get_span
 
 
 def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
-    """The buggy text under the names of the fixed one, and which names these are."""
+    """The buggy text with the names of the fixed text, and a description of each rename."""
     said: list[str] = []
     for name in ModuleSource("", "", buggy).iterate_definition_names():
         ours, theirs = (ModuleSource("", "", text) for text in (fixed, buggy))
@@ -49,7 +49,7 @@ def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
 def _find_renames(
     before: Sequence[CodeToken], after: Sequence[CodeToken]
 ) -> Iterator[tuple[str, str]]:
-    """Names of the one that are other names in the other wherever they stand, where bound too."""
+    """Names of one text that are another name everywhere in the other text, and bound there."""
     onto = token_merge.align_tokens(before, after).counterparts
     mine, its = ({text[at].text for at in _find_plain_names(text)} for text in (before, after))
     for old in sorted(mine - its):
@@ -61,14 +61,14 @@ def _find_renames(
 
 
 def _find_plain_names(code: Sequence[CodeToken]) -> set[int]:
-    """Where names stand that are no attribute of something."""
+    """The indices of names that are not attributes."""
     return {
         at for at, one in enumerate(code) if one.is_name and (not at or code[at - 1].text != ".")
     }
 
 
 def _is_binding(code: Sequence[CodeToken], index: int) -> bool:
-    """Whether a name is assigned there, or is a parameter."""
+    """Whether the token binds a name: an assignment or a parameter."""
     deep = 0
     for here in range(index, -1, -1):
         deep += (code[here].text in CLOSE) - (code[here].text in OPEN)

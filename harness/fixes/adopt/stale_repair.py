@@ -1,4 +1,4 @@
-"""Stale cells mended: from the nearest release that is well, followed to the one that is not."""
+"""Proposes new variants for stale toggles: ports edits from the nearest release that has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from packaging.version import Version
 
 from harness.fixes.adopt import release_timeline
 from harness.fixes.adopt.edit_porting import (
-    FLIP_DIRECTIONS,
     ResolvedEdits,
     explain_fix_present,
     find_missing_name,
@@ -20,6 +19,7 @@ from harness.fixes.adopt.edit_porting import (
 )
 from harness.fixes.adopt.release_timeline import EditTimeline
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import FLIP_DIRECTIONS
 from harness.fixes.registry import toggle_writer
 from harness.fixes.registry.schema import Toggle, ToggleEdit, ToggleVariant
 from harness.releases.source_trees import SourceTree
@@ -29,19 +29,19 @@ OWN_VARIANT_REMARK = "a form of its own holds there, outside of its range"
 
 @dataclass(frozen=True)
 class ToggleRepair:
-    """A toggle with its stale cells, what is proposed for each, and the file that it would be."""
+    """A toggle, a proposal for each stale release, and the repaired toggle."""
 
     toggle: Toggle
-    proposals: dict[str, ResolvedEdits | str]  # by release: the forms, or why there are none
+    proposals: dict[str, ResolvedEdits | str]  # by release: the edits, or why there are none
     repaired_toggle: Toggle | None
 
 
 def repair_toggle(
     toggle: Toggle, trees: Sequence[SourceTree], healthy_trees: Sequence[SourceTree] = ()
 ) -> ToggleRepair | None:
-    """Proposals for the stale cells of a toggle; None where there are none.
+    """Propose edits for the stale releases of a toggle; None if none is stale.
 
-    `others` are releases that are not asked about, and well: from them the stale ones are told.
+    `healthy_trees` are further releases to port edits from.
     """
     findings = {tree.name: find_toggle_status(toggle, tree) for tree in trees}
     stale = [tree for tree in trees if findings[tree.name].state is ToggleState.STALE]
@@ -71,7 +71,7 @@ def repair_toggle(
 def _find_own_variant(
     toggle: Toggle, tree: SourceTree, nearest: ResolvedEdits | None
 ) -> ResolvedEdits | None:
-    """The one of its own variants that holds there outside of its range, if it is one."""
+    """The only variant of the toggle that matches outside of its range, if there is one."""
     held = [
         resolve_edits(to_targeted_edits(v), tree, (OWN_VARIANT_REMARK,)) for v in toggle.variants
     ]
@@ -104,7 +104,7 @@ def _measure_distance(
 def _find_nearest(
     tree: SourceTree, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
 ) -> ResolvedEdits | None:
-    """The nearest release that is well, the older of two: code moves forward."""
+    """The edits of the nearest healthy release; of two equally near, the older one."""
     here = ordered.index(tree)
     well = [(abs(n - here), n, cells[t.name]) for n, t in enumerate(ordered) if t.name in cells]
     found = sorted((d, n) for d, n, cell in well if isinstance(cell, ResolvedEdits))
@@ -115,7 +115,7 @@ def _find_nearest(
 def _build_repaired(
     toggle: Toggle, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
 ) -> Toggle:
-    """The toggle with what is proposed, its own variants as they were but for their ranges."""
+    """The toggle with the proposed variants; existing variants change only their ranges."""
     own = {to_targeted_edits(variant): variant for variant in toggle.variants}
     run = EditTimeline(tuple((tree, cells.get(tree.name, "absent")) for tree in ordered))
     made = [
@@ -128,9 +128,9 @@ def _build_repaired(
 def render_repaired_file(
     text: str, toggle: Toggle, repaired_toggle: Toggle, start_lines: Sequence[int]
 ) -> str:
-    """The text of the file with its new variants, all else in it as it was.
+    """The file's text with the repaired variants; every other line is unchanged.
 
-    `starts` are the lines, from 1, on which its variants begin.
+    `start_lines` are the lines, from 1, on which its variants begin.
     """
     lines = text.rstrip("\n").split("\n")
     ends = [*(start - 1 for start in start_lines[1:]), len(lines)]

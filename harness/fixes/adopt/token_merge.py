@@ -1,7 +1,12 @@
-"""An edit carried from one text of a definition to another that has moved on: by tokens.
+"""A three-way merge by tokens: ports an edit from one version of a definition to another.
 
-The two texts are aligned, first line by line, then token by token where lines differ. The edit is
-carried where what it takes out stands, and what stands around it does, under the names of there.
+The versions are aligned line by line, and token by token in lines that differ. A hunk is placed
+where the target has the tokens that it removes, or the tokens around it; names are replaced by
+their counterparts in the target.
+
+Invariant: a hunk without a unique place raises PortError. Example: before `w = rows * topk`, after
+`w = rows`, target `w = max_rows * topk`: the hunk removes `* topk`, `rows` aligns with `max_rows`,
+and the result is `w = max_rows`.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from itertools import pairwise
 
 from harness.fixes.adopt.code_tokens import NEWLINE, CodeToken, PortError, split_lines, to_texts
 
-CONTEXT_TOKENS = 6  # tokens on each side of an edit that are looked for
+CONTEXT_TOKENS = 6  # tokens on each side of an edit that are compared
 MIN_CONTEXT = 6  # of the twelve must be there,
 MIN_CONTEXT_ONE_SIDED = 8  # and more where one side's next token is not
 MAX_DISTANCE = 12  # tokens that may have come between
@@ -28,12 +33,12 @@ OTHER_CODE_MESSAGE = "other code stands where the edit would put its own"
 
 
 class DuplicateTargetError(PortError):
-    """Whichever way it is told, one of the two would be left."""
+    """The code to remove occurs twice; removing one may have no effect."""
 
 
 @dataclass
 class TokenAlignment:
-    """For each token of one text, the token of the other that it is, if any."""
+    """For each token of one text, its counterpart in the other text, if any."""
 
     counterparts: list[int | None]
     renames: dict[str, str] = field(default_factory=dict)  # as the other calls what this one names
@@ -63,7 +68,7 @@ def align_tokens(ours: Sequence[CodeToken], theirs: Sequence[CodeToken]) -> Toke
 def _pair_lines(
     ours: list[Counter[str]], theirs: list[Counter[str]], a: int, b: int, c: int, d: int
 ) -> Iterator[tuple[int, int]]:
-    """Lines that are one that changed: the two most alike, then those before and behind them."""
+    """Pairs of changed lines: the most similar pair, then pairs before and after it."""
     if (b - a) * (d - c) > MAX_LINE_PAIRS:
         return
     best, pair = MIN_RATIO_PAIRED_LINES, None
@@ -105,14 +110,14 @@ def _align_lines(
 
 @dataclass(frozen=True, slots=True)
 class MergedEdit:
-    """A text with the edit made, and how sure it is."""
+    """A definition with the edit applied, and how exact the merge is."""
 
     tokens: list[CodeToken]
-    similarity: float  # of the definition's tokens, how many are there
+    similarity: float  # the share of the definition's tokens in the target
     renames: dict[str, str]
-    is_inexact: bool  # whether what was taken out is not word for word what it was
-    missing_count: int = 0  # of several places alike, how many are not there
-    imported_names: tuple[str, ...] = ()  # names that it brings along
+    is_inexact: bool  # whether the removed code differs from the original
+    missing_count: int = 0  # of several equal hunks, how many are missing
+    imported_names: tuple[str, ...] = ()  # names that the edit imports
 
 
 TokenHunk = tuple[int, int, int, int]
@@ -121,10 +126,9 @@ TokenHunk = tuple[int, int, int, int]
 def merge_edit(
     before: Sequence[CodeToken], after: Sequence[CodeToken], target: Sequence[CodeToken]
 ) -> MergedEdit:
-    """The edit from `before` to `after`, made to `there`.
+    """Apply the edit from `before` to `after` to `target`.
 
-    Of hunks that take out the same and put in the same, some may be missing: they are one fix in
-    several places.
+    Of several hunks with the same removed and added tokens, some may be missing in the target.
     """
     onto = align_tokens(before, target)
     cuts: list[tuple[int, int, list[CodeToken]]] = []
@@ -180,7 +184,7 @@ def merge_edit(
 
 
 def _count_in_line(run: Sequence[str], text: Sequence[CodeToken], index: int) -> int:
-    """How often a run of tokens stands in the statement's line that holds a place."""
+    """How often a run of tokens occurs in the line that contains an index."""
     line = next((to_texts(text[a:b]) for a, b in split_lines(text) if a <= index < b), ())
     return sum(line[n : n + len(run)] == tuple(run) for n in range(len(line)))
 
@@ -188,7 +192,7 @@ def _count_in_line(run: Sequence[str], text: Sequence[CodeToken], index: int) ->
 def has_edit_already(
     before: Sequence[CodeToken], after: Sequence[CodeToken], target: Sequence[CodeToken]
 ) -> bool:
-    """Whether new lines of `there` say all that the edit from `before` to `after` puts in."""
+    """Whether new lines of `target` already contain all that the edit adds."""
     onto = align_tokens(before, target)
     return any(
         _is_present(after[j1:j2], before, target, onto, i1, len(target))
@@ -205,7 +209,7 @@ def _is_present(
     index: int,
     target_index: int,
 ) -> bool:
-    """Whether its line, or a line that is new there, says what the edit would put in."""
+    """Whether the line of the edit, or a new line of the target, contains the added names."""
     names = {token.text for token in new if token.is_name} - set(keyword.kwlist)
     if not names:
         return False
@@ -225,7 +229,7 @@ def _place_hunk(
     after: Sequence[CodeToken],
     target: Sequence[CodeToken],
 ) -> tuple[TokenHunk, int, int]:
-    """A hunk where it has a place: taking `and x` out before `and` is taking out `x and`."""
+    """Place a hunk or an equivalent shifted one: in `a and x and b`, `and x` equals `x and`."""
     first: PortError | None = None
     for one in iterate_slides(hunk, before, after):
         try:
@@ -259,7 +263,7 @@ def iterate_slides(
 def find_hunks(
     alignment: TokenAlignment, before: Sequence[CodeToken], after: Sequence[CodeToken]
 ) -> list[tuple[int, int, int, int]]:
-    """The runs of tokens that gave way to others."""
+    """The runs of tokens that differ."""
     result = []
     i = j = 0
     anchors = [
@@ -282,7 +286,7 @@ def _locate_run(
     i2: int,
     within_line: bool,
 ) -> tuple[int, int]:
-    """Where the tokens from i1 to i2 stand, told by themselves and by what stands around them."""
+    """The place of tokens i1 to i2 in the target, by themselves or by the tokens around them."""
     prior = alignment.counterparts[i1 - 1] if i1 else -1
     following = alignment.counterparts[i2] if i2 < len(before) else len(target)
     own = _locate_removed(alignment, before, target, i1, i2)
@@ -319,7 +323,7 @@ def _locate_run(
 def _locate_by_landmark(
     before: Sequence[CodeToken], target: Sequence[CodeToken], i1: int, i2: int
 ) -> tuple[int, int] | None:
-    """Where an edit in a line stands behind tokens that each of the texts has once."""
+    """The place of an edit after a run of tokens that occurs once in both texts."""
     start = i1 - MIN_CONTEXT
     mark = to_texts(before[start:i1])
     if start < 0 or NEWLINE in mark or _find_run(mark, before) != [start]:
@@ -342,7 +346,7 @@ def _locate_removed(
     i1: int,
     i2: int,
 ) -> tuple[int, int] | None:
-    """Where what is taken out stands by itself: all of it, or its two ends and most between."""
+    """The place of removed tokens: all of them, or both ends and most tokens between."""
     places = [alignment.counterparts[n] for n in range(i1, i2)]
     if not places or places[0] is None or places[-1] is None or places[0] > places[-1]:
         return None

@@ -1,1 +1,1 @@
-"""Finding code by its structure: patterns, the scopes they are looked for in, and states."""
+"""The status of a toggle on a release, and the nearest code if the toggle is stale."""

@@ -1,4 +1,4 @@
-"""What to show when a form was not found: the code that comes nearest to it, as a diff."""
+"""For a stale toggle: the code that is most similar to one of its forms, as a diff."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORD = re.compile(r"\w+")
 
 
 def find_nearest_source(edit: ToggleEdit, target: CodeTarget, sources: ReleaseSources) -> str:
-    """The source that comes nearest to an edit that was not found."""
+    """Describe the most similar code, or the most similar definition if the target is missing."""
     source = sources.read(target.module)
     scopes = source.find_scopes(target.qualname) if source is not None else []
     if source is None or not scopes:
@@ -28,7 +28,7 @@ def find_nearest_source(edit: ToggleEdit, target: CodeTarget, sources: ReleaseSo
 
 
 def find_nearest_code(edit: ToggleEdit, scopes: list[SgNode], source: ModuleSource) -> str:
-    """The statements of the target most like either form, as a diff from that form."""
+    """The lines of the target most similar to either form, as a diff from that form."""
     best_ratio, best_form, best_code, best_line = 0.0, edit.fixed, "", 0
     for side in (edit.fixed, edit.buggy):
         height = max(1, len(side.strip().splitlines()))
@@ -51,7 +51,7 @@ def find_nearest_code(edit: ToggleEdit, scopes: list[SgNode], source: ModuleSour
 def select_likely_windows(
     windows: Iterator[tuple[int, str]], pattern: str
 ) -> list[tuple[int, str]]:
-    """The few windows that share most words with a pattern: comparing is slow, counting is not."""
+    """The windows that share most words with a pattern; counting is fast, comparing is slow."""
     wanted = Counter(WORD.findall(pattern))
 
     def unlike(window: tuple[int, str]) -> int:
@@ -62,7 +62,7 @@ def select_likely_windows(
 
 
 def iterate_windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tuple[int, str]]:
-    """Every run of source lines in the scopes that is about as high as a pattern."""
+    """Every run of source lines in the scopes with about the height of a pattern."""
     lines = text.split("\n")
     for scope in scopes:
         where = scope.range()
@@ -74,7 +74,7 @@ def iterate_windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tu
 
 
 def find_nearest_definition(target: CodeTarget, sources: ReleaseSources) -> str:
-    """Where the target may have gone: the same name elsewhere, or a like name where it was."""
+    """Possible new places of a target: its name in other modules, similar names in its own."""
     name = target.qualname.rpartition(".")[2]
     here = sources.read(target.module)
     names = list(here.iterate_definition_names()) if here is not None else []

@@ -1,4 +1,8 @@
-"""The state of a toggle on a release, read from that release's source and never assumed."""
+"""The status of a toggle on a release, read from the release's source.
+
+Invariant: a toggle is fixed or buggy only if each of its edits matches exactly once, in one form.
+Example: with `fixed: a + 1` and `buggy: a`, a target with two `a + 1` is stale, not fixed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class ToggleState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EditSite:
-    """One edit of a toggle, found: where it stands and which form it has there."""
+    """The match of one edit in a release, with the form that matches."""
 
     edit: ToggleEdit
     target: CodeTarget
@@ -32,7 +36,7 @@ class EditSite:
 
 @dataclass(frozen=True, slots=True)
 class ToggleStatus:
-    """What a toggle is on a release; a stale one says why and shows the nearest source."""
+    """A toggle's state on a release; a stale one has a problem and the nearest source."""
 
     toggle: Toggle
     state: ToggleState
@@ -48,10 +52,10 @@ def parse_form(text: str) -> CodePattern:
 
 
 def find_toggle_status(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
-    """The state of a toggle on a release.
+    """Find the state of a toggle on a release.
 
-    Inside a variant's range the code must be there in one form. Outside of every range it must
-    not be: a form found there means that the range is wrong, which is as stale as a form lost.
+    Inside a variant's range exactly one form must match. Outside of every range no form may match:
+    a match means that the range is wrong, and makes the toggle stale.
     """
     version = sources.version
     if version is None:
@@ -60,37 +64,37 @@ def find_toggle_status(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
     if inside:
         return _match_variant(toggle, inside[0], sources)
     for variant in toggle.variants:
-        finding = _match_variant(toggle, variant, sources, explain=False)
-        if finding.state in (ToggleState.FIXED, ToggleState.BUGGY):
+        status = _match_variant(toggle, variant, sources, explain=False)
+        if status.state in (ToggleState.FIXED, ToggleState.BUGGY):
             return ToggleStatus(
                 toggle,
                 ToggleState.STALE,
                 variant,
                 problem=(
                     f"the range '{variant.releases}' leaves out {version}, "
-                    f"where its {finding.state.value} form is found"
+                    f"where its {status.state.value} form is found"
                 ),
             )
-    there = [
+    existing = [
         target
         for variant in toggle.variants
         for target in variant.targets
         if (source := sources.read(target.module)) is not None
         and source.find_scopes(target.qualname)
     ]
-    problem = f"no range holds {version}, though {there[0]} is there" if there else ""
+    problem = f"no range includes {version}, although {existing[0]} exists" if existing else ""
     return ToggleStatus(toggle, ToggleState.ABSENT, problem=problem)
 
 
 def _find_status_without_version(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
-    """A checkout may not say its version: any variant that fits is taken, the newest first."""
-    findings = [_match_variant(toggle, variant, sources) for variant in reversed(toggle.variants)]
-    for finding in findings:
-        if finding.state in (ToggleState.FIXED, ToggleState.BUGGY):
-            return finding
+    """For a checkout without a version: the newest variant that matches."""
+    statuses = [_match_variant(toggle, variant, sources) for variant in reversed(toggle.variants)]
+    for status in statuses:
+        if status.state in (ToggleState.FIXED, ToggleState.BUGGY):
+            return status
     if all(sources.read(t.module) is None for v in toggle.variants for t in v.targets):
         return ToggleStatus(toggle, ToggleState.ABSENT)
-    return findings[0]
+    return statuses[0]
 
 
 def _match_variant(
@@ -99,11 +103,11 @@ def _match_variant(
     sites: list[EditSite] = []
     for edit in variant.edits:
         target = variant.get_target(edit)
-        found = locate_edit(edit, target, sources)
-        if isinstance(found, str):
+        site = locate_edit(edit, target, sources)
+        if isinstance(site, str):
             nearest = find_nearest_source(edit, target, sources) if explain else ""
-            return ToggleStatus(toggle, ToggleState.STALE, variant, problem=found, nearest=nearest)
-        sites.append(found)
+            return ToggleStatus(toggle, ToggleState.STALE, variant, problem=site, nearest=nearest)
+        sites.append(site)
     states = {site.state for site in sites}
     if len(states) > 1:
         parts = ", ".join(f"{site.target} is {site.state.value}" for site in sites)
@@ -114,7 +118,7 @@ def _match_variant(
 
 
 def locate_edit(edit: ToggleEdit, target: CodeTarget, sources: ReleaseSources) -> EditSite | str:
-    """The one place of an edit, in the one form it has there; or why there is no such place."""
+    """The only match of an edit, or why there is none."""
     source = sources.read(target.module)
     if source is None:
         return f"there is no module {target.module}"

@@ -1,1 +1,1 @@
-"""The toggle files: what one may say, how one is read, and how one is found by its id."""
+"""Toggle files: their schema, a reader and a writer, and the catalogue of all toggles."""

@@ -1,4 +1,4 @@
-"""What a toggle file may say, as frozen values."""
+"""The schema of a toggle file, as frozen values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeviceKind(Enum):
 
 
 class CodeTarget(NamedTuple):
-    """A piece of code by name: a module, and inside it a qualified name ('' is all of it)."""
+    """A module, and a qualified name inside it ('' is the whole module)."""
 
     module: str
     qualname: str
@@ -51,7 +51,7 @@ class CodeTarget(NamedTuple):
 
 
 class ToggleEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One place where the fix is: the code with it and the code without it."""
+    """One change of a fix: the code with the fix and the code without it."""
 
     fixed: Text
     buggy: Text
@@ -59,7 +59,7 @@ class ToggleEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToggleVariant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """The form a fix has over a range of releases."""
+    """The edits of a fix for a range of releases."""
 
     releases: Text
     edits: Annotated[tuple[ToggleEdit, ...], Meta(min_length=1)]
@@ -88,4 +88,6 @@ class Toggle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variants: Annotated[tuple[ToggleVariant, ...], Meta(min_length=1)]
     upstream: tuple[int, ...] = ()
     why: str = ""
-    unguarded: str = ""  # what no suite reaches yet, and why: known, and no run is red for it
+    unguarded: str = (
+        ""  # why no guard covers the toggle; a toggle with a reason does not fail a run
+    )

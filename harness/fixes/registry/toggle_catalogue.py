@@ -1,4 +1,4 @@
-"""All toggles of the folders that were named, found by id, PR number, family or glob."""
+"""The catalogue of all toggles, which selects by id, PR number, family or glob."""
 
 from __future__ import annotations
 
@@ -12,29 +12,23 @@ import msgspec
 import packaging
 import yaml
 
-from harness.core import located_yaml, paths, source_scopes
-from harness.core.cache import DiskCache, compute_code_digest
-from harness.core.code_digest import compute_digest
+from harness.core import paths
+from harness.core.cache import DiskCache
+from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import UnfixError, UnknownToggleError
-from harness.fixes import patterns
-from harness.fixes.registry import schema
-from harness.fixes.registry import toggle_reader as reading
+from harness.fixes.patterns import AST_GREP_STAMP
 from harness.fixes.registry.schema import CodeTarget, Toggle
 from harness.fixes.registry.toggle_reader import read_toggle
 
-READER_CODE_DIGEST = compute_code_digest(
-    *(reading, located_yaml, schema, patterns, source_scopes),
-    versions=(
-        yaml.__version__,
-        msgspec.__version__,
-        packaging.__version__,
-        patterns.AST_GREP_STAMP,
-    ),
+# The code and the third-party versions that every cached toggle and status depends on.
+FIXES_CODE_DIGEST = compute_digest(
+    digest_code("fixes"),
+    *(yaml.__version__, msgspec.__version__, packaging.__version__, AST_GREP_STAMP),
 )
 
 
 class ToggleCatalogue:
-    """The toggles at hand, by id."""
+    """All loaded toggles, by id."""
 
     def __init__(self, toggles: Iterable[Toggle]) -> None:
         self._by_id = {toggle.id: toggle for toggle in toggles}
@@ -49,7 +43,7 @@ class ToggleCatalogue:
         return bool(self._match_name(name))
 
     def select(self, name: str) -> list[Toggle]:
-        """The toggles a word stands for: an id, a PR made of several parts, a family, a glob."""
+        """The toggles that a word selects: an id, a PR with several toggles, a family, a glob."""
         chosen = self._match_name(name)
         if not chosen:
             raise UnknownToggleError(self._describe_unknown(name))
@@ -68,7 +62,7 @@ class ToggleCatalogue:
         return self.select_all(names) if names else list(self)
 
     def guess_family(self, targets: Sequence[CodeTarget]) -> str:
-        """The family of the toggles of that function, or of that module; else the module's name."""
+        """The family of other toggles of the same function or module; else the module's name."""
         known = [(t, toggle.family) for toggle in self for v in toggle.variants for t in v.targets]
         for target in targets:
             for other, family in known:
@@ -91,17 +85,17 @@ class ToggleCatalogue:
 
 
 def load_catalogue(folders: Iterable[Path] = ()) -> ToggleCatalogue:
-    """The project's own toggles and those of the folders named on the command line.
+    """Load the project's own toggles and those of the folders named on the command line.
 
-    A file that was read before is known by its bytes: parsing it takes milliseconds, and most of
-    the processes of a run want the whole registry.
+    The cache is keyed by a file's bytes: parsing one file takes milliseconds, and most processes
+    of a run load the whole registry.
     """
-    known: DiskCache[Toggle] = DiskCache("registry", Toggle, READER_CODE_DIGEST)
+    cache: DiskCache[Toggle] = DiskCache("registry", Toggle, FIXES_CODE_DIGEST)
     toggles = []
     for path in find_toggle_files(folders).values():
         key = compute_digest(path.stem, path.read_bytes())
-        toggles.append(known.get(key) or known.put(key, read_toggle(path)))
-    known.save()
+        toggles.append(cache.get(key) or cache.put(key, read_toggle(path)))
+    cache.save()
     return ToggleCatalogue(toggles)
 
 

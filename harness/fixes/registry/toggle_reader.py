@@ -1,4 +1,4 @@
-"""Reading toggle files: safe YAML into the strict schema, each error with its file and line."""
+"""Reads toggle files: safe YAML into the strict schema, with file and line in every error."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
-from yaml.reader import ReaderError
 
-from harness.core.errors import ToggleFileError
-from harness.core.located_yaml import LocatedYaml
+from harness.core.located_yaml import SafeYamlFile
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.patterns import (
     ANONYMOUS_METAVARIABLE,
@@ -28,49 +25,14 @@ from harness.fixes.patterns import (
 )
 from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
 
-SafeYamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
 
 
-class ToggleDocument(LocatedYaml):
-    """A YAML document, its plain values, and the line on which each of them stands."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-            self._loader = SafeYamlLoader(text)
-            self.values = self.load_values(self._loader)
-        except UnicodeDecodeError as error:
-            line = error.object.count(b"\n", 0, error.start) + 1
-            raise ToggleFileError(self.path, line, f"not UTF-8: {error.reason}") from error
-        except ReaderError as error:
-            line = text.partition(chr(error.character))[0].count("\n") + 1
-            problem = f"not safe YAML: character #x{error.character:04x}: {error.reason}"
-            raise ToggleFileError(self.path, line, problem) from error
-        except yaml.YAMLError as error:
-            raise self.make_syntax_error(error, "safe YAML") from error
-
-    def make_error(self, line: int, problem: str) -> ToggleFileError:
-        return ToggleFileError(self.path, line, problem)
-
-    def is_valid_key(self, key: Any) -> bool:
-        return bool(key.tag == "tag:yaml.org,2002:str")
-
-    def check_scalar(self, node: Any) -> None:
-        """A date of no calendar."""
-        try:
-            self._loader.construct_object(node)
-        except ValueError as error:
-            line = node.start_mark.line + 1
-            raise self.make_error(line, f"'{node.value}': {error}") from error
-
-
 def read_toggle(path: Path) -> Toggle:
-    """One toggle file, checked in every way that needs no release."""
-    document = ToggleDocument(path)
+    """Read one toggle file, with every check that needs no release."""
+    document = SafeYamlFile(path)
     if not isinstance(document.values, dict):
-        raise ToggleFileError(document.path, 1, "a toggle file is a mapping with an id")
+        raise document.make_error(1, "a toggle file is a mapping with an id")
     try:
         toggle = msgspec.convert(_convert_id_to_text(document.values), Toggle, strict=True)
     except msgspec.ValidationError as error:
@@ -83,10 +45,10 @@ def read_toggle(path: Path) -> Toggle:
             "Object missing required field", "missing key"
         )
         problem = _explain_problem(at, problem)
-        raise ToggleFileError(document.path, line, f"{at}: {problem}" if at else problem) from error
+        raise document.make_error(line, f"{at}: {problem}" if at else problem) from error
     if toggle.id != path.stem:
         problem = f"the id '{toggle.id}' is not the file's name '{path.stem}'"
-        raise ToggleFileError(document.path, document.find_line("id"), problem)
+        raise document.make_error_at(problem, "id")
     for number, variant in enumerate(toggle.variants):
         _check_variant(document, number, variant)
     _check_variant_overlap(document, toggle)
@@ -95,12 +57,12 @@ def read_toggle(path: Path) -> Toggle:
 
 def find_variant_lines(path: Path) -> list[int]:
     """The lines, from 1, on which the variants of a toggle file begin."""
-    document = ToggleDocument(path)
+    document = SafeYamlFile(path)
     return [document.find_line("variants", n) for n, _ in enumerate(document.values["variants"])]
 
 
 def _convert_id_to_text(values: dict[str, Any]) -> dict[str, Any]:
-    """A PR number may stand as a number: `id: 27460`."""
+    """Accept a PR number as a number: `id: 27460`."""
     number = values.get("id")
     return {**values, "id": str(number)} if type(number) is int else values
 
@@ -127,25 +89,22 @@ def _explain_problem(path: str, problem: str) -> str:
     }.get(last, "empty" if "\\S" in problem else problem)
 
 
-def _check_variant(document: ToggleDocument, number: int, variant: ToggleVariant) -> None:
+def _check_variant(document: SafeYamlFile, number: int, variant: ToggleVariant) -> None:
     here = ("variants", number)
     try:
         specifiers = SpecifierSet(variant.releases)
         for specifier in specifiers:
             Version(specifier.version.removesuffix(".*"))
     except (InvalidSpecifier, InvalidVersion) as error:
-        line = document.find_line(*here, "releases")
-        raise ToggleFileError(
-            document.path, line, f"releases: {error}; write it like '>=0.5.9,<0.5.13'"
-        ) from error
+        problem = f"releases: {error}; write it like '>=0.5.9,<0.5.13'"
+        raise document.make_error_at(problem, *here, "releases") from error
     if not specifiers:
-        line = document.find_line(*here, "releases")
-        raise ToggleFileError(document.path, line, "releases: names no release")
+        raise document.make_error_at("releases: names no release", *here, "releases")
     for index, edit in enumerate(variant.edits):
         place = (*here, "edits", index)
         if not (edit.target or variant.target):
             problem = "an edit needs a target, its own or its variant's"
-            raise ToggleFileError(document.path, document.find_line(*place), problem)
+            raise document.make_error_at(problem, *place)
         try:
             problem = find_edit_problem(edit)
         except PatternError as error:
@@ -153,11 +112,11 @@ def _check_variant(document: ToggleDocument, number: int, variant: ToggleVariant
         except RuntimeError as error:
             problem = f"ast-grep refuses the pattern: {error}"
         if problem:
-            raise ToggleFileError(document.path, document.find_line(*place), problem)
+            raise document.make_error_at(problem, *place)
 
 
 def find_edit_problem(edit: ToggleEdit) -> str:
-    """What is wrong with an edit's two forms, looked at beside each other; '' if nothing."""
+    """Why the two forms of an edit cannot be told apart or rendered; '' if they can."""
     fixed, buggy = CodePattern(edit.fixed), CodePattern(edit.buggy)
     for text in (edit.fixed, edit.buggy):
         if ANONYMOUS_METAVARIABLE.search(text):
@@ -179,14 +138,14 @@ def find_edit_problem(edit: ToggleEdit) -> str:
 
 
 def normalize_pattern(pattern: str) -> str:
-    """What a pattern says: white space counts in a string and as indentation, nowhere else."""
+    """A pattern without insignificant white space: it counts only in strings and as indentation."""
     try:
         return ast.dump(ast.parse(textwrap.dedent(to_parsable_code(pattern)).strip()))
     except SyntaxError:
         return remove_whitespace(pattern)
 
 
-def _check_variant_overlap(document: ToggleDocument, toggle: Toggle) -> None:
+def _check_variant_overlap(document: SafeYamlFile, toggle: Toggle) -> None:
     for later, variant in enumerate(toggle.variants):
         for earlier, other in enumerate(toggle.variants[:later]):
             both = next(
@@ -199,8 +158,7 @@ def _check_variant_overlap(document: ToggleDocument, toggle: Toggle) -> None:
             )
             if both is not None:
                 problem = f"variants {earlier + 1} and {later + 1} overlap: both hold {both}"
-                line = document.find_line("variants", later, "releases")
-                raise ToggleFileError(document.path, line, problem)
+                raise document.make_error_at(problem, "variants", later, "releases")
 
 
 def _includes_version(variant: ToggleVariant, version: Version) -> bool:
@@ -208,7 +166,7 @@ def _includes_version(variant: ToggleVariant, version: Version) -> bool:
 
 
 def list_boundary_versions(toggle: Toggle) -> list[Version]:
-    """Versions that between them tell any two of the toggle's ranges apart."""
+    """Versions that distinguish any two of the toggle's ranges: each boundary and its successor."""
     named = {
         re.sub(r"\.\*$", "", spec.version) for v in toggle.variants for spec in v.specifier
     } | {"0", "9999"}

@@ -1,4 +1,4 @@
-"""Writing a toggle file, in the manner of those that are written by hand."""
+"""Writes a toggle file in the layout of the handwritten ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRAP_COLUMNS = 96
 
 
 def check_id(name: str) -> None:
-    """Refuse what the registry would not take as a toggle's id, nor a folder as a file's name."""
+    """Raise for a word that is not a valid toggle id."""
     try:
         msgspec.convert(name, Slug)
     except msgspec.ValidationError as error:
@@ -29,7 +29,7 @@ def check_id(name: str) -> None:
 
 
 def check_unused_id(name: str, existing_toggles: ToggleCatalogue) -> None:
-    """Refuse an id that a toggle has, or a group of them."""
+    """Raise for an id that selects existing toggles."""
     check_id(name)
     with contextlib.suppress(UnknownToggleError):
         taken = ", ".join(other.id for other in existing_toggles.select(name))
@@ -37,7 +37,7 @@ def check_unused_id(name: str, existing_toggles: ToggleCatalogue) -> None:
 
 
 def write_toggle_file(toggle: Toggle, folder: Path, existing_toggles: ToggleCatalogue) -> Path:
-    """A toggle's file, once the registry has read it, where no other has its name."""
+    """Write a toggle's file, after a draft has been read back; never overwrites a file."""
     check_unused_id(toggle.id, existing_toggles)
     with tempfile.TemporaryDirectory(prefix="unfix-") as aside:
         draft = Path(aside) / f"{toggle.id}.yaml"
@@ -97,7 +97,7 @@ def _format_block(key: str, code: str) -> list[str]:
 
 
 def _format_scalar(text: str) -> str:
-    """A word as it is, where YAML reads it as that word; else quoted."""
+    """Quote a text if YAML would not read it as that text."""
     try:
         if yaml.safe_load(f"- {text}\n") == [text] and "\n" not in text:
             return text

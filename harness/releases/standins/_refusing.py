@@ -1,4 +1,4 @@
-"""What every stand-in is made of: it imports like the real package and refuses to run."""
+"""The stand-in mechanism: a module that imports like a real package and refuses to run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _provided: dict[str, dict[str, Function]] = {}
 
 
 class RefusingName:
-    """A name inside a stand-in; it runs only what a suite provided for it.
+    """A name inside a stand-in; calling it runs the function that a suite provided for it.
 
-    What was provided is looked up at the call, so `from sgl_kernel import x` may come first.
+    The function is looked up at the call, so `from sgl_kernel import x` may run before a suite
+    provides `x`.
     """
 
     def __init__(self, package: str, path: str) -> None:
@@ -42,7 +43,7 @@ class RefusingName:
         return function(*args, **kwargs)
 
     def __mro_entries__(self, bases: object) -> tuple[type, ...]:
-        return (type(self.__name__, (), {}),)  # what derives from it is defined, and never made
+        return (type(self.__name__, (), {}),)  # a subclass can be defined, but not instantiated
 
     def __or__(self, other: object) -> Any:
         return Any  # `Refused | None` in an annotation that is evaluated
@@ -54,7 +55,7 @@ class RefusingName:
 
 
 class RefusingModule(ModuleType):
-    """A module of a stand-in: every name that it was not given is a name that refuses."""
+    """A module of a stand-in: every unknown name is a RefusingName."""
 
     def __getattr__(self, name: str) -> RefusingName:
         if _is_dunder(name):
@@ -80,11 +81,11 @@ class _Submodules:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Nothing to run: the names come into being as they are asked for."""
+        """Do nothing: __getattr__ creates the names."""
 
 
 def stand_in(package: str) -> None:
-    """Turn the module that is being imported as `package` into a stand-in for it."""
+    """Turn the module that is being imported as `package` into a stand-in."""
 
     def provide(name: str, function: Function) -> None:
         """Run `function` where `name` (`submodule.function`, or the function alone) is called."""

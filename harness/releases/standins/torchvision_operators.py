@@ -1,4 +1,4 @@
-"""Defines the operators that torchvision looks for, where its binary could not be loaded.
+"""Defines the operators that torchvision requires, if its binary could not be loaded.
 
 `import torchvision` ends in an error beside a torch without CUDA, since its wheel holds CUDA
 binaries. The base environment names `define` as a `torch.backends` entry point, so torch calls it
@@ -12,7 +12,7 @@ from typing import Any
 
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
-_kept: list[Any] = []  # a library that is collected takes its operators with it
+_libraries: list[Any] = []  # a library that is garbage-collected removes its operators
 
 
 class _AfterTheBinary:
@@ -28,7 +28,7 @@ class _AfterTheBinary:
 
 
 def define() -> None:
-    """See to it that torchvision, whenever it is imported, finds its operators."""
+    """Define the missing operators when torchvision is imported."""
     if _AfterTheBinary not in sys.meta_path:
         sys.meta_path.insert(0, _AfterTheBinary)
 
@@ -41,4 +41,4 @@ def _define_missing() -> None:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in missing:
             library.define(f"{name}{SCHEMA}")
-        _kept.append(library)
+        _libraries.append(library)

@@ -1,7 +1,8 @@
-"""The suites asked about new toggles: which guards run the changed code, and which of them notice.
+"""Which guards of the suites run a new toggle's code, and which detect it.
 
-Each guard runs once with everything flipped that is asked about, which says whose code it runs;
-then those that ran it once more for each toggle by itself, and as the release is.
+Each guard runs once with all toggles flipped, which shows whose code it runs. A guard that runs a
+toggle's code then runs with that toggle alone, and with none. Example: 200 guards and 2 toggles
+with 5 guards each need at most 200 + 10 + 10 runs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.core.errors import NotReadyError
-from harness.fixes.adopt.edit_porting import FLIP_DIRECTIONS
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import FLIP_DIRECTIONS
 from harness.fixes.registry.schema import Toggle
 from harness.runs.mutate.scheduler import ENGINE_TEST_FILE
 from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
@@ -38,7 +39,7 @@ ToggleDirections = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class DetectionReport:
-    """What the suites say of one toggle on one release."""
+    """The guards that run, and that detect, one toggle on one release."""
 
     release: str
     runs: tuple[str, ...]  # guards that run its code
@@ -55,7 +56,7 @@ class _GuardRunner:
     def run_guards(
         self, requests: Iterable[tuple[TaskKey, ToggleDirections]]
     ) -> Iterator[tuple[TaskKey, ToggleDirections, SideResult]]:
-        """What comes of guards under toggles, so many at a time."""
+        """Run guards under toggles, `jobs` at a time."""
         waiting, going = list(requests), dict[int, tuple[TaskKey, ToggleDirections]]()
         while waiting or going:
             while waiting and len(going) < self.jobs:
@@ -78,7 +79,7 @@ def find_detecting_guards(
     jobs: int,
     report: Callable[[str], None],
 ) -> dict[str, DetectionReport]:
-    """Every toggle that has its code there, asked of all suites but those with servers."""
+    """Run all guards but those with servers, for every toggle whose code the release has."""
     states = {one.id: find_toggle_status(one, target.sources).state for one in toggles}
     flips = {
         name: FLIP_DIRECTIONS[state].value

@@ -12,9 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from harness.core import paths
-from harness.core.errors import ToggleFileError
+from harness.core.located_yaml import SafeYamlFile, YamlFileError
 from harness.fixes.registry.schema import Text
-from harness.fixes.registry.toggle_reader import ToggleDocument
 from harness.runs.audit.findings import FindingKey, FindingKind
 
 
@@ -38,8 +37,8 @@ def read_exemptions(path: Path) -> list[FindingExemption]:
     """The exceptions of a file; one that is not there has none."""
     if not path.exists():
         return []
-    document = ToggleDocument(path)
+    document = SafeYamlFile(path)
     try:
         return msgspec.convert(document.values or [], list[FindingExemption], strict=True)
     except msgspec.ValidationError as error:
-        raise ToggleFileError(document.path, 1, str(error)) from error
+        raise YamlFileError(document.path, 1, str(error)) from error

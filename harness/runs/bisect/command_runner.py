@@ -14,9 +14,9 @@ from pathlib import Path
 from harness.core import paths, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.errors import UnfixError
+from harness.fixes.patch_plan import Direction
 from harness.patching import attestation, planner
 from harness.patching.child_environment import ChildEnvironment
-from harness.patching.patch_plan import Direction
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest

@@ -12,25 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.core.git_repository import SHORT_HASH_LENGTH, GitRepository, strip_git_variables
 from harness.fixes.matching.toggle_status import find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.patching.child_environment import ChildEnvironment
 from harness.releases.source_trees import open_tree
 from harness.runs.bisect.command_runner import CommandRunner
 from harness.runs.bisect.outcome_rules import EXIT_CANNOT_TELL
@@ -41,7 +37,6 @@ from harness.runs.bisect.toggle_candidates import resolve_pinned_choices
 from harness.runs.bisect.trial_runner import TrialJob, VersionUnderTest
 from harness.store.bisect.values import BisectAnswer, BisectStep, BisectTrial
 
-SHORT_HASH_LENGTH = 12
 EXIT_ONLY_SKIPPED_LEFT = 2  # how `git bisect run` ends when it can get no further for them
 EXIT_ABORT = 128  # the exit code at which `git bisect run` gives up
 POLL_SECONDS = 0.3
@@ -65,72 +60,6 @@ class CommitBisectRequest(msgspec.Struct):
 
     def load_catalogue(self) -> ToggleCatalogue:
         return toggle_catalogue.load_catalogue(map(Path, self.search.toggle_folders))
-
-
-@dataclass
-class GitRepository:
-    """The caller's checkout, and a worktree of it to search in."""
-
-    folder: Path
-
-    def run_git(self, *words: str, folder: Path | None = None) -> str:
-        done = self.try_git(*words, folder=folder)
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip()
-            raise UnfixError(f"git {shlex.join(words)}: {said}")
-        return done.stdout.strip()
-
-    def try_git(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["git", "-C", str(folder or self.folder), *words],
-            capture_output=True,
-            text=True,
-            env=_strip_git_variables(),
-        )
-
-    def resolve_commit(self, name: str) -> str:
-        done = self.try_git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-        if done.returncode:
-            raise UnfixError(f"{self.folder} has no commit '{name}'")
-        return done.stdout.strip()
-
-    def find_parent(self, commit: str) -> str:
-        """The commit before one, the first of several."""
-        done = self.try_git("rev-parse", "--verify", "--quiet", f"{commit}^")
-        if done.returncode:
-            raise UnfixError(
-                f"{self.folder} has nothing before {commit[:10]}: it is the first commit there, "
-                "or the checkout is shallow (`git fetch --deepen 1`)"
-            )
-        return done.stdout.strip()
-
-    def is_ancestor(self, older: str, newer: str) -> bool:
-        return not self.try_git("merge-base", "--is-ancestor", older, newer).returncode
-
-    @contextlib.contextmanager
-    def add_worktree(self, commit: str) -> Iterator[str]:
-        with tempfile.TemporaryDirectory(prefix="unfix-") as folder:
-            place = Path(folder) / "tree"
-            self.run_git("worktree", "add", "--quiet", "--detach", str(place), commit)
-            try:
-                yield str(place)
-            finally:
-                self.try_git("worktree", "remove", "--force", str(place))
-                self.try_git("worktree", "prune")
-
-
-def _strip_git_variables() -> ChildEnvironment:
-    """The environment without the variables that a git hook around this process sets."""
-    return ChildEnvironment(without=[name for name in os.environ if name.startswith("GIT_")])
-
-
-def open_repository(folder: Path) -> GitRepository:
-    if not folder.is_dir():
-        raise UnfixError(f"there is no folder {folder}")
-    repository = GitRepository(folder)
-    if repository.try_git("rev-parse", "--git-dir").returncode:
-        raise UnfixError(f"{folder} is no git repository")
-    return repository
 
 
 def make_version_under_test(request: CommitBisectRequest, name: str) -> VersionUnderTest:
@@ -340,7 +269,7 @@ def _follow_git_bisect(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_strip_git_variables(),
+            env=strip_git_variables(),
             start_new_session=True,  # a Ctrl-C is ours to handle
         )
     try:

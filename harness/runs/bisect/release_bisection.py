@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import Direction
 from harness.fixes.registry.schema import Toggle
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.patching.patch_plan import Direction
 from harness.releases.source_trees import SGLANG_PACKAGE, SourceTree
 from harness.runs.bisect.search_driver import SearchDriver, format_output_tail, format_sets
 from harness.runs.bisect.search_questions import NO_TOGGLES, SearchQuestion, ToggleUniverse

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from harness.core.errors import UnfixError
-from harness.patching.patch_plan import Direction
+from harness.fixes.patch_plan import Direction
 from harness.runs.bisect import search_questions
 from harness.runs.bisect.bayesian_search import BayesianSearch
 from harness.runs.bisect.halving_search import HalvingSearch

@@ -8,10 +8,9 @@ from itertools import combinations
 
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
+from harness.fixes.patch_plan import Direction, ToggleChoice, format_toggle_diff, make_plan
 from harness.fixes.registry.schema import Toggle
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.patching import diffs
-from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
 from harness.releases.source_trees import SourceTree
 from harness.runs.bisect.search_questions import ToggleUniverse
 from harness.store.bisect.values import ToggleSearch
@@ -57,7 +56,7 @@ class ToggleCandidates:
         )
 
     def format_patch(self, name: str) -> str:
-        return diffs.format_toggle_diff(self.findings[name], self.tree)
+        return format_toggle_diff(self.findings[name], self.tree)
 
 
 def resolve_pinned_choices(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.patching.patch_plan import Direction
+from harness.fixes.patch_plan import Direction
 from harness.releases.source_trees import SourceTree
 from harness.store.bisect.values import BisectAnswer, BisectTrial
 

@@ -122,7 +122,7 @@ def is_same_but_toggles(first: EvaluationConfiguration, second: EvaluationConfig
 def read_matrix(file: Path) -> EvaluationMatrix:
     """The matrix of a file; raises with the first problem and its line."""
     document = YamlDocument(file)
-    if isinstance(document.content, dict) and "axes" in document.content:
+    if isinstance(document.values, dict) and "axes" in document.values:
         raise document.make_error_at("a covering matrix: run it by `unfix matrix run`", "axes")
     matrix = document.convert_to(EvaluationMatrix)
     try:

@@ -12,7 +12,7 @@ Step = str | int  # a key, or an index into a list
 
 def read_matrix(document: YamlDocument) -> MatrixSpec:
     """The matrix of a file; raises with the first problem and its line."""
-    if isinstance(document.content, dict) and "configurations" in document.content:
+    if isinstance(document.values, dict) and "configurations" in document.values:
         raise document.make_error_at(
             "an evaluation matrix: run it by `unfix eval`", "configurations"
         )

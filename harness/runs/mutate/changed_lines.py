@@ -10,10 +10,10 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from harness.core.errors import UnfixError
+from harness.core.git_repository import SHORT_HASH_LENGTH, GitRepository, open_repository
 from harness.fixes.registry.schema import CodeTarget
 from harness.releases import managed_releases
 from harness.releases.source_trees import SGLANG_PACKAGE, SourceTree
-from harness.runs.bisect.commit_bisection import SHORT_HASH_LENGTH, GitRepository, open_repository
 from harness.runs.mutate.function_code import ModuleCode
 
 RANGE_PATTERN = re.compile(r"^(?P<older>[^\s.]\S*?)\.\.\.?(?P<newer>[^\s.]\S*)$")

@@ -14,9 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from harness.core import paths
-from harness.core.errors import ToggleFileError
+from harness.core.located_yaml import SafeYamlFile, YamlFileError
 from harness.fixes.registry.schema import ModuleTarget, Text
-from harness.fixes.registry.toggle_reader import ToggleDocument
 from harness.runs.mutate import operators
 from harness.store.mutate.faults import MutationFault
 
@@ -42,10 +41,10 @@ def read_equivalent_faults(path: Path | None = None) -> dict[str, EquivalentFaul
     path = path or get_equivalents_file()
     if not path.exists():
         return {}
-    document = ToggleDocument(path)
+    document = SafeYamlFile(path)
     values = [] if document.values is None else document.values
     if not isinstance(values, list):
-        raise ToggleFileError(document.path, 1, "it is a list: each fault begins with '- id:'")
+        raise YamlFileError(document.path, 1, "it is a list: each fault begins with '- id:'")
     try:
         faults = msgspec.convert(values, list[EquivalentFault], strict=True)
     except msgspec.ValidationError as error:
@@ -54,10 +53,10 @@ def read_equivalent_faults(path: Path | None = None) -> dict[str, EquivalentFaul
     for number, fault in enumerate(faults):
         if fault.id in found:
             line = document.find_line(number, "id")
-            raise ToggleFileError(document.path, line, f"fault {fault.id} stands twice")
+            raise YamlFileError(document.path, line, f"fault {fault.id} stands twice")
         if fault.operator not in operators.load_operators():
             line = document.find_line(number, "operator")
-            raise ToggleFileError(document.path, line, f"there is no operator '{fault.operator}'")
+            raise YamlFileError(document.path, line, f"there is no operator '{fault.operator}'")
         found[fault.id] = fault
     return found
 
@@ -76,7 +75,7 @@ def make_equivalent_fault(fault: MutationFault, because: str) -> EquivalentFault
     return EquivalentFault(fault.id, fault.target, fault.operator, f"{before} => {after}", because)
 
 
-def _make_file_error(document: ToggleDocument, message: str) -> ToggleFileError:
+def _make_file_error(document: SafeYamlFile, message: str) -> YamlFileError:
     """msgspec's message with the line that it is about."""
     problem, _, where = message.partition(" - at `$")
     place = ERROR_POSITION.search(where)
@@ -96,4 +95,4 @@ def _make_file_error(document: ToggleDocument, message: str) -> ToggleFileError:
             "id": "an id is ten hexadecimal digits",
             "because": "say why in a sentence: nobody can look it up elsewhere",
         }.get(str(steps[-1]) if steps else "", "empty, or not of that form")
-    return ToggleFileError(document.path, document.find_line(*steps), problem)
+    return YamlFileError(document.path, document.find_line(*steps), problem)

@@ -21,10 +21,10 @@ import pytest
 
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
 from harness.fixes.registry.schema import CodeTarget
 from harness.guards import cells, plugin, profiles
 from harness.patching import live_engine
-from harness.patching.patch_plan import Direction, PlacedFault, ToggleChoice
 from harness.runs.mutate.messages import (
     PASSING_OUTCOMES,
     FaultAttemptReport,

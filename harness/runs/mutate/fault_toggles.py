@@ -16,13 +16,13 @@ from packaging.version import InvalidVersion, Version
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ModuleSource, ReleaseSources
 from harness.fixes.matching.toggle_status import locate_edit
+from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.patterns import get_indent, remove_indent
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import CodeTarget, DeviceKind, Toggle, ToggleEdit, ToggleVariant
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.fixes.registry.toggle_reader import find_edit_problem
 from harness.fixes.registry.toggle_writer import WRAP_COLUMNS
-from harness.patching.patch_plan import Direction, ToggleChoice, make_plan
 from harness.releases import managed_releases
 from harness.runs.mutate import operators
 from harness.runs.mutate.function_code import FUNCTIONS, FunctionCode, ModuleCode

@@ -20,8 +20,8 @@ import msgspec
 
 from harness.core import paths
 from harness.core.code_digest import digest_code
+from harness.fixes.patch_plan import get_position
 from harness.patching.instrumentation import FUNCTION_NODES, iterate_enclosing_statements
-from harness.patching.patch_plan import get_position
 from harness.releases.source_trees import SourceTree
 from harness.runs.mutate.messages import PASSING_OUTCOMES
 from harness.store.mutate.faults import MutationFault

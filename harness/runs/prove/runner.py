@@ -14,7 +14,7 @@ import time
 
 from harness.core import machine, paths, process_exit
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
-from harness.patching import diffs
+from harness.fixes.patch_plan import format_toggle_diff
 from harness.runs.prove.earlier_runs import EarlierRuns
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.worker_pool import ReleaseWorkerPool
@@ -276,4 +276,4 @@ def _fill_release_facts(
         finding = find_toggle_status(toggle, target.sources)
         release_facts.states[toggle.id] = finding.state.value
         if finding.state in (ToggleState.FIXED, ToggleState.BUGGY):
-            release_facts.patches[toggle.id] = diffs.format_toggle_diff(finding, target.sources)
+            release_facts.patches[toggle.id] = format_toggle_diff(finding, target.sources)

@@ -1,12 +1,16 @@
-"""From toggles and a release's sources to patched sources, whole or not at all.
+"""Patch plans: the patched text of every module that a set of toggles changes on one release.
 
-A plan is plain data: a patched process reads it without a parser, and two processes that were
-given the same toggles run the same text.
+A plan contains all of its edits or is not made. It is plain data: a patched process reads it
+without a parser, and two processes with the same toggles run the same text.
+
+Invariant: after an edit the form that the edit writes matches exactly once, at the place of the
+edit, with the same bindings, and the other form does not match at all. Example: reverting
+`fixed: x + 1`, `buggy: x` in `return x + 1` would leave `return x`; a second `x` in the same
+function makes the pattern ambiguous, and the plan fails with a PatchError.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -14,8 +18,10 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from harness.core.code_digest import compute_digest
 from harness.core.errors import PatchConflictError, PatchError, ToggleNotApplicableError
 from harness.core.source_scopes import ModuleSource, ReleaseSources
+from harness.fixes.matching.nearest_code import format_diff
 from harness.fixes.matching.toggle_status import (
     EditSite,
     ToggleState,
@@ -28,7 +34,7 @@ from harness.fixes.registry.schema import CodeTarget, Toggle
 
 
 class Direction(Enum):
-    """What is asked of a toggle: the fix out, the fix in, or only to count that it runs."""
+    """How a toggle changes the code: revert the fix, enable it, or only count its runs."""
 
     REVERT = "revert"
     ENABLE = "enable"
@@ -40,11 +46,13 @@ REQUIRED_STATES = {
     Direction.ENABLE: (ToggleState.BUGGY,),
     Direction.OBSERVE: (ToggleState.FIXED, ToggleState.BUGGY),
 }
+# The direction that turns a state into the other one.
+FLIP_DIRECTIONS = {ToggleState.FIXED: Direction.REVERT, ToggleState.BUGGY: Direction.ENABLE}
 
 
 @dataclass(frozen=True, slots=True)
 class ToggleChoice:
-    """A toggle and what is asked of it."""
+    """A toggle and its direction."""
 
     toggle: Toggle
     direction: Direction
@@ -67,7 +75,7 @@ class ToggleChoice:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFault:
-    """A change that no toggle states: a piece of a module's text, replaced where it stands."""
+    """An injected fault: a span of a module's text and its replacement, without a toggle file."""
 
     id: str
     title: str
@@ -87,7 +95,7 @@ SourceChange = ToggleChoice | PlacedFault
 
 @dataclass(frozen=True, slots=True)
 class PatchedSite:
-    """Where a toggle's code stands in the patched text: lines from 1, columns from 0."""
+    """The position of a toggle's code in the patched text: lines from 1, columns from 0."""
 
     toggle: str
     direction: str
@@ -100,7 +108,7 @@ class PatchedSite:
 
 @dataclass(frozen=True, slots=True)
 class PatchedModule:
-    """One module's text after all edits; `digest` is of the text before them."""
+    """One module's text after all edits; `digest` is the digest of the original text."""
 
     module: str
     path: str
@@ -123,7 +131,7 @@ class PatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedEdit:
-    """One piece of a module that a change replaces; `site` is where a toggle stands."""
+    """A span of a module and its replacement; `site` is None for an injected fault."""
 
     change: SourceChange
     target: CodeTarget
@@ -135,9 +143,9 @@ class _PlannedEdit:
 
 
 def make_plan(changes: Iterable[SourceChange], sources: ReleaseSources, release: str) -> PatchPlan:
-    """The plan for these changes of this release, or an error that names the one in the way."""
+    """Plan these changes of a release; an error names the change that cannot be made."""
     chosen = list(dict.fromkeys(changes))
-    _refuse_conflicting_changes(chosen)
+    refuse_conflicting_changes(chosen)
     by_module: dict[str, list[_PlannedEdit]] = defaultdict(list)
     for change in chosen:
         for edit in _iterate_edits(change, sources, release):
@@ -146,13 +154,14 @@ def make_plan(changes: Iterable[SourceChange], sources: ReleaseSources, release:
     return PatchPlan(release, tuple((c.id, c.verb, c.title) for c in chosen), modules)
 
 
-def _refuse_conflicting_changes(changes: list[SourceChange]) -> None:
+def refuse_conflicting_changes(changes: Iterable[SourceChange]) -> None:
+    """Raise PatchConflictError if one toggle is requested in two directions."""
     seen: dict[str, SourceChange] = {}
     for change in changes:
         other = seen.setdefault(change.id, change)
-        if other is not change:
+        if other != change:
             raise PatchConflictError(
-                f"toggle {change.id} is asked for twice over: {other.verb} and {change.verb}"
+                f"toggle {change.id} is requested in two directions: {other.verb} and {change.verb}"
             )
 
 
@@ -163,15 +172,15 @@ def _iterate_edits(
         source = sources.read(change.target.module)
         if source is None or source.text[change.start : change.end] != change.before:
             raise ToggleNotApplicableError(
-                f"{change}: {change.target} is not the text that it was made for"
+                f"{change}: the source of {change.target} has changed since the fault was generated"
             )
         yield _PlannedEdit(
             change, change.target, source, change.start, change.end, change.after, None
         )
         return
-    finding = find_toggle_status(change.toggle, sources)
-    _refuse_wrong_state(change, finding, release)
-    for site in finding.sites:
+    status = find_toggle_status(change.toggle, sources)
+    _refuse_wrong_state(change, status, release)
+    for site in status.sites:
         start, end = site.match.start, site.match.end
         yield _PlannedEdit(
             change, site.target, site.source, start, end, _render_edit(change, site), site
@@ -183,9 +192,9 @@ def _refuse_wrong_state(choice: ToggleChoice, status: ToggleStatus, release: str
         return
     toggle, verb = choice.toggle, choice.direction.value
     why = {
-        ToggleState.BUGGY: "the bug is in that release; `enable` would carry the fix to it",
-        ToggleState.FIXED: "the fix is in that release already; `revert` would take it out",
-        ToggleState.ABSENT: "that release does not have the code",
+        ToggleState.BUGGY: "that release has the bug; `enable` applies the fix",
+        ToggleState.FIXED: "that release has the fix; `revert` removes it",
+        ToggleState.ABSENT: "that release does not contain the code",
         ToggleState.STALE: status.problem + (f"\n{status.nearest}" if status.nearest else ""),
     }[status.state]
     raise ToggleNotApplicableError(
@@ -230,42 +239,42 @@ def _render_edit(choice: ToggleChoice, site: EditSite) -> str:
 def _check_patched_text(
     source: ModuleSource, text: str, spans: list[tuple[_PlannedEdit, int, int]]
 ) -> None:
-    """The patched text is Python, and holds each toggle's other form, once, where it was put."""
+    """Check that the patched text compiles, and the invariant of the module for each edit."""
     if all(edit.site is None for edit, *_ in spans):
-        return  # a fault: its function was compiled as it was made
+        return  # faults only: their functions were compiled when they were generated
     try:
         compile(text, source.path, "exec", dont_inherit=True)
     except SyntaxError as error:
-        asked = ", ".join(sorted({str(edit.change) for edit, *_ in spans}))
+        changes = ", ".join(sorted({str(edit.change) for edit, *_ in spans}))
         raise PatchError(
-            f"{source.module} does not compile after {asked}: {error.msg} at line {error.lineno}: "
-            f"{(error.text or '').strip()}"
+            f"{source.module} does not compile after {changes}: {error.msg} at line "
+            f"{error.lineno}: {(error.text or '').strip()}"
         ) from error
     after = ModuleSource(source.module, source.path, text)
     for edit, start, _ in spans:
         choice, site = edit.change, edit.site
         if site is None or choice.verb == Direction.OBSERVE.value:
             continue
-        wanted, gone = site.edit.buggy, site.edit.fixed
+        written, removed = site.edit.buggy, site.edit.fixed
         if choice.verb == Direction.ENABLE.value:
-            wanted, gone = gone, wanted
+            written, removed = removed, written
         scopes = after.find_scopes(site.target.qualname)
-        there = [m for scope in scopes for m in parse_form(wanted).find(scope, text)]
-        left = [m for scope in scopes for m in parse_form(gone).find(scope, text)]
+        matches = [m for scope in scopes for m in parse_form(written).find(scope, text)]
+        leftovers = [m for scope in scopes for m in parse_form(removed).find(scope, text)]
         if (
-            [m.start for m in there] != [start]
-            or left
-            or not _has_same_bindings(there[0], site.match)
+            [m.start for m in matches] != [start]
+            or leftovers
+            or not _has_same_bindings(matches[0], site.match)
         ):
             raise PatchError(
-                f"{choice}: after the edit {site.target} has the wanted form {len(there)} times "
-                f"and the other {len(left)} times, or its names stand for other code; "
-                "the pattern is too loose"
+                f"{choice}: after the edit {site.target} contains the written form {len(matches)} "
+                f"times and the other form {len(leftovers)} times, or its metavariables bind other "
+                "code: the pattern is too loose"
             )
 
 
 def _has_same_bindings(rendered: PatternMatch, original: PatternMatch) -> bool:
-    """`-$A` written for `x + y` would read `-x + y`, where `$A` is `x`."""
+    """Guard against precedence: `-$A` with `$A` = `x + y` renders `-x + y`, where `$A` is `x`."""
     return rendered.bindings.keys() == original.bindings.keys() and all(
         is_same_code(rendered.bindings[name], code) for name, code in original.bindings.items()
     )
@@ -288,5 +297,17 @@ def get_position(text: str, offset: int) -> tuple[int, int]:
     return get_line(text, offset), len(text[start:offset].encode())
 
 
-def compute_digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def format_toggle_diff(status: ToggleStatus, sources: ReleaseSources) -> str:
+    """What flipping a toggle changes, as a unified diff; '' if it can be neither way."""
+    direction = FLIP_DIRECTIONS.get(status.state)
+    if direction is None:
+        return ""
+    diffs = []
+    for module in make_plan(
+        [ToggleChoice(status.toggle, direction)], sources, str(sources.version)
+    ).modules:
+        source = sources.read(module.module)
+        path = module.module.replace(".", "/") + ".py"
+        before = source.text if source else ""
+        diffs.append(format_diff(before, module.text, f"a/{path}", f"b/{path}"))
+    return "\n".join(diffs)

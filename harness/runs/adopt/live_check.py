@@ -1,4 +1,4 @@
-"""A toggle tried in a real release: whether it can be put in live, and if not, why."""
+"""Checks in a real release whether a new toggle can be applied live."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for asked in sys.argv[1:]:
 def check_toggles_live(
     timelines: Mapping[str, EditTimeline], releases: Sequence[Release]
 ) -> dict[str, str]:
-    """What comes of each toggle on the newest installed release that has its code, in words."""
+    """The result for each toggle on the newest installed release that has its code."""
     said = dict.fromkeys(timelines, "not tried: no release that has its code is installed")
     waiting = dict(timelines)
     for release in reversed([one for one in releases if one.is_installed]):
