@@ -1,9 +1,9 @@
 """The smallest drop that the paired verdicts find, computed from all courses of a comparison.
 
 A course is a pair of counts, items lost and gained so far. After each batch the probability of
-every course is known; courses that reach a verdict end, and the others continue. With no churn and a drop
-of 10 %, the course (5 lost, 0 gained) after 50 items has probability 0.18. The tests compare the
-result with simulated runs.
+every course is known; courses that reach a verdict end, and the others continue. With no churn and
+a drop of 10 %, the course (5 lost, 0 gained) after 50 items has probability 0.18. The tests compare
+the result with simulated runs.
 """
 
 from __future__ import annotations
