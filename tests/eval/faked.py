@@ -27,7 +27,7 @@ TOY = Path(__file__).parents[1] / "toy"
 PYTHON = Path(sys.executable)
 
 
-def being(**be: Any) -> str:
+def make_server_arguments(**be: Any) -> str:
     """SGLang's arguments, for a fake that is to be like that."""
     return shlex.join(["--be", json.dumps(be)])
 
@@ -144,10 +144,12 @@ class Fakes:
 
 
 def fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationConfiguration:
-    return EvaluationConfiguration(name, "llama", being(**be), against=against, like=like)
+    return EvaluationConfiguration(
+        name, "llama", make_server_arguments(**be), against=against, like=like
+    )
 
 
-def eventually(what: Callable[[], bool], seconds: float = 5.0) -> bool:
+def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> bool:
     ends = time.monotonic() + seconds
     while not what():
         if time.monotonic() > ends:
@@ -156,7 +158,7 @@ def eventually(what: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether it runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -164,13 +166,13 @@ def alive(pid: int) -> bool:
         return False
 
 
-def pids_in(file: Path) -> list[int]:
+def read_pids(file: Path) -> list[int]:
     """Those that a brood has written down so far."""
     return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 
 
 @contextlib.contextmanager
-def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+def ended_at_exit(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
     """A process that does not outlive a test that fails."""
     with process:
         try:

@@ -15,12 +15,12 @@ from faked import (
     MODULE,
     TOY,
     Fakes,
-    alive,
-    being,
-    ended,
-    eventually,
+    ended_at_exit,
     fake,
-    pids_in,
+    is_alive,
+    make_server_arguments,
+    read_pids,
+    wait_until,
     write_fake_lm_eval,
 )
 
@@ -63,12 +63,12 @@ def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
                 "release": "current",
                 "tasks": ["recall"],
                 "configurations": [
-                    {"name": "base", "model": "llama", "serve": being(**be)},
-                    {"name": "other", "model": "llama", "serve": being(**be)},
+                    {"name": "base", "model": "llama", "serve": make_server_arguments(**be)},
+                    {"name": "other", "model": "llama", "serve": make_server_arguments(**be)},
                     {
                         "name": "one",
                         "model": "llama",
-                        "serve": being(),
+                        "serve": make_server_arguments(),
                         "against": "base",
                         "like": "base",
                     },
@@ -96,16 +96,16 @@ def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
     pids = tmp_path / "pids"
     be = {"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)}
     words = words_for(tmp_path, jobs=jobs, **be)
-    with ended(unfix_eval(tmp_path, str(python), *words)) as going:
-        assert eventually(lambda: len(list(tmp_path.glob("asked.*"))) == jobs, 30)
-        assert eventually(lambda: len(pids_in(pids)) == 2 * jobs)
+    with ended_at_exit(unfix_eval(tmp_path, str(python), *words)) as going:
+        assert wait_until(lambda: len(list(tmp_path.glob("asked.*"))) == jobs, 30)
+        assert wait_until(lambda: len(read_pids(pids)) == 2 * jobs)
         going.send_signal(number)
         _, said = going.communicate(timeout=30)
     assert going.returncode == 130, said
     assert "Traceback" not in said
-    left = pids_in(pids)
+    left = read_pids(pids)
     left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
-    assert not any(map(alive, left))
+    assert not any(map(is_alive, left))
     assert not [folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in _line(folder)]
     [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.list_runs()
     assert (listed.status, listed.green) == ("stopped", False)
@@ -121,7 +121,7 @@ def _line(folder: Path) -> str:
 def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     words = words_for(tmp_path, wrong=[2, 1])
     words += ["--items", "50", "--json", "--record", "r.json"]
-    with ended(unfix_eval(tmp_path, "", *words)) as going:
+    with ended_at_exit(unfix_eval(tmp_path, "", *words)) as going:
         out, said = going.communicate(timeout=120)
     assert going.returncode == 1, said
     told = json.loads(out)

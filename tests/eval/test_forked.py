@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faked import PYTHON, TOY, alive, eventually, pids_in
+from faked import PYTHON, TOY, is_alive, read_pids, wait_until
 
 from harness.core import paths
 from harness.workers import command_supervisor
@@ -86,8 +86,8 @@ def test_a_forked_server_answers_and_nothing_is_left_of_it(
         two.wait_until_ready(20)
         assert one.is_warm
         assert one.port != two.port
-        assert eventually(lambda: len(pids_in(pids)) == 2)
-    assert not any(map(alive, pids_in(pids)))
+        assert wait_until(lambda: len(read_pids(pids)) == 2)
+    assert not any(map(is_alive, read_pids(pids)))
     record = command_supervisor.read_exit(place / "one")
     assert record is not None
     assert record.outcome is command_supervisor.CommandOutcome.STOPPED
@@ -123,11 +123,11 @@ def test_a_keeper_that_was_killed(house: ServerZygote, place: Path) -> None:
     be = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
     with SglangServer(be, place / "one", house) as server:
         server.wait_until_ready(20)
-        assert eventually(lambda: len(pids_in(pids)) == 2)
+        assert wait_until(lambda: len(read_pids(pids)) == 2)
         os.kill(server._pid, signal.SIGKILL)
-        assert eventually(lambda: server.has_exited)
+        assert wait_until(lambda: server.has_exited)
     house.close()  # the last parent of those that nothing can tell
-    assert not any(map(alive, pids_in(pids)))
+    assert not any(map(is_alive, read_pids(pids)))
 
 
 def test_a_house_that_is_gone_is_done_without(house: ServerZygote, place: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_house_that_is_gone_is_done_without(house: ServerZygote, place: Path) 
         one.wait_until_ready(20)
         house.process.process.kill()
         house.process.process.wait()
-        assert eventually(lambda: one.has_exited)  # its keeper noticed
+        assert wait_until(lambda: one.has_exited)  # its keeper noticed
     with SglangServer(setup(), place / "two", house) as two:
         two.wait_until_ready(20)
         assert not two.is_warm

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faked import Serve, Shared, eventually, questions, with_share, write_fake_lm_eval
+from faked import Serve, Shared, questions, wait_until, with_share, write_fake_lm_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,7 +133,7 @@ def test_a_server_that_dies_in_the_middle_is_noticed_and_what_it_answered_is_kep
     right = [answer for answer in answers if answer.right]
     assert 5 <= len(right) <= 9
     assert all(answer.error and answer.right is None for answer in answers if answer not in right)
-    assert eventually(lambda: server.has_exited)
+    assert wait_until(lambda: server.has_exited)
     assert server.describe_exit() == "RuntimeError: no more (exit code 1)"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from faked import MODULE, PYTHON, Serve, alive, ended, eventually, pids_in
+from faked import MODULE, PYTHON, Serve, ended_at_exit, is_alive, read_pids, wait_until
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
@@ -202,16 +202,16 @@ def brood(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:
     """A server with two daemons below it; one has closed all that it could be known by."""
     pids = serve.root / "pids"
     server = serve(brood=["plain", "mute"], pids=str(pids), **be)
-    assert eventually(lambda: len(pids_in(pids)) == 2)
-    found = pids_in(pids)
-    assert all(map(alive, found))
+    assert wait_until(lambda: len(read_pids(pids)) == 2)
+    found = read_pids(pids)
+    assert all(map(is_alive, found))
     return server, found
 
 
 def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
     server, daemons = brood(serve, deaf=True)
     server.stop()
-    assert not any(map(alive, daemons))
+    assert not any(map(is_alive, daemons))
     record = command_supervisor.read_exit(server.folder)
     assert record is not None
     assert record.leftover_count >= 2
@@ -223,10 +223,10 @@ def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
 def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
     server, daemons = brood(serve, deaf=True)
     os.kill(server._pid, signal.SIGKILL)
-    assert eventually(lambda: server.has_exited)
+    assert wait_until(lambda: server.has_exited)
     assert "its supervisor was killed" in server.describe_exit()
     server.stop()
-    assert not any(map(alive, daemons))
+    assert not any(map(is_alive, daemons))
     assert not list(orphans.find_orphans(server._mark, server.log))
 
 
@@ -235,7 +235,7 @@ def test_the_server_goes_with_its_keeper_though_nobody_stops_it(serve: Serve) ->
     [pid] = [int(one) for one in Path(f"/proc/{server._pid}/task/{server._pid}/children")
              .read_text().split()]  # fmt: skip
     os.kill(server._pid, signal.SIGKILL)
-    assert eventually(lambda: not alive(pid))
+    assert wait_until(lambda: not is_alive(pid))
 
 
 def test_a_server_that_kills_its_own_group_leaves_its_keeper_alone(serve: Serve) -> None:
@@ -243,7 +243,7 @@ def test_a_server_that_kills_its_own_group_leaves_its_keeper_alone(serve: Serve)
     [pid] = [int(one) for one in Path(f"/proc/{server._pid}/task/{server._pid}/children")
              .read_text().split()]  # fmt: skip
     os.killpg(os.getpgid(pid), signal.SIGKILL)
-    assert eventually(lambda: server.has_exited)
+    assert wait_until(lambda: server.has_exited)
     assert server.describe_exit().endswith("(SIGKILL)")
 
 
@@ -253,7 +253,7 @@ def test_who_reads_the_log_is_left_alone(serve: Serve) -> None:
         try:
             handles = Path(f"/proc/{reader.pid}/fd")
             wanted = str(server.log)
-            assert eventually(lambda: wanted in map(os.path.realpath, handles.iterdir()))
+            assert wait_until(lambda: wanted in map(os.path.realpath, handles.iterdir()))
             found = list(orphans.find_orphans(server._mark, server.log))
             assert found
             assert reader.pid not in found
@@ -287,12 +287,12 @@ def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -
         stdout=subprocess.PIPE,
         text=True,
     )
-    with ended(going) as driver:
+    with ended_at_exit(going) as driver:
         assert driver.stdout is not None
         keeper = int(driver.stdout.readline())
         if when == "ready":
-            assert eventually(lambda: len(pids_in(pids)) == 2)
+            assert wait_until(lambda: len(read_pids(pids)) == 2)
         driver.kill()
         driver.wait()
-    assert eventually(lambda: not alive(keeper), 2.0 if when == "ready" else 5.0)
-    assert not any(map(alive, pids_in(pids)))
+    assert wait_until(lambda: not is_alive(keeper), 2.0 if when == "ready" else 5.0)
+    assert not any(map(is_alive, read_pids(pids)))

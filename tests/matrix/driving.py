@@ -104,7 +104,7 @@ class Drive:
         return self.root / f"{name}.flag"
 
 
-def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
+def wait_until(true: Callable[[], Any], seconds: float = 30.0) -> None:
     """Wait for something that another process does."""
     ends = time.monotonic() + seconds
     while not true():
@@ -112,7 +112,7 @@ def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def is_there(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -7,14 +7,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from writing import TREE, WHOLE_PAGES, planned, read, refused, text
+from writing import TREE, WHOLE_PAGES, get_refusal, make_plan, make_text, read_spec
 
 from harness.runs.matrix import constraint_rules
 from harness.runs.matrix.constraint_rules import BitEncoding
 from harness.runs.matrix.covering.row_space import RowRule, RowSpace
 
 
-def drawn(seed: int) -> RowSpace:
+def draw_space(seed: int) -> RowSpace:
     """A space of five axes with some rules over two or three of them."""
     generator = random.Random(seed)
     plain = RowSpace([generator.randint(2, 4) for _ in range(5)])
@@ -29,7 +29,7 @@ def drawn(seed: int) -> RowSpace:
     return plain.with_rules(rules)
 
 
-def broken(space: RowSpace, row: tuple[int, ...]) -> bool:
+def breaks_rule(space: RowSpace, row: tuple[int, ...]) -> bool:
     """By the definition of a rule, value by value."""
     return any(
         all(mask >> row[axis] & 1 for mask, axis in zip(rule.masks, rule.axes, strict=True))
@@ -38,12 +38,12 @@ def broken(space: RowSpace, row: tuple[int, ...]) -> bool:
 
 
 def rows(space: RowSpace) -> list[tuple[int, ...]]:
-    return [r for r in product(*map(space.list_values, space.axes)) if not broken(space, r)]
+    return [r for r in product(*map(space.list_values, space.axes)) if not breaks_rule(space, r)]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
-    space = drawn(seed)
+    space = draw_space(seed)
     there = rows(space)
     for one, other in product(range(len(space.axis_of)), repeat=2):
         if space.axis_of[one] < space.axis_of[other]:
@@ -53,7 +53,7 @@ def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_in_conflict_cannot_be_spared(seed: int) -> None:
-    space = drawn(seed)
+    space = draw_space(seed)
     for values in product(space.list_values(0), space.list_values(1), space.list_values(2)):
         if space.can_extend(values):
             continue
@@ -65,7 +65,7 @@ def test_what_is_in_conflict_cannot_be_spared(seed: int) -> None:
 
 
 def values_of(tmp_path: Path, *said: str) -> list[dict[str, str]]:
-    matrix = read(tmp_path, text(constraints=said))
+    matrix = read_spec(tmp_path, make_text(constraints=said))
     space = constraint_rules.compile_constraints(matrix)
     book = BitEncoding(matrix, space)
     return [book.to_values(row) for row in rows(space)]
@@ -108,15 +108,15 @@ def test_never_forbids_what_is_together_and_no_more(tmp_path: Path) -> None:
 
 
 def test_every_cell_of_a_plan_keeps_the_constraints(tmp_path: Path) -> None:
-    cells = planned(tmp_path, text(constraints=(TREE, WHOLE_PAGES))).cells
+    cells = make_plan(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES))).cells
     assert {c.values["page"] for c in cells if c.values["kv"] == "fp8"} == {"16"}
     assert {c.values["page"] for c in cells if c.values["kv"] == "auto"} == {"1", "16"}
 
 
 def test_constraints_that_leave_nothing_are_named_and_no_others(tmp_path: Path) -> None:
-    said = refused(
+    said = get_refusal(
         tmp_path,
-        text(
+        make_text(
             constraints=(
                 TREE,
                 "{only: {kv: fp8}, because: the first}",
@@ -133,7 +133,7 @@ def test_constraints_that_leave_nothing_are_named_and_no_others(tmp_path: Path) 
 
 def test_a_fixed_cell_that_a_constraint_forbids_is_refused_by_its_name(tmp_path: Path) -> None:
     cells = "cells: [{values: {kv: fp8, page: 1}, because: x}]\n"
-    said = refused(tmp_path, text(constraints=(TREE, WHOLE_PAGES), more=cells))
+    said = get_refusal(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), more=cells))
     assert said == (
         "small.yaml:11: cell 1 (kv fp8, page 1) is forbidden by "
         "constraint 2 (this kernel reads whole pages, line 10)"
@@ -142,7 +142,7 @@ def test_a_fixed_cell_that_a_constraint_forbids_is_refused_by_its_name(tmp_path:
 
 def test_what_a_constraint_forbids_is_counted_as_allowed_but_for_it(tmp_path: Path) -> None:
     # kv fp8 with page 1 is all that the first keeps apart; topk without EAGLE, the second.
-    dropped = planned(tmp_path, text(constraints=(WHOLE_PAGES, TREE))).dropped
+    dropped = make_plan(tmp_path, make_text(constraints=(WHOLE_PAGES, TREE))).dropped
     assert [(one.tuples, one.because) for one in dropped] == [
         (1, "this kernel reads whole pages"),
         (2, "only a tree has branches"),

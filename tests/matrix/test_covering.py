@@ -6,8 +6,8 @@ from itertools import combinations, product
 from pathlib import Path
 
 import pytest
-from test_constraints import broken, drawn, rows
-from writing import TREE, WHOLE_PAGES, planned, refused, text
+from test_constraints import breaks_rule, draw_space, rows
+from writing import TREE, WHOLE_PAGES, get_refusal, make_plan, make_text
 
 from harness.core.errors import UnfixError
 from harness.runs.matrix.covering import covering_array, row_shrinker
@@ -24,7 +24,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_shrinker, "PATIENCE", 30_000)
 
 
-def met(found: list[ValueRow] | list[tuple[int, ...]], groups: CoverageGroups) -> set[Values]:
+def collect_tuples(
+    found: list[ValueRow] | list[tuple[int, ...]], groups: CoverageGroups
+) -> set[Values]:
     """The tuples of each group that stand in some row."""
     return {
         frozenset(chosen)
@@ -40,11 +42,11 @@ def pairs(space: RowSpace) -> CoverageGroups:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_what_can_meet_does_and_no_row_breaks_a_rule(seed: int) -> None:
-    space = drawn(seed)
+    space = draw_space(seed)
     groups: CoverageGroups = [(list(space.axes), 2), ([0, 2, 4], 3), ([1, 3], 1)]
     found = covering_array.build_covering_rows(space, groups, [], seed).rows
-    assert not any(broken(space, tuple(row)) for row in found)
-    assert met(found, groups) == met(rows(space), groups)
+    assert not any(breaks_rule(space, tuple(row)) for row in found)
+    assert collect_tuples(found, groups) == collect_tuples(rows(space), groups)
 
 
 @pytest.mark.parametrize(
@@ -77,28 +79,28 @@ def test_what_stands_in_no_row_is_counted_as_uncovered() -> None:
     for left_out in range(len(found)):
         rest = found[:left_out] + found[left_out + 1 :]
         counted = covering_array.count_group_tuples(space, [0, 1, 2], 2, rest)
-        assert counted.covered == len(met(rest, pairs(space))) < counted.allowed
+        assert counted.covered == len(collect_tuples(rest, pairs(space))) < counted.allowed
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
-    space = drawn(seed)
+    space = draw_space(seed)
     counted = covering_array.count_group_tuples(space, list(space.axes), 2, [])
-    assert counted.allowed == len(met(rows(space), pairs(space)))
-    everything = met(list(product(*map(space.list_values, space.axes))), pairs(space))
+    assert counted.allowed == len(collect_tuples(rows(space), pairs(space)))
+    everything = collect_tuples(list(product(*map(space.list_values, space.axes))), pairs(space))
     assert counted.allowed + len(counted.forbidden_tuples) == len(everything)
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(12) if rows(drawn(seed))])
+@pytest.mark.parametrize("seed", [seed for seed in range(12) if rows(draw_space(seed))])
 def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
-    space = drawn(seed)
+    space = draw_space(seed)
     there = rows(space)
     keep = [list(there[0]), list(there[-1])[:2], [there[len(there) // 2][3]]]
     found = covering_array.build_covering_rows(space, pairs(space), keep, seed)
     assert len(found.required_rows) == 3
     for values, row in zip(keep, found.required_rows, strict=True):
         assert set(values) <= set(row)
-    assert met(found.rows, pairs(space)) == met(there, pairs(space))
+    assert collect_tuples(found.rows, pairs(space)) == collect_tuples(there, pairs(space))
 
 
 def test_more_than_can_be_planned_is_refused() -> None:
@@ -113,7 +115,7 @@ def test_a_group_is_covered_as_it_asks(tmp_path: Path) -> None:
         "    - {axes: [release, kv, page], strength: all}\n"
         "    - {axes: [kv, page, speculative, topk], strength: triples}\n"
     )
-    found = planned(tmp_path, text(constraints=(TREE, WHOLE_PAGES), more=more))
+    found = make_plan(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), more=more))
     assert [(group.strength, group.covered, group.forbidden) for group in found.coverage] == [
         (2, 37, 3),
         (3, 6, 2),
@@ -124,7 +126,7 @@ def test_a_group_is_covered_as_it_asks(tmp_path: Path) -> None:
 
 def test_a_fixed_cell_is_completed_and_says_why(tmp_path: Path) -> None:
     cells = "cells: [{values: {kv: fp8, topk: 4}, because: it was slow once}]\n"
-    found = planned(tmp_path, text(constraints=(TREE, WHOLE_PAGES), more=cells))
+    found = make_plan(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), more=cells))
     (fixed,) = [cell for cell in found.cells if cell.why != "covering"]
     assert fixed.why == "it was slow once"
     assert fixed.values.items() >= {"kv": "fp8", "topk": "4", "speculative": "EAGLE"}.items()
@@ -134,12 +136,12 @@ def test_a_fixed_cell_is_completed_and_says_why(tmp_path: Path) -> None:
 def test_a_cell_that_asks_for_less_than_another_is_served_by_it(tmp_path: Path) -> None:
     cells = "cells:\n  - {values: {topk: 4}, because: some}\n"
     cells += "  - {values: {topk: 4, kv: fp8}, because: more}\n"
-    found = planned(tmp_path, text(constraints=(TREE,), more=cells))
+    found = make_plan(tmp_path, make_text(constraints=(TREE,), more=cells))
     assert [cell.why for cell in found.cells if cell.why != "covering"] == ["some; more"]
 
 
 def test_too_many_tuples_of_a_file_are_refused(tmp_path: Path) -> None:
     axes = "\naxes:\n" + "".join(f"  a{n}: [{', '.join('abcdefghi')}]\n" for n in range(6))
     works = "run: {x: {command: 'serve {a0}{a1}{a2}{a3}{a4}{a5}'}}\n"
-    said = refused(tmp_path, text(axes=axes, run=works, more="strength: all\n"))
+    said = get_refusal(tmp_path, make_text(axes=axes, run=works, more="strength: all\n"))
     assert said.startswith("531441 tuples would have to be covered")

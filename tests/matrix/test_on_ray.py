@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from driving import Drive, cell, is_there, until
+from driving import Drive, cell, is_alive, wait_until
 
 from harness.core.errors import NotReadyError
 from harness.runs.matrix import node_resources
@@ -117,7 +117,7 @@ def test_a_killed_node_costs_its_own_cells_and_nothing_else(
     cluster: Cluster, on_ray: Any, tmp_path: Path
 ) -> None:
     doomed = cluster.add_node(**NODE, resources={"doomed": 1})
-    until(lambda: len(nodes()) == 4)
+    wait_until(lambda: len(nodes()) == 4)
     on_ray.nodes = [node["Resources"] for node in nodes()]
     on_ray.gone = 60.0  # the node that comes for it may take its time on a busy machine
     # Each says where it ran and how often; the first round waits until the node is gone.
@@ -126,7 +126,7 @@ def test_a_killed_node_costs_its_own_cells_and_nothing_else(
     victim = cell("victim", script.format(tmp_path, "victim"), custom={"doomed": 0.001})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(ran, [victim, *cells], on_ray, tmp_path / "logs")
-        until((tmp_path / "victim.pid").exists)
+        wait_until((tmp_path / "victim.pid").exists)
         cluster.remove_node(doomed, allow_graceful=False)
         (tmp_path / "gone").touch()
         # The victim may run again elsewhere: another node like it comes when the first has gone.
@@ -138,7 +138,7 @@ def test_a_killed_node_costs_its_own_cells_and_nothing_else(
     assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "green"]
     assert all(len((tmp_path / f"c{n}.ran").read_text()) == 1 for n in range(6))
     first = int((tmp_path / "victim.pid").read_text().split()[0])
-    until(lambda: not is_there(first), 5.0)
+    wait_until(lambda: not is_alive(first), 5.0)
 
 
 def nodes() -> list[dict[str, Any]]:
@@ -170,13 +170,13 @@ def test_a_node_that_leaves_for_good_makes_what_needs_it_not_ready(
     cluster: Cluster, on_ray: Any, tmp_path: Path
 ) -> None:
     leaving = cluster.add_node(**NODE, resources={"leaving": 1})
-    until(lambda: any("leaving" in node["Resources"] for node in nodes()))
+    wait_until(lambda: any("leaving" in node["Resources"] for node in nodes()))
     on_ray.nodes = [node["Resources"] for node in nodes()]
     stays = f"touch {tmp_path}/there; sleep 60"
     cells = [cell("stays", stays, custom={"leaving": 1.0}), cell("fine", "true")]
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(ran, cells, on_ray, tmp_path)
-        until((tmp_path / "there").exists)
+        wait_until((tmp_path / "there").exists)
         cluster.remove_node(leaving, allow_graceful=False)
         found = running.result(60)
     assert found["fine"].outcome_word == "green"
@@ -193,11 +193,11 @@ def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, driv
     )
     words = ["--on", "ray", "--address", cluster.address]
     running = drive.start(*words)
-    until(lambda: drive.flag("there").exists() and drive.newest().counts.get("green") == 1)
+    wait_until(lambda: drive.flag("there").exists() and drive.newest().counts.get("green") == 1)
     running.kill()
     running.communicate()
     pid = int(drive.flag("pid").read_text())
-    until(lambda: not is_there(pid), 20.0)
+    wait_until(lambda: not is_alive(pid), 20.0)
     drive.flag("go").touch()
     resumed = drive.start(*words, "--resume")
     assert resumed.communicate(timeout=60)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from writing import TREE, WHOLE_PAGES, planned, put, text
+from writing import TREE, WHOLE_PAGES, make_plan, make_text, write_file
 
 from harness.cli.main import main
 from harness.runs.matrix import plan_builder, seed_bugs
 from harness.runs.matrix.cell_plan import MatrixPlan
 
-CONTENT = text(constraints=(TREE, WHOLE_PAGES), more="seeds: true\n")
+CONTENT = make_text(constraints=(TREE, WHOLE_PAGES), more="seeds: true\n")
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +25,13 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["matrix", *words]) == 0
     return capsys.readouterr().out
 
 
 def test_a_plan_says_what_is_in_and_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = said(capsys, "plan", str(put(tmp_path, CONTENT)))
+    out = run_command(capsys, "plan", str(write_file(tmp_path, CONTENT)))
     assert "7 cells in 7 configurations, 2 of them fixed; 37 of 37 tuples covered" in out
     assert "one after the other unknown" in out
     lines = [" ".join(line.split()) for line in out.splitlines()]
@@ -47,8 +47,8 @@ def test_a_plan_says_what_is_in_and_why(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_json_says_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = put(tmp_path, CONTENT)
-    data = json.loads(said(capsys, "plan", "--json", str(file)))
+    file = write_file(tmp_path, CONTENT)
+    data = json.loads(run_command(capsys, "plan", "--json", str(file)))
     found = plan_builder.plan_matrix(file)
     assert data["digest"] == found.digest
     assert [cell["identity"] for cell in data["cells"]] == [c.identity for c in found.cells]
@@ -56,13 +56,13 @@ def test_json_says_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 def test_wide_shows_the_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = str(put(tmp_path, CONTENT))
-    assert "unfix eval" not in said(capsys, "plan", file)
-    assert "unfix eval --release 0.5.16" in said(capsys, "plan", "--wide", file)
+    file = str(write_file(tmp_path, CONTENT))
+    assert "unfix eval" not in run_command(capsys, "plan", file)
+    assert "unfix eval --release 0.5.16" in run_command(capsys, "plan", "--wide", file)
 
 
 def test_cells_that_ran_give_an_estimate_and_change_no_cell(tmp_path: Path) -> None:
-    file = put(tmp_path, CONTENT)
+    file = write_file(tmp_path, CONTENT)
     unknown = plan_builder.plan_matrix(file)
     some = {cell.identity: 60.0 + 20 * n for n, cell in enumerate(unknown.cells[:2])}
     known = plan_builder.plan_matrix(file, some)
@@ -72,7 +72,7 @@ def test_cells_that_ran_give_an_estimate_and_change_no_cell(tmp_path: Path) -> N
 
 
 def digest(folder: Path, content: str) -> str:
-    return planned(folder, content).digest
+    return make_plan(folder, content).digest
 
 
 def test_a_digest_is_of_what_is_run_and_of_nothing_else(tmp_path: Path) -> None:
@@ -91,16 +91,16 @@ def test_a_digest_is_of_what_is_run_and_of_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_cell_has_its_name_in_every_plan(tmp_path: Path) -> None:
-    plain = {c.identity: c.values for c in planned(tmp_path, CONTENT).cells}
-    others = [planned(tmp_path, CONTENT.replace("seeds: true", f"seed: {n}")) for n in range(9)]
+    plain = {c.identity: c.values for c in make_plan(tmp_path, CONTENT).cells}
+    others = [make_plan(tmp_path, CONTENT.replace("seeds: true", f"seed: {n}")) for n in range(9)]
     shared = [cell for plan in others for cell in plan.cells if cell.identity in plain]
     assert shared
     assert all(cell.values == plain[cell.identity] for cell in shared)
-    assert len(plain) == len(planned(tmp_path, CONTENT).cells)
+    assert len(plain) == len(make_plan(tmp_path, CONTENT).cells)
 
 
 def test_another_process_plans_the_same(tmp_path: Path) -> None:
-    file = put(tmp_path, CONTENT)
+    file = write_file(tmp_path, CONTENT)
     here = plan_builder.plan_matrix(file)
     for salt in ("1", "2"):
         words = [sys.executable, "-m", "harness", "matrix", "plan", "--json", str(file)]
@@ -112,7 +112,7 @@ def test_another_process_plans_the_same(tmp_path: Path) -> None:
 def test_shards_are_shown_with_how_even_they_are(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = said(capsys, "shards", "3", str(put(tmp_path, CONTENT)))
+    out = run_command(capsys, "shards", "3", str(write_file(tmp_path, CONTENT)))
     assert [line.split() for line in out.splitlines()[1:4]] == [
         ["1/3", "3", "unknown"],
         ["2/3", "2", "unknown"],
@@ -124,8 +124,8 @@ def test_shards_are_shown_with_how_even_they_are(
 def test_github_gets_one_line_that_its_matrix_takes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    file = put(tmp_path, CONTENT)
-    out = said(capsys, "shards", "2", "--github", str(file))
+    file = write_file(tmp_path, CONTENT)
+    out = run_command(capsys, "shards", "2", "--github", str(file))
     assert out.count("\n") == 1
     plan = plan_builder.plan_matrix(file).digest
     assert json.loads(out) == {
@@ -143,7 +143,7 @@ def test_what_cannot_be_planned_is_the_callers_to_mend(
     assert "No such file" in capsys.readouterr().err
     assert main(["matrix", "plan", "nightly"]) == 2
     assert "no matrix is called nightly; there are cpu, fleet, h200" in capsys.readouterr().err
-    assert main(["matrix", "shards", "99", str(put(tmp_path, CONTENT))]) == 2
+    assert main(["matrix", "shards", "99", str(write_file(tmp_path, CONTENT))]) == 2
     assert "7 cells make from 1 to 7 shards, not 99" in capsys.readouterr().err
 
 
@@ -176,7 +176,7 @@ def test_a_seed_is_in_whole_where_its_axes_are(tmp_path: Path) -> None:
             "run": {"x": {"command": "serve " + " ".join(f"{{{axis}}}" for axis in axes)}},
         }
     )
-    found = planned(tmp_path, content)
+    found = make_plan(tmp_path, content)
     assert [(seed.pr, seed.state) for seed in found.seeds] == [
         (pr, "whole") for pr in (27338, 24617, 20606, 23268, 25418)
     ]
@@ -187,7 +187,7 @@ def test_a_seed_is_in_whole_where_its_axes_are(tmp_path: Path) -> None:
 
 def test_a_seed_that_a_constraint_forbids_is_out_and_says_by_which(tmp_path: Path) -> None:
     never = "{when: {topk: 4}, never: {speculative: EAGLE}, because: no tree yet}"
-    found = planned(tmp_path, text(constraints=(never,), more="seeds: true\n"))
+    found = make_plan(tmp_path, make_text(constraints=(never,), more="seeds: true\n"))
     first = found.seeds[0]
     assert (first.pr, first.state) == (27338, "out")
     assert "constraint 1 (no tree yet, line 9)" in first.lacking

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from calling import living
-from driving import Drive, cell, is_there, until
+from driving import Drive, cell, is_alive, wait_until
 
 from harness.core import paths
 from harness.core.errors import UnfixError
@@ -52,7 +52,7 @@ def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> N
         cell("a", first + f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 63")
     )
     running = drive.start("--retries", "1")
-    until(drive.flag("again").exists)
+    wait_until(drive.flag("again").exists)
     running.kill()
     running.communicate()
     drive.flag("go").touch()
@@ -85,14 +85,16 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
         cell("later", f"test -e {drive.flag('go')} || sleep 64; {drive.ran('later')}"),
     )
     running = drive.start()
-    until(lambda: drive.flag("there").exists() and len(drive.newest().counts) == 3)
+    wait_until(lambda: drive.flag("there").exists() and len(drive.newest().counts) == 3)
     with pytest.raises(UnfixError, match="still running"):
         drive.run("--resume")
     running.kill()
     running.communicate()
     pid = int(drive.flag("pid").read_text())
-    until(lambda: not is_there(pid), 5.0)  # nobody looks after it any more
-    until(lambda: not living(drive.root))  # nor after the cell beside it, which `go` would let on
+    wait_until(lambda: not is_alive(pid), 5.0)  # nobody looks after it any more
+    wait_until(
+        lambda: not living(drive.root)
+    )  # nor after the cell beside it, which `go` would let on
     assert drive.newest().status == "stopped"
     drive.flag("go").touch()
     assert drive.run("--resume") == 1
@@ -130,7 +132,7 @@ def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: 
         "PYTHONPATH": str(paths.project_folder()),
     }
     assert subprocess.run(late, env=environment, timeout=30.0).returncode == 1
-    until(lambda: not living(drive.root))
+    wait_until(lambda: not living(drive.root))
     assert command_supervisor.read_exit(drive.root) is None
 
 
@@ -156,11 +158,11 @@ def test_a_resume_runs_again_what_had_no_place_and_nothing_else(drive: Drive) ->
 def test_a_stop_ends_what_runs_and_says_so(drive: Drive) -> None:
     drive.write(cell("long", f"echo $$ > {drive.flag('pid')}; sleep 65"))
     running = drive.start()
-    until(lambda: drive.flag("pid").exists() and drive.flag("pid").read_text())
+    wait_until(lambda: drive.flag("pid").exists() and drive.flag("pid").read_text())
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=20)
     assert running.returncode == 130
-    assert not is_there(int(drive.flag("pid").read_text()))
+    assert not is_alive(int(drive.flag("pid").read_text()))
     assert drive.newest().status == "stopped"
 
 
@@ -247,4 +249,4 @@ def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: 
         AttemptOutcome.LOST,
         "its supervisor was killed: SIGKILL",
     )
-    assert not is_there(int((tmp_path / "pid").read_text()))
+    assert not is_alive(int((tmp_path / "pid").read_text()))

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from driving import Drive, cell, is_there
+from driving import Drive, cell, is_alive
 
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.runs.matrix.cell_attempt import CellTask
@@ -43,13 +43,13 @@ def test_a_hang_ends_the_whole_tree_also_what_left_its_group(drive: Drive) -> No
     drive.write(cell("hang", script, limit=0.5))
     assert drive.run() == 1
     assert drive.words() == {"hang": "hang"}
-    assert not is_there(int(drive.flag("pid").read_text()))
+    assert not is_alive(int(drive.flag("pid").read_text()))
 
 
 def test_a_cell_that_ends_well_leaves_nothing_behind(drive: Drive) -> None:
     drive.write(cell("leaves", f"sleep 62 & echo $! > {drive.flag('pid')}"))
     assert drive.run() == 0
-    assert not is_there(int(drive.flag("pid").read_text()))
+    assert not is_alive(int(drive.flag("pid").read_text()))
 
 
 def test_a_cell_has_a_process_group_of_its_own(drive: Drive) -> None:

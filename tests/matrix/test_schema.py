@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from writing import AXES, RUN, TREE, WHOLE_PAGES, planned, read, refused, text
+from writing import AXES, RUN, TREE, WHOLE_PAGES, get_refusal, make_plan, make_text, read_spec
 
 
 def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
     axes = "\naxes:\n  a: [on, off, 1.10, 0x10, null]\n  b: {16: --b 16}\n"
-    matrix = read(tmp_path, text(axes=axes, run='run: {x: {command: "true {a} {words}"}}\n'))
+    matrix = read_spec(
+        tmp_path, make_text(axes=axes, run='run: {x: {command: "true {a} {words}"}}\n')
+    )
     assert matrix.list_values("a") == ["on", "off", "1.10", "0x10", "null"]
     assert matrix.get_value("b", "16").words == "--b 16"
 
@@ -19,37 +21,41 @@ def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("", "small.yaml:1: it is empty, or no mapping of keys to values"),
-        (text(more="sede: 1\n"), "small.yaml:8: unknown key `sede`"),
+        (make_text(more="sede: 1\n"), "small.yaml:8: unknown key `sede`"),
         (
-            text() + "  again: {kind: evil, command: x}\n",
+            make_text() + "  again: {kind: evil, command: x}\n",
             "small.yaml:11: run.again.kind: Invalid enum value 'evil'",
         ),
-        (text(constraints=("{when: {kv: fp8}, only: {page: 16}}",)), "missing key `because`"),
-        (text().replace("release: [", "release: [0.5.16, "), "has '0.5.16' twice"),
-        (text() + "name: again\n", "small.yaml:11: the key 'name' stands twice"),
-        (text() + "  a b: {command: x}\n", "small.yaml:9: run: "),
-        (text(axes="\naxes:\n  a: {x: '', y: {wods: z}}\n"), "small.yaml:3: axes.a.y: unknown key"),
+        (make_text(constraints=("{when: {kv: fp8}, only: {page: 16}}",)), "missing key `because`"),
+        (make_text().replace("release: [", "release: [0.5.16, "), "has '0.5.16' twice"),
+        (make_text() + "name: again\n", "small.yaml:11: the key 'name' stands twice"),
+        (make_text() + "  a b: {command: x}\n", "small.yaml:9: run: "),
+        (
+            make_text(axes="\naxes:\n  a: {x: '', y: {wods: z}}\n"),
+            "small.yaml:3: axes.a.y: unknown key",
+        ),
         ("name: [", "not YAML"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_line(tmp_path: Path, content: str, said: str) -> None:
-    assert said in refused(tmp_path, content)
+    assert said in get_refusal(tmp_path, content)
 
 
 def test_an_empty_axis_is_refused(tmp_path: Path) -> None:
-    content = text(axes=AXES + "  window: []\n")
-    assert refused(tmp_path, content) == "small.yaml:8: the axis window has no values"
+    content = make_text(axes=AXES + "  window: []\n")
+    assert get_refusal(tmp_path, content) == "small.yaml:8: the axis window has no values"
 
 
 def test_a_release_that_nobody_knows_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    content = text().replace("0.5.18", "0.5.81")
-    said = refused(tmp_path, content)
+    content = make_text().replace("0.5.18", "0.5.81")
+    said = get_refusal(tmp_path, content)
     assert said == "small.yaml:3: '0.5.81' is no managed release; did you mean 0.5.18?"
 
 
 def test_the_release_of_this_interpreter_is_one(tmp_path: Path) -> None:
     assert (
-        read(tmp_path, text().replace("0.5.18", "current")).list_values("release")[1] == "current"
+        read_spec(tmp_path, make_text().replace("0.5.18", "current")).list_values("release")[1]
+        == "current"
     )
 
 
@@ -71,27 +77,27 @@ def test_the_release_of_this_interpreter_is_one(tmp_path: Path) -> None:
 def test_a_constraint_over_what_is_not_there_is_refused(
     tmp_path: Path, constraint: str, said: str
 ) -> None:
-    refusal = refused(tmp_path, text(constraints=(TREE, constraint)))
+    refusal = get_refusal(tmp_path, make_text(constraints=(TREE, constraint)))
     assert refusal.startswith("small.yaml:10: ")
     assert said in refusal
 
 
 def test_a_cell_over_an_unknown_axis_is_refused(tmp_path: Path) -> None:
-    content = text(more="cells: [{values: {pgae: 16}, because: x}]\n")
-    assert "no axis is called pgae; did you mean page?" in refused(tmp_path, content)
+    content = make_text(more="cells: [{values: {pgae: 16}, because: x}]\n")
+    assert "no axis is called pgae; did you mean page?" in get_refusal(tmp_path, content)
 
 
 def test_two_cells_alike_are_refused(tmp_path: Path) -> None:
     cells = "cells:\n  - {values: {page: 16, kv: fp8}, because: x}\n"
-    content = text(more=cells + "  - {values: {kv: fp8, page: 16}, because: y}\n")
-    assert refused(tmp_path, content) == "small.yaml:10: cells 1 and 2 have the same values"
+    content = make_text(more=cells + "  - {values: {kv: fp8, page: 16}, because: y}\n")
+    assert get_refusal(tmp_path, content) == "small.yaml:10: cells 1 and 2 have the same values"
 
 
 def test_a_strength_larger_than_its_axes_is_refused(tmp_path: Path) -> None:
     group = "strength: {default: pairs, groups: [{axes: [kv, page], strength: triples}]}\n"
-    assert "a strength of 3 over 2: kv, page" in refused(tmp_path, text(more=group))
-    assert "a strength of 6 over 5" in refused(tmp_path, text(more="strength: 6\n"))
-    assert "a strength is a number" in refused(tmp_path, text(more="strength: some\n"))
+    assert "a strength of 3 over 2: kv, page" in get_refusal(tmp_path, make_text(more=group))
+    assert "a strength of 6 over 5" in get_refusal(tmp_path, make_text(more="strength: 6\n"))
+    assert "a strength is a number" in get_refusal(tmp_path, make_text(more="strength: some\n"))
 
 
 def run(command: str, more: str = "") -> str:
@@ -116,7 +122,7 @@ def run(command: str, more: str = "") -> str:
 def test_a_command_that_cannot_be_filled_in_is_refused(
     tmp_path: Path, works: str, said: str
 ) -> None:
-    assert said in refused(tmp_path, text(run=works))
+    assert said in get_refusal(tmp_path, make_text(run=works))
 
 
 def test_values_bring_words_variables_and_needs_of_their_own(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ axes:
   cp: {2: {words: "--cp '{cp} ranks'", needs: {gpus: 2, custom: {npu: 1}}}}
 """
     works = "run:\n  x: {command: 'serve {{x}} --{device} {words}', needs: {cpus: 4}, limit: 9}\n"
-    (cell,) = planned(tmp_path, text(axes=axes, run=works)).cells
+    (cell,) = make_plan(tmp_path, make_text(axes=axes, run=works)).cells
     assert cell.command == ["serve", "{x}", "--h200", "--device", "cuda", "--cp", "2 ranks"]
     assert cell.environment == {"D": "h200"}
     assert (cell.needs.cpus, cell.needs.gpus, cell.needs.gpu) == (4, 2, "H200")
@@ -135,29 +141,29 @@ axes:
 
 def test_ours_are_called_by_their_kind(tmp_path: Path) -> None:
     works = "run: {p: {kind: suites, command: '27460 --release {release} {words}'}}\n"
-    cell = planned(tmp_path, text(constraints=(TREE,), run=works)).cells[0]
+    cell = make_plan(tmp_path, make_text(constraints=(TREE,), run=works)).cells[0]
     assert cell.command[:3] == ["unfix", "prove", "27460"]
     assert cell.command[3:5] == ["--release", cell.values["release"]]
 
 
 def test_two_kinds_of_gpu_in_one_cell_are_refused(tmp_path: Path) -> None:
     axes = "\naxes:\n  a: {x: {needs: {gpus: 1, gpu: H200}}}\n  b: {y: {needs: {gpu: B200}}}\n"
-    content = text(axes=axes, run="run: {x: {command: serve}}\n")
-    assert "it needs GPUs of B200 and of H200" in refused(tmp_path, content)
+    content = make_text(axes=axes, run="run: {x: {command: serve}}\n")
+    assert "it needs GPUs of B200 and of H200" in get_refusal(tmp_path, content)
 
 
 def test_a_cell_in_which_nothing_runs_is_refused(tmp_path: Path) -> None:
     works = "run: {x: {command: 'serve {release} {words}', when: {kv: fp8}}}\n"
-    said = refused(tmp_path, text(constraints=(TREE, WHOLE_PAGES), run=works))
+    said = get_refusal(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), run=works))
     assert "nothing is run where release" in said
     assert "kv auto" in said
 
 
 def test_a_placeholder_of_an_axis_that_does_not_apply_is_refused(tmp_path: Path) -> None:
     works = "run: {x: {command: 'serve {release} {topk} {words}'}}\n"
-    said = refused(tmp_path, text(constraints=(TREE,), run=works))
+    said = get_refusal(tmp_path, make_text(constraints=(TREE,), run=works))
     assert "{topk} is named by a command, and does not apply where" in said
 
 
 def test_the_small_file_is_right(tmp_path: Path) -> None:
-    assert planned(tmp_path, text(constraints=(TREE, WHOLE_PAGES), run=RUN)).cells
+    assert make_plan(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), run=RUN)).cells

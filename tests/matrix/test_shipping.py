@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from driving import Drive, cell, until
+from driving import Drive, cell, wait_until
 
 from harness.core import paths
 from harness.runs.matrix import code_shipping
@@ -83,7 +83,7 @@ def test_a_node_without_unfix_is_named_and_can_be_brought_it(
     import ray
 
     with ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR):
-        until(lambda: "bare" in ray.cluster_resources(), 60.0)  # type: ignore[no-untyped-call]
+        wait_until(lambda: "bare" in ray.cluster_resources(), 60.0)  # type: ignore[no-untyped-call]
     show = "python -c 'import harness; print(harness.__file__)'; echo $UNFIX_HOME"
     drive.write(cell("one", show, custom={"bare": 1.0}))
     bare = ended(cluster, drive)

@@ -28,30 +28,30 @@ run:
 """
 
 
-def text(
+def make_text(
     *, axes: str = AXES, constraints: tuple[str, ...] = (), run: str = RUN, more: str = ""
 ) -> str:
     said = "".join(f"  - {one}\n" for one in constraints)
     return f"name: small{axes}" + (f"constraints:\n{said}" if said else "") + more + run
 
 
-def put(folder: Path, content: str) -> Path:
+def write_file(folder: Path, content: str) -> Path:
     file = folder / "small.yaml"
     file.write_text(content)
     return file
 
 
-def read(folder: Path, content: str) -> MatrixSpec:
-    return matrix_reader.read_matrix(YamlDocument(put(folder, content)))
+def read_spec(folder: Path, content: str) -> MatrixSpec:
+    return matrix_reader.read_matrix(YamlDocument(write_file(folder, content)))
 
 
-def planned(folder: Path, content: str) -> MatrixPlan:
-    return plan_builder.plan_matrix(put(folder, content))
+def make_plan(folder: Path, content: str) -> MatrixPlan:
+    return plan_builder.plan_matrix(write_file(folder, content))
 
 
-def refused(folder: Path, content: str) -> str:
+def get_refusal(folder: Path, content: str) -> str:
     """What is said of a file that cannot be planned, without its folder."""
     with pytest.raises(UnfixError) as refusal:
-        plan_builder.plan_matrix(put(folder, content))
+        plan_builder.plan_matrix(write_file(folder, content))
     assert refusal.value.exit_code == 2
     return str(refusal.value).replace(f"{folder}/", "")
