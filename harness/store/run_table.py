@@ -49,7 +49,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
                 "SELECT status, process FROM runs WHERE kind = ? AND id = ?", (self.kind, run.id)
             ).fetchone()
             if row and resolve_status(*row) == "running":
-                raise UnfixError(f"{self.noun} {run.id} is still going on")
+                raise UnfixError(f"{self.noun} {run.id} is still running")
             self._write_run(run, "running")
 
     def save(self, run: WholeRunT) -> None:
