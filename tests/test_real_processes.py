@@ -1,4 +1,4 @@
-"""Commands as processes of their own, whole: `tests/forked.py` replaces processes in most other tests."""
+"""Whole commands as real processes: most other tests run them as forks (`tests/forked.py`)."""
 
 from __future__ import annotations
 
@@ -82,16 +82,14 @@ def test_a_stored_run_is_shown_again_by_another_process(workspace: Path) -> None
 
 
 def test_a_command_runs_the_reverted_code_in_its_children(workspace: Path) -> None:
-    program = (
-        "import subprocess, sys; from sglang import forms; print(forms.plain(1, 2));"
-        "subprocess.run([sys.executable, '-c', 'from sglang import forms; print(forms.plain(1, 2))'])"
-    )
+    call = "from sglang import forms; print(forms.plain(1, 2))"
+    program = f"import subprocess, sys; {call}; subprocess.run([sys.executable, '-c', {call!r}])"
     toggles = ("--toggles", str(TOY / "toggles"))
     done = run_unfix(
         workspace, "exec", *toggles, "--revert", "toy-plain", "--", sys.executable, "-c", program
     )
     plain = subprocess.run(
-        [sys.executable, "-c", "from sglang import forms; print(forms.plain(1, 2))"],
+        [sys.executable, "-c", call],
         env={**os.environ, "PYTHONPATH": str(TOY)}, capture_output=True, text=True,
     )  # fmt: skip
     first, second = done.stdout.split()
