@@ -102,12 +102,12 @@ class CpuLauncher:
         self._process_state = load_process_state()
         launcher = self
 
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
             if not warmup:
                 launcher.launch(kernel, args, grid, options)
 
         self._patches = contextlib.ExitStack()
-        self._patches.enter_context(adapter.run_launches_with(run))
+        self._patches.enter_context(adapter.run_launches_with(launch_kernel))
         return self
 
     def __exit__(self, *error: object) -> None:

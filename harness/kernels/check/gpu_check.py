@@ -78,9 +78,9 @@ class GpuCheck(Check):
         launcher.start()
         launcher.start_inductor()
 
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
             def call(values: dict[str, Any]) -> Any:
-                return checked(kernel, grid=grid, warmup=warmup, **values, **extra)
+                return run_before(kernel, grid=grid, warmup=warmup, **values, **extra)
 
             names = inspect.signature(kernel.fn).parameters
             extra = {name: value for name, value in options.items() if name not in names}
@@ -95,12 +95,12 @@ class GpuCheck(Check):
             line_tracing.trace_kernel(kernel)
             return self._launch_with_checks(launch, call, launcher, kernel)
 
-        checked = patching.replace_run(JITFunction, run)
+        run_before = patching.replace_run(JITFunction, launch_kernel)
         try:
             yield
             self.raise_reported()  # by CUDA graphs that were replayed
         finally:
-            patching.replace_run(JITFunction, checked)
+            patching.replace_run(JITFunction, run_before)
             launcher.stop()
 
     def _launch_with_checks(

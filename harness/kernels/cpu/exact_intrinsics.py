@@ -52,7 +52,7 @@ def _make_float_tests(kind: str, suffix: str, bits: int) -> dict[str, tuple[str,
 
 
 def _make_bit_counts(suffix: str, bits: int) -> dict[str, tuple[str, ...]]:
-    def counted(call: str) -> tuple[str, ...]:
+    def narrow_count(call: str) -> tuple[str, ...]:
         return (call, "trunc i64 {v0} to i32") if bits > 32 else (call,)
 
     kind = f"i{bits}"
@@ -63,8 +63,8 @@ def _make_bit_counts(suffix: str, bits: int) -> dict[str, tuple[str, ...]]:
         f"select i1 {{v2}}, {kind} 0, {kind} {{v1}}",
     )
     return {
-        f"popc{suffix}": counted(f"call {kind} @llvm.ctpop.{kind}({kind} {{0}})"),
-        f"clz{suffix}": counted(f"call {kind} @llvm.ctlz.{kind}({kind} {{0}}, i1 false)"),
+        f"popc{suffix}": narrow_count(f"call {kind} @llvm.ctpop.{kind}({kind} {{0}})"),
+        f"clz{suffix}": narrow_count(f"call {kind} @llvm.ctlz.{kind}({kind} {{0}}, i1 false)"),
         f"ffs{suffix}": (*first, "trunc i64 {v3} to i32") if bits > 32 else first,
         f"brev{suffix}": (f"call {kind} @llvm.bitreverse.{kind}({kind} {{0}})",),
     }

@@ -82,30 +82,26 @@ def _to_operand(other: Any) -> tuple[str, int] | None:
 
 
 def _make_binary_operator(
-    name: str, symbol: str, backwards: bool
+    name: str, symbol: str, is_reflected: bool
 ) -> Callable[[SymbolicInt, Any], Any]:
     combine = getattr(operator, f"__{name}__")
-    of_an_int = f"__{'r' if backwards else ''}{name}__"
+    int_method = f"__{'r' if is_reflected else ''}{name}__"
 
-    def combined(self: SymbolicInt, other: Any) -> Any:
+    def derive_result(self: SymbolicInt, other: Any) -> Any:
         number = _to_operand(other)
         if number is None:
-            return getattr(self.concretize(), of_an_int)(other)
-        sides = (
-            (number, (self.expression, self.value))
-            if backwards
-            else ((self.expression, self.value), number)
-        )
-        (left, left_value), (right, right_value) = sides
+            return getattr(self.concretize(), int_method)(other)
+        sides = (self.expression, self.value), number
+        (left, left_value), (right, right_value) = sides[::-1] if is_reflected else sides
         return self.derive(f"({left} {symbol} {right})", combine(left_value, right_value))
 
-    return combined
+    return derive_result
 
 
 def _make_comparison(name: str, symbol: str) -> Callable[[SymbolicInt, Any], Any]:
     compare = getattr(operator, name)
 
-    def compared(self: SymbolicInt, other: Any) -> Any:
+    def answer_comparison(self: SymbolicInt, other: Any) -> Any:
         number = _to_operand(other)
         if number is None:
             return getattr(self.concretize(), f"__{name}__")(other)
@@ -113,7 +109,7 @@ def _make_comparison(name: str, symbol: str) -> Callable[[SymbolicInt, Any], Any
             f"{self.expression} {symbol} {number[0]}", compare(self.value, number[1])
         )
 
-    return compared
+    return answer_comparison
 
 
 def _make_concretizing_method(name: str) -> Callable[..., Any]:
