@@ -1,8 +1,8 @@
-"""What tests leave behind in the process that runs them, where that is one process for many.
+"""Drop the references that failed tests leave in a process that runs many tests.
 
-Hypothesis keeps each error it met until its test ends, pytest and Python keep the last one for
-longer, and an error has the frames that it went through: on a GPU that is gigabytes an example,
-which the next example, or the next test, does not get.
+Hypothesis keeps each error until its test ends; pytest and Python keep the last error for longer.
+An error holds the frames that it passed through, with their tensors: on a GPU that is gigabytes per
+example, which the next example or test then lacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAST_ERROR_NAMES = ("last_exc", "last_type", "last_value", "last_traceback")
 
 @contextlib.contextmanager
 def drop_example_references(item: pytest.Item) -> Iterator[None]:
-    """Meanwhile an example that fails keeps nothing but its error's words and lines."""
+    """In this scope, a failing example's error keeps its message and lines, and no locals."""
 
     def clear_frames_of_failures(test: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ def drop_example_references(item: pytest.Item) -> Iterator[None]:
 
 
 def drop_test_references(recorder: run_item.PhaseRecorder) -> None:
-    """Of one that has ended, and has been told of."""
+    """Drop what a test that has ended and been reported still holds."""
     for _, error in recorder.phases:
         if error is not None:
             _clear_error_frames(error)
@@ -52,18 +52,18 @@ def drop_test_references(recorder: run_item.PhaseRecorder) -> None:
 
 
 def _clear_error_frames(error: BaseException) -> None:
-    """What the frames of an error held; those that still run keep theirs."""
-    met: set[int] = set()
+    """Clear the locals in the frames of an error; frames that still run keep theirs."""
+    seen_ids: set[int] = set()
     errors: list[BaseException | None] = [error]
     while errors:
         one = errors.pop()
-        if one is None or id(one) in met:
+        if one is None or id(one) in seen_ids:
             continue
-        met.add(id(one))
+        seen_ids.add(id(one))
         for frame, _ in traceback.walk_tb(one.__traceback__):
-            with contextlib.suppress(RuntimeError):  # it still runs
+            with contextlib.suppress(RuntimeError):  # the frame still runs
                 frame.clear()
-                len(frame.f_locals)  # whoever read them left a copy, which follows when it is read
+                len(frame.f_locals)  # refreshes the copy that an earlier reader of `f_locals` left
         errors += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
             errors += one.exceptions

@@ -1,4 +1,4 @@
-"""What a run and its workers say to each other, a line of JSON each."""
+"""The messages between a run and its workers, a line of JSON each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from harness.store.prove.values import RepeatMode, SideResult
 
-UNSIDED = "under"  # the side of a task that is run under whatever an order says
+UNSIDED = "under"  # the side of a task whose request names the toggles
 SETTINGS_VARIABLE = "UNFIX_WORKER"  # carries a worker's settings, as JSON
 TaskKey = tuple[str, str, str]  # toggle, guard, side
 
@@ -14,13 +14,13 @@ TaskKey = tuple[str, str, str]  # toggle, guard, side
 class GuardTask(msgspec.Struct, omit_defaults=True):
     """One side of one cell, as collected."""
 
-    number: int  # this worker's own
+    number: int  # in this worker
     guard: str
     toggle: str
     side: str
     state: str
     problem: str = ""  # of a stale toggle
-    broken_reason: str = ""  # why it is no guard: it is never run
+    broken_reason: str = ""  # why the guard is never run
     not_applicable_reason: str = ""  # why it cannot apply, known before it runs
 
     @property
@@ -34,26 +34,26 @@ class GuardsCollected(msgspec.Struct, tag=True, omit_defaults=True):
     tasks: list[GuardTask]
     seconds: float
     device: str
-    can_fork: bool  # whether it runs several at a time, each in a fork
+    can_fork: bool  # it runs several tests at a time, each in a fork
     release: str = ""
     problems: list[str] = []
 
 
 class TaskEnded(msgspec.Struct, tag=True):
-    serial: int  # of the order
+    serial: int  # of the request
     side: SideResult
     is_device_lost: bool = False  # the worker cannot go on: its device is lost
 
 
 class StartFailure(msgspec.Struct, tag=True):
-    """The worker could not even begin; a wrong call is the caller's to mend."""
+    """The worker could not start; `is_usage_error` blames the command line."""
 
     problem: str
     is_usage_error: bool = False
 
 
 class LiveToggleProblems(msgspec.Struct, tag=True):
-    """The answer to `Fit`: those that cannot be put in, and why."""
+    """The reply to `LiveToggleQuery`: the toggles that cannot be applied live, with reasons."""
 
     reasons: dict[str, str]
 
@@ -62,7 +62,7 @@ GuardWorkerMessage = GuardsCollected | TaskEnded | StartFailure | LiveToggleProb
 
 
 class LiveToggleQuery(msgspec.Struct, tag=True):
-    """Which of these toggles can be put into this process at all?"""
+    """Ask which of these toggles can be applied live in the worker's process."""
 
     toggle_directions: list[tuple[str, str]]
 
@@ -71,30 +71,28 @@ class TestRequest(msgspec.Struct, tag=True):
     """Run one task."""
 
     number: int
-    serial: int  # of this order: a second chance has another
+    serial: int  # of this request: a second attempt has another
     seconds: float  # its time limit
     memory: int  # its memory limit in bytes
-    toggle_directions: list[
-        tuple[str, str]
-    ] = []  # toggles and directions, where the task has no side
-    random_seed: int | None = None  # seeds what draws at random; none: as the worker is
-    repeat_mode: RepeatMode | None = None  # what of it, where it runs again
-    blob: str = ""  # the example, where it is one
-    then_whole: bool = False  # and behind that all of it, which has not run yet
-    fork_limit: int = 500  # of it and all below it; a guard that starts servers needs a few dozen
+    toggle_directions: list[tuple[str, str]] = []  # where the task has no side
+    random_seed: int | None = None  # seeds the random sources; none: they stay as they are
+    repeat_mode: RepeatMode | None = None  # what to run of a test that is repeated
+    blob: str = ""  # the example, in that mode
+    then_whole: bool = False  # afterwards, run the whole test, for the first time
+    fork_limit: int = 500  # in all; a guard that starts servers needs a few dozen
 
 
 class WorkerSettings(msgspec.Struct, kw_only=True):
-    """What every worker is told when it starts."""
+    """The settings that every worker gets when it starts."""
 
-    release: str  # as it was asked for
-    pytest_arguments: list[str]  # pytest's arguments
-    folder: str  # where its processes leave what they found
+    release: str  # as the command line names it
+    pytest_arguments: list[str]
+    folder: str  # for the files that its processes write
     device: str = "cpu"
 
 
 class GuardWorkerSettings(WorkerSettings, kw_only=True):
-    """What one that runs guards is told."""
+    """The settings of a worker that runs guards."""
 
-    sides: list[str]  # none: each guard once, under whatever toggles an order says
-    toggle_ids: list[str]  # the ids of those asked for; empty: all
+    sides: list[str]  # none: each guard once, under the toggles of its request
+    toggle_ids: list[str]  # empty: all

@@ -1,8 +1,8 @@
-"""A worker: a pytest session in a release's own Python that stops where the tests would be run.
+"""A worker: a pytest session in a release's own Python that stops before pytest runs the tests.
 
-It says what it collected, and has what a run orders run by keepers, forks of this process. Whoever
-derives from it says which tests those are. Started by `workers.py`, with the numbers of its two
-pipes.
+It reports the collected tests, and runs those that the run requests, each in a process below one of
+its supervisors, which are forks of this process. `WorkerProcess` starts it with the descriptors of
+its two pipes. Subclasses choose the tests and the messages.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from harness.guards import cells, plugin, pytest_adapter, unrunnable_guards
 from harness.patching import jit_kernels, live_engine
 from harness.store.prove.values import SideResult
 from harness.workers import run_item
-from harness.workers import supervisor as keepers
+from harness.workers import supervisor as supervision
 from harness.workers.messages import SETTINGS_VARIABLE, StartFailure, TestRequest, WorkerSettings
 
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 
 
 class WorkerSession(Generic[SettingsT]):
-    """A pytest plugin that takes over where pytest would run the tests."""
+    """A pytest plugin that replaces pytest's run loop."""
 
-    request_type: ClassVar[Any]  # the shape of what a keeper is given
+    request_type: ClassVar[Any]  # of the requests to a supervisor
     items: list[pytest.Item]  # once they are collected
     only_forks_use_device = (
         True  # what runs on a GPU does so in forks: this process leaves it to them
@@ -53,7 +53,7 @@ class WorkerSession(Generic[SettingsT]):
         self.folder = Path(settings.folder)
         self.recorder = run_item.PhaseRecorder()
         self.problems: list[str] = []
-        self._supervisors: list[keepers.Supervisor] = []
+        self._supervisors: list[supervision.Supervisor] = []
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.pluginmanager.register(self.recorder)
@@ -61,36 +61,36 @@ class WorkerSession(Generic[SettingsT]):
             plugin.prepare_session(config)
 
     def pytest_sessionstart(self) -> None:
-        """While little is imported: see `_first_example`."""
+        """Draw the first example while few modules are imported (see `_draw_first_example`)."""
         with contextlib.suppress(ImportError):
-            importlib.import_module("numpy")  # whose random numbers it looks for as well
+            importlib.import_module("numpy")  # its random numbers belong to the search
         _draw_first_example()
 
     def freeze_for_forks(self, session: pytest.Session, can_fork: bool = True) -> None:
-        """All is imported and collected; what comes after pytest hears of no more."""
+        """Prepare for forks, once everything is imported and collected."""
         manager, idle = session.config.pluginmanager, ["terminalreporter"]
         if not any("caplog" in getattr(item, "fixturenames", ()) for item in self.items):
-            idle.append("logging-plugin")  # six times a test it goes through all loggers there are
+            idle.append("logging-plugin")  # it visits all loggers six times per test
         for plugin_ in filter(None, map(manager.get_plugin, idle)):
             manager.unregister(plugin_)
         session.config.option.tbstyle = "value"  # `body.traceback_of` makes the traceback
         if not can_fork:
-            gc.freeze()  # what is imported stays
+            gc.freeze()  # imported objects stay
             gc.enable()
             return
         for ready in _collect_before_forks(self.items):
             ready()
         if (checking := sys.modules.get("harness.checking")) is not None:
-            checking.preload_checker()  # suites that check kernels have imported it
+            checking.preload_checker()  # imported by suites that check kernels
         for _ in jit_kernels.iterate_loaded_kernels():
-            pass  # what its forks need not look through
+            pass  # a search that the forks then need not repeat
         preloading.freeze_for_forks()
 
     # Collecting
 
     @pytest.hookimpl(wrapper=True)
     def pytest_load_initial_conftests(self) -> Generator[None, Any, None]:
-        """One that fails is met again where its folder is collected: the others go on."""
+        """A conftest that fails is reported when its folder is collected; the others go on."""
         with contextlib.suppress(pytest_adapter.ConftestImportFailure, SystemExit):
             yield
 
@@ -111,14 +111,14 @@ class WorkerSession(Generic[SettingsT]):
             self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
 
     def filter_runnable(self, items: list[pytest.Item]) -> list[pytest.Item]:
-        """Those that can be run; the others are said."""
+        """The items that can be run; the others are recorded as problems."""
         for item in items:
             if why := item.stash.get(unrunnable_guards.UNRUNNABLE_REASON, ""):
                 self.problems.append(f"{item.nodeid} cannot be run: {why}")
         return [item for item in items if unrunnable_guards.UNRUNNABLE_REASON not in item.stash]
 
     def refuse_without_forks(self) -> bool:
-        """Say so, and give True, where no fork can use the device."""
+        """Report it, and give True, if no fork can use the device."""
         if device.can_forks_use_device():
             return False
         words = "no fork of a process that has imported this release can use the GPU"
@@ -127,107 +127,110 @@ class WorkerSession(Generic[SettingsT]):
         )
         return True
 
-    # Talking
+    # Messages
 
     def send_message(self, message: msgspec.Struct) -> None:
         self.pipe.send(msgspec.json.encode(message))
 
     def receive_requests(self, request_type: Any) -> list[Any]:
-        """The orders that have come, of such shapes; blocks until there is something."""
+        """The requests that have arrived; blocks until there is input."""
         return [msgspec.json.decode(line, type=request_type) for line in self.pipe.receive_lines()]
 
     # Forks
 
     def serve_forks(self) -> None:
-        """Until the run is gone: nobody wants the rest then."""
+        """Serve requests until the run closes its pipe."""
         while not self.pipe.is_peer_closed:
-            keepers = {each.pipe.read_end: each for each in self._supervisors}
-            for end in select.select([*keepers, self.pipe.read_end], [], [])[0]:
+            supervisors = {each.pipe.read_end: each for each in self._supervisors}
+            for end in select.select([*supervisors, self.pipe.read_end], [], [])[0]:
                 if end == self.pipe.read_end:
                     self.accept_requests()
                 else:
-                    self._receive_from_supervisor(keepers[end])
+                    self._receive_from_supervisor(supervisors[end])
 
     def accept_requests(self) -> None:
-        """Give each that has come to a keeper."""
-        for wanted in self.receive_requests(self.request_type):
-            self.dispatch_request(wanted)
+        """Pass each request that has arrived to a supervisor."""
+        for request in self.receive_requests(self.request_type):
+            self.dispatch_request(request)
 
     def run_request(self, request: Any) -> SideResult:
-        """In a keeper: have it run, `alone`."""
+        """In a supervisor: run it in a process of its own."""
         raise NotImplementedError
 
     def make_reply(self, request: Any, side: SideResult) -> msgspec.Struct:
-        """What the run is told of it."""
+        """The message about it to the run."""
         raise NotImplementedError
 
     def dispatch_request(self, request: Any) -> None:
-        told = msgspec.json.encode(request)
-        for keeper in [each for each in self._supervisors if each.pending_request is None]:
+        encoded = msgspec.json.encode(request)
+        for supervisor in [each for each in self._supervisors if each.pending_request is None]:
             try:
-                keeper.pipe.send(told)
-            except BrokenPipeError:  # it ended while it had nothing to do
-                self._retire_supervisor(keeper)
+                supervisor.pipe.send(encoded)
+            except BrokenPipeError:  # it ended while it was idle
+                self._retire_supervisor(supervisor)
             else:
-                keeper.pending_request = request
+                supervisor.pending_request = request
                 return
-        keeper = keepers.fork_supervisor(self._serve_as_supervisor)
-        self._supervisors.append(keeper)
-        keeper.pending_request = request
-        with contextlib.suppress(BrokenPipeError):  # it has just ended, which is heard
-            keeper.pipe.send(told)
+        supervisor = supervision.fork_supervisor(self._serve_as_supervisor)
+        self._supervisors.append(supervisor)
+        supervisor.pending_request = request
+        with contextlib.suppress(BrokenPipeError):  # it has just ended, as its pipe reports
+            supervisor.pipe.send(encoded)
 
     def run_in_own_process(
         self, request: TestRequest, test: Callable[[], SideResult], toggles: dict[str, str]
     ) -> SideResult:
-        """Have a test run in a process of its own, which holds none of our pipes."""
+        """Run a test in a process of its own, which holds none of the supervisor's pipes."""
 
-        def alone() -> SideResult:
+        def run_without_pipe() -> SideResult:
             self.pipe.close()
             return test()
 
-        return keepers.run_supervised_test(alone, keepers.TestFiles(self.folder, request, toggles))
+        return supervision.run_supervised_test(
+            run_without_pipe, supervision.TestFiles(self.folder, request, toggles)
+        )
 
     def renew_supervisors(self) -> None:
-        """What comes next is run by keepers that have what this process has by now."""
-        for keeper in list(self._supervisors):
-            keeper.is_retiring = True
-            if keeper.pending_request is None:
-                self._retire_supervisor(keeper)
+        """Replace the supervisors by forks of this process's present state."""
+        for supervisor in list(self._supervisors):
+            supervisor.is_retiring = True
+            if supervisor.pending_request is None:
+                self._retire_supervisor(supervisor)
 
     def _serve_as_supervisor(self, pipe: PipeEnd) -> None:
-        """A keeper's life."""
+        """Serve requests, as a supervisor."""
         for other in self._supervisors:
             other.pipe.close()
         self.pipe.close()
         self.pipe = pipe
-        if len(self.items) >= preloading.FORKS_TO_REPAY_COLLAPSE:  # each is forked at least once
+        # Each item is forked at least once.
+        if len(self.items) >= preloading.FORKS_TO_REPAY_COLLAPSE:
             preloading.collapse_into_huge_pages()
         while not pipe.is_peer_closed:
-            for wanted in self.receive_requests(self.request_type):
+            for request in self.receive_requests(self.request_type):
                 try:
-                    side = self.run_request(wanted)
-                except Exception as error:  # told as what became of the test; then it ends
-                    os.close(pipe.read_end)  # it is given nothing more
-                    side = keepers.make_lost_result(f"{type(error).__name__}: {error}")
+                    side = self.run_request(request)
+                except Exception as error:  # the result of the test; the supervisor then ends
+                    os.close(pipe.read_end)  # it receives nothing more
+                    side = supervision.make_lost_result(f"{type(error).__name__}: {error}")
                     side.detail = traceback.format_exc()
-                    self.send_message(self.make_reply(wanted, side))
+                    self.send_message(self.make_reply(request, side))
                     raise
-                self.send_message(self.make_reply(wanted, side))
+                self.send_message(self.make_reply(request, side))
 
-    def _receive_from_supervisor(self, supervisor: keepers.Supervisor) -> None:
-        for said in supervisor.pipe.receive_lines():
+    def _receive_from_supervisor(self, supervisor: supervision.Supervisor) -> None:
+        for reply in supervisor.pipe.receive_lines():
             supervisor.pending_request = None
-            self.pipe.send(said)
+            self.pipe.send(reply)
         if supervisor.pipe.is_peer_closed:
-            wanted, supervisor.pending_request = supervisor.pending_request, None
+            request, supervisor.pending_request = supervisor.pending_request, None
             how = self._retire_supervisor(supervisor)
-            if wanted is not None:
-                self.send_message(self.make_reply(wanted, keepers.make_lost_result(how)))
+            if request is not None:
+                self.send_message(self.make_reply(request, supervision.make_lost_result(how)))
         elif supervisor.is_retiring and supervisor.pending_request is None:
             self._retire_supervisor(supervisor)
 
-    def _retire_supervisor(self, supervisor: keepers.Supervisor) -> str:
+    def _retire_supervisor(self, supervisor: supervision.Supervisor) -> str:
         self._supervisors.remove(supervisor)
         return supervisor.describe_exit()
 
@@ -240,7 +243,7 @@ def make_choices(toggle_directions: list[tuple[str, str]]) -> tuple[ToggleChoice
 
 
 def _collect_before_forks(items: list[pytest.Item]) -> list[Callable[[], object]]:
-    """What tests want done once, before they are forked; nothing for those not asked for."""
+    """The functions that the collected tests want called once, before the forks."""
     marks = (mark for item in items for mark in item.iter_markers(plugin.BEFORE_FORKS_MARKER))
     return list(dict.fromkeys(ready for mark in marks for ready in mark.kwargs.values()))
 
@@ -248,7 +251,7 @@ def _collect_before_forks(items: list[pytest.Item]) -> list[Callable[[], object]
 @settings(max_examples=1, database=None)
 @given(strategies.none())
 def _draw_first_example(_: None) -> None:
-    """Hypothesis' first example in a process looks through all that is imported by then."""
+    """Hypothesis scans all imported modules at the first example of a process."""
 
 
 def run_worker(
@@ -256,24 +259,24 @@ def run_worker(
     settings_type: type[SettingsT],
     pytest_arguments: Sequence[str] = (),
 ) -> NoReturn:
-    """A worker's life; `words` are pytest's, besides those that every worker needs."""
-    line = PipeEnd(*map(int, sys.argv[1:]))
+    """Run a worker; `pytest_arguments` are added to those that every worker needs."""
+    pipe = PipeEnd(*map(int, sys.argv[1:]))
     preloading.pause_gc_for_imports()
-    processes.adopt_orphans()  # of a keeper that was ended
+    processes.adopt_orphans()  # of a supervisor that was killed
     code: int = 0
     try:
-        told = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=settings_type)
-        if told.device != "cpu" and session_type.only_forks_use_device:
+        worker_settings = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=settings_type)
+        if worker_settings.device != "cpu" and session_type.only_forks_use_device:
             device.defer_cuda_to_forks()
-        worker = session_type(told, line)
+        worker = session_type(worker_settings, pipe)
         worker.folder.mkdir(parents=True, exist_ok=True)
         live_engine.engine.recorder.set_folder(worker.folder / "attestations")
-        # Nothing is captured and no faulthandler is set: each test's own process does both.
+        # No capture and no faulthandler here: each test's own process has both.
         ours = ["-s", "-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "no:xdist"]
         # This module has imported Hypothesis before pytest could, which is no matter.
         ours += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *pytest_arguments]
         ours += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
-        ours += ["--device", told.device, *told.pytest_arguments]
+        ours += ["--device", worker_settings.device, *worker_settings.pytest_arguments]
         code = int(preloading.with_large_stack(lambda: pytest.main(ours, plugins=[worker])))
         if not hasattr(worker, "items"):
             problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]
@@ -282,9 +285,9 @@ def run_worker(
             )
     except UnfixError as error:
         wrong_call = not isinstance(error, NotReadyError)
-        line.send(msgspec.json.encode(StartFailure(str(error), wrong_call)))
+        pipe.send(msgspec.json.encode(StartFailure(str(error), wrong_call)))
     except BrokenPipeError:
-        pass  # the run is gone
+        pass  # the run has ended
     sys.stdout.flush()
     processes.kill_descendants(os.getpid())
     os._exit(code)

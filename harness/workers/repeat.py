@@ -1,4 +1,4 @@
-"""Running a guard again: what of it, and what must not be the same as the time before."""
+"""Repeat a guard: which part of it, and with which random seeds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 
 
 def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
-    """What of a guard is to run again, after it failed like this."""
+    """The part of a guard that is repeated after such a result."""
     test: Any = getattr(item, "obj", None)
     if side.outcome is SideOutcome.PASSED or not hasattr(test, "hypothesis"):
         return RepeatMode.WHOLE
     if side.outcome is not SideOutcome.FAILED:
-        return (
-            RepeatMode.SEARCH
-        )  # it died of its example, or lost the device for those that came after
+        return RepeatMode.SEARCH  # its process died with the example, or it lost the device
     if side.blob:
         return RepeatMode.EXAMPLE
     return (
@@ -32,23 +30,22 @@ def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
 
 
 def make_attempt_scope(mode: RepeatMode, blob: str) -> sides.AttemptScope:
-    """The same on both sides, however far each was looked at before."""
+    """A scope in which both sides search alike, however far each has searched before."""
 
-    def looking(item: pytest.Function) -> contextlib.AbstractContextManager[None]:
+    def make_scope(item: pytest.Function) -> contextlib.AbstractContextManager[None]:
         if mode is RepeatMode.EXAMPLE:
             return _reproduce_example(item, blob)
         if mode is RepeatMode.EXPLICIT:
             return profiles.restrict_to_explicit_examples(item.obj)
-        return profiles.extend_search(
-            item.obj, shrink=False
-        )  # changes nothing where nothing is drawn
+        # It changes nothing in a test without Hypothesis.
+        return profiles.extend_search(item.obj, shrink=False)
 
-    return looking
+    return make_scope
 
 
 @contextlib.contextmanager
 def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
-    """One example; one that passes, or that is drawn otherwise on this side, does not fail."""
+    """Run one example; it passes if it cannot be drawn on this side."""
     with (
         contextlib.suppress(hypothesis.errors.DidNotReproduce),
         hypothesis_adapter.pin_example(item.obj, blob),
@@ -57,10 +54,10 @@ def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
 
 
 def seed_random_sources(seed: int) -> None:
-    """Seed whatever draws here: forks of one process would all draw the same.
+    """Seed every source of random numbers: forks of one process would all draw the same.
 
-    What the kernel draws, and clocks, differ by themselves; so does `random` in a fork (there is
-    none on CUDA). Addresses and the order of sets do not, on either side.
+    Clocks and the kernel's random numbers differ by themselves. Addresses and the order of sets
+    are the same in all forks, on either side.
     """
     random.seed(seed)
     numpy_random: Any = sys.modules.get("numpy.random")
@@ -68,7 +65,7 @@ def seed_random_sources(seed: int) -> None:
         numpy_random.seed(seed)
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        # `torch.manual_seed` puts off what it would tell devices that are not in use, with a stack.
+        # `torch.manual_seed` would also queue a seed, with its stack, for each unused device.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)

@@ -1,4 +1,4 @@
-"""One collected test, run through pytest's own hooks, and what it said as a `Side`."""
+"""Run one collected test through pytest's own hooks; its phases become a `SideResult`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.core import device
 from harness.guards import hypothesis_adapter, not_applicable, replay, sides, suite_record
 from harness.store.prove.values import SideOutcome, SideResult
 
-MAX_DETAIL_CHARACTERS = 16000  # characters kept of a traceback
+MAX_DETAIL_CHARACTERS = 16000  # of a traceback that are kept
 _HIDDEN_FRAMES = re.compile(
     r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|workers|runs|kernels[/\\](check|watch)))[/\\]"
     r"|[/\\]triton[/\\](runtime|language)[/\\]"
@@ -23,7 +23,7 @@ _HIDDEN_FRAMES = re.compile(
 
 
 class PhaseRecorder:
-    """Remembers what the phases of the running test came to."""
+    """Records the reports of the running test's phases."""
 
     def __init__(self) -> None:
         self.phases: list[tuple[pytest.TestReport, BaseException | None]] = []
@@ -40,9 +40,9 @@ class PhaseRecorder:
 def run_protocol(
     item: pytest.Item, listener: PhaseRecorder, with_details: bool = True
 ) -> SideResult:
-    """Set up, call and tear down, with whatever plugins have to say about it.
+    """Set up, call and tear down a test, with all plugins.
 
-    How it failed is told `at_length` unless the same failure was told before.
+    `with_details` adds traceback, example and replay command; a repeated failure needs none.
     """
     listener.phases.clear()
     try:
@@ -69,12 +69,12 @@ def run_protocol(
 def _make_result_from_phases(
     phases: list[tuple[pytest.TestReport, BaseException | None]], with_details: bool
 ) -> SideResult:
-    """The first phase that failed says what the test came to, and else one that was skipped."""
+    """The first phase that failed decides the outcome, or else the first that was skipped."""
     for report, error in phases:
         if not report.failed:
             continue
         where = "" if report.when == "call" else f"in {report.when}: "
-        if error is None:  # a plugin's own judgement
+        if error is None:  # a plugin made the report
             outcome = SideOutcome.FAILED if report.when == "call" else SideOutcome.ERROR
             first = report.longreprtext.strip().partition("\n")[0]
             return SideResult(
@@ -100,22 +100,21 @@ def _make_result_from_phases(
 
 
 def format_own_traceback(error: BaseException) -> str:
-    """The traceback without the frames of those who only passed the call on.
+    """The traceback without the frames of pytest, Hypothesis and the harness.
 
-    pytest's own is made by parsing every source file on the way, which takes longer than most
-    tests.
+    pytest's own traceback parses every source file in it, which takes longer than most tests.
     """
-    told = traceback.TracebackException.from_exception(error)
-    part: traceback.TracebackException | None = told
+    formatted = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = formatted
     while part is not None:
         part.stack = traceback.StackSummary.from_list(
             [frame for frame in part.stack if not _HIDDEN_FRAMES.search(frame.filename)]
         )
         part = part.__cause__ or part.__context__
-    text = "".join(told.format())
-    # Where the project and the release lie is no news.
-    for place in sorted(filter(None, sys.path), key=len, reverse=True):
-        text = text.replace(f'File "{place}/', 'File "')
+    text = "".join(formatted.format())
+    # Shorten the paths of the project and the release.
+    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
+        text = text.replace(f'File "{folder}/', 'File "')
     return text
 
 
@@ -147,7 +146,7 @@ def is_cuda_error(error: BaseException | None) -> bool:
     ):
         return True
     violations = sys.modules.get("harness.kernels.check.violations")
-    if violations is None:  # the suites never asked for a check
+    if violations is None:  # no suite checks kernels
         return False
     return isinstance(error, violations.CudaError | violations.DeviceLost)
 

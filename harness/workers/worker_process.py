@@ -1,4 +1,4 @@
-"""A worker as a run sees it: started, spoken to, ended."""
+"""A worker as the run sees it: the process, its messages, its end."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from harness.workers.messages import (
 
 MessageT = TypeVar("MessageT")
 
-_MAX_LOG_CHARACTERS = 8000  # characters of a log worth showing
+_MAX_LOG_CHARACTERS = 8000  # of a log that a message shows
 START_TIMEOUT = 900.0  # seconds for the imports of a worker, before it counts as hanging
-_EXIT_TIMEOUT = 1.0  # seconds to end by itself
-_SUPERVISOR_SLACK = 30.0  # seconds that a keeper may be late
-# One order of sets for all workers of a run: no two sides differ in it.
+_EXIT_TIMEOUT = 1.0  # seconds for a worker to end by itself
+_SUPERVISOR_SLACK = 30.0  # seconds that a supervisor's reply may be late
+# All workers of a run iterate over sets in one order, so no two sides differ in it.
 _HASH_SEED = str(secrets.randbelow(2**32))
 
 
 class WorkerProcess(PipedProcess, Generic[MessageT]):
-    """One process that imports a release and runs tests there, as `session.py` has it."""
+    """A process that imports a release and runs its tests (see `pytest_session`)."""
 
-    module: ClassVar[str]  # what it is
-    message_type: ClassVar[Any]  # and the shapes of what it says
+    module: ClassVar[str]  # that runs in it
+    message_type: ClassVar[Any]  # of the messages it sends
 
     def __init__(
         self,
@@ -62,37 +62,36 @@ class WorkerProcess(PipedProcess, Generic[MessageT]):
         return self.pipe.read_end
 
     def send_request(self, request: msgspec.Struct) -> None:
-        # A worker that just died is noticed by its other end.
+        # `receive_messages` reports a worker that has just ended.
         with contextlib.suppress(BrokenPipeError):
             self.pipe.send(msgspec.json.encode(request))
 
     def queue_request(self, request: msgspec.Struct) -> None:
-        """To a worker that may have as much to say, and waits for somebody to listen."""
+        """Send to a worker that may itself be blocked by a message to this process."""
         with contextlib.suppress(BrokenPipeError):
             self.pipe.send_without_blocking(msgspec.json.encode(request))
 
     def receive_messages(self) -> list[MessageT] | None:
-        """What has come since; None once it is gone."""
+        """The messages that have arrived; None once the worker has closed its pipe."""
         lines = self.pipe.receive_lines()
         if self.pipe.is_peer_closed:
             return None
         return [msgspec.json.decode(line, type=self.message_type) for line in lines]
 
     def wait_for_first_message(self, seconds: float) -> MessageT | None:
-        """What it says first, so many seconds after its start at the latest."""
+        """Its first message, or None so many seconds after its start."""
         while (left := self.started + seconds - time.monotonic()) > 0:
-            said = (
-                self.receive_messages() if select.select([self.read_end], [], [], left)[0] else None
-            )
-            if said is None or said:
-                return said[0] if said else None
+            is_ready = select.select([self.read_end], [], [], left)[0]
+            messages = self.receive_messages() if is_ready else None
+            if messages is None or messages:
+                return messages[0] if messages else None
         return None
 
     def end(self, kill: bool = False) -> int:
-        """End it and all below it; gives its exit code, negative for a signal."""
+        """End it with its descendants; gives its exit code, negative for a signal."""
         self.pipe.close_write_end()
         if kill:
-            self.process.send_signal(signal.SIGABRT)  # it says where it is
+            self.process.send_signal(signal.SIGABRT)  # faulthandler writes its stacks
         code = self.wait_or_kill(_EXIT_TIMEOUT)
         self.pipe.close()
         return code
@@ -105,7 +104,7 @@ class WorkerProcess(PipedProcess, Generic[MessageT]):
 
 
 class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
-    """One that runs guards."""
+    """A worker that runs guards."""
 
     module = "harness.workers.guard_worker"
     message_type = GuardWorkerMessage
@@ -120,8 +119,8 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
     ) -> None:
         super().__init__(python, settings, toggle_folders, working_folder, log)
         self.is_ready = False
-        self.task_numbers: dict[TaskKey, int] = {}  # of the tasks, as this worker counts them
-        self.running_tasks: dict[int, TaskKey] = {}  # by the order's serial
+        self.task_numbers: dict[TaskKey, int] = {}  # as this worker numbers them
+        self.running_tasks: dict[int, TaskKey] = {}  # by the request's serial
         self._deadlines: dict[int, float] = {}
         self._request_count = 0
         self.reported_reach: Counter[str] = (
@@ -143,9 +142,12 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
         repeated: SideResult | None = None,
         then_whole: bool = False,
     ) -> int:
-        """Have a task run, or what of it `again` says, and then the `whole`; gives the serial."""
+        """Request a task, or its repetition; gives the request's serial.
+
+        `then_whole` runs the whole test after the repeated part.
+        """
         self._request_count += 1
-        order = TestRequest(
+        request = TestRequest(
             self.task_numbers[task],
             self._request_count,
             seconds,
@@ -154,30 +156,30 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
             random_seed,
         )
         if repeated is not None:
-            order.repeat_mode, order.blob, order.then_whole = (
+            request.repeat_mode, request.blob, request.then_whole = (
                 repeated.way,
                 repeated.blob,
                 then_whole,
             )
-        self.running_tasks[order.serial] = task
-        self._deadlines[order.serial] = time.monotonic() + seconds
-        self.send_request(order)
-        return order.serial
+        self.running_tasks[request.serial] = task
+        self._deadlines[request.serial] = time.monotonic() + seconds
+        self.send_request(request)
+        return request.serial
 
     def pop_task(self, serial: int) -> TaskKey:
-        """Which task came back."""
+        """The task of a request that has ended; it counts as running no more."""
         del self._deadlines[serial]
         return self.running_tasks.pop(serial)
 
     def is_overdue(self, now: float, start_timeout: float, can_fork: bool) -> bool:
-        """Whether it should have said something by now; keepers know the limits of forks."""
+        """Whether a message is overdue; supervisors enforce the limits of forks themselves."""
         if not self.is_ready:
             return now - self.started > start_timeout
         slack = _SUPERVISOR_SLACK if can_fork else 0.0
         return any(now > ends + slack for ends in self._deadlines.values())
 
     def read_unreported_reach(self, toggle: str) -> int:
-        """How often a toggle's code ran in the test that ended this worker."""
+        """How often a toggle's code ran in the test that killed this worker."""
         attested = attestation.read_attestations(self.folder / "attestations")
         ours = (a.reach(toggle) for a in attested if a.pid == self.process.pid)
         return max(0, sum(ours) - self.reported_reach[toggle])

@@ -1,1 +1,1 @@
-"""A server under test: a real SGLang with its log, its readiness, its death and its end."""
+"""Servers under test: real SGLang servers, their start, readiness, failures and end."""

@@ -1,8 +1,8 @@
-"""What SGLang's engine is told on a machine without a GPU, and how its kernels are watched.
+"""Adapt SGLang's engine to a machine without a GPU, and check its kernels.
 
-Runs inside SGLang's own processes. Nothing here computes an answer: on a CPU the speculative
-modules are told to take the Triton tree kernels that SGLang itself ships (for XPU), since the
-CUDA ones are a binary. What was told is said once, in the server's log, and kept with the run.
+Runs inside SGLang's own processes. Nothing here computes an answer. Example: on a CPU the
+speculative modules use the Triton tree kernels that SGLang ships for XPU, since the CUDA kernels
+are a binary. A run records its adaptations.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ CHECKED_KERNELS = "checked"
 RANDOM_WEIGHTS = "drawn-weights"
 DESCRIPTIONS = {
     TREE_KERNELS: "SGLang's own Triton tree kernels stand in for the CUDA ones",
-    CHECKED_KERNELS: "every Triton kernel of the scheduler is under check",
-    RANDOM_WEIGHTS: "its weights are drawn by seed, not learned: its logits are compared, it knows nothing",
+    CHECKED_KERNELS: "every Triton kernel of the scheduler is checked",
+    RANDOM_WEIGHTS: "its weights are random, from a seed: its logits can be compared, its answers "
+    "mean nothing",
 }
-LM_HEAD_SCALE = 8.0  # of the last layer: logits far enough apart to name a token
-EXPERT_SCALE = 0.125  # of experts: which of two as likely ones is taken must not decide the answer
+LM_HEAD_SCALE = 8.0  # of the last layer, so that logits differ enough to choose a token
+EXPERT_SCALE = 0.125  # of experts, so that a tie between two experts does not decide the answer
 
-# Where a release keeps the switch between the tree kernels, and what it is told there.
+# The modules of releases that choose between the tree kernels.
 _TREE_KERNEL_MODULES = (
     "sglang.srt.speculative.eagle_utils",
     "sglang.srt.speculative.spec_utils",
@@ -42,12 +43,12 @@ _XPU_FUNCTIONS = ("sgl_build_tree_kernel_triton", "assign_extend_cache_locs_unif
 
 
 def has_triton() -> bool:
-    """Without Triton nothing is launched that would have to be compiled."""
+    """Whether this Python has Triton; without it there are no kernels to compile."""
     return importlib.util.find_spec("triton") is not None
 
 
 def preload_kernels() -> None:
-    """What a server's kernels need to be loaded, so that forks find it there."""
+    """Load what a server's kernels need, so that its forks share it."""
     if has_triton():
         from harness import checking
 
@@ -55,7 +56,7 @@ def preload_kernels() -> None:
 
 
 def apply_adaptations(names: list[str]) -> None:
-    """Make these adaptations in this process; what is forked from it has them, too."""
+    """Apply adaptations in this process and its future forks."""
     if has_triton():
         _run_kernels_on_cpu(checked=CHECKED_KERNELS in names)
     for name in names:
@@ -66,9 +67,9 @@ def apply_adaptations(names: list[str]) -> None:
 
 
 def launch_server_process(arguments: list[str]) -> None:
-    """Start the server with these words, and with one that some releases want on a CPU besides.
+    """Start the server, on a CPU with an option that some releases need.
 
-    Told to capture no graphs, they still capture those of prefills, which no CPU has.
+    Without it, `--disable-cuda-graph` still captures graphs of prefills, which fails on a CPU.
     """
     from sglang.srt import server_args
     from sglang.srt.entrypoints.http_server import launch_server
@@ -87,7 +88,7 @@ def read_requested_names() -> list[str]:
 
 
 def _use_triton_tree_kernels() -> None:
-    told = []
+    adapted = []
     for name in _TREE_KERNEL_MODULES:
         try:
             module: Any = importlib.import_module(name)
@@ -97,17 +98,17 @@ def _use_triton_tree_kernels() -> None:
             module._is_cpu = False
         if hasattr(module, "_is_xpu") and any(hasattr(module, kernel) for kernel in _XPU_FUNCTIONS):
             module._is_xpu = True
-            told.append(name)
-    if not told:
+            adapted.append(name)
+    if not adapted:
         raise RuntimeError(
             "this SGLang has no Triton tree kernels: speculative decoding needs CUDA here"
         )
 
 
 def _run_kernels_on_cpu(checked: bool) -> None:
-    """Have the scheduler's kernels run on this machine's CPU, which nothing else does.
+    """Run the scheduler's kernels, and no others, on this machine's CPU.
 
-    Its loop, which launches what answers, is under check if that was asked for.
+    With `checked`, the kernels that its event loop launches are checked.
     """
     from sglang.srt.managers.scheduler import Scheduler
 
@@ -131,17 +132,17 @@ def _run_kernels_on_cpu(checked: bool) -> None:
 
 
 def _is_cuda_available() -> bool:
-    """Asked in the scheduler's own process: one that asked before a fork could not use it after."""
+    """To be called in the scheduler's process: a fork of a process that called it has no CUDA."""
     import torch
 
     return bool(torch.cuda.is_available())
 
 
 def _randomize_dummy_weights() -> None:
-    """Have the weights of `--load-format dummy` drawn as an untrained model's are.
+    """Draw the weights of `--load-format dummy` as those of an untrained model.
 
-    SGLang's own are all but nothing, norms included, so every token would be as likely as any
-    other, and whatever went wrong below would not show.
+    SGLang's own dummy weights are nearly zero, norms included: every token would be equally likely,
+    and no error below would show in the answer.
     """
     from sglang.srt.model_loader import loader, weight_utils
 
@@ -152,7 +153,7 @@ def _randomize_dummy_weights() -> None:
 
 
 def fill_random_weights(model: Any, *_: Any, **__: Any) -> None:
-    """Each weight from its own name: a matrix keeps the size of what goes through it."""
+    """Draw each weight, seeded by its name; a matrix keeps the scale of its input."""
     import torch
 
     for name, weight in model.state_dict().items():
@@ -164,6 +165,6 @@ def fill_random_weights(model: Any, *_: Any, **__: Any) -> None:
         draw = torch.Generator(device=weight.device).manual_seed(zlib.crc32(name.encode()))
         scale = 1.0 if "embed" in name else weight.shape[-1] ** -0.5
         scale *= LM_HEAD_SCALE if "lm_head" in name else EXPERT_SCALE if weight.dim() > 2 else 1.0
-        # In float32 on the way: the narrow types draw nothing themselves.
+        # Draw in float32: torch has no normal distribution for narrow types.
         values = torch.empty(weight.shape, device=weight.device)
         weight.data.copy_(values.normal_(0.0, scale, generator=draw))

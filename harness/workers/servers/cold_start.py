@@ -1,8 +1,8 @@
-"""Starts SGLang's server afresh, as a user does, with the adaptations that were asked for.
+"""Start SGLang's server as a user does, with the requested adaptations.
 
     UNFIX_ENGINE=tree-kernels python -m harness.workers.servers.cold_start --model-path …
 
-SGLang spawns its workers, and each imports this module again, which is how it reaches them.
+SGLang spawns its workers; each imports this module again and so applies the adaptations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that is told things and answers, one after another, each within a time."""
+"""A started process that answers JSON messages, each within a time limit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.core.child_process import PipedProcess, end_process_group
 
 
 class ReplyTimeout(Exception):
-    """No answer within the time."""
+    """No message arrived within the time limit."""
 
 
 class ProcessEnded(Exception):
-    """It ended; the last line of its log says why."""
+    """The process ended; the text is the last line of its log."""
 
 
 class JsonProcess(PipedProcess):
-    """Such a process; it says JSON and is told JSON."""
+    """A process that sends and receives JSON, a line each."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         super().__init__(command, environment, log)
@@ -37,12 +37,12 @@ class JsonProcess(PipedProcess):
     def receive_json(
         self, seconds: float, watched_fd: int | None = None, grace_seconds: float = 0.0
     ) -> Any:
-        """The next line. Once `watched` can be read, it has so many seconds more (`after`)."""
+        """The next message. Once `watched_fd` is readable, only `grace_seconds` are left for it."""
         ends = time.monotonic() + seconds
         while not self._received_lines:
             read_end = self.pipe.read_end
-            ears = [read_end] if watched_fd is None else [read_end, watched_fd]
-            ready = select.select(ears, [], [], max(0.0, ends - time.monotonic()))[0]
+            watched = [read_end] if watched_fd is None else [read_end, watched_fd]
+            ready = select.select(watched, [], [], max(0.0, ends - time.monotonic()))[0]
             if watched_fd in ready:
                 watched_fd, ends = None, min(ends, time.monotonic() + grace_seconds)
                 continue
@@ -55,10 +55,10 @@ class JsonProcess(PipedProcess):
 
     def _read_last_log_line(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1][:400] if lines else "it said nothing"
+        return lines[-1][:400] if lines else "its log is empty"
 
     def end(self, grace_seconds: float = 0.0) -> None:
-        """End its processes; a thread that waits for it hears of that."""
+        """End its process group; a thread that waits for a message gets ProcessEnded."""
         end_process_group(self.process, grace_seconds, terminate=grace_seconds > 0)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What is left of a server whose keeper was killed.
+"""Kill the processes of a server whose supervisor was killed.
 
-Its processes are nobody's children then. They are known by a mark in the environment that they were
-started with, or by the server's log, which they write to; and what those two have below them.
+They have no common parent any more. They are recognized by a mark in the environment that they
+were started with, or by the server's log that they write to; their descendants belong to them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 from harness.core import processes
 
 MARK_VARIABLE = "UNFIX_SERVER"
-KILL_TIMEOUT = 10.0  # seconds for the kernel to end what was killed
+KILL_TIMEOUT = 10.0  # seconds for killed processes to end
 
 
 def kill_orphans(mark: str, log: Path) -> int:
-    """Kill them until none is left; gives how many there were."""
-    ended: set[int] = set()
+    """Kill a server's orphans until none is left; gives their number."""
+    killed: set[int] = set()
     ends = time.monotonic() + KILL_TIMEOUT
-    while (found := set(find_orphans(mark, log))) and time.monotonic() < ends:
-        for pid in found:
+    while (orphans := set(find_orphans(mark, log))) and time.monotonic() < ends:
+        for pid in orphans:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        ended |= found
+        killed |= orphans
         time.sleep(0.02)
-    return len(ended)
+    return len(killed)
 
 
 def find_orphans(mark: str, log: Path) -> Iterator[int]:
@@ -45,12 +45,12 @@ def find_orphans(mark: str, log: Path) -> Iterator[int]:
 def _is_marked(folder: Path, entry: bytes) -> bool:
     try:
         return entry in (folder / "environ").read_bytes().split(b"\0")
-    except OSError:  # gone, or somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return False
 
 
 def _writes_to_log(folder: Path, log: str) -> bool:
-    """Whoever only reads the log, as `tail -f` does, has nothing to do with the server."""
+    """A process that only reads the log, as `tail -f` does, is not the server's."""
     with contextlib.suppress(OSError):
         for handle in os.listdir(folder / "fd"):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Ports that no two servers of this machine are given at once, whoever started them."""
+"""Reserve ports, so that no two servers on this machine get the same one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST_PORT, LAST_PORT = 21000, 31000  # below the range that the kernel gives to
 
 
 class PortReservation:
-    """A port, held for as long as this is open, and no longer than this process lives."""
+    """A port that stays reserved until `close`, or until this process ends."""
 
     def __init__(self, port: int, lock_socket: socket.socket) -> None:
         self.port = port
@@ -23,10 +23,7 @@ class PortReservation:
 
 
 def reserve_ports(count: int = 1, offsets: Sequence[int] = ()) -> list[PortReservation]:
-    """Ports that nobody uses, and that nobody else who asks here is given meanwhile.
-
-    `beside`: so far from the first one there are others, which come last.
-    """
+    """Reserve free ports. The ports at these offsets from the first one come last."""
     found: list[PortReservation] = []
     others: list[PortReservation] = []
     start = (os.getpid() * 37) % (LAST_PORT - FIRST_PORT)
@@ -43,7 +40,7 @@ def reserve_ports(count: int = 1, offsets: Sequence[int] = ()) -> list[PortReser
 
 
 def _reserve_all(ports: Sequence[int]) -> list[PortReservation]:
-    """All of these, or none."""
+    """Reserve all of these ports, or none."""
     found: list[PortReservation] = []
     for port in ports:
         held = _lock_port(port)
@@ -57,7 +54,7 @@ def _reserve_all(ports: Sequence[int]) -> list[PortReservation]:
 
 
 def _lock_port(port: int) -> socket.socket | None:
-    """A name in the kernel, where the ports are: one holder, all users, gone with its process."""
+    """Bind an abstract socket as the port's lock: one holder among all users, until it exits."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         held.bind(f"\0unfix-port-{port}")
@@ -68,7 +65,7 @@ def _lock_port(port: int) -> socket.socket | None:
 
 
 def is_port_free(port: int) -> bool:
-    """Whether a server could have it, on whichever of the machine's addresses."""
+    """Whether the port is free on every address of this machine."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

@@ -1,7 +1,9 @@
-"""Where the ranks of a server stand that answers no more.
+"""The stacks of the ranks of a server that hangs.
 
-Python's own fault handler writes a process's stacks when it is aborted, whatever it waits for. All
-processes are stopped first: a rank whose neighbour goes away is no longer where it hung.
+Python's fault handler writes a process's stacks when it is aborted, whatever it waits for. All
+processes are stopped first, since a rank whose peer ends leaves the place where it hung.
+
+Example: "rank TP1 waits in all_reduce, called at sglang/srt/layers/linear.py:212, forward".
 """
 
 from __future__ import annotations
@@ -21,15 +23,13 @@ from harness.core import processes
 SCHEDULER_TITLE = re.compile(r"^sglang::scheduler_?(\S*)")
 FRAME_LINE = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
 THREAD_LINE = re.compile(r"^(Current thread|Thread) 0x")
-DUMP_TIMEOUT = 3.0  # seconds for a process to say where it is
-# Where whoever waits for the other ranks stands, and what only leads there.
+DUMP_TIMEOUT = 3.0  # seconds for a process to write its stacks
+# The code of a rank that waits for the other ranks, and its wrappers.
 COLLECTIVE_PATH = "torch/distributed/"
-COLLECTIVE_LOGGER_PATH = (
-    "c10d_logger.py"  # around each of torch's own, under a name that says nothing
-)
+COLLECTIVE_LOGGER_PATH = "c10d_logger.py"  # wraps each of torch's collectives
 SGLANG_PATH = "/sglang/"
-# Where a process waits for its card. What the card waits for was asked of it before: over NCCL a
-# collective returns at once, and whoever needs an answer is the first to stand still.
+# The code of a process that waits for its GPU. A collective over NCCL returns at once; the process
+# blocks later, when it needs the result.
 CUDA_PATH = "torch/cuda/"
 COLLECTIVE_CALLER_PATHS = ("/parallel_state.py", "/communication_op.py", "/device_communicators/")
 SCHEDULER_PATH = "/managers/scheduler.py"  # which thread of a process is the rank's own
@@ -38,28 +38,24 @@ StackFrame = tuple[str, str, str]  # file, line, function
 
 @dataclass(frozen=True)
 class RankStack:
-    """A scheduler of the server, and where it is."""
+    """A scheduler of the server, and the code that it runs."""
 
     name: str
-    location: str  # the innermost place in SGLang that is not the collective's own
-    callee: str  # what it has called there, if that is none of SGLang's
-    waits_for_ranks: bool  # for the other ranks: that is a collective
-    waits_for_gpu: bool = False  # it waits for its card
+    location: str  # the innermost line of SGLang outside of its collectives
+    callee: str  # the function outside of SGLang that it has called there
+    waits_for_ranks: bool  # in a collective
+    waits_for_gpu: bool = False
 
     def __str__(self) -> str:
         what = (
-            "waits for its card"
-            if self.waits_for_gpu
-            else "waits"
-            if self.waits_for_ranks
-            else "is"
+            "waits for its GPU" if self.waits_for_gpu else "waits" if self.waits_for_ranks else "is"
         )
         how = f"{what} in {self.callee}, called" if self.callee else "is"
         return f"rank {self.name} {how} at {self.location}"
 
 
 def dump_rank_stacks(supervisor_pid: int, log: Path) -> list[RankStack]:
-    """Where each stands; the server is of no use afterwards, and its keeper is to end it."""
+    """The stack of each rank; aborts the server's processes, so stop the server afterwards."""
     all_of_it = list(processes.iterate_descendants(supervisor_pid))
     found = sorted((name, pid) for pid in all_of_it if (name := _read_rank_name(pid)))
     for pid in all_of_it:
@@ -68,7 +64,7 @@ def dump_rank_stacks(supervisor_pid: int, log: Path) -> list[RankStack]:
 
 
 def _read_rank_name(pid: int) -> str:
-    """A rank's, as its title says; '' of what is none."""
+    """The rank in a process's title; empty for a process that is no scheduler."""
     with contextlib.suppress(OSError):
         title = (
             Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -79,7 +75,7 @@ def _read_rank_name(pid: int) -> str:
 
 
 def _abort_and_read_stacks(pid: int, log: Path) -> list[str]:
-    """What a stopped process writes as it is aborted, and nothing of another one."""
+    """The lines that this stopped process writes when it is aborted."""
     before = log.stat().st_size
     _send_signal(pid, signal.SIGABRT)
     _send_signal(pid, signal.SIGCONT)
@@ -92,7 +88,7 @@ def _abort_and_read_stacks(pid: int, log: Path) -> list[str]:
 
 
 def _has_exited(pid: int) -> bool:
-    """Gone, or dead and not yet fetched by its parent, which is stopped."""
+    """Whether a process has ended; its stopped parent may not have reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -112,7 +108,7 @@ def _parse_rank_stack(name: str, lines: list[str]) -> RankStack:
     waits = any(COLLECTIVE_PATH in file for file, _, _ in mine)
     inside = list(itertools.takewhile(lambda frame: _is_below_caller(frame[0], waits), mine))
     calls = mine[len(inside) :]
-    where = _format_frame(calls[0]) if calls else "a place that it does not say"
+    where = _format_frame(calls[0]) if calls else "an unknown line"
     named = [one for file, _, one in reversed(inside) if not waits or _is_torch_collective(file)]
     card = not waits and any(CUDA_PATH in file for file, _, _ in inside)
     return RankStack(name, where, named[0] if named else "", waits, card)
@@ -129,7 +125,7 @@ def _is_below_caller(file: str, in_collective: bool) -> bool:
 
 
 def _split_threads(lines: list[str]) -> Iterator[list[StackFrame]]:
-    """Of each thread, from the innermost frame on."""
+    """The stack of each thread, the innermost frame first."""
     stack: list[StackFrame] = []
     for line in lines:
         if THREAD_LINE.match(line):

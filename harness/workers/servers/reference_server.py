@@ -1,8 +1,8 @@
-"""Plain transformers behind the same endpoint, in float32: what a model really answers.
+"""Plain transformers behind a server's endpoint, in float32: the reference answers.
 
-    python -m harness.workers.servers.reference_server MODEL --port N       (in a release's own Python)
+    python -m harness.workers.servers.reference_server MODEL --port N    (in a release's own Python)
 
-No cache is kept between requests, nothing is batched, no kernel is fast: slow, and right.
+No cache between requests, no batches, no fast kernels: slow, and correct.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReferenceModel:
         self.eos_token = self.model.config.eos_token_id
 
     def complete(self, prompt: str, max_tokens: int, stop: list[str]) -> dict[str, Any]:
-        """Greedily, with the likelihood of each token and of the runner-up."""
+        """Decode greedily, with the log probability of each token and of the runner-up."""
         torch = self.torch
         tokens: list[int] = []
         logprobs: list[float] = []
@@ -84,7 +84,9 @@ class JsonRequestHandler(BaseHTTPRequestHandler):
 
 
 class BacklogHTTPServer(ThreadingHTTPServer):
-    request_queue_size = 128  # who comes as one of more than five at once waits a second
+    request_queue_size = (
+        128  # with the default of 5, the sixth of simultaneous clients waits a second
+    )
 
 
 def serve_reference(model: ReferenceModel, port: int) -> None:

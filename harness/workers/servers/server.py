@@ -1,4 +1,8 @@
-"""A server as its user sees it: started, awaited, asked, ended, and why it died if it did."""
+"""An SGLang server: its start, readiness, requests, failures and end.
+
+Invariant: after `stop`, or the end of a `with` block, no process of the server is left, even if its
+supervisor was killed. Example of `describe_exit`: "RuntimeError: no such head (exit code 1)".
+"""
 
 from __future__ import annotations
 
@@ -35,61 +39,61 @@ COLD_START_MODULE = "harness.workers.servers.cold_start"
 REFERENCE_MODULE = "harness.workers.servers.reference_server"
 POLL_INTERVAL = 0.05
 DEFAULT_ENVIRONMENT = {
-    # Whether it is ready is asked often: SGLang would wait a second and answer a prompt each time.
+    # Readiness is polled: without this, SGLang answers a prompt for each poll, after a second.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
-    # Before it ends with a rank that died, it would wait for dumps that nobody reads.
+    # Otherwise it waits for dumps, which are not used, before it ends with a rank that died.
     "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
     "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }
-# So far behind its port a server takes others, unasked, for data-parallel attention.
+# Data-parallel attention uses ports at these offsets from the server's own.
 DATA_PARALLEL_PORT_OFFSETS = range(233, 243)
 STOP_TIMEOUT = 15.0
 HANG_PREFIX = "hang"
 _LOG_TAIL_BYTES = 60_000
-# The last line of a traceback: what an exception was, without where.
+# The last line of a traceback.
 _ERROR_LINE = re.compile(
     r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|OutOfBounds|"
     r"UninitializedMemory|DataRace|IntegerOverflow|UncheckableKernel|AccessRuleViolation|"
     r"KernelAssertion)\b.*",
     re.MULTILINE,
 )
-# Where a process stood that a signal ended, which is no word of its own.
+# Lines of the fault handler, which say nothing of the cause.
 _STACK_LINE = re.compile(r'Fatal Python error: |(Current t|T)hread 0x|  File "|Extension modules: ')
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|(?:cannot|can't) allocate memory|\bbad_alloc\b|^MemoryError",
     re.IGNORECASE,
 )
-_RECENT_LINES = 5  # errors: one of them may have been the cause of those after it
+_RECENT_LINES = 5  # an earlier error may have caused the later ones
 
 
 class ServerFailed(NotReadyError):
-    """A server that did not get ready, or is gone; the words say why."""
+    """A server did not become ready, or died; the message says why."""
 
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """What is served, by which SGLang, and under what."""
+    """A server to be started: its release, arguments, toggles and adaptations."""
 
     python: Path
-    sglang_arguments: tuple[str, ...]  # SGLang's own arguments
+    sglang_arguments: tuple[str, ...]
     release: str = "current"
     revert: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
     toggle_folders: tuple[Path, ...] = ()
     adaptations: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, hash=False)
-    module: str = COLD_START_MODULE  # what serves
-    kernel_checks: str = ""  # on a GPU: what its compiled kernels are checked for
+    module: str = COLD_START_MODULE  # that serves
+    kernel_checks: str = ""  # on a GPU: the checks of its compiled kernels
 
 
 class ServerStarter(Protocol):
-    """Who may start a server in our place; its keeper's pid, or None."""
+    """Starts a server some other way; gives its supervisor's pid, or None if it cannot."""
 
     def start_server(self, server: SglangServer, arguments: Sequence[str]) -> int | None: ...
 
 
 class SglangServer:
-    """One server and all of its processes. Use `with`: at the end none of them is left."""
+    """One server and all of its processes. Use `with`: at the end no process is left."""
 
     def __init__(
         self, setup: ServerSetup, folder: Path, zygote: ServerStarter | None = None
@@ -176,7 +180,7 @@ class SglangServer:
     # While it lives
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Until it answers; says why if it never does."""
+        """Wait until it answers; raises ServerFailed with the reason if it does not."""
         ends = time.monotonic() + seconds
         while True:
             if self.handle.wait_for_exit(POLL_INTERVAL):
@@ -186,12 +190,12 @@ class SglangServer:
                 self.seconds_to_ready = time.monotonic() - self.started_at
                 return
             if time.monotonic() > ends:
-                said = [
+                reasons = [
                     self._describe_last_error(),
                     *map(str, rank_stacks.dump_rank_stacks(self._pid, self.log)),
                 ]
                 raise ServerFailed(
-                    f"the server was not ready after {seconds:.0f} s: {'; '.join(said)}"
+                    f"the server was not ready after {seconds:.0f} s: {'; '.join(reasons)}"
                 )
 
     @property
@@ -204,14 +208,14 @@ class SglangServer:
             data=None if payload is None else json.dumps(payload).encode(),
             headers={"content-type": "application/json"},
         )
-        # A proxy of the environment has no business here.
+        # A proxy of the environment must not answer for a local server.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=seconds) as answer:
             data: bytes = answer.read()
             return data
 
     def is_answering(self, seconds: float) -> bool:
-        """Whether it still says anything, be it that it does not understand."""
+        """Whether it still responds, even with an error."""
         began = time.monotonic()
         try:
             question = {"model": "default", "prompt": "a", "max_tokens": 1}
@@ -236,13 +240,13 @@ class SglangServer:
         return f"{self._describe_last_error()} ({process_exit.describe_code(code)})"
 
     def describe_hang(self) -> str:
-        """Where each of its ranks stands, for one that lives and answers no more; ends them."""
+        """The stacks of the ranks of a server that hangs; aborts its processes."""
         found = rank_stacks.dump_rank_stacks(self._pid, self.log)
-        places = "; ".join(map(str, found)) or "it has no rank that could say where it stands"
+        places = "; ".join(map(str, found)) or "no rank has a stack"
         return f"{HANG_PREFIX}: {places}"
 
     def read_check_reports(self) -> report_files.CheckSummary | None:
-        """What its compiled kernels were checked for came to."""
+        """The reports of the checks of its compiled kernels."""
         return report_files.read_reports(self.check_folder) if self.setup.kernel_checks else None
 
     def _describe_last_error(self) -> str:
@@ -251,11 +255,11 @@ class SglangServer:
         text = self.read_log_tail()
         errors = _ERROR_LINE.findall(text)
         lines = [line for line in text.splitlines() if line.strip() and not _STACK_LINE.match(line)]
-        said = errors[-_RECENT_LINES:] or lines[-_RECENT_LINES:]
-        memory = [line for line in said if _OUT_OF_MEMORY.search(line)]
+        recent = errors[-_RECENT_LINES:] or lines[-_RECENT_LINES:]
+        memory = [line for line in recent if _OUT_OF_MEMORY.search(line)]
         if memory:
             return f"out of memory: {memory[-1].strip()[:300]}"
-        return said[-1].strip()[:400] if said else "it said nothing"
+        return recent[-1].strip()[:400] if recent else "its log is empty"
 
     def read_log_tail(self) -> str:
         return processes.read_log_tail(self.log, _LOG_TAIL_BYTES)
@@ -272,19 +276,19 @@ class SglangServer:
 
     def read_reach(self) -> dict[str, int]:
         """How often each toggle's code ran, in all of the server's processes."""
-        found = attestation.read_attestations(self.attestations)
+        attested = attestation.read_attestations(self.attestations)
         names = [(name, "revert") for name in self.setup.revert]
         names += [(name, "enable") for name in self.setup.enable]
-        return {name: sum(one.reach(name, how) for one in found) for name, how in names}
+        return {name: sum(each.reach(name, how) for each in attested) for name, how in names}
 
     # Its end
 
     def request_stop(self) -> None:
-        """Have it end, without waiting until it did."""
+        """Send the stop signal, without waiting."""
         self.handle.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """End all of it; whoever else does so meanwhile waits until it is done."""
+        """End all of its processes; a second caller waits until the first is done."""
         with self._stop_lock:
             if self._is_stopped:
                 return
@@ -317,11 +321,11 @@ class SglangServer:
 
 
 def _build_server_arguments(setup: ServerSetup, port: int, nccl_port: int) -> list[str]:
-    """SGLang's arguments, with ports that nobody else has."""
+    """SGLang's arguments, with the reserved ports."""
     ours = ("--port", "--host", "--nccl-port")
     for word in setup.sglang_arguments:
         if word.partition("=")[0] in ours:
-            raise UnfixError(f"{word} is not a server's to choose here: each is given a free port")
+            raise UnfixError(f"{word} cannot be set: each server gets a free port")
     if setup.module == REFERENCE_MODULE:
         return [*setup.sglang_arguments, "--port", str(port)]
     named = ["--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(nccl_port)]

@@ -114,4 +114,4 @@ def test_over_nccl_a_rank_stands_still_where_it_needs_an_answer_of_its_card() ->
     rank = rank_stacks._parse_rank_stack("TP0", said)
     assert (rank.waits_for_gpu, rank.waits_for_ranks) == (True, False)
     where = "sglang/srt/managers/output.py:5, process_batch_result"
-    assert str(rank) == f"rank TP0 waits for its card in synchronize, called at {where}"
+    assert str(rank) == f"rank TP0 waits for its GPU in synchronize, called at {where}"
