@@ -1,4 +1,4 @@
-"""What a recorded result has to say of the machine it was made on."""
+"""Facts about this machine, for recorded results."""
 
 from __future__ import annotations
 

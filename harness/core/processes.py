@@ -1,4 +1,4 @@
-"""Processes as Linux shows them in /proc: parents and descendants, memory, limits, the OOM killer."""
+"""Processes as Linux shows them: parents, descendants, memory, limits, the OOM killer."""
 
 from __future__ import annotations
 

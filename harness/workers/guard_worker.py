@@ -1,8 +1,8 @@
-"""A worker: one process of a release's own Python, which imports SGLang once and runs guards.
+"""The guard worker: a process of a release's own Python that imports SGLang once and runs guards.
 
-Each test runs in a fork of this process. On a GPU they run here, one after another, since a fork
-would have to start CUDA anew, which takes longer than most of them; one that loses the device, or
-the process, costs this worker and no other test.
+On a CPU each test runs in a fork. On a GPU the tests run in this process, one after another, since
+a fork would have to initialize CUDA, which takes longer than most tests. A test that loses the
+device or kills the process costs this worker, and no other test.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from harness.workers.pytest_session import WorkerSession, make_choices, run_work
 
 
 class GuardWorker(WorkerSession[GuardWorkerSettings]):
-    """One that runs guards, each side of a cell for itself."""
+    """A worker that runs guards, each side of a cell by itself."""
 
     request_type = TestRequest
     only_forks_use_device = False
@@ -55,7 +55,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, Any, Any]:
-        """A guard is chosen on all its sides: `-k fixed` means something else."""
+        """Select all sides of a guard together: `-k fixed` is about its name, not its side."""
         everything = list(items)
         result = yield
         chosen = {name for name in map(_find_cell_key, items) if name is not None}
@@ -65,8 +65,8 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        found = session.items if self.settings.sides else self.filter_runnable(session.items)
-        self.items = [item for item in found if self._is_requested(item)]
+        runnable = session.items if self.settings.sides else self.filter_runnable(session.items)
+        self.items = [item for item in runnable if self._is_requested(item)]
         tasks = [
             task
             for number, item in enumerate(self.items)
@@ -75,23 +75,19 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         for key, count in Counter(task.key for task in tasks).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
-        forks = device.get_device() == "cpu"
-        of_cells = (item.stash[CELL_KEY] for item in self.items if CELL_KEY in item.stash)
-        there = (
-            cell
-            for cell in of_cells
-            if cell.finding.state in (ToggleState.FIXED, ToggleState.BUGGY)
-        )
-        live_engine.engine.import_targets(
-            map(cells.make_choice, there)
-        )  # once, and not in each keeper
-        self.freeze_for_forks(session, forks)
+        can_fork = device.get_device() == "cpu"
+        item_cells = (item.stash[CELL_KEY] for item in self.items if CELL_KEY in item.stash)
+        present = (ToggleState.FIXED, ToggleState.BUGGY)
+        applicable = (cell for cell in item_cells if cell.finding.state in present)
+        # Once here, and not in each supervisor.
+        live_engine.engine.import_targets(map(cells.make_choice, applicable))
+        self.freeze_for_forks(session, can_fork)
         seconds = time.time() - self.started
         release = str(live_engine.engine.sources.version)
         self.send_message(
-            GuardsCollected(tasks, seconds, device.get_device(), forks, release, self.problems)
+            GuardsCollected(tasks, seconds, device.get_device(), can_fork, release, self.problems)
         )
-        (self.serve_forks if forks else self._serve_in_process)()
+        (self.serve_forks if can_fork else self._serve_in_process)()
         return True
 
     def _is_requested(self, item: pytest.Item) -> bool:
@@ -100,13 +96,13 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         marks = cells.read_guard_marks(item)
         if marks is None:
             return False
-        asked = self.settings.toggle_ids
         if not self.settings.sides:
             return True
-        return not asked or item.stash[CELL_KEY].toggle.id in asked
+        toggle_ids = self.settings.toggle_ids
+        return not toggle_ids or item.stash[CELL_KEY].toggle.id in toggle_ids
 
     def _is_unrunnable_requested(self, item: pytest.Item) -> bool:
-        """One that says what it guards is a cell; of others nobody knows what is lost with them."""
+        """An unrunnable test with a marker counts as a cell; others are recorded as problems."""
         if not list(item.iter_markers(cells.GUARDS_MARKER)):
             self.filter_runnable([item])
             return False
@@ -149,8 +145,8 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
     # In forks
 
     def accept_requests(self) -> None:
-        for order in self._receive_test_requests():
-            self.dispatch_request(order)
+        for request in self._receive_test_requests():
+            self.dispatch_request(request)
 
     def run_request(self, request: TestRequest) -> values.SideResult:
         item = self.items[request.number]
@@ -182,15 +178,15 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         if attempt_scope is not None:
             stash[sides.ATTEMPT_SCOPE] = attempt_scope
         try:
-            # What fails again was told when it first failed; a device may be full in any words.
-            at_length = attempt_scope is None or device.get_device() != "cpu"
-            side = run_item.run_protocol(item, self.recorder, at_length)
+            # A repeated failure needs no details, except to recognize a full device in them.
+            with_details = attempt_scope is None or device.get_device() != "cpu"
+            side = run_item.run_protocol(item, self.recorder, with_details)
         finally:
             if attempt_scope is not None:
                 del stash[sides.ATTEMPT_SCOPE]
-        told = "CUDA error: out of memory" in side.headline + side.detail
+        names_oom = "CUDA error: out of memory" in side.headline + side.detail
         if side.outcome not in (SideOutcome.PASSED, SideOutcome.NA) and (
-            told or _count_device_ooms() > full
+            names_oom or _count_device_ooms() > full
         ):
             side.outcome = SideOutcome.OUT_OF_MEMORY
             side.headline = f"the memory of the device was full: {side.headline}"
@@ -208,19 +204,19 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         side.way = repeat.choose_repeat_mode(item, side)
         return TaskEnded(request.serial, side, is_device_lost)
 
-    # Here
+    # In this process
 
     def _serve_in_process(self) -> None:
         faulthandler.enable()
         while not self.pipe.is_peer_closed:
-            for order in self._receive_test_requests():
-                item, here = self.items[order.number], os.getpid()
-                toggles = self._read_toggle_directions(item, order)
+            for request in self._receive_test_requests():
+                item, here = self.items[request.number], os.getpid()
+                toggles = self._read_toggle_directions(item, request)
                 begun, before = time.monotonic(), self._read_reach(toggles)
                 with drop_references.drop_example_references(item):
-                    side = self._run_test(item, order)
+                    side = self._run_test(item, request)
                 if os.getpid() != here:
-                    os._exit(70)  # a process that the test forked and that did not end there
+                    os._exit(70)  # a fork that the test made and that did not exit in the test
                 after = self._read_reach(toggles)
                 side.ran = {toggle: after[toggle] - before[toggle] for toggle in toggles}
                 side.reach = sum(side.ran.values())
@@ -229,33 +225,33 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
                 lost = side.outcome is SideOutcome.CUDA_ERROR or bool(_read_pending_device_error())
                 if not lost:
                     _release_device_memory()
-                self.send_message(self.make_reply(order, side, lost))
+                self.send_message(self.make_reply(request, side, lost))
                 if lost:
                     return
 
     def _read_reach(self, toggles: dict[str, str]) -> dict[str, int]:
         attested = attestation.read_attestations(live_engine.engine.recorder.file.parent)
-        ours = [found for found in attested if found.pid == os.getpid()]
+        ours = [each for each in attested if each.pid == os.getpid()]
         return {
-            toggle: sum(found.reach(toggle, direction) for found in ours)
+            toggle: sum(each.reach(toggle, direction) for each in ours)
             for toggle, direction in toggles.items()
         }
 
     def _receive_test_requests(self) -> list[TestRequest]:
-        """The tests that are wanted; questions are answered at once."""
-        found = []
-        for order in self.receive_requests(TestRequest | LiveToggleQuery):
-            if isinstance(order, LiveToggleQuery):
-                self.send_message(LiveToggleProblems(self._find_live_toggle_problems(order)))
+        """The requested tests; queries are answered at once."""
+        requests = []
+        for request in self.receive_requests(TestRequest | LiveToggleQuery):
+            if isinstance(request, LiveToggleQuery):
+                self.send_message(LiveToggleProblems(self._find_live_toggle_problems(request)))
             else:
-                found.append(order)
-        return found
+                requests.append(request)
+        return requests
 
     def _find_live_toggle_problems(self, question: LiveToggleQuery) -> dict[str, str]:
         reasons = {}
         for choice in make_choices(question.toggle_directions):
             try:
-                # A module that warns as it is imported here is imported all the same.
+                # The warnings of a module that is imported here do not matter.
                 with warnings.catch_warnings(action="ignore"), ToggleContext((choice,)):
                     pass
             except UnfixError as error:
@@ -263,7 +259,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         return reasons
 
     def _read_toggle_directions(self, item: pytest.Item, request: TestRequest) -> dict[str, str]:
-        """The toggles that a test is run under; those of an order are put in by the plugin."""
+        """The toggles that a test runs under; the plugin applies those of a request."""
         cell = item.stash.get(CELL_KEY, None)
         if cell is not None:
             return {cell.toggle.id: cells.choose_direction(cell).value}
@@ -272,7 +268,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
 
 def _find_cell_key(item: pytest.Item) -> tuple[str, str] | None:
-    """What the sides of one cell have in common."""
+    """The guard and toggle of an item's cell, the same for all its sides."""
     cell = pytest_adapter.get_parameter(item, plugin.CELL_PARAMETER)
     if cell is None:
         return None
@@ -280,13 +276,13 @@ def _find_cell_key(item: pytest.Item) -> tuple[str, str] | None:
 
 
 def _prebuild_patches(item: pytest.Item) -> None:
-    """Have the patched code made here once, for all the forks that run it."""
+    """Build the patched code once, for all the forks that run it."""
     marks = cells.read_guard_marks(item)
     assert marks is not None
     cell = item.stash.get(CELL_KEY, None)
     under = item.config.stash.get(plugin.APPLIED_CHANGES, ())
     with (
-        contextlib.suppress(Exception),  # the test itself will meet it, and say it
+        contextlib.suppress(Exception),  # the test itself reports it
         warnings.catch_warnings(action="ignore"),
         cells.revert_where_present(marks.always_reverted),
         cells.apply_cell(cell) if cell is not None else ToggleContext(under),
@@ -294,14 +290,16 @@ def _prebuild_patches(item: pytest.Item) -> None:
         pass
     if not live_engine.engine.is_idle:
         what = cell or ", ".join(map(str, under))
-        raise RuntimeError(f"{what} could not be taken out again: what comes after it says nothing")
+        raise RuntimeError(
+            f"{what} could not be reverted: later results in this process would mean nothing"
+        )
 
 
 def _validate_strategies(item: pytest.Item) -> None:
-    """What Hypothesis works out of a strategy once is worked out here, for all forks."""
+    """Validate the strategies once, for all forks."""
     handle = getattr(getattr(item, "obj", None), "hypothesis", None)
     for strategy in getattr(handle, "_given_kwargs", {}).values():
-        with contextlib.suppress(Exception):  # the test itself will meet it, and say it
+        with contextlib.suppress(Exception):  # the test itself reports it
             strategy.validate()
 
 
@@ -312,7 +310,7 @@ def _find_initialized_cuda() -> Any:
 
 
 def _count_device_ooms() -> int:
-    """How often this process found the device's memory full: others had it, whatever that did."""
+    """How many allocations of this process failed because the device's memory was full."""
     return (
         int(cuda.memory_stats().get("num_ooms", 0))
         if (cuda := _find_initialized_cuda()) is not None
@@ -321,7 +319,7 @@ def _count_device_ooms() -> int:
 
 
 def _read_pending_device_error() -> str:
-    """What a launch of the test left pending; anything but CUDA's own errors goes on up."""
+    """The error that a launch of the test left pending on the device."""
     if (cuda := _find_initialized_cuda()) is None:
         return ""
     try:
@@ -332,7 +330,7 @@ def _read_pending_device_error() -> str:
 
 
 def _release_device_memory() -> None:
-    """What a test had of the device is the next one's, in whichever process."""
+    """Return the device memory that a test used, for the next test of any process."""
     if (cuda := _find_initialized_cuda()) is not None:
         cuda.empty_cache()
     if (gpu_admission := sys.modules.get("harness.kernels.check.gpu_admission")) is not None:
@@ -340,5 +338,5 @@ def _release_device_memory() -> None:
 
 
 if __name__ == "__main__":
-    # A class that pytest leaves out of the collection may hold guards.
+    # A class that pytest skips in the collection may hold guards.
     run_worker(GuardWorker, GuardWorkerSettings, ["-W", "error::pytest.PytestCollectionWarning"])
