@@ -273,7 +273,7 @@ def test_reads_the_code():
 @guards("toy-plain")
 def test_asks_the_engine():
     forms.plain(1, 2)
-    assert "revert" not in str(engine._active)
+    assert "revert" not in str(engine._active_changes)
 """
 
 
