@@ -69,7 +69,7 @@ def step(home=pathlib.Path(os.environ["UNFIX_HOME"])):
 from harness.cli import main
 from harness.runs.prove import runner, worker_pool
 from harness.store.prove.table import ProveTable
-STORED = ("begin", "save_release", "save_planned_cells", "save_side", "save_verdict", "end")
+STORED = ("begin", "save", "save_release", "save_planned_cells", "save_side", "save_verdict")
 for name in STORED:
     stepped(ProveTable, name)
 stepped(runner.ProveRunner, "_handle_message")
