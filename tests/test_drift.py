@@ -26,7 +26,7 @@ from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.drift import DriftSurvey, ReleaseDrift, survey_drift
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
-from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
+from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
 from harness.releases import managed_releases
@@ -38,7 +38,6 @@ HISTORY: dict[str, dict[str, Any]] = yaml.safe_load(
 RELEASES = [release.name for release in managed_releases.list_releases()]
 TOGGLES = list(toggle_catalogue.load_catalogue())
 NEWEST = RELEASES[-1]
-FLIP = {ToggleState.FIXED: Direction.REVERT, ToggleState.BUGGY: Direction.ENABLE}
 OTHER = {ToggleState.FIXED: ToggleState.BUGGY, ToggleState.BUGGY: ToggleState.FIXED}
 
 
@@ -120,14 +119,14 @@ def test_every_state_is_as_a_person_read_it(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
     tree = trees()[release]
-    flipped = [finding for finding in column(release).statuses if finding.state in FLIP]
+    flipped = [finding for finding in column(release).statuses if finding.state in FLIP_DIRECTIONS]
     assert flipped
     for finding in flipped:
         toggle, state = finding.toggle, finding.state
-        there = make_plan([ToggleChoice(toggle, FLIP[state])], tree, release)
+        there = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[state])], tree, release)
         changed = Patched(tree, {module.module: module.text for module in there.modules})
         assert find_toggle_status(toggle, changed).state is OTHER[state], toggle.id
-        back = make_plan([ToggleChoice(toggle, FLIP[OTHER[state]])], changed, release)
+        back = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[OTHER[state]])], changed, release)
         assert {m.module for m in back.modules} == {m.module for m in there.modules}
         for module in back.modules:
             original = tree.read(module.module)

@@ -21,6 +21,8 @@ from harness import toggles
 from harness.core.errors import PatchError, UnknownToggleError
 from harness.patching.live_engine import engine
 
+TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
+
 
 class Lab:
     """Modules and toggles written for one test, beside the toy release."""
@@ -156,16 +158,14 @@ def test_another_threads_toggle_stays_in_while_one_is_built(lab: Lab) -> None:
 
 
 def test_a_suspended_generator_outlives_its_toggle() -> None:
-    folder = (Path(__file__).parent / "toy" / "toggles",)
-    with toggles.reverted("toy-generator", folders=folder):
+    with toggles.reverted("toy-generator", folders=TOY_TOGGLES):
         going = forms.Forms().generate(3)
         assert next(going) == 0
     assert list(going) == [3, 6]
 
 
 def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
-    folder = (Path(__file__).parent / "toy" / "toggles",)
-    reverted = toggles.reverted("toy-plain", folders=folder)
+    reverted = toggles.reverted("toy-plain", folders=TOY_TOGGLES)
 
     @reverted
     async def awaited() -> int:
@@ -188,8 +188,7 @@ def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
 
 
 def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = (Path(__file__).parent / "toy" / "toggles",)
-    with toggles.reverted("toy-plain", folders=folder):
+    with toggles.reverted("toy-plain", folders=TOY_TOGGLES):
         pass
 
     def full_disk(*_: Any) -> None:
@@ -197,7 +196,7 @@ def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(engine.recorder, "record_toggles", full_disk)
     with pytest.raises(OSError, match="no space"):
-        toggles.reverted("toy-plain", folders=folder).__enter__()
+        toggles.reverted("toy-plain", folders=TOY_TOGGLES).__enter__()
     assert forms.plain(3, 5) == 30
     assert not engine._active_changes
 
@@ -205,7 +204,6 @@ def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPa
 def test_a_failure_in_the_middle_of_switching_is_rolled_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = (Path(__file__).parent / "toy" / "toggles",)
     switch = engine._switch_module
     calls: list[Any] = []
 
@@ -217,16 +215,15 @@ def test_a_failure_in_the_middle_of_switching_is_rolled_back(
 
     monkeypatch.setattr(engine, "_switch_module", failing)
     with pytest.raises(RuntimeError, match="interrupted"):
-        toggles.reverted("toy-plain", folders=folder).__enter__()
+        toggles.reverted("toy-plain", folders=TOY_TOGGLES).__enter__()
     monkeypatch.undo()
     assert forms.plain(3, 5) == 30
     assert not engine._original_states
 
 
 def test_kept_answers_of_one_code_are_not_given_for_the_other() -> None:
-    folder = (Path(__file__).parent / "toy" / "toggles",)
     assert forms.cached(1) == 21
-    with toggles.reverted("toy-cached", folders=folder):
+    with toggles.reverted("toy-cached", folders=TOY_TOGGLES):
         assert forms.cached(1) == 201
     assert forms.cached(1) == 21
 
@@ -379,8 +376,7 @@ def test_no_name_at_all_is_an_error() -> None:
 
 
 def test_a_forked_child_counts_for_itself() -> None:
-    folder = (Path(__file__).parent / "toy" / "toggles",)
-    with toggles.observed("toy-plain", folders=folder) as seen:
+    with toggles.observed("toy-plain", folders=TOY_TOGGLES) as seen:
         for _ in range(5):
             forms.plain(1, 1)
         child = os.fork()

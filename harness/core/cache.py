@@ -31,7 +31,7 @@ class DiskCache(Generic[T]):
     """Values of one type by their keys; `save` writes the new ones to the disk."""
 
     def __init__(self, name: str, value_type: Any, code_digest: str) -> None:
-        self._path = paths.state_folder() / "remembered" / f"{name}-{code_digest[:12]}"
+        self._path = paths.state_folder() / "cache" / f"{name}-{code_digest[:12]}"
         self._has_new_values = False
         # Loaded once per process; its forks inherit the values.
         self._values: dict[str, T] = _LOADED_VALUES.setdefault(self._path.name, {})

@@ -56,7 +56,7 @@ def test_faults_of_a_kernel_and_of_a_function_are_killed_and_leave_nothing(tmp_p
     assert {file.name for file in (tmp_path / ".unfix").iterdir()} <= {
         "kernels",
         "reach",
-        "remembered",
+        "cache",
         "runs",
         "runs.sqlite",
     }

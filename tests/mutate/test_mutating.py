@@ -166,7 +166,7 @@ def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None
     assert sources(mutate) == before
     assert living(mutate.root) == []
     left = {path.name for path in (mutate.root / ".unfix").iterdir()}
-    assert left - {"remembered"} == {"reach", "runs", "runs.sqlite"}
+    assert left - {"cache"} == {"reach", "runs", "runs.sqlite"}
     assert list((mutate.root / ".unfix" / "runs").iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""What is kept between runs is found again by what it was made of, and by nothing else."""
+"""A cached value is read again under the same key and the same code, and under no other."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def kept() -> list[Path]:
-    return sorted((paths.state_folder() / "remembered").iterdir())
+def cache_files() -> list[Path]:
+    return sorted((paths.state_folder() / "cache").iterdir())
 
 
 def test_the_borders_of_what_it_was_made_of_count() -> None:
@@ -59,7 +59,7 @@ def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
     assert second.get("key") is None
     second.put("key", 4)
     second.save()
-    assert len(kept()) == 1
+    assert len(cache_files()) == 1
 
 
 @pytest.mark.parametrize("said", [b"", b"\xff\x00", b"\x81\xa3key\xa4text"])
@@ -67,13 +67,13 @@ def test_a_file_that_says_nothing_of_use_costs_time_alone(said: bytes) -> None:
     one: DiskCache[int] = DiskCache("n", int, "")
     one.put("key", 3)
     one.save()
-    kept()[0].write_bytes(said)
+    cache_files()[0].write_bytes(said)
     cache._LOADED_VALUES.clear()
     assert DiskCache("n", int, "").get("key") is None
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone() -> None:
-    (paths.state_folder() / "remembered").write_text("a file, where a folder should be")
+    (paths.state_folder() / "cache").write_text("a file, where a folder should be")
     one: DiskCache[int] = DiskCache("n", int, "")
     one.put("key", 3)
     one.save()
