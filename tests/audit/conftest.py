@@ -8,8 +8,8 @@ import pytest
 
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import ReleaseAudit, audit_release
+from harness.runs.audit.size_limits import DEFAULT_LIMITS
 
-LIMITS = Path(__file__).parents[2] / "harness" / "runs" / "audit" / "limits.yaml"
 KERNELS = """
 import torch
 import triton
@@ -287,4 +287,4 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(release: Path) -> ReleaseAudit:
     if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
-    return audit_release(release, "small", LIMITS, (), 1, lambda said: None)
+    return audit_release(release, "small", DEFAULT_LIMITS, (), 1, lambda said: None)

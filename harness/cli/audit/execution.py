@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import options, run_output
-from harness.core import paths
+from harness.cli.run_kinds import import_report
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
 from harness.kernels.triton import recorded_launches
@@ -18,8 +18,7 @@ from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSou
 from harness.runs.audit import exemptions, gpu_confirmation
 from harness.runs.audit.findings import FindingKey
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES, ReleaseAudit, audit_release
-
-DEFAULT_LIMITS_FILE = paths.HARNESS_FOLDER / "audit" / "limits.yaml"
+from harness.runs.audit.size_limits import DEFAULT_LIMITS
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
@@ -38,7 +37,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
         provisioning.ensure_installed(
             [managed_releases.get_newest_release()], options.report_status
         )
-    limits = arguments.limits or DEFAULT_LIMITS_FILE
+    limits = arguments.limits or DEFAULT_LIMITS
     if not limits.is_file():
         raise UnfixError(f"there is no file of limits {limits}")
     launches = arguments.launches or DEFAULT_LAUNCHES

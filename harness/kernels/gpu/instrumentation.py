@@ -38,7 +38,6 @@ from harness.kernels.gpu.race_checks import RaceChecks
 from harness.kernels.gpu.report_emission import ReportEmitter
 from harness.kernels.gpu.subgrid import rewrite_program_ids
 from harness.kernels.gpu.uninitialized_reads import UninitializedReadChecks
-from harness.kernels.gpu.value_ranges import ValueRanges
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import (
     IRBlock,
@@ -48,6 +47,7 @@ from harness.kernels.ir.graph import (
     KernelGraph,
     SourceLocation,
 )
+from harness.kernels.ir.intervals import ValueRanges
 
 _UNSUPPORTED_PREFIXES = (
     "tt.descriptor_",

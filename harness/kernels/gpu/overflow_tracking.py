@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.kernels.gpu.graph_builder import EQ, NE, SGE, SLT, ULT, GraphBuilder
-from harness.kernels.gpu.value_ranges import ValueRanges
 from harness.kernels.ir import flow
 from harness.kernels.ir.flow import AddressIntegers
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
-from harness.kernels.ir.operations import POINTER_CASTS, SHAPE_OPERATIONS
+from harness.kernels.ir.intervals import ValueRanges
 
 OVERFLOW_SYMBOLS = {
     "arith.addi": "+",

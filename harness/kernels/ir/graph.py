@@ -80,6 +80,10 @@ class SourceLocation:
     def outermost(self) -> SourceLocation:
         return self if self.caller is None else self.caller.outermost
 
+    @property
+    def line_key(self) -> tuple[str, int]:
+        return self.file, self.line
+
     def __str__(self) -> str:
         where = f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
         return where if self.caller is None else f"{where} < {self.caller}"

@@ -1,4 +1,7 @@
-"""A graph as an audit looks at it: accesses, what holds there, what addresses are made of."""
+"""A kernel's graph, indexed by its accesses: their conditions and what their addresses are made of.
+
+Everything here is the same for every launch: no ranges, no sizes.
+"""
 
 from __future__ import annotations
 
@@ -10,157 +13,177 @@ from harness.kernels.ir.flow import (
     get_terminator,
     list_branch_targets,
     map_control_flow_sources,
+    map_defining_operations,
 )
-from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph
-from harness.kernels.ir.operations import (
-    ACCESS_OPERATIONS,
-    OVERFLOWING_OPERATIONS,
-    SHAPE_OPERATIONS,
+from harness.kernels.ir.graph import (
+    IRBlock,
+    IROperation,
+    IRRegion,
+    IRValue,
+    KernelGraph,
+    bits_of,
 )
+from harness.kernels.ir.intervals import VALUE_PRESERVING, RangeGetter
 
-VALUE_PRESERVING = SHAPE_OPERATIONS | {
-    "tt.unsplat",
-    "tt.bitcast",
-    "arith.extsi",
-    "arith.extui",
-    "arith.index_cast",
-}
+Condition = tuple[IRValue, bool]  # a branch or a mask, and whether it is true
+LineKey = tuple[str, int]  # a file and a line of it
+ACCESS_OPERATIONS = frozenset({"tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"})
 
 
 class AccessGraph:
-    """What of a graph is the same for every launch."""
-
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
         self.address_integers = analyze_addresses(graph)
         self.control_flow_sources = map_control_flow_sources(graph)
         self.pointer_origins = find_pointer_origins(graph)
-        self.defining_operations = {result: one for one in graph.walk() for result in one.results}
-        self.parameter_indices = {value: place for place, value in enumerate(graph.parameters)}
-        self.accesses: list[tuple[IROperation, tuple[tuple[IRValue, bool], ...]]] = []
+        self.defining_operations = map_defining_operations(graph)
+        self.parameter_indices = {value: index for index, value in enumerate(graph.parameters)}
+        self.accesses: list[tuple[IROperation, tuple[Condition, ...]]] = []
         for region in (graph.body, *graph.functions.values()):
-            self._walk(region, ())
+            self._collect_accesses(region, ())
         self.block_owners = {
-            value: (operation, number, place)
+            value: (operation, number, position)
             for operation in graph.walk()
             for number, region in enumerate(operation.regions)
             for block in region.blocks[:1]
-            for place, value in enumerate(block.arguments)
+            for position, value in enumerate(block.arguments)
         }
         self._cones: dict[IRValue, set[IRValue]] = {}
         self.address_operations = {
             access: self._find_address_operations(access) for access, _ in self.accesses
         }
 
-    def _walk(self, region: IRRegion, conditions: tuple[tuple[IRValue, bool], ...]) -> None:
-        held = _find_block_conditions(region)
+    def _collect_accesses(self, region: IRRegion, outer: tuple[Condition, ...]) -> None:
+        """Collect accesses with the branches that were taken on the way to each."""
+        block_conditions = _find_block_conditions(region)
         for block in region.blocks:
-            here = conditions + held.get(block.label, ())
+            conditions = outer + block_conditions.get(block.label, ())
             for operation in block.operations:
                 if operation.name in ACCESS_OPERATIONS:
-                    self.accesses.append((operation, here))
+                    self.accesses.append((operation, conditions))
                 for number, inner in enumerate(operation.regions):
+                    taken: tuple[Condition, ...] = ()
                     if operation.name == "scf.if":
-                        branch = ((operation.operands[0], number == 0),)
-                        self._walk(inner, here + branch)
+                        taken = ((operation.operands[0], number == 0),)
                     elif operation.name == "scf.while" and number == 1:
-                        before = get_terminator(operation.regions[0]).operands[0]
-                        self._walk(inner, (*here, (before, True)))
-                    else:
-                        self._walk(inner, here)
+                        taken = ((get_terminator(operation.regions[0]).operands[0], True),)
+                    self._collect_accesses(inner, conditions + taken)
 
     def _find_address_operations(self, access: IROperation) -> list[IROperation]:
-        """The operations that may overflow on the way into an access."""
+        """Find the operations that may overflow on the way into an access."""
 
-        def given(maker: IROperation) -> list[IRValue]:
+        def list_operands(maker: IROperation) -> list[IRValue]:
             if maker.name == "arith.cmpi":
                 return []
             operands = maker.operands[1:] if maker.name == "arith.select" else maker.operands
-            return [one for one in operands if one in self.address_integers.signed]
+            return [value for value in operands if value in self.address_integers.signed]
 
-        made = iterate_address_values(
-            access.operands[0], self.defining_operations, self.control_flow_sources, given
+        values = iterate_address_values(
+            access.operands[0], self.defining_operations, self.control_flow_sources, list_operands
         )
-        found = (
+        overflowing = (
             maker
-            for value, maker in made
+            for value, maker in values
             if maker.name in OVERFLOWING_OPERATIONS and value in self.address_integers
         )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(overflowing))
 
     def find_cone(self, value: IRValue) -> set[IRValue]:
-        """Everything that a value is made from."""
+        """Find everything that a value is computed from: its backward slice."""
         if value not in self._cones:
-            found: set[IRValue] = set()
-            waiting = [value]
-            while waiting:
-                one = waiting.pop()
-                if one in found:
+            cone: set[IRValue] = set()
+            pending = [value]
+            while pending:
+                current = pending.pop()
+                if current in cone:
                     continue
-                found.add(one)
-                maker = self.defining_operations.get(one)
+                cone.add(current)
+                maker = self.defining_operations.get(current)
                 if maker is not None:
-                    waiting += maker.operands
+                    pending += maker.operands
                     for region in maker.regions:
                         if region.blocks:
-                            waiting += get_terminator(region).operands
-            self._cones[value] = found
+                            pending += get_terminator(region).operands
+            self._cones[value] = cone
         return self._cones[value]
 
     def find_root(self, value: IRValue) -> IRValue:
-        """The value that this one holds in another shape."""
+        """Find the value that this one repeats in another shape or type."""
         maker = self.defining_operations.get(value)
         while maker is not None and maker.name in VALUE_PRESERVING:
             value = maker.operands[0]
             maker = self.defining_operations.get(value)
         return value
 
+    def is_zero_extension(self, value: IRValue, get_range: RangeGetter) -> bool:
+        """Whether a value lost the sign of a root that may be negative."""
+        root = self.find_root(value)
+        return root is not value and get_range(root).low < 0 <= get_range(value).low
+
+    def list_pointer_offsets(self, pointer: IRValue) -> tuple[IRValue, list[tuple[IRValue, int]]]:
+        """List the offsets on the way to an address, each with the bytes of its elements.
+
+        Example: `x + row * stride + lane` of int32 gives `x`, `[(lane, 4), (row * stride, 4)]`.
+        """
+        offsets: list[tuple[IRValue, int]] = []
+        while True:
+            pointer = self.find_root(pointer)
+            maker = self.defining_operations.get(pointer)
+            if maker is None or maker.name != "tt.addptr":
+                return pointer, offsets
+            offsets.append((maker.operands[1], get_element_bytes(pointer)))
+            pointer = maker.operands[0]
+
+
+def get_element_bytes(pointer: IRValue) -> int:
+    return max(1, bits_of(pointer.type.pointee) // 8)
+
 
 def iterate_address_values(
     address: IRValue,
     defining_operations: Mapping[IRValue, IROperation],
     sources: Mapping[IRValue, Iterable[IRValue]],
-    operands_of: Callable[[IROperation], Iterable[IRValue]],
+    list_operands: Callable[[IROperation], Iterable[IRValue]],
 ) -> Iterator[tuple[IRValue, IROperation]]:
-    """What an address is made of, back to memory: values, each with the operation that makes it."""
+    """Iterate the values that an address is computed from, back to loads, with their operations."""
     seen: set[IRValue] = set()
-    waiting = [address]
-    while waiting:
-        value = waiting.pop()
+    pending = [address]
+    while pending:
+        value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
-        waiting += sources.get(value, ())
+        pending += sources.get(value, ())
         maker = defining_operations.get(value)
         if maker is not None and maker.name not in ACCESS_OPERATIONS:
             yield value, maker
-            waiting += operands_of(maker)
+            pending += list_operands(maker)
 
 
-def _find_block_conditions(region: IRRegion) -> dict[str, tuple[tuple[IRValue, bool], ...]]:
-    """What early returns leave true: of a block with one way in, the branch that was taken."""
+def _find_block_conditions(region: IRRegion) -> dict[str, tuple[Condition, ...]]:
+    """Find the conditions that early returns leave true in the blocks behind them.
+
+    A block with a single way in has the conditions of the block before it and of that branch.
+    """
     if len(region.blocks) < 2:
         return {}
-    entries: dict[str, list[tuple[IRBlock, tuple[IRValue, bool] | None]]] = {}
+    entries: dict[str, list[tuple[IRBlock, Condition | None]]] = {}
     for block in region.blocks:
         last = block.operations[-1]
         for number, (label, _) in enumerate(list_branch_targets(last)):
             taken = (last.operands[0], number == 0) if last.name == "cf.cond_br" else None
             entries.setdefault(label, []).append((block, taken))
-    held: dict[str, tuple[tuple[IRValue, bool], ...]] = {}
+    conditions: dict[str, tuple[Condition, ...]] = {}
     for block in region.blocks:
-        ways = entries.get(block.label, [])
-        if len(ways) == 1:
-            before, taken = ways[0]
-            held[block.label] = held.get(before.label, ()) + ((taken,) if taken else ())
-    return held
+        if len(entries.get(block.label, ())) == 1:
+            [(before, taken)] = entries[block.label]
+            conditions[block.label] = conditions.get(before.label, ()) + ((taken,) if taken else ())
+    return conditions
 
 
 def find_mask(access: IROperation) -> IRValue | None:
-    if access.name == "tt.atomic_cas":
+    index = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}.get(access.name)
+    if index is None or len(access.operands) <= index:
         return None
-    place = 1 if access.name == "tt.load" else 2
-    if len(access.operands) <= place:
-        return None
-    mask = access.operands[place]
+    mask = access.operands[index]
     return mask if mask.type.element == "i1" else None

@@ -1,12 +1,18 @@
-"""A kernel as it is read one way for one launch, and what its host gives it at a load."""
+"""A kernel read with one set of parameters, for one launch, and its numbers at a given load.
+
+Numbers of the host are expressions over the words of its code. The limits file ties a word to a
+quantity such as `tokens`; a load says how large each quantity is. Example: `x.shape[0]` is tied to
+`tokens`, so at the load `{"tokens": 524_289}` the grid `(x.shape[0],)` has 524,289 programs. A word
+that nothing is known of may be anything: its range carries that as a reason.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, bits_of
-from harness.runs.audit.access_graph import AccessGraph
+from harness.kernels.ir.graph import IROperation, KernelGraph
+from harness.kernels.ir.intervals import IntegerRange, make_exact_range, read_axis
+from harness.runs.audit.access_graph import AccessGraph, LineKey
 from harness.runs.audit.expressions import (
     Expression,
     evaluate_expression,
@@ -14,7 +20,6 @@ from harness.runs.audit.expressions import (
     iterate_symbols,
 )
 from harness.runs.audit.host_scope import HostLaunch
-from harness.runs.audit.intervals import IntegerRange, make_exact_range
 from harness.runs.audit.overflow_analysis import AddressOverflow, OverflowAnalysis
 from harness.runs.audit.parameter_inference import (
     SOURCE_DESCRIPTIONS,
@@ -22,27 +27,18 @@ from harness.runs.audit.parameter_inference import (
     AssumedParameter,
 )
 from harness.runs.audit.range_analysis import (
-    UNBOUNDED,
     IntegerRangeAnalysis,
     LaunchInputs,
     find_division_by_zero,
 )
 from harness.runs.audit.size_limits import SizeLimits, SizeQuantity
 
-AXES = "xyz"
+Loads = Mapping[str, int]
 MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_CACHED_RANGES = 400  # whose ranges are kept at a time
-
-
-@dataclass(frozen=True, slots=True)
-class KernelLine:
-    file: str
-    line: int
+_MAX_CACHED_ANALYSES = 400
 
 
 class KernelCase:
-    """A kernel read one way, for one launch."""
-
     def __init__(
         self,
         graph: KernelGraph,
@@ -52,71 +48,72 @@ class KernelCase:
     ) -> None:
         self.graph, self.launch, self.limits = graph, launch, limits
         self.access_graph = AccessGraph(graph)
-        if one := find_division_by_zero(self.access_graph):
-            raise ValueError(f"line {one.source.line} divides by zero")
+        if division := find_division_by_zero(self.access_graph):
+            raise ValueError(f"line {division.source.line} divides by zero")
         self.parameters = parameters
-        self.runtime_parameters = [one for one in parameters if one.kind != "constexpr"]
-        self.constants = {one.name: one for one in parameters if one.kind == "constexpr"}
-        self.parameters_by_name = {one.name: one for one in parameters}
-        self._compiled_values = {  # by a word that nobody says more of: what it is compiled with
-            one.host_value.expression: one.value
-            for one in self.constants.values()
-            if one.host_value.kind == "unknown" and type(one.value) is int
+        self.runtime_parameters = [each for each in parameters if each.kind != "constexpr"]
+        self.constants = {each.name: each for each in parameters if each.kind == "constexpr"}
+        self.parameters_by_name = {each.name: each for each in parameters}
+        # The constants of words that nothing else is known of: a kernel is compiled for them.
+        self._compiled_values = {
+            each.host_value.expression: each.value
+            for each in self.constants.values()
+            if each.host_value.kind == "unknown" and type(each.value) is int
         }
-        self.program_names = {
-            axis: next(
-                (
-                    one.result.name
-                    for one in graph.walk()
-                    if one.name == "tt.get_program_id" and AXES[axis] in read_axis(one)
-                ),
-                "",
-            )
-            for axis in range(3)
-        }
-        self._ranges: dict[frozenset[tuple[str, int]], IntegerRangeAnalysis] = {}
+        self.program_names = {axis: self._find_program_name(axis) for axis in range(3)}
+        self._analyses: dict[frozenset[tuple[str, int]], IntegerRangeAnalysis] = {}
         self.used_quantities = sorted(self._find_all_quantities())
         self.size_quantities = [
             name for name in self.used_quantities if limits.quantities[name].size
         ]
+        indices = {value.name: index for index, value in enumerate(graph.parameters)}
+        self.indexed_parameters = [
+            (indices.get(each.name, order), each)
+            for order, each in enumerate(self.runtime_parameters)
+        ]
+
+    def _find_program_name(self, axis: int) -> str:
+        programs = (one for one in self.graph.walk() if one.name == "tt.get_program_id")
+        return next((one.result.name for one in programs if read_axis(one) == axis), "")
 
     @property
     def is_recorded_launch(self) -> bool:
-        return any(one.source == SOURCE_RECORDED_LAUNCH for one in self.parameters)
+        return any(each.source == SOURCE_RECORDED_LAUNCH for each in self.parameters)
 
     @property
     def constant_descriptions(self) -> tuple[str, ...]:
-        """The constants that it is read with, and who says so."""
+        """The constants that the kernel is compiled with, and where each comes from."""
         return tuple(
-            f"{one.name} = {one.value!r} ({SOURCE_DESCRIPTIONS.get(one.source, one.source)})"
-            for one in self.constants.values()
+            f"{each.name} = {each.value!r} ({SOURCE_DESCRIPTIONS.get(each.source, each.source)})"
+            for each in self.constants.values()
         )
 
     # The host's numbers
 
     def _find_all_quantities(self) -> set[str]:
-        found: set[str] = set()
-        for one in self.runtime_parameters:
-            if one.is_pointer:
-                held = self.limits.find_content(one.name, str(one.expression))
-                if held and held[0]:
-                    found.add(held[0].name)
-                continue
-            found |= self.find_quantities(one.expression, one.name)
+        names: set[str] = set()
+        for parameter in self.runtime_parameters:
+            if not parameter.is_pointer:
+                names |= self.find_quantities(parameter.expression, parameter.name)
+            elif quantity := self.find_content_quantity(parameter):
+                names.add(quantity.name)
         for axis in range(3):
-            found |= self.find_quantities(self.find_grid_side(axis), self.program_names[axis])
-        return found
+            names |= self.find_quantities(self.find_grid_side(axis), self.program_names[axis])
+        return names
 
     def find_quantities(self, expression: Expression, name: str) -> set[str]:
-        many = has_several_symbols(expression)
-        known = (self._find_quantity(one, name, many) for one in iterate_symbols(expression))
-        return {one.name for one in known if one is not None}
+        has_others = has_several_symbols(expression)
+        symbols = iterate_symbols(expression)
+        quantities = (self._find_quantity(symbol, name, has_others) for symbol in symbols)
+        return {quantity.name for quantity in quantities if quantity is not None}
 
     def _find_quantity(self, word: str, name: str, has_others: bool) -> SizeQuantity | None:
-        """`many`: the name is that of an expression in which there are others."""
-        called = self.launch.side_names.get(word, "") if self.launch is not None else ""
-        own = self.limits.find_quantity(word, side_name=called) if has_others else None
-        return own or self.limits.find_quantity(word, *([name] if name else []), side_name=called)
+        """Find the quantity of a word; the name of an expression with others says less."""
+        side_name = self.launch.side_names.get(word, "") if self.launch is not None else ""
+        own = self.limits.find_quantity(word, side_name=side_name) if has_others else None
+        return own or self.limits.find_quantity(
+            word, *([name] if name else []), side_name=side_name
+        )
 
     def find_grid_side(self, axis: int) -> Expression:
         grid = self.launch.grid if self.launch is not None else None
@@ -124,9 +121,9 @@ class KernelCase:
             return grid[axis] if axis < len(grid) else 1
         return self.program_names[axis] or 1
 
-    def evaluate(self, expression: Expression, name: str, loads: Mapping[str, int]) -> IntegerRange:
+    def evaluate(self, expression: Expression, name: str, loads: Loads) -> IntegerRange:
         unknown: set[str] = set()
-        many = has_several_symbols(expression)
+        has_others = has_several_symbols(expression)
 
         def value_of(word: str) -> int:
             constant = self.constants.get(word.rpartition("META[")[2].strip("'\"]"))
@@ -134,7 +131,7 @@ class KernelCase:
                 return constant.value
             if word in self._compiled_values:
                 return self._compiled_values[word]
-            quantity = self._find_quantity(word, name, many)
+            quantity = self._find_quantity(word, name, has_others)
             if quantity is None:
                 unknown.add(word)
                 return 1
@@ -142,51 +139,50 @@ class KernelCase:
 
         value = evaluate_expression(expression, value_of)
         if unknown:
-            why = frozenset(f"what {one} may be" for one in unknown)
-            return IntegerRange(0, 2**31 - 1, why)
+            reasons = frozenset(f"what {word} may be" for word in unknown)
+            return IntegerRange(0, 2**31 - 1, reasons)
         return make_exact_range(value)
 
-    def make_launch_inputs(self, loads: Mapping[str, int], as_ranges: bool) -> LaunchInputs:
+    def make_launch_inputs(self, loads: Loads, as_ranges: bool) -> LaunchInputs:
+        """Make the inputs of one launch, or of all launches up to these loads (`as_ranges`)."""
         parameters: dict[int, IntegerRange] = {}
         contents: dict[int, IntegerRange] = {}
-        places = {value.name: place for place, value in enumerate(self.graph.parameters)}
-        for order, one in enumerate(self.runtime_parameters):
-            place = places.get(one.name, order)
-            if one.is_pointer:
-                most = self.find_largest_content(one, loads)
-                if most is not None:
-                    contents[place] = IntegerRange(0, most)
-                continue
-            if one.kind[0] != "i":
-                continue
-            value = self.evaluate(one.expression, one.name, loads)
-            parameters[place] = (
-                IntegerRange(min(1, value.high), value.high, value.reasons) if as_ranges else value
-            )
-        sides = []
-        for axis in range(3):
-            side = self.evaluate(self.find_grid_side(axis), self.program_names[axis], loads)
-            high = min(max(0, side.high - 1), MAX_GRID[axis] - 1)
-            sides.append(IntegerRange(0, high, side.reasons))
-        return LaunchInputs(parameters, (sides[0], sides[1], sides[2]), contents, as_ranges)
+        for index, parameter in self.indexed_parameters:
+            if parameter.is_pointer:
+                largest = self.find_largest_content(parameter, loads)
+                if largest is not None:
+                    contents[index] = IntegerRange(0, largest)
+            elif parameter.kind[0] == "i":
+                value = self.evaluate(parameter.expression, parameter.name, loads)
+                if as_ranges:
+                    value = value._replace(low=min(1, value.high))
+                parameters[index] = value
+        return LaunchInputs(parameters, self.make_program_ranges(loads), contents, as_ranges)
 
-    def evaluate_parameter(self, parameter: AssumedParameter, loads: Mapping[str, int]) -> int:
+    def make_program_ranges(self, loads: Loads) -> tuple[IntegerRange, ...]:
+        sides = [
+            self.evaluate(self.find_grid_side(axis), self.program_names[axis], loads)
+            for axis in range(3)
+        ]
+        return tuple(
+            IntegerRange(0, min(max(0, side.high - 1), most - 1), side.reasons)
+            for side, most in zip(sides, MAX_GRID, strict=True)
+        )
+
+    def evaluate_parameter(self, parameter: AssumedParameter, loads: Loads) -> int:
         return self.evaluate(parameter.expression, parameter.name, loads).high
 
-    def is_read_too_narrow(self, loads: Mapping[str, int]) -> bool:
-        """Whether Triton would read it otherwise there: it gives 64 bits to what takes them."""
-        narrow = (one for one in self.runtime_parameters if one.kind == "i32")
-        return any(self.evaluate_parameter(one, loads) >= 1 << 31 for one in narrow)
+    def needs_int64(self, loads: Loads) -> bool:
+        """Whether a number that was read as int32 is so large that Triton would make it int64."""
+        narrow = (each for each in self.runtime_parameters if each.kind == "i32")
+        return any(self.evaluate_parameter(each, loads) >= 1 << 31 for each in narrow)
 
     def find_content_quantity(self, parameter: AssumedParameter) -> SizeQuantity | None:
-        """What the numbers of a tensor are."""
+        """Find the quantity that bounds the numbers in a tensor: page numbers, lengths, …"""
         known = self.limits.find_content(parameter.name, str(parameter.expression))
         return known[0] if known else None
 
-    def find_largest_content(
-        self, parameter: AssumedParameter, loads: Mapping[str, int]
-    ) -> int | None:
-        """The largest number that a tensor holds."""
+    def find_largest_content(self, parameter: AssumedParameter, loads: Loads) -> int | None:
         quantity = self.find_content_quantity(parameter)
         return max(0, loads[quantity.name] - 1) if quantity else None
 
@@ -196,67 +192,43 @@ class KernelCase:
     def make_usual_loads(self) -> dict[str, int]:
         return {name: self.limits.quantities[name].usual for name in self.used_quantities}
 
-    def find_overflows(
-        self, loads: Mapping[str, int], as_ranges: bool = False
-    ) -> list[AddressOverflow]:
-        return list(
-            OverflowAnalysis(
-                IntegerRangeAnalysis(self.access_graph, self.make_launch_inputs(loads, as_ranges))
-            ).find_overflows(first_only=False)
-        )
+    # Overflows
 
-    def analyze_ranges(self, loads: Mapping[str, int]) -> IntegerRangeAnalysis:
-        """One line after the other is asked at the same loads."""
+    def analyze_all_launches(self, loads: Loads) -> OverflowAnalysis:
+        """Analyze every launch up to these loads at once."""
+        inputs = self.make_launch_inputs(loads, as_ranges=True)
+        return OverflowAnalysis(IntegerRangeAnalysis(self.access_graph, inputs))
+
+    def analyze_ranges(self, loads: Loads) -> IntegerRangeAnalysis:
+        """Analyze one launch; kept, because each line of a kernel is searched at the same loads."""
         key = frozenset(loads.items())
-        if key not in self._ranges:
-            if len(self._ranges) >= _MAX_CACHED_RANGES:
-                self._ranges.clear()
-            self._ranges[key] = IntegerRangeAnalysis(
-                self.access_graph, self.make_launch_inputs(loads, False)
-            )
-        return self._ranges[key]
+        if key not in self._analyses:
+            if len(self._analyses) >= _MAX_CACHED_ANALYSES:
+                self._analyses.clear()
+            inputs = self.make_launch_inputs(loads, as_ranges=False)
+            self._analyses[key] = IntegerRangeAnalysis(self.access_graph, inputs)
+        return self._analyses[key]
 
     def find_overflow_at(
-        self, loads: Mapping[str, int], kernel_line: KernelLine, first_only: bool = False
+        self, loads: Loads, line: LineKey, first_only: bool = False
     ) -> AddressOverflow | None:
-        wraps = OverflowAnalysis(self.analyze_ranges(loads))
-        return next(
-            (
-                one
-                for one in wraps.find_overflows((kernel_line.file, kernel_line.line), first_only)
-                if one.is_known
-            ),
-            None,
+        overflows = OverflowAnalysis(self.analyze_ranges(loads)).find_overflows(line, first_only)
+        return next((overflow for overflow in overflows if overflow.is_known), None)
+
+    def can_access_beyond(self, loads: Loads, byte_count: int) -> bool:
+        """Whether an access may go so many bytes from the start of its tensor."""
+        ranges = self.analyze_ranges(loads)
+        return any(
+            self._find_farthest_byte(ranges, access) >= byte_count
+            for access, _ in self.access_graph.accesses
         )
 
-    def can_access_beyond(self, loads: Mapping[str, int], byte_count: int) -> bool:
-        """Whether an access may go so many bytes from where its tensor begins."""
-        ranges = self.analyze_ranges(loads)
-        accesses = (access.operands[0] for access, _ in self.access_graph.accesses)
-        return any(self._find_farthest_byte(ranges, one) >= byte_count for one in accesses)
-
-    def _find_farthest_byte(self, ranges: IntegerRangeAnalysis, pointer: IRValue) -> int:
-        pointer = self.access_graph.find_root(pointer)
-        maker = self.access_graph.defining_operations.get(pointer)
-        if maker is None or maker.name != "tt.addptr":
-            return 0 if pointer in self.access_graph.parameter_indices else UNBOUNDED
-        base, offset = maker.operands
-        far = ranges.get(offset)
-        size = max(1, bits_of(pointer.type.pointee) // 8)
-        return self._find_farthest_byte(ranges, base) + max(abs(far.low), abs(far.high)) * size
-
-    def find_first_overflows(self, loads: Mapping[str, int]) -> set[KernelLine]:
-        """Where something wraps that is made of nothing that has."""
-        wraps = OverflowAnalysis(
-            IntegerRangeAnalysis(self.access_graph, self.make_launch_inputs(loads, True))
-        ).find_overflows()
-        return {find_kernel_line(one.operation) for one in wraps}
-
-
-def find_kernel_line(operation: IROperation) -> KernelLine:
-    return KernelLine(operation.source.file, operation.source.line)
-
-
-def read_axis(operation: IROperation) -> str:
-    text = operation.attributes.get("axis", "0").split(":")[0].strip()
-    return AXES[int(text)] if text.isdigit() else text
+    def _find_farthest_byte(self, ranges: IntegerRangeAnalysis, access: IROperation) -> float:
+        base, offsets = self.access_graph.list_pointer_offsets(access.operands[0])
+        if base not in self.access_graph.parameter_indices:
+            return float("inf")
+        farthest = 0
+        for offset, size in offsets:
+            low, high, _ = ranges.get(offset)
+            farthest += max(abs(low), abs(high)) * size
+        return farthest

@@ -1,9 +1,16 @@
-"""A finding run: its launch under check on this CPU, one below the threshold and at it.
+"""Findings confirmed on this CPU: a launch passes one below the threshold and overflows at it.
 
-Tensors are virtual: as large as the launch needs, their memory only what is touched. One program
-runs, mostly the one at the far corner of the grid. Where the load that arithmetic gives is not the
-least, or is none, the least is looked for by running. One below that, programs all over the grid
-run: where one of them wraps, the least is looked for once more, with that one.
+Invariant: a finding is `confirmed` with threshold N only if a checked launch overflowed in its line
+at load N and passed at N - 1, and no program elsewhere in the grid was seen to overflow at N - 1.
+
+Example: arithmetic says 524,289 tokens. The program at the far corner of the grid overflows at
+524,289 and passes at 524,288: confirmed. If it passes at both, bisection up to the limit finds the
+smallest load at which it does overflow. If a program in the middle of the grid overflows at 524,288
+already, the search starts again from there with that program.
+
+Tensors are virtual: as large as the launch needs, with memory for the pages that are touched. The
+launches run in forks with a limit on processor time, since a launch may take too long or end its
+process; the parent keeps what each fork has reported and goes on with the next launch.
 """
 
 from __future__ import annotations
@@ -17,15 +24,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import torch
-
-from harness.checking import IntegerOverflow, OutOfBounds, UncheckableKernel, Violation
-from harness.core import child_process
-from harness.core.pipes import PipeEnd
-from harness.kernels.check.cpu_launcher import CpuLauncher, load_process_state
-from harness.kernels.check.launch_log import LaunchLog
-from harness.kernels.check.tracked_memory import MemoryTracker
-from harness.kernels.ir.graph import FileLine, KernelGraph
+from harness.kernels.check.cpu_launcher import load_process_state
+from harness.runs.audit.access_graph import LineKey
 from harness.runs.audit.findings import (
     BEYOND_MEMORY,
     CONFIRMED,
@@ -33,13 +33,11 @@ from harness.runs.audit.findings import (
     NEVER_EXECUTED,
     AuditFinding,
     FindingKey,
-    LaunchArgument,
-    TrialLaunch,
 )
 from harness.runs.audit.kernel_case import KernelCase
-from harness.runs.audit.kernel_slice import slice_graph
 from harness.runs.audit.probe_memory import ADDRESS_SPAN, make_fresh_tensor, make_tensor
-from harness.runs.audit.threshold_search import restate_finding
+from harness.runs.audit.sliced_launch import run_program
+from harness.runs.audit.threshold_search import FindingWithLoads, restate_finding
 from harness.runs.audit.trial_launches import (
     OVERFLOWS,
     PASSES,
@@ -47,33 +45,23 @@ from harness.runs.audit.trial_launches import (
     find_program,
     iterate_draws,
     list_corners,
-    make_call_arguments,
     make_recorded_trials,
     make_trial_launch,
 )
 
-__all__ = [
-    "OVERFLOWS",
-    "PASSES",
-    "OverflowLauncher",
-    "confirm_findings",
-    "iterate_draws",
-    "load_process_state",
-    "run_program",
-]
+__all__ = ["OverflowLauncher", "confirm_findings", "load_process_state", "select_observed_findings"]
 
-_LAUNCH_SECONDS = 1  # of the processor, for one launch and its neighbours
-_COMPILE_SECONDS = 3  # and for the first launch of a kernel: later processes find it compiled
-_MAX_SLOW_LAUNCHES = (
-    3  # launches of a line, after which no other is tried; after twice that of a kernel, 1
-)
-_PASSING_SECONDS = 3  # seconds of launches of one line that all pass; of the next ones less, but 1
-_NEIGHBOUR_SECONDS = 0.3  # seconds for programs beside the one that is run
-_MAX_LOWERINGS = (
-    10  # times that these may give a lower load: some wrap now and then, and it never ends
-)
-FindingWithLoads = tuple[AuditFinding, dict[str, int]]
-# A load; or one below it, and a corner whose program wraps there; or why neither.
+# Seconds of processor time.
+_LAUNCH_SECONDS = 1  # for one launch and its neighbours
+_COMPILE_SECONDS = 3  # for the first launch of a kernel: later processes find it compiled
+_PASSING_SECONDS = 3  # for launches of one line that all pass; less for later lines, but 1
+_NEIGHBOUR_SECONDS = 0.3  # for programs beside the one that is run
+# After so many launches of a line that take too long, no other is tried; after twice that of a
+# kernel, one launch of each further line.
+_MAX_SLOW_LAUNCHES = 3
+# Other programs may give a lower load so often. Some overflow at random, and it would never end.
+_MAX_LOWERINGS = 10
+# A load; or the load one below it with a corner whose program overflows there; or why neither.
 SearchOutcome = int | str | tuple[int, tuple[int, ...]]
 LoadSearch = Callable[["OverflowLauncher", AuditFinding, Mapping[str, int]], int | str]
 
@@ -81,7 +69,7 @@ LoadSearch = Callable[["OverflowLauncher", AuditFinding, Mapping[str, int]], int
 def confirm_findings(
     kernel: Any, case: KernelCase, findings: list[FindingWithLoads]
 ) -> list[AuditFinding]:
-    """The findings with what running them showed; a threshold is what was seen."""
+    """Run the findings; the threshold of a confirmed one is the load that was observed."""
     return _ConfirmationRun(
         kernel, case, findings, _find_least_load, _MAX_SLOW_LAUNCHES, searches_grid=True
     ).run()
@@ -90,16 +78,16 @@ def confirm_findings(
 def select_observed_findings(
     kernel: Any, case: KernelCase, findings: list[FindingWithLoads]
 ) -> set[FindingKey]:
-    """Of which findings some launch wraps, wherever the least one is, or none can be run.
+    """Select the findings of which any launch overflows, or of which none can be run.
 
-    What is too slow to run is told of a release as well, so one launch says enough.
+    The smallest load is of no interest here, so a single launch that takes too long is enough.
     """
     shown = _ConfirmationRun(kernel, case, findings, _find_any_load, max_slow_launches=1).run()
-    return {one.key for one in shown if one.is_observed}
+    return {finding.key for finding in shown if finding.is_observed}
 
 
 class _ConfirmationRun:
-    """The findings of one kernel, launch after launch in forks, which may end any way they like."""
+    """The state of a run: the findings of one kernel, launch after launch, in forks."""
 
     def __init__(
         self,
@@ -110,356 +98,277 @@ class _ConfirmationRun:
         max_slow_launches: int,
         searches_grid: bool = False,
     ) -> None:
-        """`slow`: launches of a line that are ended, after which no other is tried; `everywhere`:
-        one below a load that was found no other program may wrap, as far as there is time."""
         self._kernel, self._case, self._findings = kernel, case, findings
-        self._search, self._max_slow_launches, self._searches_grid = (
-            search,
-            max_slow_launches,
-            searches_grid,
-        )
-        self._found_load = 0  # a load that was found, while others run one below it
-        self._draws = list(
-            iterate_draws(case)
-        )  # the one that showed a line comes first for the next
+        self._search, self._max_slow_launches = search, max_slow_launches
+        self._searches_grid = searches_grid  # whether other programs run one below a load
+        self._found_load = 0  # a load that the current fork found, while it searches the grid
+        self._draws = list(iterate_draws(case))  # a draw that showed one line is tried first next
         self.confirmed_findings: list[AuditFinding] = []
-        self._slow_launches = 0  # launches that were ended
-        self._wasted_seconds = 0.0  # seconds for lines that were given up
-        self._compiled_finding = (
-            -1
-        )  # the last finding whose kernel somebody had the time to compile
+        self._slow_launches = 0
+        self._wasted_seconds = 0.0  # for lines that were given up
+        self._compiled_finding = -1  # the last finding whose kernel had the time to compile
         self._start_finding()
 
     def _start_finding(self) -> None:
-        """Of the finding that is looked at: what is left to try."""
         self._remaining_draws = list(self._draws)
-        self._slow_launches_here = 0  # launches that were ended
+        self._slow_launches_here = 0
         self._last_outcome = ""
         self._spent_seconds = 0.0
-        self._known_load = 0  # a load at which the next one to try wraps
-        self._lowerings = 0  # times that another program gave one
+        self._known_load = 0  # a load at which the next draw overflows
+        self._lowerings = 0
+
+    @property
+    def _current_index(self) -> int:
+        return len(self.confirmed_findings)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._current_index == len(self._findings)
 
     def run(self) -> list[AuditFinding]:
-        while len(self.confirmed_findings) < len(self._findings):
+        while not self._is_done:
             self._run_fork()
         return self.confirmed_findings
 
     def _run_fork(self) -> None:
-        """Until a launch ends the process, or there is no finding left."""
-        child, pipe = child_process.fork_with_pipe(self._run_launches)
-        for line in pipe.iterate_lines():
-            match json.loads(line):
-                case [int(load)]:
-                    self._found_load = load
-                case outcome:
-                    self._record_outcome(*outcome)
-        pipe.close()
-        code = child.reap()
+        """Launch in a fork until a launch ends it, or no finding is left."""
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            gc.disable()  # a collection would copy pages, and this process lives for seconds
+            os.close(read)
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 2)
+            try:
+                self._run_launches(write)
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as reports:
+            for line in reports:
+                match json.loads(line):
+                    case [int(load)]:
+                        self._found_load = load
+                    case [outcome, seconds]:
+                        self._record_outcome(outcome, seconds)
+        _, status = os.waitpid(child, 0)
         if self._found_load:
             self._record_outcome(self._found_load, 0.0)
-        elif len(self.confirmed_findings) < len(self._findings):
-            self._record_end(is_too_slow=code == -signal.SIGPROF)
+        elif not self._is_done:
+            self._record_end(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
 
-    def _run_launches(self, pipe: PipeEnd) -> None:
-        """In a fork: of each launch the load at which it overflows, or why there is none."""
-        gc.disable()  # a collection would copy the pages of a process that lives for seconds
-        child_process.discard_stderr()
-        while len(self.confirmed_findings) < len(self._findings):
-            finding, at = self._findings[len(self.confirmed_findings)]
+    def _run_launches(self, write_end: int) -> None:
+        """Write, for each draw, the load at which it overflows or why there is none (in a fork)."""
+        while not self._is_done:
+            finding, loads = self._findings[self._current_index]
             finding = replace(finding, threshold=self._known_load or finding.threshold)
-            launching = OverflowLauncher(
-                self._kernel,
-                self._case,
-                self._remaining_draws[0],
-                {finding.line_key},
+            launcher = OverflowLauncher(
+                self._kernel, self._case, self._remaining_draws[0], {finding.line_key},
                 on_compiled=_restart_timer,
-            )
-            compiling = (
-                0 if self._compiled_finding == len(self.confirmed_findings) else _COMPILE_SECONDS
-            )
-            self._compiled_finding = len(self.confirmed_findings)
+            )  # fmt: skip
+            is_compiled = self._compiled_finding == self._current_index
+            self._compiled_finding = self._current_index
             start = time.process_time()
-            signal.setitimer(signal.ITIMER_PROF, _LAUNCH_SECONDS + compiling)
-            said: SearchOutcome = self._search(launching, finding, at)
-            if self._searches_grid and isinstance(said, int):
+            seconds = _LAUNCH_SECONDS + (0 if is_compiled else _COMPILE_SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            outcome: SearchOutcome = self._search(launcher, finding, loads)
+            if self._searches_grid and isinstance(outcome, int):
                 _restart_timer()
-                pipe.send(json.dumps([said]).encode())
-                if corner := launching.find_overflowing_corner({**at, finding.quantity: said - 1}):
-                    said = said - 1, corner
+                os.write(write_end, f"[{outcome}]\n".encode())
+                below = {**loads, finding.quantity: outcome - 1}
+                if corner := launcher.find_overflowing_corner(below):
+                    outcome = outcome - 1, corner
             signal.setitimer(signal.ITIMER_PROF, 0)
-            told = said, time.process_time() - start
-            pipe.send(json.dumps(told).encode())
-            self._record_outcome(*told)
+            report = outcome, time.process_time() - start
+            os.write(write_end, (json.dumps(report) + "\n").encode())
+            self._record_outcome(*report)
 
     def _record_outcome(self, outcome: SearchOutcome, seconds: float) -> None:
-        finding, at = self._findings[len(self.confirmed_findings)]
-        draw, known = self._remaining_draws.pop(0), self._known_load
+        finding, loads = self._findings[self._current_index]
+        draw, known_load = self._remaining_draws.pop(0), self._known_load
         self._known_load = self._found_load = 0
         if not isinstance(outcome, str):
-            self._draws = [draw, *(one for one in self._draws if one != draw)]
+            self._draws = [draw, *(each for each in self._draws if each != draw)]
         if isinstance(outcome, int):
-            load = {**at, finding.quantity: outcome}
-            seen = restate_finding(self._case, finding, load, outcome)
-            trials = make_recorded_trials(self._case, draw, load, finding.quantity)
-            self.confirmed_findings.append(replace(seen, confirmed=CONFIRMED, trials=trials))
-            self._start_finding()
+            loads = {**loads, finding.quantity: outcome}
+            observed = restate_finding(self._case, finding, loads, outcome)
+            self._finish_finding(observed, CONFIRMED, draw, loads)
             return
         self._spent_seconds += seconds
         if not isinstance(outcome, str):
             below, corner = outcome
             outcome = f"one below: {OVERFLOWS}"
-            # Or nobody knows what this kernel does.
-            if self._lowerings < _MAX_LOWERINGS and (not known or below < known):
+            if self._lowerings < _MAX_LOWERINGS and (not known_load or below < known_load):
                 self._known_load, self._last_outcome = below, outcome
                 self._lowerings += 1
                 self._remaining_draws.insert(0, replace(draw, corner=tuple(corner)))
                 return
         self._last_outcome = outcome or self._last_outcome
-        patience = max(1, _PASSING_SECONDS - self._wasted_seconds)
-        if (
-            outcome.startswith("cannot")
-            or not self._remaining_draws
-            or self._spent_seconds > patience
-        ):
+        out_of_time = self._spent_seconds > max(1, _PASSING_SECONDS - self._wasted_seconds)
+        if outcome.startswith("cannot") or not self._remaining_draws or out_of_time:
             self._give_up()
 
     def _record_end(self, is_too_slow: bool) -> None:
-        """With these contents others would end it, too."""
+        """Record that a launch ended the fork; others with the same contents would end it, too."""
         self._known_load = 0
-        self._compiled_finding = len(self.confirmed_findings)
+        self._compiled_finding = self._current_index
         self._slow_launches += 1
         self._slow_launches_here += 1
         self._last_outcome = "too slow to run" if is_too_slow else "it ends the process"
         contents = self._remaining_draws[0].contents
-        self._remaining_draws = [one for one in self._remaining_draws if one.contents != contents]
-        most = (
-            min(self._max_slow_launches, 2 * self._max_slow_launches - self._slow_launches)
-            if self._spent_seconds
-            else 2
-        )
-        if not self._remaining_draws or self._slow_launches_here >= max(
-            1, min(self._max_slow_launches, most)
-        ):
+        self._remaining_draws = [
+            each for each in self._remaining_draws if each.contents != contents
+        ]
+        allowed = 2
+        if self._spent_seconds:
+            allowed = 2 * self._max_slow_launches - self._slow_launches
+        allowed = max(1, min(self._max_slow_launches, allowed))
+        if not self._remaining_draws or self._slow_launches_here >= allowed:
             self._give_up()
 
     def _give_up(self) -> None:
-        finding, at = self._findings[len(self.confirmed_findings)]
+        finding, loads = self._findings[self._current_index]
         self._wasted_seconds += self._spent_seconds
-        last = self._last_outcome
-        why = last if last == BEYOND_MEMORY else f"not run: {last}" if last else NEVER_EXECUTED
-        if self._case.is_read_too_narrow(at):
-            why = NEEDS_INT64
-        trials = make_recorded_trials(self._case, self._draws[0], at, finding.quantity)
-        self.confirmed_findings.append(replace(finding, confirmed=why, trials=trials))
+        reason = f"not run: {self._last_outcome}" if self._last_outcome else NEVER_EXECUTED
+        if self._last_outcome == BEYOND_MEMORY:
+            reason = BEYOND_MEMORY
+        if self._case.needs_int64(loads):
+            reason = NEEDS_INT64
+        self._finish_finding(finding, reason, self._draws[0], loads)
+
+    def _finish_finding(
+        self, finding: AuditFinding, result: str, draw: LaunchDraw, loads: Mapping[str, int]
+    ) -> None:
+        trials = make_recorded_trials(self._case, draw, loads, finding.quantity)
+        self.confirmed_findings.append(replace(finding, confirmed=result, trials=trials))
         self._start_finding()
 
 
-class SlicedCpuLauncher(CpuLauncher):
-    """The wraps of some lines count; nothing is computed but what goes from there to an access.
-
-    `case`: how the kernel was read. A launch of those types is not read again, though Triton would
-    compile a number that is 1 into it. `compiled`: told when the kernel can run.
-    """
-
-    def __init__(
-        self,
-        lines: Collection[FileLine],
-        all_accesses: bool,
-        case: KernelCase | None = None,
-        on_compiled: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(MemoryTracker(), LaunchLog(), exact=True)
-        self._on_compiled = on_compiled
-        self.watched_lines = frozenset(lines)
-        self._case, self._is_case_launch = case, False
-        self._slice_lines = None if all_accesses else self.watched_lines
-        self.graph_variant = "skeleton" if all_accesses else f"skeleton {sorted(lines)}"
-
-    def bind_call(self, binder: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        bound = super().bind_call(binder, args, options)
-        kinds = tuple(one.kind for one in self._case.parameters) if self._case is not None else ()
-        both = zip(bound.types, bound.constants, kinds, strict=False)
-        self._is_case_launch = len(kinds) == len(bound.types) and all(
-            kind == read or (kind == "constexpr" and constant == (int, 1) and read[0] in "iu")
-            for kind, constant, read in both
-        )
-        if not self._is_case_launch:
-            return bound
-        own = zip(bound.constants, kinds, strict=True)
-        constants = tuple(one if kind == "constexpr" else None for one, kind in own)
-        return replace(bound, types=kinds, constants=constants, key=(kinds, constants))
-
-    def make_program(self, kernel: Any, binder: Any, bound: Any) -> Any:
-        found = super().make_program(kernel, binder, bound)
-        if self._on_compiled is not None:
-            self._on_compiled()
-        return found
-
-    def specialize_call(self, kernel: Any, binder: Any, bound: Any) -> Any:
-        return bound if self._is_case_launch else super().specialize_call(kernel, binder, bound)
-
-    def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
-        read = self._case if self._is_case_launch else None
-        graph = super().build_graph(kernel, bound) if read is None else read.graph
-        return slice_graph(graph, self._slice_lines)
-
-    def __enter__(self) -> SlicedCpuLauncher:
-        super().__enter__()
-        return self
-
-    def run_only(self, name: str, programs: Iterable[tuple[int, ...]]) -> None:
-        self._launches.run_only(name, programs)
-
-
 def _restart_timer() -> None:
-    """What is compiled has this long to run, and its neighbours as long again."""
+    """Give a compiled launch its time to run, or the programs beside it theirs."""
     signal.setitimer(signal.ITIMER_PROF, _LAUNCH_SECONDS)
 
 
 def _find_least_load(
-    launching: OverflowLauncher, finding: AuditFinding, loads: Mapping[str, int]
+    launcher: OverflowLauncher, finding: AuditFinding, loads: Mapping[str, int]
 ) -> int | str:
-    """From where on it wraps; nothing, or why not, where it never does."""
+    """Find the smallest load that overflows; nothing, or a reason, where none is found.
+
+    The steps away from the threshold double until a load passes and the next one overflows.
+    """
 
     @cache
-    def outcome(load: int) -> str:
-        return launching.run({**loads, finding.quantity: load})
+    def run(load: int) -> str:
+        return launcher.run({**loads, finding.quantity: load})
 
-    low, high = finding.threshold - 1, finding.threshold
-    said = outcome(high)
+    low, high, step = finding.threshold - 1, finding.threshold, 1
+    first = run(high)
     _restart_timer()
-    step = 1
-    if said == OVERFLOWS:
-        while low > 1 and outcome(low) == OVERFLOWS:
+    if first == OVERFLOWS:
+        while low > 1 and run(low) == OVERFLOWS:
             low, high, step = max(1, low - step), low, 2 * step
-    elif said != PASSES:
-        return said
-    elif outcome(finding.largest) != OVERFLOWS:
+    elif first != PASSES:
+        return first
+    elif run(finding.largest) != OVERFLOWS:
         return ""
     else:
         low, high = high, min(high + step, finding.largest)
-        while high < finding.largest and outcome(high) != OVERFLOWS:
+        while high < finding.largest and run(high) != OVERFLOWS:
             step *= 2
             low, high = high, min(high + step, finding.largest)
     while high - low > 1:
         middle = (low + high) // 2
-        if outcome(middle) == OVERFLOWS:
-            high = middle
-        else:
-            low = middle
-    below = outcome(low)
-    if below == PASSES and launching.is_beyond_memory({**loads, finding.quantity: low}):
+        low, high = (low, middle) if run(middle) == OVERFLOWS else (middle, high)
+    below = run(low)
+    if below == PASSES and launcher.is_beyond_memory({**loads, finding.quantity: low}):
         below = BEYOND_MEMORY
     return high if below == PASSES else below if below == BEYOND_MEMORY else f"one below: {below}"
 
 
 def _find_any_load(
-    launching: OverflowLauncher, finding: AuditFinding, loads: Mapping[str, int]
+    launcher: OverflowLauncher, finding: AuditFinding, loads: Mapping[str, int]
 ) -> int | str:
-    """A load at which it wraps; nothing, or why not, where it never does."""
+    """Find any load that overflows; nothing, or a reason, where none is found."""
     for load in (finding.threshold, finding.largest):
-        said = launching.run({**loads, finding.quantity: load})
+        outcome = launcher.run({**loads, finding.quantity: load})
         _restart_timer()
-        if said != PASSES:
-            return load if said == OVERFLOWS else said
+        if outcome != PASSES:
+            return load if outcome == OVERFLOWS else outcome
     return ""
 
 
 class OverflowLauncher:
-    """One kernel's launches at different loads; the wraps of some lines are looked for."""
+    """Launches of one kernel at different loads, with the overflows of some lines reported."""
 
     def __init__(
         self,
         kernel: Any,
         case: KernelCase,
         draw: LaunchDraw,
-        lines: Collection[FileLine],
+        lines: Collection[LineKey],
         on_compiled: Callable[[], None] | None = None,
     ) -> None:
         self._kernel, self._case, self._draw, self._lines = kernel, case, draw, lines
         self._on_compiled = on_compiled
-        writes = any(one.name.startswith("tt.atomic") for one, _ in case.access_graph.accesses)
-        self._make_tensor = make_fresh_tensor if writes else make_tensor
+        accesses = case.access_graph.accesses
+        has_atomics = any(access.name.startswith("tt.atomic") for access, _ in accesses)
+        self._make_tensor = make_fresh_tensor if has_atomics else make_tensor
 
     def is_beyond_memory(self, loads: Mapping[str, int]) -> bool:
-        """Whether any access, on these lines' way or not, goes past what tensors have room for."""
+        """Whether any access of the kernel leaves the addresses that tensors have room for."""
         return (
             self._case.can_access_beyond(loads, ADDRESS_SPAN)
             and self.run(loads, all_accesses=True) == BEYOND_MEMORY
         )
 
     def find_overflowing_corner(self, loads: Mapping[str, int]) -> tuple[int, ...]:
-        """A corner whose program wraps, alone, of those that there is time for."""
+        """Find a corner of the grid whose program overflows alone, as far as there is time.
+
+        Each batch is as large as the speed of the last one allows.
+        """
         grid = make_trial_launch(self._case, self._draw, loads).grid
-        left, many = list_corners(grid, self._draw.corner), 1
+        corners, count = list_corners(grid, self._draw.corner), 1
         now = time.process_time()
-        ends = now + _NEIGHBOUR_SECONDS
-        while left and many > 0:
-            some, left = left[:many], left[many:]
-            if found := self._bisect_corners(loads, some, ends):
-                return found
+        deadline = now + _NEIGHBOUR_SECONDS
+        while corners and count > 0:
+            batch, corners = corners[:count], corners[count:]
+            if corner := self._bisect_corners(loads, batch, deadline):
+                return corner
             before, now = now, time.process_time()
-            many = min(2 * many, int((ends - now) / max(1e-4, now - before) * len(some)))
+            per_corner = max(1e-4, now - before) / len(batch)
+            count = min(2 * count, int((deadline - now) / per_corner))
         return ()
 
     def _bisect_corners(
-        self, loads: Mapping[str, int], tried_corners: Sequence[tuple[int, ...]], deadline: float
+        self, loads: Mapping[str, int], corners: Sequence[tuple[int, ...]], deadline: float
     ) -> tuple[int, ...]:
-        """A launch ends with the first thing that it has to tell, which may be another one."""
-        if (
-            time.process_time() > deadline
-            or (said := self.run(loads, other_corners=tried_corners)) == PASSES
-        ):
+        """Find the corner to blame: a launch ends with its first report, of whichever program."""
+        if time.process_time() > deadline:
             return ()
-        if len(tried_corners) == 1:
-            return tried_corners[0] if said == OVERFLOWS else ()
-        half = len(tried_corners) // 2
-        return self._bisect_corners(loads, tried_corners[:half], deadline) or self._bisect_corners(
-            loads, tried_corners[half:], deadline
-        )
+        outcome = self.run(loads, corners=corners)
+        if outcome == PASSES:
+            return ()
+        if len(corners) == 1:
+            return corners[0] if outcome == OVERFLOWS else ()
+        half = len(corners) // 2
+        first = self._bisect_corners(loads, corners[:half], deadline)
+        return first or self._bisect_corners(loads, corners[half:], deadline)
 
     def run(
         self,
         loads: Mapping[str, int],
         all_accesses: bool = False,
-        other_corners: Iterable[tuple[int, ...]] = (),
+        corners: Iterable[tuple[int, ...]] = (),
     ) -> str:
-        """`beside`: the corners of programs that run instead of the one that was drawn."""
+        """Run the program of the draw, or the programs at these corners."""
         launch = make_trial_launch(self._case, self._draw, loads)
-        compiled = None if all_accesses else self._on_compiled
-        programs = [find_program(launch.grid, corner) for corner in other_corners]
         return run_program(
-            self._kernel, launch, self._lines, all_accesses, self._make_tensor, self._case, compiled, programs
-        )  # fmt: skip
-
-
-def run_program(
-    kernel: Any,
-    launch: TrialLaunch,
-    lines: Collection[FileLine],
-    all_accesses: bool = False,
-    tensor_factory: Callable[[LaunchArgument], torch.Tensor] | None = None,
-    case: KernelCase | None = None,
-    on_compiled: Callable[[], None] | None = None,
-    programs: Iterable[tuple[int, ...]] = (),
-) -> str:
-    """How one program of the launch ends; `whole`: with all accesses, and not those of the lines.
-
-    `tensor`: the memory of an argument, if it is not to be all the room that there can be.
-    `programs`: others than its own.
-    """
-    try:
-        with SlicedCpuLauncher(lines, all_accesses, case, on_compiled) as session:
-            session.run_only(kernel.fn.__name__, programs or [launch.program])
-            kernel[launch.grid](**make_call_arguments(launch, tensor_factory or make_tensor))
-    except IntegerOverflow:
-        return OVERFLOWS
-    except (OutOfBounds, OverflowError):  # of a stride that 64 bits do not hold
-        return BEYOND_MEMORY
-    except Violation as error:
-        return error.headline
-    except UncheckableKernel as error:
-        return f"cannot follow it: {error}"
-    except Exception as error:
-        return f"cannot launch it: {type(error).__name__}: {error}"
-    return PASSES
+            self._kernel,
+            launch,
+            self._lines,
+            all_accesses,
+            self._make_tensor,
+            self._case,
+            None if all_accesses else self._on_compiled,
+            [find_program(launch.grid, corner) for corner in corners],
+        )

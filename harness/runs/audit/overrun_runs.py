@@ -1,7 +1,9 @@
-"""Overruns run: a launch with the tensors that its function makes at their true size.
+"""Overruns confirmed on this CPU: launches with tensors at the size that their function gives them.
 
-The whole grid runs where it is small, else its corners. One tensor has its size at a time, all
-others room, so that what is stopped is what was asked about.
+Invariant: in each launch only the suspect's tensor has its true size, all others have room, so an
+access that is stopped is the suspect. Example: `out = torch.empty(rows - 1, 64)` is written by
+`rows` programs; at `rows = 1` the checker stops index 0 of a tensor of 0 elements, and the smallest
+load is 1. A small grid runs as a whole, a larger one at its corners.
 """
 
 from __future__ import annotations
@@ -12,72 +14,61 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from harness.checking import OutOfBounds, virtual_zeros
-from harness.core.child_process import call_in_fork
+from harness.runs.audit.access_graph import LineKey
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase
-from harness.runs.audit.overflow_runs import SlicedCpuLauncher
 from harness.runs.audit.overrun_analysis import (
     TRIED_LOADS,
     SizedCase,
     SuspectAccess,
-    find_line_key,
     iterate_suspects,
 )
 from harness.runs.audit.probe_memory import reserve_memory
-from harness.runs.audit.trial_launches import TORCH_TYPES
+from harness.runs.audit.sliced_launch import SlicedCpuLauncher
+from harness.runs.audit.trial_launches import PASSES, TORCH_TYPES
 
-_SUSPECT_SECONDS = (
-    4  # of the processor, for one suspect: its kernel compiled, and a few dozen launches
-)
-_MAX_SUSPECTS = 8  # suspects of one way to read a kernel
-_MAX_WHOLE_GRID = 64  # programs of a grid that all run
-PASSES = "passes"
+# Seconds of processor time for one suspect: its kernel is compiled and launched a few dozen times.
+_SUSPECT_SECONDS = 4
+_MAX_SUSPECTS = 8  # of one way to read a kernel
+_MAX_WHOLE_GRID = 64  # programs of a grid that runs as a whole
 _INDEX_PATTERN = re.compile(r"its index (-?\d+)")
 
 
 def find_overruns(kernel: Any, case: KernelCase, module: str) -> list[AuditFinding]:
-    """What goes past a tensor in launches that were seen to."""
+    """Find the accesses that were observed to leave a tensor."""
     sized = SizedCase(case)
     if sized.unsettled_reason:
         return []
-    shown: list[AuditFinding] = []
+    findings: list[AuditFinding] = []
     for suspect in itertools.islice(iterate_suspects(sized), _MAX_SUSPECTS):
-        said = call_in_fork(
-            partial(find_least_load, kernel, sized, suspect),
-            cpu_seconds=_SUSPECT_SECONDS,
-            silent=True,
-        )
-        load, index = said or (0, 0)
+        search = partial(find_least_load, kernel, sized, suspect)
+        load, index = run_in_fork(search, _SUSPECT_SECONDS) or (0, 0)
         if load:
-            shown.append(_make_finding(sized, suspect, module, load, index))
-    return shown
+            findings.append(_make_finding(sized, suspect, module, load, index))
+    return findings
 
 
 def _make_finding(
     sized: SizedCase, suspect: SuspectAccess, module: str, load: int, index: int
 ) -> AuditFinding:
     case, access, launch = sized.case, suspect.access, sized.launch
-    file, line = find_line_key(access)
-    at, name = sized.make_values_at_load(suspect, load), suspect.parameter_name
-    own = sorted(sized.find_size_words(name))
-    size = sized.evaluate_size(name, at)
-    growing = [
-        one for one in sized.find_growing_words(suspect) if one in own
-    ] or sized.find_growing_words(suspect)
-    fixed = [f"{one} = {at[one]:,}" for one in own if one not in growing]
+    file, line = access.source.line_key
+    values, name = sized.make_values_at_load(suspect, load), suspect.parameter_name
+    size_words = sorted(sized.find_size_words(name))
+    growing = sized.find_growing_words(suspect)
+    growing = [word for word in growing if word in size_words] or growing
+    fixed = [f"{word} = {values[word]:,}" for word in size_words if word not in growing]
     quantity = case.limits.quantities.get(suspect.quantity)
     reaches = tuple(
-        ModelThreshold(one.name, load)
-        for one in case.limits.models
-        if any(
-            (name, find_line_key(access)) == (other, find_line_key(each))
-            for each, other in sized.find_overruns(
-                sized.make_launch_values(one.values, suspect.quantity, load)
-            )
+        ModelThreshold(model.name, load)
+        for model in case.limits.models
+        if suspect.is_among(
+            sized.find_overruns(sized.make_launch_values(model.values, suspect.quantity, load))
         )
     )
     return AuditFinding(
@@ -97,8 +88,8 @@ def _make_finding(
         value=load,
         model=reaches[0].model if reaches else "",
         reaches=reaches,
-        arithmetic=f"index {index:,} of {name}, which has {size:,} elements: "
-        f"{render_expression(sized.sizes[name] or 0)}",
+        arithmetic=f"index {index:,} of {name}, which has {sized.evaluate_size(name, values):,} "
+        f"elements: {render_expression(sized.sizes[name] or 0)}",
         launched=f"{launch.file}:{launch.line}" if launch is not None else "",
         confirmed=CONFIRMED,
         setting=quantity.setting if quantity else "",
@@ -107,24 +98,24 @@ def _make_finding(
 
 
 class OverrunLauncher:
-    """One suspect's launches."""
+    """Launches of one suspect."""
 
     def __init__(self, kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> None:
         self._kernel, self._sized, self._suspect = kernel, sized, suspect
         self._lines = sized.find_lines(suspect.access)
 
     def run(self, word_values: Mapping[str, int]) -> int | str:
-        """The index at which the access leaves its tensor in a program that runs, or what else."""
-        file, line = find_line_key(self._suspect.access)
+        """Return the index at which the access leaves its tensor, or how else the launch ends."""
+        file, line = self._suspect.access.source.line_key
         error = run_sized_launch(
             self._kernel, self._sized, word_values, {self._suspect.parameter_name}, self._lines
         )
         if error is None:
             return PASSES
         if isinstance(error, OutOfBounds) and error.location is not None:
-            found = _INDEX_PATTERN.search(error.headline)
-            if found and file.endswith(error.location.file) and error.location.line == line:
-                return int(found[1])
+            index = _INDEX_PATTERN.search(error.headline)
+            if index and file.endswith(error.location.file) and error.location.line == line:
+                return int(index[1])
         return str(error)
 
 
@@ -133,9 +124,12 @@ def run_sized_launch(
     sized: SizedCase,
     word_values: Mapping[str, int],
     exact_tensors: Collection[str],
-    lines: Collection[tuple[str, int]] | None,
+    lines: Collection[LineKey] | None,
 ) -> Exception | None:
-    """What stops a launch in which these tensors have their size; `lines`: what leads there."""
+    """Launch with these tensors at their size; return the error that stops it.
+
+    The slice has what leads to these lines, or every access without lines.
+    """
     grid = sized.evaluate_grid(word_values)
     if 0 in grid:
         return None  # nothing is launched
@@ -151,77 +145,88 @@ def run_sized_launch(
 def _iterate_arguments(
     sized: SizedCase, word_values: Mapping[str, int], exact_tensors: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
-    for one in sized.case.parameters:
-        if one.kind == "constexpr":
-            yield one.name, one.value
-        elif one.is_pointer:
-            kind = TORCH_TYPES[one.kind[1:]]
-            if one.name in exact_tensors:
-                yield one.name, virtual_zeros((sized.evaluate_size(one.name, word_values),), kind)
+    for parameter in sized.case.parameters:
+        name, kind, value = parameter.name, parameter.kind, parameter.value
+        if parameter.is_pointer:
+            dtype = TORCH_TYPES[kind[1:]]
+            if name in exact_tensors:
+                value = virtual_zeros((sized.evaluate_size(name, word_values),), dtype)
             else:
-                yield one.name, reserve_memory(one.name, kind)
-        elif one.kind == "i1":
-            yield one.name, one.value is not False
-        elif one.kind[0] in "iu":
-            yield one.name, sized.evaluate(one.expression, word_values)
-        else:
-            yield one.name, 1.0
+                value = reserve_memory(name, dtype)
+        elif kind == "i1":
+            value = value is not False
+        elif kind != "constexpr":
+            is_integer = kind[0] in "iu"
+            value = sized.evaluate(parameter.expression, word_values) if is_integer else 1.0
+        yield name, value
 
 
 def _choose_programs(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
-    if grid[0] * grid[1] * grid[2] <= _MAX_WHOLE_GRID:
+    if prod(grid) <= _MAX_WHOLE_GRID:
         return list(itertools.product(*map(range, grid)))
-    ends = [sorted({0, max(0, side - 2), side - 1}) for side in grid]
-    return list(itertools.product(*ends))
+    return list(itertools.product(*(sorted({0, max(0, side - 2), side - 1}) for side in grid)))
 
 
 def find_least_load(kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> tuple[int, int]:
-    """The least load that is seen to go past, and to which index; nothing where none is."""
+    """Find the smallest load that leaves the tensor, and the index; zeros if none does."""
+    launcher = OverrunLauncher(kernel, sized, suspect)
 
-    def goes(load: int) -> bool:
-        return isinstance(launching.run(sized.make_values_at_load(suspect, load)), int)
+    def run(load: int) -> int | str:
+        return launcher.run(sized.make_values_at_load(suspect, load))
 
-    launching = OverrunLauncher(kernel, sized, suspect)
-    index = launching.run(suspect.word_values)
+    index = launcher.run(suspect.word_values)
     if not isinstance(index, int) or not _is_independent_of_rest(kernel, sized, suspect):
         return 0, 0
-    if not suspect.quantity:  # nothing grows: at this shape it goes past in any launch
+    if not suspect.quantity:  # nothing grows: any launch of this shape leaves the tensor
         return 1, index
     low, high = 0, suspect.load
     for load in TRIED_LOADS:
-        if low < load < high and not goes(load):
+        if low < load < high and not isinstance(run(load), int):
             low = load
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if goes(middle) else (middle, high)
-    index = launching.run(sized.make_values_at_load(suspect, high))
-    below = launching.run(sized.make_values_at_load(suspect, low))
-    # With nothing at all it may go past as well: no launch that is one is smaller.
-    least = below == PASSES or (low == 0 and isinstance(below, int))
-    return (high, index) if isinstance(index, int) and least else (0, 0)
+        low, high = (low, middle) if isinstance(run(middle), int) else (middle, high)
+    index, below = run(high), run(low)
+    # A launch with a load of zero may leave the tensor as well: no real launch is smaller than 1.
+    is_least = below == PASSES or (low == 0 and isinstance(below, int))
+    return (high, index) if isinstance(index, int) and is_least else (0, 0)
 
 
 def _is_independent_of_rest(kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> bool:
-    """Whether it goes past with all else as small as can be: nothing of that is known."""
-    for least in (
-        (1, 16)
-        if sized.fixed_values.keys() - sized.find_size_words(suspect.parameter_name)
-        else (1,)
-    ):
-        at = sized.shrink_other_words(suspect.word_values, suspect.parameter_name, least)
+    """Whether the access leaves the tensor with all unrelated numbers as small as they can be.
+
+    Nothing says how such a number goes together with the tensor's size; a caller may know.
+    """
+    constants = sized.fixed_values.keys() - sized.find_size_words(suspect.parameter_name)
+    for smallest in (1, 16) if constants else (1,):
+        values = sized.shrink_other_words(suspect.word_values, suspect.parameter_name, smallest)
         try:
-            other = sized.reread(kernel, at)
-            found = next(
-                access
-                for access, name in other.find_overruns(at)
-                if (name, find_line_key(access))
-                == (suspect.parameter_name, find_line_key(suspect.access))
-            )
-        except StopIteration:
-            return False
-        except Exception:  # no products of so few: Triton refuses them
+            other = sized.reread(kernel, values)
+            overruns = list(other.find_overruns(values))
+        except Exception:  # Triton refuses some small constants, such as a dot product of one lane
             continue
-        return isinstance(
-            OverrunLauncher(kernel, other, replace(suspect, access=found)).run(at), int
-        )
+        for access, name in overruns:
+            if suspect.is_among([(access, name)]):
+                launcher = OverrunLauncher(kernel, other, replace(suspect, access=access))
+                return isinstance(launcher.run(values), int)
+        return False
     return False
+
+
+def run_in_fork(work: Callable[[], Any], seconds: float) -> Any:
+    """Compute a JSON value in a fork with a limit on processor time; None if the fork dies."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            os.write(write, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None

@@ -1,7 +1,8 @@
-"""The memory of a launch of which one program runs: room for all, and next to no pages.
+"""The memory of a launch of which one program runs: addresses for all of it, and hardly a page.
 
-Tensors lie in the middle of a terabyte of addresses, so that what wraps goes somewhere. One that
-holds numbers is a small file, mapped as often as the launch comes to it.
+A tensor lies in the middle of a terabyte of addresses, so that an overflowed offset stays inside
+and is reported as an overflow. A tensor of numbers is a small file that is mapped again and again:
+2**31 int32 of 0 and 7 in turn take one tile of 4 MiB, mapped 2,048 times.
 """
 
 from __future__ import annotations
@@ -19,77 +20,74 @@ from harness.checking import virtual_zeros
 from harness.runs.audit.findings import LaunchArgument
 from harness.runs.audit.trial_launches import INT32_ELEMENTS, TORCH_TYPES, clamp_to_dtype
 
-ADDRESS_SPAN = 1 << 39  # bytes on each side of where a tensor begins: all that is right, or wraps
-_TILE_BYTES = (
-    1 << 22
-)  # of the first tensors of numbers; of later ones more, or Linux runs out of maps
+ADDRESS_SPAN = 1 << 39  # bytes before the start of a tensor and behind it
+_TILE_BYTES = 1 << 22  # larger for later tensors, because Linux limits the number of maps
 _BLOCK_BYTES = 1 << 16
+_MAP_FIXED = 0x10
 
 
 def make_tensor(argument: LaunchArgument) -> torch.Tensor:
-    """An argument's memory: all that there can be, with the numbers that it holds."""
-    return (
-        make_patterned_tensor(argument)
-        if argument.holds
-        else reserve_memory(argument.name, TORCH_TYPES[argument.kind[1:]])
-    )
+    """Make an argument's memory: all addresses, with the numbers that it holds."""
+    if argument.holds:
+        return make_patterned_tensor(argument)
+    return reserve_memory(argument.name, TORCH_TYPES[argument.kind[1:]])
 
 
 def make_fresh_tensor(argument: LaunchArgument) -> torch.Tensor:
-    """The same, and nothing there is left of what launches before it wrote."""
-    made = make_tensor(argument)
-    if _load_libc().madvise(made.data_ptr() - ADDRESS_SPAN, 2 * ADDRESS_SPAN, mmap.MADV_DONTNEED):
-        raise OSError(ctypes.get_errno(), "memory cannot be put back")
-    return made
+    """Make an argument's memory without anything that earlier launches wrote there."""
+    tensor = make_tensor(argument)
+    start = tensor.data_ptr() - ADDRESS_SPAN
+    if _load_libc().madvise(start, 2 * ADDRESS_SPAN, mmap.MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), "the memory cannot be reset")
+    return tensor
 
 
 @cache
-def reserve_memory(name: str, kind: torch.dtype) -> torch.Tensor:
-    middle = ADDRESS_SPAN // kind.itemsize
-    return virtual_zeros((2 * middle,), kind)[middle:]
+def reserve_memory(name: str, dtype: torch.dtype) -> torch.Tensor:
+    middle = ADDRESS_SPAN // dtype.itemsize
+    return virtual_zeros((2 * middle,), dtype)[middle:]
 
 
 @dataclass(slots=True)
 class _MemoryTile:
-    """A piece of memory that stands in a tensor many times."""
+    """A file that is mapped into a tensor many times."""
 
     file: int
     size: int
     content: bytes = b""
-    filled: int = 0
+    filled: int = 0  # bytes of the file
     mapped: int = 0  # bytes of the tensor
 
 
-_TILES_BY_ADDRESS: dict[int, _MemoryTile] = {}  # by where a tensor begins
+_TILES_BY_ADDRESS: dict[int, _MemoryTile] = {}  # by the start of the tensor
 
 
 def make_patterned_tensor(argument: LaunchArgument) -> torch.Tensor:
-    """Two numbers in turn, over as much of the tensor as the launch may come to."""
+    """Make a tensor of two numbers in turn, as far as the launch may reach."""
     assert argument.holds is not None
-    kind = TORCH_TYPES[argument.kind[1:]]
-    pair = torch.tensor([clamp_to_dtype(number, kind) for number in argument.holds], dtype=kind)
+    dtype = TORCH_TYPES[argument.kind[1:]]
+    pair = torch.tensor([clamp_to_dtype(number, dtype) for number in argument.holds], dtype=dtype)
     content = pair.view(torch.uint8).numpy().tobytes()
-    made = reserve_memory(argument.name, kind)
-    start = made.data_ptr()
+    tensor = reserve_memory(argument.name, dtype)
+    start = tensor.data_ptr()
     if start not in _TILES_BY_ADDRESS:
         size = _TILE_BYTES << len(_TILES_BY_ADDRESS) // 6
         _TILES_BY_ADDRESS[start] = _MemoryTile(os.memfd_create("unfix"), size)
         os.truncate(_TILES_BY_ADDRESS[start].file, size)
     tile = _TILES_BY_ADDRESS[start]
-    blocks = -(
-        -min(argument.elements or INT32_ELEMENTS, INT32_ELEMENTS) * kind.itemsize // _BLOCK_BYTES
-    )
+    elements = min(argument.elements or INT32_ELEMENTS, INT32_ELEMENTS)
+    blocks = -(-elements * dtype.itemsize // _BLOCK_BYTES)
     while tile.mapped < blocks * _BLOCK_BYTES:
         _map_file(start + tile.mapped, tile.size, tile.file)
         tile.mapped += tile.size
     if content != tile.content:
-        tile.content, before, tile.filled = content, tile.filled, 0
-        blocks = max(blocks, before // _BLOCK_BYTES)
-    more = min(blocks, tile.size // _BLOCK_BYTES) - tile.filled // _BLOCK_BYTES
-    if more > 0:
+        blocks = max(blocks, tile.filled // _BLOCK_BYTES)
+        tile.content, tile.filled = content, 0
+    missing = min(blocks, tile.size // _BLOCK_BYTES) - tile.filled // _BLOCK_BYTES
+    if missing > 0:
         block = content * (_BLOCK_BYTES // len(content))
-        tile.filled += os.pwritev(tile.file, [block] * more, tile.filled)
-    return made
+        tile.filled += os.pwritev(tile.file, [block] * missing, tile.filled)
+    return tensor
 
 
 @cache
@@ -102,9 +100,6 @@ def _load_libc() -> Any:
 
 
 def _map_file(address: int, size: int, file: int) -> None:
-    flags = mmap.MAP_PRIVATE | 0x10  # at this very address
-    if (
-        _load_libc().mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0)
-        != address
-    ):
-        raise OSError(ctypes.get_errno(), "memory cannot be mapped")
+    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+    if _load_libc().mmap(address, size, access, flags, file, 0) != address:
+        raise OSError(ctypes.get_errno(), "the memory cannot be mapped")

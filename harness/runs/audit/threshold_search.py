@@ -1,262 +1,263 @@
-"""One kernel's verdict: proven for all launches, or the smallest launch that wraps.
+"""One kernel's overflows by arithmetic: proven absent for all launches, or the smallest load.
 
-Numbers of the host are known by quantities of the limits file. First every quantity is a range from
-one to its largest: what stays in its type there is safe. What does not is looked for at single
-launches, of each model's shape, and the load that it takes is found by halving.
+First every quantity of the limits file is a range from one to its largest. A line that no launch in
+these ranges can overflow is safe. Any other line is searched at single launches of each model's
+shape: one quantity grows, and bisection finds the smallest load at which the line overflows.
+
+Example: `row * stride` in int32 with the rows `tokens` and a stride of 4,096. At 1 token nothing
+overflows, at the 16,777,216 tokens of the limits file it does; 23 bisections later the threshold is
+524,289 tokens, whose last row begins at 524,288 * 4,096 = 2**31.
 """
 
 from __future__ import annotations
 
 import linecache
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from harness.kernels.ir.graph import IROperation, IRValue
-from harness.runs.audit.access_graph import AccessGraph
+from harness.kernels.ir.intervals import read_axis
+from harness.runs.audit.access_graph import AccessGraph, LineKey
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import AuditFinding, ModelThreshold
-from harness.runs.audit.kernel_case import AXES, KernelCase, KernelLine, find_kernel_line, read_axis
-from harness.runs.audit.overflow_analysis import AddressOverflow
-from harness.runs.audit.range_analysis import IntegerRangeAnalysis
+from harness.runs.audit.kernel_case import KernelCase, Loads
+from harness.runs.audit.overflow_analysis import AddressOverflow, OverflowAnalysis
 from harness.runs.audit.size_limits import ModelShape
+
+FindingWithLoads = tuple[AuditFinding, dict[str, int]]
+Threshold = tuple[str, int, dict[str, int]]  # the quantity that grows, how far, and all loads there
 
 
 def find_overflow_findings(
     case: KernelCase, module: str, lines: Collection[str] | None = None
-) -> tuple[list[tuple[AuditFinding, dict[str, int]]], set[str]]:
-    """The findings, each with the load that it is seen at, and why something cannot be told.
+) -> tuple[list[FindingWithLoads], set[str]]:
+    """Find the lines that overflow, each with its loads, and the reasons why others are unknown.
 
-    `lines`: no others are looked at, by their text.
+    `lines` restricts the search to lines of this text.
     """
     reasons: set[str] = set()
-    suspects = case.find_overflows(case.make_largest_loads(), as_ranges=True)
+    largest = case.make_largest_loads()
+    suspects: dict[LineKey, set[str]] = {}
+    for overflow in case.analyze_all_launches(largest).find_overflows(first_only=False):
+        line = overflow.operation.source.line_key
+        suspects.setdefault(line, set()).update(overflow.range.reasons)
     if not suspects:
         return [], reasons
-    certain = {
-        find_kernel_line(one.operation)
-        for one in case.find_overflows(case.make_largest_loads())
-        if one.is_known
+    single = OverflowAnalysis(case.analyze_ranges(largest)).find_overflows(first_only=False)
+    certain = {overflow.operation.source.line_key for overflow in single if overflow.is_known}
+    first = {
+        overflow.operation.source.line_key
+        for overflow in case.analyze_all_launches(largest).find_overflows()
     }
-    leading = case.find_first_overflows(case.make_largest_loads())
-    findings: list[tuple[AuditFinding, dict[str, int]]] = []
-    for place in sorted(
-        {find_kernel_line(one.operation) for one in suspects}, key=lambda one: (one.file, one.line)
-    ):
-        if lines is not None and " ".join(_read_line_text(place).split()) not in lines:
+    findings: list[FindingWithLoads] = []
+    for line in sorted(suspects):
+        if lines is not None and " ".join(_read_line_text(line).split()) not in lines:
             continue
-        here = [one for one in suspects if find_kernel_line(one.operation) == place]
-        if place in certain:
-            found = _find_nearest_finding(case, module, place)
-            if found is not None and (sides := _describe_unknown_sides(case, found[0])):
-                reasons.add(f"wraps with sides that no model is known to have: {sides}")
-                continue
-            if found is not None:
-                findings.append(found)
-                continue
-        if place not in leading:
-            continue  # what wraps there has wrapped before, and is told there
-        why = sorted({reason for one in here for reason in one.range.reasons})
-        reasons |= set(why[:2]) or {"ranges that are too coarse"}
+        nearest = _find_nearest_finding(case, module, line) if line in certain else None
+        if nearest is not None:
+            if sides := _describe_unknown_sides(case, nearest[0]):
+                reasons.add(f"overflows with sides that no model is known to have: {sides}")
+            else:
+                findings.append(nearest)
+        elif line in first:  # an overflow that follows from another one is reported there
+            reasons |= set(sorted(suspects[line])[:2]) or {"ranges that are too coarse"}
     return findings, reasons
 
 
 def _describe_unknown_sides(case: KernelCase, finding: AuditFinding) -> str:
-    """Sides of tensors that no name says anything of, grown beyond every model's shape."""
+    """Name the sides of tensors that have to grow beyond every model's shape, if any."""
     if not finding.model and ".shape[" in finding.shape:
         return finding.shape
-    grown = f"{finding.grows} = {finding.value:,}"
-    side = ".shape[" in finding.grows and not case.limits.quantities[finding.quantity].size
-    return grown if side else ""
+    is_side = ".shape[" in finding.grows and not case.limits.quantities[finding.quantity].size
+    return f"{finding.grows} = {finding.value:,}" if is_side else ""
 
 
-def _find_nearest_finding(
-    case: KernelCase, module: str, kernel_line: KernelLine
-) -> tuple[AuditFinding, dict[str, int]] | None:
-    """The least load at which this line wraps, of the model that comes to it first."""
-    found: list[tuple[float, str, int, dict[str, int], str]] = []
+def _find_nearest_finding(case: KernelCase, module: str, line: LineKey) -> FindingWithLoads | None:
+    """Find the overflow of the line that takes the smallest share of a limit, over all models."""
+    nearest: list[tuple[float, Threshold, str]] = []
     reaches = []
-    known: dict[tuple[int, ...], tuple[str, int, dict[str, int]] | None] = {}
+    searched: dict[tuple[int, ...], Threshold | None] = {}
     for model in case.limits.models:
         shape = case.make_usual_loads() | {
             name: value
             for name, value in model.values.items()
             if name in case.used_quantities and name not in case.size_quantities
         }
-        key = (
-            *shape.values(),
-            _find_largest_load(case, "context", model) if "context" in case.size_quantities else 0,
-        )
-        if key not in known:
-            known[key] = _find_threshold(case, shape, kernel_line, model)
-        best = known[key]
+        has_context = "context" in case.size_quantities
+        key = (*shape.values(), _find_limit(case, "context", model) if has_context else 0)
+        if key not in searched:
+            searched[key] = _find_threshold(case, shape, line, model)
+        best = searched[key]
         reaches.append(ModelThreshold(model.name, best[1] if best else 0))
         if best is not None:
-            found.append((best[1] / _find_largest_load(case, best[0], model), *best, model.name))
-    if not found:
-        best = _find_threshold(case, case.make_largest_loads(), kernel_line, None)
+            nearest.append((best[1] / _find_limit(case, best[0], model), best, model.name))
+    if not nearest:
+        best = _find_threshold(case, case.make_largest_loads(), line, None)
         if best is None:
             return None
-        found.append((1.0, *best, ""))
-    _, name, threshold, at, model_name = min(found, key=lambda one: one[0])
-    wrap = case.find_overflow_at(at, kernel_line)
-    assert wrap is not None
-    made = _make_finding(
-        case, module, kernel_line, wrap, at, name, threshold, model_name, tuple(reaches)
+        nearest.append((1.0, best, ""))
+    _, (quantity, threshold, loads), model_name = min(nearest, key=lambda each: each[0])
+    overflow = case.find_overflow_at(loads, line)
+    assert overflow is not None
+    finding = _make_finding(
+        case, module, line, overflow, loads, quantity, threshold, model_name, tuple(reaches)
     )
-    return made, at
+    return finding, loads
 
 
-def _find_largest_load(case: KernelCase, quantity_name: str, model: ModelShape | None) -> int:
-    largest = case.limits.quantities[quantity_name].largest
-    if model is not None and quantity_name == "context":
+def _find_limit(case: KernelCase, quantity: str, model: ModelShape | None) -> int:
+    largest = case.limits.quantities[quantity].largest
+    if model is not None and quantity == "context":
         return min(largest, model.values.get("context", largest))
     return largest
 
 
 def _find_threshold(
-    case: KernelCase, shape: dict[str, int], kernel_line: KernelLine, model: ModelShape | None
-) -> tuple[str, int, dict[str, int]] | None:
-    """What has to grow, from where on, and what else there is, as usual or as little as can be."""
-    best: tuple[float, str, int, dict[str, int]] | None = None
-    for name in case.size_quantities or case.used_quantities:
-        most = _find_largest_load(case, name, model)
+    case: KernelCase, shape: dict[str, int], line: LineKey, model: ModelShape | None
+) -> Threshold | None:
+    """Find the quantity that has to grow the least, relative to its limit.
+
+    All other quantities are as usual, or, if the line overflows then without any growth, one.
+    """
+    best: tuple[float, Threshold] | None = None
+    for quantity in case.size_quantities or case.used_quantities:
+        limit = _find_limit(case, quantity, model)
         for others in (shape, shape | dict.fromkeys(case.size_quantities, 1)):
-            if case.find_overflow_at({**others, name: most}, kernel_line) is None:
+            low, high = 1, limit
+            if case.find_overflow_at({**others, quantity: high}, line) is None:
                 continue
-            if case.find_overflow_at({**others, name: 1}, kernel_line) is not None:
-                continue  # it is something else that grows
-            low, high = 1, most
+            if case.find_overflow_at({**others, quantity: low}, line) is not None:
+                continue  # another quantity causes it
             while high - low > 1:
                 middle = (low + high) // 2
-                if case.find_overflow_at({**others, name: middle}, kernel_line) is None:
+                if case.find_overflow_at({**others, quantity: middle}, line) is None:
                     low = middle
                 else:
                     high = middle
-            first = {**others, name: high}
-            if case.find_overflow_at(first, kernel_line, first_only=True) is None:
-                break  # what it is made of wraps before
-            if best is None or high / most < best[0]:
-                best = (high / most, name, high, first)
+            loads = {**others, quantity: high}
+            first = case.find_overflow_at(loads, line, first_only=True) is not None
+            if first and (best is None or high / limit < best[0]):
+                best = (high / limit, (quantity, high, loads))
             break
-    return None if best is None else best[1:]
+    return None if best is None else best[1]
 
 
 def _make_finding(
     case: KernelCase,
     module: str,
-    kernel_line: KernelLine,
+    line: LineKey,
     overflow: AddressOverflow,
-    loads: Mapping[str, int],
+    loads: Loads,
     quantity_name: str,
     threshold: int,
     model: str,
     reaches: tuple[ModelThreshold, ...],
 ) -> AuditFinding:
     cone = _list_cone(case.access_graph, overflow.operation)
-    near, grows, value_there = [], "", threshold
-    places = {value: value.name for value in case.graph.parameters}
-    for value in sorted(cone, key=lambda one: one.number):
-        parameter = case.parameters_by_name.get(places.get(value, ""))
+    fixed, growing = [], None
+    for value in sorted(cone, key=lambda each: each.number):
+        is_parameter = value in case.access_graph.parameter_indices
+        parameter = case.parameters_by_name.get(value.name) if is_parameter else None
         if parameter is None or parameter.kind == "constexpr" or parameter.is_pointer:
             continue
-        text = render_expression(parameter.expression)
         used = case.find_quantities(parameter.expression, parameter.name)
-        if quantity_name in used and not grows:
-            grows, value_there = text, case.evaluate_parameter(parameter, loads)
+        number = case.evaluate_parameter(parameter, loads)
+        if quantity_name in used and growing is None:
+            growing = render_expression(parameter.expression), number
         elif used and quantity_name not in used:
-            near.append(
-                f"{text} = {case.evaluate(parameter.expression, parameter.name, loads).high:,}"
-            )
-    for value in cone:
-        maker = case.access_graph.defining_operations.get(value)
-        if grows or maker is None:
-            continue
-        if maker.name == "tt.get_program_id":
-            axis = next(axis for axis in range(3) if AXES[axis] in read_axis(maker))
-            side = case.find_grid_side(axis)
-            if quantity_name in case.find_quantities(side, case.program_names[axis]):
-                grows, value_there = (
-                    render_expression(side),
-                    case.make_launch_inputs(loads, False).programs[axis].high + 1,
-                )
-        elif maker.name == "tt.load":
-            held = case.access_graph.pointer_origins.get(maker.operands[0])
-            of = (
-                case.parameters_by_name.get(case.graph.parameters[held].name)
-                if held is not None
-                else None
-            )
-            quantity = case.find_content_quantity(of) if of is not None else None
-            if of is not None and quantity is not None and quantity.name == quantity_name:
-                grows = f"what {of.name} holds"
-                value_there = threshold - 1
-    kind = overflow.operation.result.type.element
+            fixed.append(f"{render_expression(parameter.expression)} = {number:,}")
+    growing = growing or next(_iterate_growing_sources(case, cone, loads, quantity_name), None)
+    grows, value_there = growing or (quantity_name, threshold)
+    quantity = case.limits.quantities[quantity_name]
     return AuditFinding(
         kernel=case.graph.name,
         module=module,
-        file=kernel_line.file,
-        line=kernel_line.line,
-        text=_read_line_text(kernel_line),
-        element=kind.replace("i", "int"),
+        file=line[0],
+        line=line[1],
+        text=_read_line_text(line),
+        element=_describe_element(overflow),
         access=overflow.access.name.removeprefix("tt."),
         access_line=overflow.access.source.line,
         quantity=quantity_name,
         threshold=threshold,
-        largest=case.limits.quantities[quantity_name].largest,
-        shape=", ".join(dict.fromkeys(near)),
-        grows=grows or quantity_name,
-        value=value_there,
+        largest=quantity.largest,
+        shape=", ".join(dict.fromkeys(fixed)),
+        grows=grows,
+        value=threshold - 1 if value_there is None else value_there,
         model=model,
         reaches=reaches,
         arithmetic=_describe_arithmetic(case, overflow, loads),
         launched=f"{case.launch.file}:{case.launch.line}" if case.launch else "",
-        setting=case.limits.quantities[quantity_name].setting,
+        setting=quantity.setting,
         constants=case.constant_descriptions,
     )
 
 
+def _iterate_growing_sources(
+    case: KernelCase, cone: list[IRValue], loads: Loads, quantity_name: str
+) -> Iterator[tuple[str, int | None]]:
+    """Iterate grid sides and tensors of the quantity that grows; of a tensor with no number."""
+    for value in cone:
+        maker = case.access_graph.defining_operations.get(value)
+        if maker is not None and maker.name == "tt.get_program_id":
+            axis = read_axis(maker)
+            side = case.find_grid_side(axis)
+            if quantity_name in case.find_quantities(side, case.program_names[axis]):
+                yield render_expression(side), case.make_program_ranges(loads)[axis].high + 1
+        elif maker is not None and maker.name == "tt.load":
+            origin = case.access_graph.pointer_origins.get(maker.operands[0])
+            name = case.graph.parameters[origin].name if origin is not None else ""
+            tensor = case.parameters_by_name.get(name)
+            quantity = case.find_content_quantity(tensor) if tensor is not None else None
+            if quantity is not None and quantity.name == quantity_name:
+                yield f"what {name} holds", None
+
+
 def restate_finding(
-    case: KernelCase, finding: AuditFinding, loads: Mapping[str, int], threshold: int
+    case: KernelCase, finding: AuditFinding, loads: Loads, threshold: int
 ) -> AuditFinding:
-    """The same at another load."""
+    """Describe the same overflow at another load."""
     if threshold == finding.threshold:
         return finding
-    place = KernelLine(finding.file, finding.line)
-    wrap = case.find_overflow_at(loads, place)
-    if wrap is None:  # it wraps where arithmetic over ranges does not see it yet
+    overflow = case.find_overflow_at(loads, finding.line_key)
+    if overflow is None:  # the ranges do not show it at this load yet
         return replace(finding, threshold=threshold, value=threshold)
     return _make_finding(
-        case, finding.module, place, wrap, loads, finding.quantity, threshold, finding.model,
-        finding.reaches,
+        case, finding.module, finding.line_key, overflow, loads, finding.quantity, threshold,
+        finding.model, finding.reaches,
     )  # fmt: skip
 
 
-def _describe_arithmetic(
-    case: KernelCase, overflow: AddressOverflow, loads: Mapping[str, int]
-) -> str:
-    ranges = IntegerRangeAnalysis(case.access_graph, case.make_launch_inputs(loads, False))
-    symbol = {"addi": "+", "subi": "-", "muli": "*", "shli": "<<"}.get(
-        overflow.operation.name.removeprefix("arith."), "narrowed"
+def _describe_element(overflow: AddressOverflow) -> str:
+    return overflow.operation.result.type.element.replace("i", "int")
+
+
+def _describe_arithmetic(case: KernelCase, overflow: AddressOverflow, loads: Loads) -> str:
+    ranges = case.analyze_ranges(loads)
+    symbols = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*", "arith.shli": "<<"}
+    symbol = symbols.get(overflow.operation.name, "narrowed")
+    numbers = f" {symbol} ".join(
+        f"{ranges.get(operand).high:,}" for operand in overflow.operation.operands
     )
-    parts = [f"{ranges.get(one).high:,}" for one in overflow.operation.operands]
-    kind = overflow.operation.result.type.element.replace("i", "int")
-    return f"{f' {symbol} '.join(parts)} is up to {overflow.range.high:,}, more than {kind} holds"
+    element = _describe_element(overflow)
+    return f"{numbers} is up to {overflow.range.high:,}, more than {element} holds"
 
 
 def _list_cone(access_graph: AccessGraph, operation: IROperation) -> list[IRValue]:
-    found: dict[IRValue, None] = {}
-    waiting = list(operation.operands)
-    while waiting:
-        value = waiting.pop(0)
-        if value in found:
+    """List what an operation is computed from, back to loads, the nearest first."""
+    cone: dict[IRValue, None] = {}
+    pending = list(operation.operands)
+    while pending:
+        value = pending.pop(0)
+        if value in cone:
             continue
-        found[value] = None
-        waiting += access_graph.control_flow_sources.get(value, ())
+        cone[value] = None
+        pending += access_graph.control_flow_sources.get(value, ())
         maker = access_graph.defining_operations.get(value)
         if maker is not None and maker.name != "tt.load":
-            waiting += maker.operands
-    return list(found)
+            pending += maker.operands
+    return list(cone)
 
 
-def _read_line_text(kernel_line: KernelLine) -> str:
-    return linecache.getline(kernel_line.file, kernel_line.line).strip()
+def _read_line_text(line: LineKey) -> str:
+    return linecache.getline(*line).strip()

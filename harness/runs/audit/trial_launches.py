@@ -1,7 +1,9 @@
-"""One launch as data: what each parameter is given, how much memory that takes, which program runs.
+"""Launches as data: the arguments, the memory that they take, and the program that runs.
 
-Tensors of numbers hold what the limits file says at that load, in one of a few patterns. So a
-finding can be run again wherever its kernel's source is, with nothing of the audit's arithmetic.
+A trial is made from a load: tensors of numbers hold the numbers that the limits file allows there,
+in one of a few patterns. So a finding can be run again wherever the kernel's source is, without the
+arithmetic of the audit. Example: at 4,096 pages a page table holds 4,095 everywhere, or 0, or 0 and
+4,095 in turn; the program at the far corner of the grid runs, then others.
 """
 
 from __future__ import annotations
@@ -16,117 +18,112 @@ from typing import Any
 
 import torch
 
-from harness.kernels.ir.graph import IRValue, bits_of
+from harness.kernels.ir.graph import IRValue
 from harness.kernels.triton.recorded_launches import constant_from_json, constant_to_json
+from harness.runs.audit.access_graph import get_element_bytes
 from harness.runs.audit.findings import LaunchArgument, TrialLaunch
 from harness.runs.audit.kernel_case import KernelCase
 from harness.runs.audit.parameter_inference import AssumedParameter
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis
 
 OVERFLOWS, PASSES = "wraps", "passes"
-_MIXED_DRAWS = 40  # launches of tensors that hold different things, after those that hold alike
-INT32_ELEMENTS = (
-    1 << 31
-)  # elements, where nothing bounds an index: as many as one of 32 bits comes to
+# Launches in which the tensors of numbers follow different patterns, after those with one for all.
+_MIXED_DRAWS = 40
+INT32_ELEMENTS = 1 << 31  # as many as an int32 index reaches, for an index without a bound
 TORCH_TYPES = {
     "i1": torch.bool, "u1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
     "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
     "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
     "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
 }  # fmt: skip
-# What tensors of numbers hold: of the number of an element and the largest one.
+# The number at a position of a tensor of numbers, by the largest that it may hold.
 _CONTENT_PATTERNS: dict[str, Callable[[int, int], int]] = {
-    "the largest": lambda place, most: most,
-    "zeros": lambda place, most: 0,
-    "ones": lambda place, most: min(1, most),
-    "nothing and the largest, in turn": lambda place, most: most * (place % 2),
-    "the largest and nothing, in turn": lambda place, most: most * (1 - place % 2),
-    # Where something begins and where it ends; so many parts, each as long.
-    "half the largest and the largest, in turn": lambda place, most: most >> (1 - place % 2),
-    "the root of the largest": lambda place, most: isqrt(most),
+    "the largest": lambda position, most: most,
+    "zeros": lambda position, most: 0,
+    "ones": lambda position, most: min(1, most),
+    "zero and the largest, in turn": lambda position, most: most * (position % 2),
+    "the largest and zero, in turn": lambda position, most: most * (1 - position % 2),
+    # The start and the end of a segment; the length of as many segments of one length.
+    "half the largest and the largest, in turn": lambda position, most: most >> (1 - position % 2),
+    "the root of the largest": lambda position, most: isqrt(most),
 }
-_USUAL_PATTERNS = 5  # of them, which are tried first
-# Of each axis of the grid: the first program, the last, the one before it, where a count ends it.
-_CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
+_COMMON_PATTERNS = list(_CONTENT_PATTERNS)[:5]  # tried first
+_RARE_PATTERNS = list(_CONTENT_PATTERNS)[5:]
+# Positions along an axis of the grid: `n` programs from the end, 0 for the first, or one of these.
 _SECOND, _MIDDLE = -1, -2
-_GRID_POSITIONS = (1, 0, 2, _SECOND, _MIDDLE)  # of each axis
-_STEPS_BEFORE = (64, 16, 4, 3, 2, 1)  # so far before the one that wraps, as well
+_CORNERS = ((1, 1, 1), (1, 0, 0), (2, 1, 1), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0))
+_GRID_POSITIONS = (1, 0, 2, _SECOND, _MIDDLE)
+_STEPS_BEFORE = (64, 16, 4, 3, 2, 1)  # programs before the one that overflows that run as well
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchDraw:
-    """One of the launches that are tried."""
+    """One way to launch: a pattern for each tensor of numbers, and the program that runs."""
 
-    contents: dict[str, str]  # what each tensor of numbers holds
-    corner: tuple[int, ...]  # which program runs: of each axis what `_at` makes of a number
+    contents: dict[str, str]
+    corner: tuple[int, ...]  # a position along each axis
 
 
 def iterate_draws(case: KernelCase) -> Iterator[LaunchDraw]:
-    """Launches in which all tensors of numbers hold alike, then some in which they do not.
-
-    What is seldom seen comes after both, alike and in one tensor alone.
-    """
+    """Iterate draws: one common pattern for all tensors, mixed patterns, then rare patterns."""
     names = [
-        one.name for one in case.parameters if one.is_pointer and case.find_content_quantity(one)
+        each.name
+        for each in case.parameters
+        if each.is_pointer and case.find_content_quantity(each)
     ]
-    sides = case.make_launch_inputs(case.make_largest_loads(), False).programs
-    wide = [int(side.high > 0) for side in sides]
-    corners = [tuple(on * axis for on, axis in zip(one, wide, strict=True)) for one in _CORNERS]
-    corners = list(dict.fromkeys(corners))
-    usual, seldom = (
-        list(_CONTENT_PATTERNS)[:_USUAL_PATTERNS],
-        list(_CONTENT_PATTERNS)[_USUAL_PATTERNS:],
+    axes = [int(side.high > 0) for side in case.make_program_ranges(case.make_largest_loads())]
+    corners = list(
+        dict.fromkeys(
+            tuple(has_programs * end for has_programs, end in zip(axes, corner, strict=True))
+            for corner in _CORNERS
+        )
     )
-    for pattern, corner in itertools.product(usual if names else [""], corners):
+    for pattern, corner in itertools.product(_COMMON_PATTERNS if names else [""], corners):
         yield LaunchDraw(dict.fromkeys(names, pattern), corner)
     chance = random.Random(0)
     for _ in range(_MIXED_DRAWS if len(names) > 1 else 0):
-        contents = {name: chance.choice(usual) for name in names}
+        contents = {name: chance.choice(_COMMON_PATTERNS) for name in names}
         yield LaunchDraw(contents, chance.choice(corners))
-    for pattern, corner in itertools.product(seldom if names else [], corners):
+    for pattern, corner in itertools.product(_RARE_PATTERNS if names else [], corners):
         yield LaunchDraw(dict.fromkeys(names, pattern), corner)
     for name in names if len(names) > 1 else []:
-        yield LaunchDraw({**dict.fromkeys(names, usual[0]), name: seldom[-1]}, corners[0])
+        contents = {**dict.fromkeys(names, _COMMON_PATTERNS[0]), name: _RARE_PATTERNS[-1]}
+        yield LaunchDraw(contents, corners[0])
 
 
 def make_trial_launch(case: KernelCase, draw: LaunchDraw, loads: Mapping[str, int]) -> TrialLaunch:
-    """The launch at this load."""
-    sides = [side.high + 1 for side in case.make_launch_inputs(loads, False).programs]
-    program = find_program(sides, draw.corner)
-    given = tuple(_make_argument(case, draw, one, loads) for one in case.parameters)
-    launch = TrialLaunch(tuple(sides), program, given)
-    if not all(
-        _find_tensor_name(case, access.operands[0]) for access, _ in case.access_graph.accesses
-    ):
-        return launch  # an access to any of them
-    holding = tuple(one.name for one in given if one.holds)
-    return _set_element_counts(launch, _count_elements(case, loads, holding))
+    """Make the launch of a draw at these loads."""
+    grid = tuple(side.high + 1 for side in case.make_program_ranges(loads))
+    arguments = tuple(_make_argument(case, draw, each, loads) for each in case.parameters)
+    launch = TrialLaunch(grid, find_program(grid, draw.corner), arguments)
+    addresses = (access.operands[0] for access, _ in case.access_graph.accesses)
+    if not all(_find_tensor_name(case, address) for address in addresses):
+        return launch  # an access may be to any tensor
+    patterned = tuple(argument.name for argument in arguments if argument.holds)
+    return _set_element_counts(launch, _count_elements(case, loads, patterned))
 
 
 def _make_argument(
     case: KernelCase, draw: LaunchDraw, parameter: AssumedParameter, loads: Mapping[str, int]
 ) -> LaunchArgument:
-    if parameter.kind == "constexpr":
-        return LaunchArgument(parameter.name, parameter.kind, constant_to_json(parameter.value))
+    name, kind = parameter.name, parameter.kind
+    if kind == "constexpr":
+        return LaunchArgument(name, kind, constant_to_json(parameter.value))
     if parameter.is_pointer:
-        held = case.find_largest_content(parameter, loads)
-        if held is None or TORCH_TYPES[parameter.kind[1:]].is_floating_point:
-            return LaunchArgument(parameter.name, parameter.kind)
-        pattern = _CONTENT_PATTERNS[draw.contents[parameter.name]]
-        return LaunchArgument(
-            parameter.name, parameter.kind, holds=(pattern(0, held), pattern(1, held))
-        )
-    if parameter.kind in ("i1", "u1"):
-        return LaunchArgument(parameter.name, parameter.kind, True)
+        largest = case.find_largest_content(parameter, loads)
+        if largest is None or TORCH_TYPES[kind[1:]].is_floating_point:
+            return LaunchArgument(name, kind)
+        pattern = _CONTENT_PATTERNS[draw.contents[name]]
+        return LaunchArgument(name, kind, holds=(pattern(0, largest), pattern(1, largest)))
+    if kind in ("i1", "u1"):
+        return LaunchArgument(name, kind, True)
+    is_integer = kind[0] in "iu"
     return LaunchArgument(
-        parameter.name,
-        parameter.kind,
-        case.evaluate_parameter(parameter, loads) if parameter.kind[0] in "iu" else 1.0,
+        name, kind, case.evaluate_parameter(parameter, loads) if is_integer else 1.0
     )
 
 
 def _find_program_index(side: int, position: int) -> int:
-    """Of an axis: its first program, one of the last, so many from the end, or one of these."""
     if position == _MIDDLE:
         return side // 2
     if position == _SECOND:
@@ -134,50 +131,48 @@ def _find_program_index(side: int, position: int) -> int:
     return max(0, side - position) if position else 0
 
 
-def find_program(sides: Sequence[int], corner: Sequence[int]) -> tuple[int, ...]:
-    """The program that stands there."""
-    return tuple(map(_find_program_index, sides, corner))
+def find_program(grid: Sequence[int], corner: Sequence[int]) -> tuple[int, ...]:
+    return tuple(map(_find_program_index, grid, corner))
 
 
-def list_corners(sides: Sequence[int], near: Sequence[int] = ()) -> list[tuple[int, ...]]:
-    """Of programs all over a grid, as draws have them; those that mostly wrap come first.
+def list_corners(grid: Sequence[int], near: Sequence[int] = ()) -> list[tuple[int, ...]]:
+    """List corners all over a grid, one for each program; the most likely to overflow come first.
 
-    `near`: this one's, and then those before it as well.
+    Programs shortly before the one at `near` follow.
     """
-    found: dict[tuple[int, ...], tuple[int, ...]] = {}
     before = (
         (*near[:axis], near[axis] + step, *near[axis + 1 :])
         for step in _STEPS_BEFORE
         for axis in range(len(near))
         if near[axis] > 0
     )
-    for corner in (*itertools.product(_GRID_POSITIONS, repeat=len(sides)), *before):
-        found.setdefault(find_program(sides, corner), corner)
-    return list(found.values())
+    corners: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for corner in (*itertools.product(_GRID_POSITIONS, repeat=len(grid)), *before):
+        corners.setdefault(find_program(grid, corner), corner)
+    return list(corners.values())
 
 
 def list_sample_programs(launch: TrialLaunch) -> list[tuple[int, ...]]:
-    """The program that was run, and some all over the grid."""
-    found = (find_program(launch.grid, corner) for corner in list_corners(launch.grid))
-    return list(dict.fromkeys((launch.program, *found)))
+    """List the program that was run, and some all over the grid."""
+    others = (find_program(launch.grid, corner) for corner in list_corners(launch.grid))
+    return list(dict.fromkeys((launch.program, *others)))
 
 
 def make_call_arguments(
     launch: TrialLaunch, tensor_factory: Callable[[LaunchArgument], torch.Tensor]
 ) -> dict[str, Any]:
-    """By parameter, what the kernel is called with."""
-    return {
-        one.name: tensor_factory(one)
-        if one.kind.startswith("*")
-        else constant_from_json(one.value)
-        if one.kind == "constexpr"
-        else one.value
-        for one in launch.arguments
-    }
+    """Make the arguments that the kernel is called with, by parameter."""
+
+    def make_value(argument: LaunchArgument) -> Any:
+        if argument.kind.startswith("*"):
+            return tensor_factory(argument)
+        is_constant = argument.kind == "constexpr"
+        return constant_from_json(argument.value) if is_constant else argument.value
+
+    return {argument.name: make_value(argument) for argument in launch.arguments}
 
 
 def clamp_to_dtype(number: int, dtype: torch.dtype) -> int:
-    """The number, or the one of this type that is nearest to it."""
     low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     return min(max(low, number), high)
 
@@ -185,38 +180,45 @@ def clamp_to_dtype(number: int, dtype: torch.dtype) -> int:
 def make_recorded_trials(
     case: KernelCase, draw: LaunchDraw, threshold_loads: Mapping[str, int], quantity: str
 ) -> tuple[TrialLaunch, ...]:
-    """One below this load and at it, with tensors of their size; none where words fail."""
+    """Make the launches one below the load and at it, with tensors of the size that both need.
+
+    There are none if JSON does not hold a constant, such as a function.
+    """
     loads = {**threshold_loads, quantity: threshold_loads[quantity] - 1}, threshold_loads
-    tensors = tuple(one.name for one in case.parameters if one.is_pointer)
-    ends = [_count_elements(case, load, tensors) for load in loads]
-    sizes = {name: max(one[name] for one in ends) for name in ends[0]}
-    found = tuple(_set_element_counts(make_trial_launch(case, draw, load), sizes) for load in loads)
+    tensors = tuple(each.name for each in case.parameters if each.is_pointer)
+    counts = [_count_elements(case, each, tensors) for each in loads]
+    largest = {name: max(each[name] for each in counts) for name in tensors}
+    trials = tuple(
+        _set_element_counts(make_trial_launch(case, draw, each), largest) for each in loads
+    )
     try:
-        json.dumps([one.value for each in found for one in each.arguments])
-    except TypeError:  # a function that is a constant
+        json.dumps([argument.value for trial in trials for argument in trial.arguments])
+    except TypeError:
         return ()
-    return found
+    return trials
 
 
-def _set_element_counts(launch: TrialLaunch, sizes: Mapping[str, int]) -> TrialLaunch:
-    arguments = (replace(each, elements=sizes.get(each.name, 0)) for each in launch.arguments)
+def _set_element_counts(launch: TrialLaunch, counts: Mapping[str, int]) -> TrialLaunch:
+    arguments = (replace(each, elements=counts.get(each.name, 0)) for each in launch.arguments)
     return replace(launch, arguments=tuple(arguments))
 
 
 def _count_elements(
     case: KernelCase, loads: Mapping[str, int], names: Sequence[str]
 ) -> dict[str, int]:
-    """How many elements of each tensor the whole launch may come to, whatever masks keep away."""
+    """Count the elements of each tensor that the whole launch may reach, with all masks true."""
     ranges = case.analyze_ranges(loads)
-    ends = dict.fromkeys(names, 1)
+    counts = dict.fromkeys(names, 1)
     sizes = {
-        one.name: TORCH_TYPES[one.kind[1:]].itemsize for one in case.parameters if one.name in ends
+        each.name: TORCH_TYPES[each.kind[1:]].itemsize
+        for each in case.parameters
+        if each.name in counts
     }
     for access, _ in case.access_graph.accesses:
-        if _find_tensor_name(case, access.operands[0]) in ends:
+        if _find_tensor_name(case, access.operands[0]) in counts:
             name, end = _find_access_end(case, ranges, access.operands[0])
-            ends[name] = max(ends[name], -(-end // sizes[name]))
-    return ends
+            counts[name] = max(counts[name], -(-end // sizes[name]))
+    return counts
 
 
 def _find_tensor_name(case: KernelCase, pointer: IRValue) -> str:
@@ -227,16 +229,11 @@ def _find_tensor_name(case: KernelCase, pointer: IRValue) -> str:
 def _find_access_end(
     case: KernelCase, ranges: IntegerRangeAnalysis, pointer: IRValue
 ) -> tuple[str, int]:
-    """Whose memory it is, and behind which of its bytes an access there ends at the latest."""
-    reading = case.access_graph
-    pointer = reading.find_root(pointer)
-    maker = reading.defining_operations.get(pointer)
-    size = max(1, bits_of(pointer.type.pointee) // 8)
-    if maker is None or maker.name != "tt.addptr":
-        return _find_tensor_name(
-            case, pointer
-        ), size if pointer in reading.parameter_indices else INT32_ELEMENTS * size
-    base, offset = maker.operands
-    name, before = _find_access_end(case, ranges, base)
-    far = ranges.get(offset)
-    return name, before + max(0, min(far.high, INT32_ELEMENTS) if far.reasons else far.high) * size
+    """Find the tensor of an access, and how many bytes of it the access reaches at most."""
+    base, offsets = case.access_graph.list_pointer_offsets(pointer)
+    is_parameter = base in case.access_graph.parameter_indices
+    end = get_element_bytes(base) * (1 if is_parameter else INT32_ELEMENTS)
+    for offset, size in offsets:
+        _, high, reasons = ranges.get(offset)
+        end += max(0, min(high, INT32_ELEMENTS) if reasons else high) * size
+    return _find_tensor_name(case, base), end

@@ -1,0 +1,43 @@
+"""A worker of the audit in a Python of its own: a request on its input, a line for each answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.core import paths
+from harness.releases import checkouts
+
+LOG_NAME = "audit.log"
+
+
+def get_log() -> Path:
+    return paths.state_folder() / LOG_NAME
+
+
+def iterate_answers(python: str | Path, module: str, request: bytes) -> Iterator[bytes]:
+    """Start a worker, send it the request and iterate its answers until it ends.
+
+    What Triton prints, of kernels that it refuses for example, goes to the log.
+    """
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    checkouts.set_checkout_variables(environment)
+    log = get_log()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as noise:
+        process = subprocess.Popen(
+            [python, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            env=environment,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request)
+    process.stdin.close()
+    with process.stdout as answers:
+        yield from answers
+    process.wait()
