@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.releases.managed_releases import CPU_BASE
-from harness.runs.audit.release_audit import ReleaseAudit, audit_release
-from harness.runs.audit.size_limits import DEFAULT_LIMITS
+from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 
 KERNELS = """
 import torch
@@ -287,4 +286,4 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(release: Path) -> ReleaseAudit:
     if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
-    return audit_release(release, "small", DEFAULT_LIMITS, (), 1, lambda said: None)
+    return audit_release(AuditRequest(release, "small"), print)

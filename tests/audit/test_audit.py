@@ -12,7 +12,7 @@ import pytest
 from harness.cli.main import main
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
-from harness.runs.audit.release_audit import ReleaseAudit, audit_release
+from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.runs.audit.size_limits import DEFAULT_LIMITS as LIMITS
 from tests.audit.conftest import SIZES
 
@@ -120,8 +120,8 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     text = LIMITS.read_text()
     fewer.write_text(re.sub(r"(turns: .*largest: )\d+", r"\g<1>5", text))
     assert fewer.read_text() != text
-    asked = ["in_a_later_turn", "turns_that_are_a_stride"]
-    again = audit_release(release, "0.0", fewer, asked, 1, print)
+    asked = ("in_a_later_turn", "turns_that_are_a_stride")
+    again = audit_release(AuditRequest(release, "0.0", asked, limits=fewer), print)
     assert kernel(again, "in_a_later_turn").verdict is KernelVerdict.SAFE
     # What is a stride as well is another stride with fewer turns: that says nothing of this one.
     cut = kernel(again, "turns_that_are_a_stride")
@@ -152,7 +152,9 @@ def test_sides_that_are_multiplied_are_one_row(small: ReleaseAudit) -> None:
 def test_a_shape_that_no_model_has_cannot_be_told(small: ReleaseAudit) -> None:
     found = kernel(small, "of_sides_that_nobody_has")
     assert found.verdict is KernelVerdict.UNKNOWN
-    assert found.reasons[0].startswith("wraps with sides that no model is known to have: x.shape[")
+    assert found.reasons[0].startswith(
+        "overflows with sides that no model is known to have: x.shape["
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""No operation leaves the range that is said of it."""
+"""No operation leaves the range that is computed for it, with a sign or without."""
 
 from __future__ import annotations
 
@@ -8,45 +8,79 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.runs.audit.intervals import BINARY_TRANSFERS, IntegerRange
+from harness.kernels.ir.graph import IROperation, IRValue, SourceLocation, ValueType
+from harness.kernels.ir.intervals import IntegerRange, compute_exact_range
+
+BITS = 16
+TYPE = ValueType(f"i{BITS}")
+WIDE = ValueType("i32")
 
 
-def towards_zero(a: int, b: int) -> int:
+def divide(a: int, b: int) -> int:
+    """Divide towards zero."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
+def unsigned(operator: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """Apply an operator to the bits of both numbers, and read the result with a sign again."""
+
+    def apply(a: int, b: int) -> int:
+        bits = operator(a % 2**BITS, b % 2**BITS) % 2**BITS
+        return bits - 2**BITS if bits >= 2 ** (BITS - 1) else bits
+
+    return apply
+
+
 EXACT: dict[str, Callable[[int, int], int]] = {
-    "arith.addi": lambda a, b: a + b,
-    "arith.subi": lambda a, b: a - b,
-    "arith.muli": lambda a, b: a * b,
-    "arith.divsi": towards_zero,
-    "arith.remsi": lambda a, b: a - b * towards_zero(a, b),
-    "arith.andi": lambda a, b: a & b,
-    "arith.ori": lambda a, b: a | b,
-    "arith.minsi": min,
-    "arith.maxsi": max,
-    "arith.shrsi": lambda a, b: a >> b,
-    "arith.shli": lambda a, b: a << b,
+    "addi": lambda a, b: a + b,
+    "subi": lambda a, b: a - b,
+    "muli": lambda a, b: a * b,
+    "divsi": divide,
+    "divui": unsigned(lambda a, b: a // b),
+    "ceildivsi": lambda a, b: -(-a // b),
+    "remsi": lambda a, b: a - b * divide(a, b),
+    "remui": unsigned(lambda a, b: a % b),
+    "andi": lambda a, b: a & b,
+    "ori": lambda a, b: a | b,
+    "xori": lambda a, b: a ^ b,
+    "minsi": min,
+    "minui": unsigned(min),
+    "maxsi": max,
+    "maxui": unsigned(max),
+    "shrsi": lambda a, b: a >> b,
+    "shrui": unsigned(lambda a, b: a >> b),
+    "shli": lambda a, b: a << b,
 }
 NUMBERS = st.integers(-300, 300)
+Operand = tuple[IntegerRange, int]
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> tuple[IntegerRange, int]:
-    low, at, high = sorted(draw(st.tuples(NUMBERS, NUMBERS, NUMBERS)))
-    return IntegerRange(low, high), at
+def operands(draw: st.DrawFn) -> Operand:
+    low, number, high = sorted(draw(st.tuples(NUMBERS, NUMBERS, NUMBERS)))
+    return IntegerRange(low, high), number
+
+
+def operation(name: str, count: int, result: ValueType = TYPE) -> IROperation:
+    values = tuple(IRValue(number, TYPE) for number in range(count))
+    return IROperation(f"arith.{name}", values, (IRValue(count, result),), {}, SourceLocation())
 
 
 @pytest.mark.parametrize("name", EXACT)
-@given(left=ranges(), right=ranges())
-def test_a_result_lies_in_its_range(
-    name: str, left: tuple[IntegerRange, int], right: tuple[IntegerRange, int]
-) -> None:
-    (a, x), (b, y) = left, right
-    if name in ("arith.divsi", "arith.remsi") and b.low <= 0:
-        return  # what divides is a size: no range below one is asked about
-    if name in ("arith.shrsi", "arith.shli") and not 0 <= b.low <= b.high <= 64:
+@given(left=operands(), right=operands())
+def test_a_result_lies_in_its_range(name: str, left: Operand, right: Operand) -> None:
+    if name in ("divsi", "divui", "ceildivsi", "remsi", "remui") and not right[1]:
         return
-    found = BINARY_TRANSFERS[name](a, b)
-    if found is not None:
-        assert found[0] <= EXACT[name](x, y) <= found[1]
+    if name.startswith("sh") and not 0 <= right[0].low <= right[0].high < BITS:
+        return
+    computed = compute_exact_range(operation(name, 2), lambda value: (left, right)[value.number][0])
+    if computed is not None:
+        assert computed.low <= EXACT[name](left[1], right[1]) <= computed.high
+
+
+@given(operands())
+def test_extended_without_its_sign_a_negative_number_is_large(operand: Operand) -> None:
+    computed = compute_exact_range(operation("extui", 1, WIDE), lambda value: operand[0])
+    assert computed is not None
+    assert computed.low <= operand[1] % 2**BITS <= computed.high
+    assert computed == operand[0] or operand[0].low < 0

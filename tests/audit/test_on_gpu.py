@@ -11,7 +11,7 @@ import pytest
 from harness.cli.main import main
 from harness.core import machine
 from harness.core.errors import UnfixError
-from harness.runs.audit import gpu_confirmation
+from harness.runs.audit import audit_record, gpu_confirmation
 from harness.runs.audit.findings import (
     CONFIRMED,
     CONFIRMED_IN_PART,
@@ -40,7 +40,7 @@ def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_record_is_read_as_what_was_recorded(record: Path, small: ReleaseAudit) -> None:
-    read = gpu_confirmation.read_record(record)
+    read = audit_record.read_record(record)
     assert any(one.trials and one.reaches for one in read.findings)
     assert read.kernels == small.kernels
 
@@ -73,7 +73,7 @@ def test_what_a_gpu_showed_is_said(
         assert asked == small.findings
         return [(0, CONFIRMED), (2, "its tensors take 200 GiB"), (3, CONFIRMED_IN_PART)]
 
-    on_an_h200.setattr(gpu_confirmation, "_iterate_answers", answers)
+    on_an_h200.setattr(gpu_confirmation, "_iterate_results", answers)
     found = gpu_confirmation.confirm_on_gpu(small, release, 1, 1.0, lambda said: None)
     around = "NVIDIA H200: some programs of the grid alone"
     assert found.findings[:4] == [
@@ -99,7 +99,7 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
     found = dataclasses.replace(small, kernels=(confirmed, unsure))
     on_an_h200.setattr(
         gpu_confirmation,
-        "_iterate_answers",
+        "_iterate_results",
         lambda *how: [(0, PASSED_AT_THRESHOLD), (1, PASSED_AT_THRESHOLD)],
     )
     first, second = gpu_confirmation.confirm_on_gpu(
@@ -138,7 +138,7 @@ def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
         assert asked == [third, fourth, fifth, *more]
         return [(0, CONFIRMED), (1, "at it passes"), (2, "loses the device")]
 
-    on_an_h200.setattr(gpu_confirmation, "_iterate_answers", answers)
+    on_an_h200.setattr(gpu_confirmation, "_iterate_results", answers)
     found = gpu_confirmation.confirm_on_gpu(small, release, 1, 1.0, lambda said: None, known)
     assert found.findings[:5] == [
         earlier[first],

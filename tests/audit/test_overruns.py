@@ -8,8 +8,7 @@ import pytest
 
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
-from harness.runs.audit.release_audit import ReleaseAudit, audit_release
-from harness.runs.audit.size_limits import DEFAULT_LIMITS
+from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 
 KERNELS = """
 import torch
@@ -56,7 +55,7 @@ def findings(
 
 
 def made(folder: Path) -> ReleaseAudit:
-    return audit_release(folder, "small", DEFAULT_LIMITS, (), 1, lambda said: None)
+    return audit_release(AuditRequest(folder, "small"), print)
 
 
 def test_one_row_too_few_is_seen_at_the_first_row(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from harness.releases import managed_releases
 from harness.releases.managed_releases import CPU_BASE, Release
 from harness.releases.source_trees import SourceTree
 from harness.runs.audit.findings import FindingKey
-from harness.runs.audit.release_audit import audit_release
-from harness.runs.audit.size_limits import DEFAULT_LIMITS
+from harness.runs.audit.release_audit import AuditRequest, audit_release
 
 
 def of_32_bits() -> Iterator[Toggle]:
@@ -60,7 +59,7 @@ def found(
         file = folder / f"{module.replace('.', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    made = audit_release(folder, folder.name, DEFAULT_LIMITS, sorted(targets), 2, lambda said: None)
+    made = audit_release(AuditRequest(folder, folder.name, tuple(sorted(targets)), jobs=2), print)
     shown: dict[str, set[FindingKey]] = defaultdict(set)
     for finding in made.findings:
         shown[f"{finding.module}:{finding.kernel}"].add(finding.key)

@@ -6,8 +6,7 @@ import pytest
 
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.findings import AuditFinding
-from harness.runs.audit.release_audit import audit_release
-from harness.runs.audit.size_limits import DEFAULT_LIMITS
+from harness.runs.audit.release_audit import AuditRequest, audit_release
 
 ROW = 32 * 1024  # of `out`, as the launching function makes it
 KERNELS = """
@@ -116,7 +115,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding]:
     package = folder / "sglang" / "srt"
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(KERNELS)
-    made = audit_release(folder, "tried", DEFAULT_LIMITS, (), 1, lambda said: None)
+    made = audit_release(AuditRequest(folder, "tried"), print)
     return {one.text: one for one in made.findings if one.is_confirmed}
 
 

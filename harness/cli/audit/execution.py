@@ -1,11 +1,10 @@
-"""Which releases are read, what of their findings is shown, and what the command ends with."""
+"""`unfix audit`: which releases are audited, what is shown of the findings, and the exit code."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.cli import options, run_output
 from harness.cli.run_kinds import import_report
@@ -15,119 +14,165 @@ from harness.kernels.triton import recorded_launches
 from harness.releases import managed_releases, provisioning, source_trees
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
-from harness.runs.audit import exemptions, gpu_confirmation
+from harness.runs.audit import audit_record, exemptions, gpu_confirmation
 from harness.runs.audit.findings import FindingKey
-from harness.runs.audit.release_audit import DEFAULT_LAUNCHES, ReleaseAudit, audit_release
+from harness.runs.audit.release_audit import (
+    DEFAULT_LAUNCHES,
+    AuditRequest,
+    ReleaseAudit,
+    audit_release,
+)
 from harness.runs.audit.size_limits import DEFAULT_LIMITS
 
 
-def run_audit(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """What the command line asks for, checked."""
+
+    targets: tuple[str, ...]
+    release: str
+    folder: Path | None
+    difference: tuple[str, str] | None  # the earlier and the later release
+    limits: Path
+    launches: Path
+    exemptions: Path
+    on_gpu: bool
+    record: Path | None  # whose findings are run again
+    known_record: Path | None
+    gpu_seconds: float
+    jobs: int
+    upstream: int | None
+    show_all: bool
+    sarif: Path | None
+    as_json: bool
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.targets and not self.difference
+
+
+def parse_options(arguments: argparse.Namespace) -> AuditOptions:
     if bool(arguments.release) + bool(arguments.place) + bool(arguments.diff) > 1:
-        raise UnfixError("--release, --from and --diff are three ways to say what is read: say one")
+        raise UnfixError("--release, --from and --diff exclude each other: give one of them")
     if arguments.jobs < 1:
-        raise UnfixError(f"-j {arguments.jobs} are no processes: say 1 or more")
+        raise UnfixError(f"-j {arguments.jobs} is no number of processes: give 1 or more")
     if arguments.again and (arguments.device == "cpu" or arguments.targets or arguments.diff):
-        raise UnfixError("--again RECORD says what is run: with --device cuda, and no TARGET")
+        raise UnfixError("--again RECORD says what is run: give --device cuda and no TARGET")
     if arguments.known and not arguments.again:
-        raise UnfixError("--known RECORD is what is known of another record: say --again as well")
-    seconds = options.parse_budget(arguments.budget, "--for")
-    if (
-        not arguments.again and not CPU_BASE.is_current()
-    ):  # torch and Triton, which the releases share
-        provisioning.ensure_installed(
-            [managed_releases.get_newest_release()], options.report_status
-        )
+        raise UnfixError("--known RECORD belongs to --again RECORD: say --again as well")
+    earlier, separator, later = arguments.diff.partition("..")
+    if arguments.diff and not (earlier and later):
+        raise UnfixError(f"--diff {arguments.diff} is not A..B: say --diff 0.5.18..0.5.23")
     limits = arguments.limits or DEFAULT_LIMITS
     if not limits.is_file():
         raise UnfixError(f"there is no file of limits {limits}")
     launches = arguments.launches or DEFAULT_LAUNCHES
-    recorded_launches.read_launch_modes(launches)  # what is wrong with it is said here
-    found = (
-        gpu_confirmation.read_record(arguments.again)
-        if arguments.again
-        else _audit_requested_trees(arguments, limits, launches)
+    recorded_launches.read_launch_modes(launches)  # raises an error if the file is malformed
+    return AuditOptions(
+        targets=tuple(arguments.targets),
+        release=arguments.release or "",
+        folder=arguments.place,
+        difference=(earlier, later) if separator else None,
+        limits=limits,
+        launches=launches,
+        exemptions=arguments.exceptions or exemptions.find_default_path(),
+        on_gpu=arguments.device == "cuda",
+        record=arguments.again,
+        known_record=arguments.known,
+        gpu_seconds=options.parse_budget(arguments.budget, "--for"),
+        jobs=arguments.jobs,
+        upstream=arguments.upstream,
+        show_all=arguments.all,
+        sarif=arguments.sarif,
+        as_json=arguments.json,
     )
-    if arguments.device == "cuda":
-        tree = _open_tree(arguments.diff.partition("..")[2] or found.release, arguments.place)
-        known = gpu_confirmation.read_record(arguments.known) if arguments.known else None
-        found = gpu_confirmation.confirm_on_gpu(
-            found, _get_tree_path(tree), arguments.jobs, seconds, options.report_status, known
-        )
-    exempt = exemptions.read_exemptions(arguments.exceptions or exemptions.find_default_path())
-    lines = {one.key for one in found.findings}
-    there = {one.kernel for one in found.kernels}
-    whole = not arguments.targets and not arguments.diff
-    expired = [one for one in exempt if one.kernel in there and one.key not in lines and whole]
-    found = found.apply_exemptions(exempt)
-    if arguments.targets and not found.targeted_count:
-        raise UnfixError(
-            f"no kernel is meant by {' '.join(arguments.targets)}: `unfix audit --all` lists all"
-        )
-    if arguments.upstream is not None:
-        return _print_upstream_report(found, arguments.upstream)
-    from reports.audit import markdown, page, sarif, terminal
 
-    data = _audit_to_json(found)
+
+def run_audit(arguments: argparse.Namespace) -> int:
+    chosen = parse_options(arguments)
+    audit = _audit_requested_trees(chosen)
+    exempt = exemptions.read_exemptions(chosen.exemptions)
+    expired = exemptions.find_expired(exempt, audit) if chosen.is_whole else []
+    audit = audit.apply_exemptions(exempt)
+    if chosen.targets and not audit.targeted_count:
+        raise UnfixError(
+            f"no kernel matches {' '.join(chosen.targets)}: `unfix audit --all` lists all"
+        )
+    if chosen.upstream is not None:
+        return _print_upstream_report(audit, chosen.upstream)
+    data = audit_record.audit_to_json(audit)
     run_output.write_outputs(
         arguments,
         run_output.get_default_page("audit"),
-        lambda: page.render_page(found),
-        lambda: markdown.render_markdown(found),
+        lambda: str(import_report("audit", "page").render_page(audit)),
+        lambda: str(import_report("audit", "markdown").render_markdown(audit)),
         data,
     )
-    if arguments.sarif:
-        run_output.save_text(arguments.sarif, sarif.render_sarif(found))
-    if arguments.json:
+    if chosen.sarif:
+        run_output.save_text(chosen.sarif, import_report("audit", "sarif").render_sarif(audit))
+    if chosen.as_json:
         options.print_json(data)
     else:
-        terminal.print_run(found, options.make_console(), arguments.all)
-    for one in expired:
+        terminal = import_report("audit", "terminal")
+        terminal.print_run(audit, options.make_console(), chosen.show_all)
+    for each in expired:
         options.report_status(
-            f"an exception has expired: {one.kernel} has no such finding any more: {one.line}"
+            f"an exception has expired: {each.kernel} has no such finding any more: {each.line}"
         )
-    return 1 if found.findings else 0
+    return 1 if audit.findings else 0
 
 
-def _audit_requested_trees(
-    arguments: argparse.Namespace, limits: Path, launches: Path
-) -> ReleaseAudit:
-    targets = _expand_targets(arguments.targets)
+def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
+    if chosen.record:
+        audit = audit_record.read_record(chosen.record)
+    else:
+        if not CPU_BASE.is_current():  # the torch and the Triton that the releases share
+            newest = managed_releases.get_newest_release()
+            provisioning.ensure_installed([newest], options.report_status)
+        audit = _audit_sources(chosen)
+    if not chosen.on_gpu:
+        return audit
+    tree = _open_tree(chosen.difference[1] if chosen.difference else audit.release, chosen.folder)
+    known = audit_record.read_record(chosen.known_record) if chosen.known_record else None
+    return gpu_confirmation.confirm_on_gpu(
+        audit, _get_tree_path(tree), chosen.jobs, chosen.gpu_seconds, options.report_status, known
+    )
 
-    def read(tree: SourceTree, name: str, before: Path | None = None) -> ReleaseAudit:
-        how = limits, targets, arguments.jobs, options.report_status, before, launches
-        return audit_release(_get_tree_path(tree), name, *how)
 
-    def one(tree: SourceTree) -> ReleaseAudit:
-        return read(tree, tree.name)
+def _audit_sources(chosen: AuditOptions) -> ReleaseAudit:
+    targets = _expand_targets(chosen.targets)
 
-    def since(old: SourceTree, new: SourceTree) -> ReleaseAudit:
-        return read(new, f"{old.name}..{new.name}", _get_tree_path(old))
-
-    if arguments.diff:
-        before, _, after = arguments.diff.partition("..")
-        if not before or not after:
-            raise UnfixError(f"--diff {arguments.diff} is no A..B: say --diff 0.5.18..0.5.23")
-        return since(_open_tree(before), _open_tree(after))
-    if arguments.release == "all":
-        return _date_findings(
-            [
-                one(tree)
-                for tree in provisioning.ensure_sources(
-                    managed_releases.list_releases(), options.report_status
-                )
-            ]
+    def audit(tree: SourceTree, earlier: SourceTree | None = None) -> ReleaseAudit:
+        request = AuditRequest(
+            location=_get_tree_path(tree),
+            release=f"{earlier.name}..{tree.name}" if earlier else tree.name,
+            targets=targets,
+            jobs=chosen.jobs,
+            limits=chosen.limits,
+            launches=chosen.launches,
+            earlier_location=_get_tree_path(earlier) if earlier else None,
         )
-    if arguments.place:
-        return one(_open_tree("", arguments.place))
-    return one(_open_tree(arguments.release or managed_releases.get_newest_release().name))
+        return audit_release(request, options.report_status)
+
+    if chosen.difference:
+        earlier, later = chosen.difference
+        return audit(_open_tree(later), _open_tree(earlier))
+    if chosen.release == "all":
+        releases = managed_releases.list_releases()
+        trees = provisioning.ensure_sources(releases, options.report_status)
+        return _date_findings([audit(tree) for tree in trees])
+    if chosen.folder:
+        return audit(_open_tree("", chosen.folder))
+    return audit(_open_tree(chosen.release or managed_releases.get_newest_release().name))
 
 
-def _expand_targets(words: list[str]) -> list[str]:
-    """As they are, and with the modules that the toggles of a family change."""
-    known = toggle_catalogue.load_catalogue()
-    toggles = known.select_all(word for word in words if known.has_match(word))
-    places = (place for one in toggles for each in one.variants for place in each.targets)
-    return list(dict.fromkeys([*words, *(place.module for place in places)]))
+def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Add the modules that the toggles of a named id or family change."""
+    catalogue = toggle_catalogue.load_catalogue()
+    toggles = catalogue.select_all(word for word in words if catalogue.has_match(word))
+    variants = (variant for toggle in toggles for variant in toggle.variants)
+    modules = (target.module for variant in variants for target in variant.targets)
+    return tuple(dict.fromkeys([*words, *modules]))
 
 
 def _open_tree(word: str, path: Path | None = None) -> SourceTree:
@@ -135,9 +180,8 @@ def _open_tree(word: str, path: Path | None = None) -> SourceTree:
         return source_trees.open_tree(path)
     if "/" in word or word.endswith(".whl") or Path(word).is_dir():
         return source_trees.open_tree(Path(word))
-    return provisioning.ensure_sources([managed_releases.get_release(word)], options.report_status)[
-        0
-    ]
+    release = managed_releases.get_release(word)
+    return provisioning.ensure_sources([release], options.report_status)[0]
 
 
 def _get_tree_path(tree: SourceTree) -> Path:
@@ -146,45 +190,31 @@ def _get_tree_path(tree: SourceTree) -> Path:
 
 
 def _date_findings(audits: list[ReleaseAudit]) -> ReleaseAudit:
-    """The newest, each finding with the first release from which on all have it."""
-    newest = audits[-1]
-    has = [{finding.key for finding in one.findings} for one in audits]
+    """Give each finding of the newest release the first release since which all have it."""
+    keys = [{finding.key for finding in audit.findings} for audit in audits]
 
-    def since(key: FindingKey) -> str:
+    def find_first_release(key: FindingKey) -> str:
         first = len(audits) - 1
-        while first and key in has[first - 1]:
+        while first and key in keys[first - 1]:
             first -= 1
         return audits[first].release
 
-    kernels = tuple(
+    kernels = [
         replace(
             kernel,
-            findings=tuple(replace(one, since=since(one.key)) for one in kernel.findings),
+            findings=tuple(
+                replace(finding, since=find_first_release(finding.key))
+                for finding in kernel.findings
+            ),
         )
-        for kernel in newest.kernels
-    )
-    return replace(newest, kernels=kernels)
+        for kernel in audits[-1].kernels
+    ]
+    return replace(audits[-1], kernels=tuple(kernels))
 
 
-def _audit_to_json(result: ReleaseAudit) -> dict[str, Any]:
-    return {
-        "release": result.release,
-        "limits": result.limits,
-        "seconds": result.seconds,
-        "gpu": result.gpu,
-        "counts": result.count_verdicts(),
-        "findings": [
-            asdict(one) | {"condition": one.condition, "nearness": one.nearness}
-            for one in result.findings
-        ],
-        "kernels": [asdict(one) for one in result.kernels],
-    }
-
-
-def _print_upstream_report(result: ReleaseAudit, number: int) -> int:
-    if not 1 <= number <= len(result.findings):
-        raise UnfixError(f"there is no finding {number}: there are {len(result.findings)}")
-    from reports.audit import upstream
-
-    print(upstream.render_upstream_report(result.findings[number - 1], result.release))
+def _print_upstream_report(audit: ReleaseAudit, number: int) -> int:
+    if not 1 <= number <= len(audit.findings):
+        raise UnfixError(f"there is no finding {number}: there are {len(audit.findings)}")
+    upstream = import_report("audit", "upstream")
+    print(upstream.render_upstream_report(audit.findings[number - 1], audit.release))
     return 0

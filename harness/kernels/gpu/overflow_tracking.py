@@ -15,6 +15,7 @@ from harness.kernels.ir import flow
 from harness.kernels.ir.flow import AddressIntegers
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
 from harness.kernels.ir.intervals import ValueRanges
+from harness.kernels.ir.operations import POINTER_CASTS, SHAPE_OPERATIONS
 
 OVERFLOW_SYMBOLS = {
     "arith.addi": "+",

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.operations import SHAPE_OPERATIONS
 
 UNBOUNDED = 1 << 62
 _MAX_PROGRAMS = (1 << 31) - 1  # along an axis of a grid
 # Operations whose result is their first operand in another shape or, in range, another type.
-VALUE_PRESERVING = frozenset(
-    f"tt.{name}" for name in "splat broadcast expand_dims reshape trans unsplat bitcast".split()
-) | {"arith.extsi", "arith.extui", "arith.index_cast"}
+VALUE_PRESERVING = SHAPE_OPERATIONS | {
+    "tt.unsplat", "tt.bitcast", "arith.extsi", "arith.extui", "arith.index_cast"
+}  # fmt: skip
 _PASSED_ON = VALUE_PRESERVING | {"tt.gather", "tt.split", "arith.trunci"}
 _AXES = {"x": 0, "y": 1, "z": 2}
 

@@ -24,10 +24,10 @@ from harness.kernels.ir.graph import (
     bits_of,
 )
 from harness.kernels.ir.intervals import VALUE_PRESERVING, RangeGetter
+from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
 
 Condition = tuple[IRValue, bool]  # a branch or a mask, and whether it is true
 LineKey = tuple[str, int]  # a file and a line of it
-ACCESS_OPERATIONS = frozenset({"tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"})
 
 
 class AccessGraph:

@@ -1,12 +1,12 @@
-"""Findings that somebody has looked at and lives with: data, with a reason each.
+"""Findings that somebody has examined and accepts, from a YAML file, with a reason each.
 
-An exception is of a kernel's line by its text. When the line changes, the exception has expired.
+An exemption is of a kernel's line by its text. When the line changes, the exemption has expired.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,13 +16,16 @@ from harness.core.located_yaml import SafeYamlFile, YamlFileError
 from harness.fixes.registry.schema import Text
 from harness.runs.audit.findings import FindingKey, FindingKind
 
+if TYPE_CHECKING:
+    from harness.runs.audit.release_audit import ReleaseAudit
+
 
 class FindingExemption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel: Text
-    line: Text  # of code, as it stands
+    line: Text  # of code, as it is written
     because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason, not a word
     kind: FindingKind = FindingKind.OVERFLOWS
-    unless: Literal["confirmed"] | None = None  # what it is no exception for
+    unless: Literal["confirmed"] | None = None
 
     @property
     def key(self) -> FindingKey:
@@ -34,11 +37,18 @@ def find_default_path() -> Path:
 
 
 def read_exemptions(path: Path) -> list[FindingExemption]:
-    """The exceptions of a file; one that is not there has none."""
+    """Read the exemptions of a file; without the file there are none."""
     if not path.exists():
         return []
     document = SafeYamlFile(path)
     try:
         return msgspec.convert(document.values or [], list[FindingExemption], strict=True)
     except msgspec.ValidationError as error:
-        raise YamlFileError(document.path, 1, str(error)) from error
+        raise ToggleFileError(document.path, 1, str(error)) from error
+
+
+def find_expired(exemptions: list[FindingExemption], audit: ReleaseAudit) -> list[FindingExemption]:
+    """Find the exemptions of kernels that the release has, but without such a finding."""
+    keys = {finding.key for finding in audit.findings}
+    names = {kernel.kernel for kernel in audit.kernels}
+    return [each for each in exemptions if each.kernel in names and each.key not in keys]

@@ -1,4 +1,4 @@
-"""What an audit says: values, with nothing that computes them."""
+"""The values of an audit: findings, the launches that show them, and verdicts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 CONFIRMED = "confirmed"
 CONFIRMED_IN_PART = f"{CONFIRMED}: some programs of the grid alone"  # on a GPU
 NO_TIME = "there was no time left for it"
-PASSED_AT_THRESHOLD = "at it passes"  # a whole launch
-FindingKey = tuple[str, str, str]  # what it does, kernel, line
-# Of what wraps by arithmetic alone:
-NEVER_EXECUTED = "not run: no launch that is tried comes to this line"
+PASSED_AT_THRESHOLD = "at it passes"  # by all programs of the grid
+FindingKey = tuple[str, str, str]  # kind, kernel, text of the line
+# Why an overflow by arithmetic was not observed:
+NEVER_EXECUTED = "not run: no launch that is tried reaches this line"
 BEYOND_MEMORY = "not run: the launches that were tried go more than 512 GiB past a tensor"
 NEEDS_INT64 = "not run: a number of its launch takes 64 bits, and it is read with 32"
 
@@ -32,7 +32,7 @@ class KernelVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelThreshold:
-    """From where on a model's launch wraps; 0 where it does not within the limits."""
+    """The smallest load at which a model's launch overflows; 0 if none within the limits does."""
 
     model: str
     threshold: int
@@ -40,27 +40,27 @@ class ModelThreshold:
 
 @dataclass(frozen=True, slots=True)
 class LaunchArgument:
-    """What a launch gives one parameter."""
+    """The argument for one parameter of a launch."""
 
     name: str
-    kind: str  # as Triton writes it; "constexpr" where it is a constant
-    value: Any = None  # of a constant, as records have it, or a number
-    elements: int = 0  # of a tensor, that the launch may come to
-    holds: tuple[int, int] | None = None  # what a tensor holds, in turn
+    kind: str  # Triton's type, or "constexpr"
+    value: Any = None  # a number, or a constant as JSON
+    elements: int = 0  # of a tensor, that the launch may reach
+    holds: tuple[int, int] | None = None  # two numbers in turn that fill a tensor
 
 
 @dataclass(frozen=True, slots=True)
 class TrialLaunch:
-    """One launch of a kernel, to be made anywhere."""
+    """One launch of a kernel, as data."""
 
     grid: tuple[int, ...]
-    program: tuple[int, ...]  # the one that is seen to, where not all can run
+    program: tuple[int, ...]  # the one that runs, where not all can
     arguments: tuple[LaunchArgument, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One line of one kernel whose integer wraps, or which goes past a tensor."""
+    """One line of a kernel with an integer overflow, or with an access past a tensor."""
 
     kernel: str
     module: str
@@ -68,25 +68,25 @@ class AuditFinding:
     line: int
     text: str
     element: str  # the type that is too narrow, or the tensor that is too small
-    access: str  # what goes through that address: load, store, …
+    access: str  # load, store, …
     access_line: int
-    quantity: str  # what grows
+    quantity: str  # of the limits file, that grows
     threshold: int
-    largest: int  # of what grows, as the limits file has it
+    largest: int  # of the quantity
     shape: str  # the rest of the condition, in the caller's words
-    grows: str  # what grows, in the caller's words
-    value: int  # of that, at the threshold
-    model: str  # whose shape it is
+    grows: str  # the growing number, in the caller's words
+    value: int  # of that number, at the threshold
+    model: str  # whose shape the condition has
     reaches: tuple[ModelThreshold, ...]
     arithmetic: str
-    launched: str  # the host's line, or nothing
+    launched: str  # the host's file and line, if known
     confirmed: str = ""  # "confirmed", "confirmed on a …", or "not run: …"
-    since: str = ""
-    setting: str = ""  # what of a server has to let it grow that far
+    since: str = ""  # the first release that has it
+    setting: str = ""  # the server's setting that lets the quantity grow that far
     kind: FindingKind = FindingKind.OVERFLOWS
-    constants: tuple[str, ...] = ()  # that it was read with, and who says so
+    constants: tuple[str, ...] = ()  # of the compiled kernel, and where each comes from
     trials: tuple[TrialLaunch, ...] = ()  # one below the threshold, and at it
-    on_gpu: str = ""  # which it was run on, and what of it, or why that does not confirm it
+    on_gpu: str = ""  # the GPU that it was run on, and the result if that does not confirm it
 
     @property
     def is_confirmed(self) -> bool:
@@ -94,17 +94,17 @@ class AuditFinding:
 
     @property
     def nearness(self) -> float:
-        """How much of the limit it takes: the less, the nearer."""
+        """The share of the limit that it takes: the smaller, the nearer to real loads."""
         return self.threshold / self.largest
 
     @property
     def is_observed(self) -> bool:
-        """Or not run at all; and not by arithmetic alone, where running was tried."""
+        """Whether no run speaks against the overflow that arithmetic gives."""
         return not self._unobserved_reason
 
     @property
     def _unobserved_reason(self) -> str:
-        """What running showed where arithmetic alone says that it wraps."""
+        """Why no run showed the overflow, if runs could have."""
         gpu, _, shown = self.on_gpu.partition(": ")
         if shown == PASSED_AT_THRESHOLD and not self.is_confirmed:
             return f"the launch passes on an {gpu}"
@@ -117,20 +117,24 @@ class AuditFinding:
 
     @property
     def key(self) -> FindingKey:
-        """The same in another release, wherever it moved there."""
+        """The same in another release, wherever the kernel moved to."""
         return self.kind, self.kernel, " ".join(self.text.split())
 
     @property
     def condition(self) -> str:
-        first = f"{self.shape}: " if self.shape else ""
+        shape = f"{self.shape}: " if self.shape else ""
         if self.kind is FindingKind.OVERFLOWS:
-            return f"{first}from {self.grows} = {self.value:,} on"
-        return f"{first}at {self.grows} = {self.value:,}" if self.grows else f"at {self.shape}"
+            return f"{shape}from {self.grows} = {self.value:,} on"
+        return f"{shape}at {self.grows} = {self.value:,}" if self.grows else f"at {self.shape}"
+
+    def describe_as_reason(self, why: str) -> str:
+        """Describe an overflow by arithmetic that is no finding: a reason for `cannot tell`."""
+        return f"line {self.line} wraps by arithmetic ({self.condition}); {why}"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelAudit:
-    """One kernel."""
+    """One kernel's verdict, with its findings and the reasons why the rest is unknown."""
 
     kernel: str
     module: str
@@ -139,52 +143,55 @@ class KernelAudit:
     verdict: KernelVerdict
     accesses: int
     findings: tuple[AuditFinding, ...] = ()
-    reasons: tuple[str, ...] = ()  # why it cannot be told
-    helper_of: str = ""  # where it is a part of others
-    last: int = 0  # its last line, of a helper
+    reasons: tuple[str, ...] = ()
+    helper_of: str = ""  # the kernels that call it, if it is no kernel of its own
+    last: int = 0  # its last line, if it is such a helper
 
     def drop_findings(self, keys: Collection[FindingKey]) -> KernelAudit:
-        """Less the findings of these keys."""
-        left = tuple(one for one in self.findings if one.key not in keys)
-        verdict = self.verdict
-        if self.findings:
-            verdict = judge_kernel(left, self.reasons)
-        return replace(self, findings=left, verdict=verdict)
+        findings = tuple(each for each in self.findings if each.key not in keys)
+        verdict = judge_kernel(findings, self.reasons) if self.findings else self.verdict
+        return replace(self, findings=findings, verdict=verdict)
 
     def apply_exemptions(
         self, reasons_by_key: Mapping[FindingKey, str], until_confirmed: Collection[FindingKey] = ()
     ) -> KernelAudit:
-        """Findings that somebody has looked at are reasons: nothing is proven of them.
+        """Drop the findings that are exempt; unconfirmed ones become reasons, not proof.
 
-        `unconfirmed`: those of them that stand once they are confirmed.
+        Exemptions in `until_confirmed` do not hold for a confirmed finding.
         """
-        told = [one for one in self.findings if one.is_confirmed and one.key in until_confirmed]
-        known = [one for one in self.findings if one.key in reasons_by_key and one not in told]
+        exempt = [
+            finding
+            for finding in self.findings
+            if finding.key in reasons_by_key
+            and not (finding.is_confirmed and finding.key in until_confirmed)
+        ]
         reasons = {
-            f"line {one.line} wraps by arithmetic ({one.condition}); {reasons_by_key[one.key]}"
-            for one in known
-            if not one.is_confirmed
+            finding.describe_as_reason(reasons_by_key[finding.key])
+            for finding in exempt
+            if not finding.is_confirmed
         }
-        found = replace(self, reasons=tuple(sorted(reasons.union(self.reasons))))
-        return found.drop_findings({one.key for one in known})
+        audit = replace(self, reasons=tuple(sorted(reasons.union(self.reasons))))
+        return audit.drop_findings({finding.key for finding in exempt})
 
 
 def split_findings(
     findings: Iterable[AuditFinding], reasons: Iterable[str]
 ) -> tuple[tuple[AuditFinding, ...], tuple[str, ...]]:
-    """Those that are told, the nearest first; what is arithmetic alone is a reason instead."""
-    found = sorted(findings, key=lambda one: one.nearness)
-    words = {
-        f"line {one.line} wraps by arithmetic ({one.condition}); {one._unobserved_reason}"
-        for one in found
-        if not one.is_observed
+    """Sort findings, the nearest first; those that runs speak against become reasons."""
+    ordered = sorted(findings, key=lambda finding: finding.nearness)
+    unobserved = {
+        finding.describe_as_reason(finding._unobserved_reason)
+        for finding in ordered
+        if not finding.is_observed
     }
-    return tuple(one for one in found if one.is_observed), tuple(sorted(words.union(reasons)))
+    observed = tuple(finding for finding in ordered if finding.is_observed)
+    return observed, tuple(sorted(unobserved.union(reasons)))
 
 
 def judge_kernel(findings: Sequence[AuditFinding], reasons: Collection[str]) -> KernelVerdict:
-    """What is said of a kernel; that it wraps before all else."""
-    kinds = {one.kind for one in findings}
+    kinds = {finding.kind for finding in findings}
+    if FindingKind.OVERFLOWS in kinds:
+        return KernelVerdict.OVERFLOWS
     if kinds:
-        return KernelVerdict.OVERFLOWS if FindingKind.OVERFLOWS in kinds else KernelVerdict.OVERRUNS
+        return KernelVerdict.OVERRUNS
     return KernelVerdict.UNKNOWN if reasons else KernelVerdict.SAFE

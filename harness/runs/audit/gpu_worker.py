@@ -1,9 +1,11 @@
 """Findings run on a GPU: launches in real memory, with checks compiled in.
 
-Findings come in with their launches, one below the threshold and at it; what each showed goes out,
-a line each. This process never uses CUDA: forks do, which compile side by side and launch one after
-the other. One that loses the device, or never ends, costs its finding alone: another fork goes on.
-A launch that is too large or too slow as a whole is made of some programs of the grid.
+The request holds findings with their launches, one below the threshold and at it; an answer is a
+line with a finding's number and what its launches showed. Invariant: each finding has one answer,
+whatever its launches do. This process never uses CUDA. Its forks do: they compile side by side and
+take turns on the device. A fork that loses the device or does not end costs the finding that it
+ran, and another fork goes on with the rest. Example: a launch takes longer than 2 s. The fork is
+ended; the finding waits until no other is left, and then has 40 s for some programs of its grid.
 """
 
 from __future__ import annotations
@@ -57,43 +59,44 @@ from harness.runs.audit.trial_launches import (
 
 _DEVICE = "cuda"
 _LAUNCH_STEP, _COMPILE_STEP = "a launch", "its compilation"
-# Seconds, at first, as others wait meanwhile; and once nothing else is left to run.
+# Seconds at first, while other findings wait, and once no other is left.
 _STEP_SECONDS = {_COMPILE_STEP: (30, 240), _LAUNCH_STEP: (2, 40)}
 _PROCESS_ENDED = "it ends the process"
-_PROCESS_BYTES = 1 << 30  # bytes of the device that each process takes besides tensors
+_PROCESS_BYTES = 1 << 30  # of the device, that each process takes besides tensors
 _MAX_PROGRAMS = (1 << 31) - 1  # of a grid: Triton's launcher counts no further
-_SITE_MASK = 0xFFFF  # of a report's word: the wrap, if it is one
-StepListener = Callable[[str], None]  # a step
+_SITE_MASK = 0xFFFF  # the bits of a report's word that number the operation that overflowed
+_MAX_ERROR_LENGTH = 160
+StepListener = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FindingOrder:
-    """What a fork is to run: findings by their numbers, of a kernel that is compiled once."""
+    """Findings by number that share a compiled kernel, for one fork."""
 
     numbers: tuple[int, ...]
-    slow_step: str = ""  # the step that it was ended in before
+    slow_step: str = ""  # the step in which an earlier fork ran out of time
 
 
 def main() -> None:
     sys.setrecursionlimit(20_000)
     warnings.simplefilter("ignore")
     processes.die_with_parent(os.getppid())
-    asked = pickle.load(sys.stdin.buffer)
-    answers = os.dup(1)
-    os.dup2(2, 1)  # Triton prints what it likes
-    findings = dict(asked["findings"])
+    request = pickle.load(sys.stdin.buffer)
+    output = os.dup(1)  # Triton prints to 1, which is the log from here on
+    os.dup2(2, 1)
+    findings = dict(request["findings"])
     groups: dict[Any, list[int]] = {}
     for number, finding in findings.items():
         groups.setdefault(_make_compilation_key(finding), []).append(number)
-    with tempfile.NamedTemporaryFile() as turn, open(answers, "w", buffering=1) as told:
-        card = _GpuLauncher(asked["place"], asked["jobs"], Path(turn.name))
-        crew = _GpuForkPool(card, findings, asked["jobs"], told)
-        crew.run(groups.values(), time.monotonic() + asked["seconds"])
+    with tempfile.NamedTemporaryFile() as turn, open(output, "w", buffering=1) as answers:
+        launcher = _GpuLauncher(request["location"], request["jobs"], Path(turn.name))
+        pool = _GpuForkPool(launcher, findings, request["jobs"], answers)
+        pool.run(groups.values(), time.monotonic() + request["seconds"])
 
 
 def _make_compilation_key(finding: AuditFinding) -> tuple[str, ...]:
-    given = finding.trials[-1].arguments
-    constants = (f"{one.name}={one.value!r}" for one in given if one.kind == "constexpr")
+    arguments = finding.trials[-1].arguments
+    constants = (f"{each.name}={each.value!r}" for each in arguments if each.kind == "constexpr")
     return finding.module, finding.kernel, *constants
 
 
@@ -102,56 +105,60 @@ class _GpuFork:
     process: ProcessHandle
     pipe: PipeEnd
     remaining: list[int] = field(default_factory=list)
-    slow_step: str = ""  # as its order has it
-    step: str = ""  # what it has begun
+    slow_step: str = ""  # of its order
+    step: str = ""  # that it has begun
 
     def assign(self, order: FindingOrder) -> None:
         self.remaining, self.slow_step, self.step = list(order.numbers), order.slow_step, ""
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is heard next
+        with contextlib.suppress(BrokenPipeError):  # its pipe ends, which is read next
             self.pipe.send(json.dumps([order.numbers, order.slow_step]).encode())
 
     @property
     def remaining_order(self) -> FindingOrder:
-        """What is left of it."""
         return FindingOrder(tuple(self.remaining), self.slow_step)
 
 
 class _GpuForkPool:
-    """Forks, so many at a time, and what they say."""
+    """The forks that run findings, a fixed number at a time."""
 
     def __init__(
-        self, card: _GpuLauncher, findings: Mapping[int, AuditFinding], jobs: int, answers: IO[str]
+        self,
+        launcher: _GpuLauncher,
+        findings: Mapping[int, AuditFinding],
+        jobs: int,
+        answers: IO[str],
     ) -> None:
-        self._card, self._findings, self._jobs, self._answers = card, findings, jobs, answers
+        self._launcher, self._findings, self._jobs, self._answers = (
+            launcher,
+            findings,
+            jobs,
+            answers,
+        )
         self._selector = selectors.DefaultSelector()
         self._waiting_orders: deque[FindingOrder] = deque()
-        self._late_orders: deque[FindingOrder] = deque()  # what took longer than others can wait
+        self._late_orders: deque[FindingOrder] = deque()  # too slow while others waited
 
     def run(self, groups: Iterable[list[int]], deadline: float) -> None:
         self._waiting_orders += (FindingOrder(tuple(group)) for group in groups)
         while time.monotonic() < deadline and self._assign_orders():
             for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
                 self._read_messages(key.data)
-        for child in self._list_forks():
-            child.process.send_signal(signal.SIGKILL)
-            self._waiting_orders.append(child.remaining_order)
-            self._reap_fork(child)
+        for fork in self._list_forks():
+            os.kill(fork.pid, signal.SIGKILL)
+            self._waiting_orders.append(fork.remaining_order)
+            self._reap_fork(fork)
         for order in (*self._waiting_orders, *self._late_orders):
-            words = (
-                f"{_describe_timeout(order.slow_step, False)}, and {NO_TIME}"
-                if order.slow_step
-                else NO_TIME
-            )
-            self._write_answers(order.numbers, words)
+            slow = f"{_describe_timeout(order.slow_step, False)}, and " if order.slow_step else ""
+            self._write_answers(order.numbers, slow + NO_TIME)
 
     def _assign_orders(self) -> bool:
-        """Work for every fork that has none; whether any is at work."""
-        idle = [one for one in self._list_forks() if not one.remaining]
+        """Give every idle fork an order; return whether any fork has one."""
+        idle = [fork for fork in self._list_forks() if not fork.remaining]
         while queue := self._waiting_orders or self._late_orders:
             if not idle and len(self._list_forks()) == self._jobs:
                 return True
             (idle.pop() if idle else self._start_fork()).assign(queue.popleft())
-        return any(one.remaining for one in self._list_forks())
+        return any(fork.remaining for fork in self._list_forks())
 
     def _list_forks(self) -> list[_GpuFork]:
         return [key.data for key in self._selector.get_map().values()]
@@ -161,46 +168,60 @@ class _GpuForkPool:
             self._answers.write(json.dumps([number, words]) + "\n")
 
     def _start_fork(self) -> _GpuFork:
-        serve = functools.partial(_serve_orders, self._card, self._findings)
-        child = _GpuFork(*child_process.fork_with_pipe(serve, new_session=True))
-        self._selector.register(child.pipe.read_end, selectors.EVENT_READ, child)
-        return child
+        own_read, fork_write = os.pipe()
+        fork_read, own_write = os.pipe()
+        parent, pid = os.getpid(), os.fork()
+        if not pid:
+            processes.die_with_parent(parent)
+            os.setpgid(0, 0)
+            os.close(own_read)
+            os.close(own_write)
+            code = 1
+            try:
+                _serve_orders(self._launcher, self._findings, PipeEnd(fork_read, fork_write))
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(fork_write)
+        os.close(fork_read)
+        fork = _GpuFork(pid, PipeEnd(own_read, own_write))
+        self._selector.register(own_read, selectors.EVENT_READ, fork)
+        return fork
 
-    def _read_messages(self, child: _GpuFork) -> None:
-        """Answers, what is begun, or the end; then what is left waits for another fork."""
-        for line in child.pipe.receive_lines():
+    def _read_messages(self, fork: _GpuFork) -> None:
+        """Read results and steps; when the fork has ended, queue the rest of its order again."""
+        for line in fork.pipe.receive_lines():
             match json.loads(line):
                 case {"step": str(step)}:
-                    child.step = step
-                case {"said": str(words)}:
-                    self._write_answers([child.remaining.pop(0)], words)
-        if not child.pipe.is_peer_closed:
+                    fork.step = step
+                case {"result": str(result)}:
+                    self._write_answers([fork.remaining.pop(0)], result)
+        if not fork.pipe.is_peer_closed:
             return
-        code = self._reap_fork(child)
-        if code and child.remaining:
-            self._blame(child, code)
-        if child.remaining:
-            self._waiting_orders.appendleft(child.remaining_order)
+        status = self._reap_fork(fork)
+        if status and fork.remaining:
+            self._blame(fork, os.waitstatus_to_exitcode(status))
+        if fork.remaining:
+            self._waiting_orders.appendleft(fork.remaining_order)
 
-    def _blame(self, child: _GpuFork, code: int) -> None:
-        """What it ended in is not run again; what it was too slow with, once, later."""
+    def _blame(self, fork: _GpuFork, code: int) -> None:
+        """Answer for the finding that ended a fork; one that was too slow runs once more, late."""
         slow = code == -signal.SIGALRM
-        alike = len(child.remaining) if slow and child.step == _COMPILE_STEP else 1
-        ended, child.remaining = child.remaining[:alike], child.remaining[alike:]
-        if slow and child.step != child.slow_step != _LAUNCH_STEP:
-            self._late_orders.append(FindingOrder(tuple(ended), child.step))
+        count = len(fork.remaining) if slow and fork.step == _COMPILE_STEP else 1
+        ended, fork.remaining = fork.remaining[:count], fork.remaining[count:]
+        if slow and fork.step != fork.slow_step != _LAUNCH_STEP:
+            self._late_orders.append(FindingOrder(tuple(ended), fork.step))
         else:
-            self._write_answers(
-                ended, _describe_timeout(child.step, True) if slow else _PROCESS_ENDED
-            )
+            reason = _describe_timeout(fork.step, True) if slow else _PROCESS_ENDED
+            self._write_answers(ended, reason)
 
-    def _reap_fork(self, child: _GpuFork) -> int:
-        self._selector.unregister(child.pipe.read_end)
-        child.pipe.close()
-        code = child.process.reap()
+    def _reap_fork(self, fork: _GpuFork) -> int:
+        self._selector.unregister(fork.pipe.read_end)
+        fork.pipe.close()
+        status = os.waitpid(fork.pid, 0)[1]
         with contextlib.suppress(ProcessLookupError):  # an assembler that it started may go on
-            os.killpg(child.process.pid, signal.SIGKILL)
-        return code
+            os.killpg(fork.pid, signal.SIGKILL)
+        return status
 
 
 def _describe_timeout(step: str, is_extended: bool) -> str:
@@ -210,16 +231,19 @@ def _describe_timeout(step: str, is_extended: bool) -> str:
 # In a fork
 
 
-def _serve_orders(card: _GpuLauncher, findings: Mapping[int, AuditFinding], pipe: PipeEnd) -> None:
-    """Of each finding what its launches showed, until one loses the device."""
+def _serve_orders(
+    launcher: _GpuLauncher, findings: Mapping[int, AuditFinding], pipe: PipeEnd
+) -> None:
+    """Run findings and send what each showed, until one loses the device."""
     while not pipe.is_peer_closed:
-        for numbers, slow in map(json.loads, pipe.receive_lines()):
-            begins = functools.partial(_begin_step, pipe, bool(slow))
+        for numbers, slow_step in map(json.loads, pipe.receive_lines()):
+            on_step = functools.partial(_begin_step, pipe, bool(slow_step))
             for number in numbers:
-                said = _run_finding(card, findings[number], begins, whole_grid=slow != _LAUNCH_STEP)
+                whole_grid = slow_step != _LAUNCH_STEP
+                result = _run_finding(launcher, findings[number], on_step, whole_grid)
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                pipe.send(json.dumps({"said": said}).encode())
-                if card.is_device_lost or _is_device_lost(said):
+                pipe.send(json.dumps({"result": result}).encode())
+                if launcher.is_device_lost or _is_device_lost(result):
                     return
 
 
@@ -229,22 +253,22 @@ def _begin_step(pipe: PipeEnd, is_extended: bool, step: str) -> None:
 
 
 def _run_finding(
-    card: _GpuLauncher, finding: AuditFinding, on_step: StepListener, whole_grid: bool
+    launcher: _GpuLauncher, finding: AuditFinding, on_step: StepListener, whole_grid: bool
 ) -> str:
     try:
-        return card.confirm_finding(finding, on_step, whole_grid)
-    except Exception as error:
-        words = str(error).strip().splitlines()
-        return f"{type(error).__name__}: {words[-1] if words else ''}"[:160]
+        return launcher.confirm_finding(finding, on_step, whole_grid)
+    except Exception as error:  # whatever Triton or CUDA raise is the answer
+        lines = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:_MAX_ERROR_LENGTH]
 
 
 class _GpuLauncher:
-    """This GPU, as a fork uses it."""
+    """Launches on this GPU, in a fork."""
 
     def __init__(self, location: Path, jobs: int, turn_file: Path) -> None:
         self._location, self._jobs, self._turn_file = location, jobs, turn_file
         self._kernels: dict[tuple[str, str], Any] = {}
-        self.is_device_lost = False  # or who knows what is still held
+        self.is_device_lost = False  # or an error left memory of it allocated
 
     @functools.cached_property
     def _launcher(self) -> CheckedLauncher:
@@ -263,7 +287,7 @@ class _GpuLauncher:
     def confirm_finding(
         self, finding: AuditFinding, on_step: StepListener, whole_grid: bool
     ) -> str:
-        """That it is confirmed, or why not; `whole`: by all programs of the launch."""
+        """Run both launches, by all programs of the grid or some; return what they showed."""
         below, at = finding.trials
         needed = sum(map(_count_bytes, at.arguments))
         if needed > self._available_bytes:
@@ -274,27 +298,23 @@ class _GpuLauncher:
         kernel = self._load_kernel(finding.module, finding.kernel)
         for launch in (below, at):  # with no programs it is only compiled
             kernel[(0, 0, 0)](**make_call_arguments(launch, _make_placeholder))
-        if why := self._launcher.find_refusal(kernel):
-            return f"no checks can be compiled into it: {why}"
+        if refusal := self._launcher.find_refusal(kernel):
+            return f"no checks can be compiled into it: {refusal}"
         with self._hold_gpu(at, needed) as tensors:
 
-            def shown(launch: TrialLaunch) -> str:
+            def run(launch: TrialLaunch) -> str:
                 _fill_tensors(tensors, launch)
                 on_step(_LAUNCH_STEP)
                 line = Path(finding.file).name, finding.line
                 return self._run_launch(kernel, launch, tensors, line, whole_grid)
 
-            first = shown(below)
-            if first != PASSES:
-                return f"one below it {first}"
-            second = shown(at)
-        if second == PASSES:
-            return (
-                PASSED_AT_THRESHOLD
-                if whole_grid
-                else f"{PASSED_AT_THRESHOLD}, as far as programs ran"
-            )
-        return CONFIRMED if whole_grid else CONFIRMED_IN_PART
+            result_below = run(below)
+            if result_below != PASSES:
+                return f"one below it {result_below}"
+            passes = run(at) == PASSES
+        if whole_grid:
+            return PASSED_AT_THRESHOLD if passes else CONFIRMED
+        return f"{PASSED_AT_THRESHOLD}, as far as programs ran" if passes else CONFIRMED_IN_PART
 
     def _load_kernel(self, module: str, name: str) -> Any:
         if (module, name) not in self._kernels:
@@ -307,25 +327,24 @@ class _GpuLauncher:
     def _hold_gpu(
         self, launch: TrialLaunch, needed_bytes: int
     ) -> Iterator[dict[str, torch.Tensor]]:
-        """The launch's tensors, while no other fork launches anything."""
+        """Allocate the launch's tensors while no other fork launches anything."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         with self._turn_file.open() as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            while (
-                torch.cuda.mem_get_info()[0] < needed_bytes + _PROCESS_BYTES // 4
-            ):  # one that ended had it
+            # The memory of a fork that has ended is free a moment later.
+            while torch.cuda.mem_get_info()[0] < needed_bytes + _PROCESS_BYTES // 4:
                 time.sleep(0.02)
             try:
                 tensors = {
-                    one.name: torch.empty(
-                        _round_up_elements(one), dtype=_to_dtype(one), device=_DEVICE
+                    each.name: torch.empty(
+                        _round_up_elements(each), dtype=_to_dtype(each), device=_DEVICE
                     )
-                    for one in launch.arguments
-                    if one.kind.startswith("*")
+                    for each in launch.arguments
+                    if each.kind.startswith("*")
                 }
                 yield tensors
             except Exception:
-                self.is_device_lost = True  # the error's frames hold what it took
+                self.is_device_lost = True  # the error's frames keep the tensors alive
                 raise
             tensors.clear()
             if not self.is_device_lost:
@@ -340,7 +359,7 @@ class _GpuLauncher:
         whole_grid: bool,
     ) -> str:
         starts = [(0, 0, 0)] if whole_grid else list_sample_programs(launch)
-        arguments = make_call_arguments(launch, lambda one: tensors[one.name])
+        arguments = make_call_arguments(launch, lambda argument: tensors[argument.name])
         try:
             for start in starts:
                 self._launcher.subgrid = Subgrid(start, launch.grid)
@@ -351,13 +370,14 @@ class _GpuLauncher:
                 raise
             self.is_device_lost = True
             return "loses the device"
-        wrapped = [
+        sources = [
             compiler_hooks.load_sites(note.compiled_kernel, "wraps")[number - 1].source
             for record, note in PROCESS_REPORTS.read_new_reports()
             if (number := record.word & _SITE_MASK)
         ]
         PROCESS_REPORTS.reset()
-        return OVERFLOWS if line in [(Path(one.file).name, one.line) for one in wrapped] else PASSES
+        lines = [(Path(source.file).name, source.line) for source in sources]
+        return OVERFLOWS if line in lines else PASSES
 
 
 def _is_device_lost(words: str) -> bool:
@@ -365,8 +385,8 @@ def _is_device_lost(words: str) -> bool:
 
 
 def _make_unspecialized(kernel: Any) -> Any:
-    """Compiled once for all numbers: whether 16 divides one changes no address."""
-    names = [one.name for one in kernel.params if not one.is_constexpr]
+    """Compile once for all numbers: whether 16 divides one changes no address."""
+    names = [parameter.name for parameter in kernel.params if not parameter.is_constexpr]
     return patching.make_similar_kernel(kernel, kernel.fn, names, names)
 
 
@@ -379,11 +399,9 @@ def _round_up_elements(argument: LaunchArgument) -> int:
 
 
 def _count_bytes(argument: LaunchArgument) -> int:
-    return (
-        _round_up_elements(argument) * _to_dtype(argument).itemsize
-        if argument.kind.startswith("*")
-        else 0
-    )
+    if not argument.kind.startswith("*"):
+        return 0
+    return int(_round_up_elements(argument) * _to_dtype(argument).itemsize)
 
 
 def _make_placeholder(argument: LaunchArgument) -> torch.Tensor:
@@ -391,16 +409,16 @@ def _make_placeholder(argument: LaunchArgument) -> torch.Tensor:
 
 
 def _fill_tensors(tensors: Mapping[str, torch.Tensor], launch: TrialLaunch) -> None:
-    for one in launch.arguments:
-        if not one.kind.startswith("*"):
+    for argument in launch.arguments:
+        if not argument.kind.startswith("*"):
             continue
-        tensor = tensors[one.name]
-        if one.holds is None:
+        tensor = tensors[argument.name]
+        if argument.holds is None:
             tensor.view(torch.uint8).zero_()
             continue
-        both = [clamp_to_dtype(number, tensor.dtype) for number in one.holds]
-        # Made there: what is copied to a device is made as large as its place on the host first.
-        tensor.view(-1, 2).copy_(torch.tensor(both, dtype=tensor.dtype, device=_DEVICE))
+        pair = [clamp_to_dtype(number, tensor.dtype) for number in argument.holds]
+        # A pair on the host would be broadcast there to the size of the tensor before the copy.
+        tensor.view(-1, 2).copy_(torch.tensor(pair, dtype=tensor.dtype, device=_DEVICE))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""What the host gives a kernel, read off the code that launches it.
+"""The arguments of a launch as expressions, from the code of the function that launches.
 
-A launch is `kernel[grid](arguments)` in some function. Each argument becomes an expression over
-what the caller can see: `q.stride(0)`, `x.shape[1]`, a parameter; sums, products and roundings of
-these are followed, back through the function's own assignments.
+A launch is `kernel[grid](arguments)`. Each argument becomes an expression over the words that the
+function's caller knows: `q.stride(0)`, `x.shape[1]`, a parameter. Example: after
+`tokens, heads = x.shape` and `rows = tokens * heads`, the argument `cdiv(rows, 64)` becomes
+`("cdiv", ("*", "x.shape[0]", "x.shape[1]"), 64)`.
+
+Invariant: `is_certain` is true only if every name on the way is bound once, so that the expression
+is the same in every call.
 """
 
 from __future__ import annotations
@@ -12,14 +16,15 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.runs.audit import tensor_shapes
 from harness.runs.audit.expressions import OPERATIONS, Expression, iterate_words
-from harness.runs.audit.host_values import FollowedT, HostValue
+from harness.runs.audit.host_values import CONVERSIONS, SAME_TENSOR, TENSOR_MAKERS, HostValue
 from harness.runs.audit.lazy_release import LazyModule
 from harness.runs.audit.preconditions import to_test_expression
 
+FollowedT = TypeVar("FollowedT")
 _OPERATOR_SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -28,16 +33,12 @@ _OPERATOR_SIGNS: dict[type[ast.operator], str] = {
     ast.Mod: "%",
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_GUESSED_BRANCH = "?"  # a branch that was taken for the likelier one
-_TENSOR_MAKERS = frozenset(
-    "empty zeros ones full arange tensor as_tensor empty_strided "
-    "new_empty new_zeros new_ones new_full".split()
-)
-_SIZE_PRESERVING = frozenset("contiguous to cuda clone detach float half bfloat16 int long".split())
-_SAME_TENSOR = frozenset(
-    "contiguous view reshape clone flatten squeeze unsqueeze transpose t permute narrow expand "
-    "detach cuda empty_like zeros_like ones_like full_like unflatten view_as T mT data".split()
-)
+_KINDS_BY_ANNOTATION = {
+    "number": ("int", "Optional[int"),
+    "flag": ("bool",),
+    "real": ("float", "Optional[float"),
+}
+_GUESSED_BRANCH = "?"  # stands for a branch that was chosen as the likelier one
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +50,31 @@ class HostLaunch:
     function: str
     arguments: dict[str | int, HostValue] = field(default_factory=dict)
     grid: tuple[Expression, ...] | None = None
-    is_grid_certain: bool = True  # of the grid
-    preconditions: tuple[Expression, ...] = ()  # what the function asks before it launches
-    tensor_ranks: dict[str, int] = field(
-        default_factory=dict
-    )  # of tensors whose shape it takes apart
-    side_names: dict[str, str] = field(default_factory=dict)  # by a side of a tensor its name there
+    is_grid_certain: bool = True
+    preconditions: tuple[Expression, ...] = ()  # tests that hold where the function launches
+    tensor_ranks: dict[str, int] = field(default_factory=dict)  # of tensors with unpacked shapes
+    side_names: dict[str, str] = field(default_factory=dict)  # `x.shape[0]`: `tokens`
 
 
 class HostScope:
-    """A function's names just before a line."""
+    """The names of a function just before a line."""
 
     def __init__(self, module: LazyModule, scope: ast.FunctionDef | None, line: int) -> None:
-        self._module, self._line = module, line
+        self._module = module
         self._annotations: dict[str, str] = {}
         self._defaults: dict[str, ast.expr] = {}
         self.assignments: dict[str, tuple[ast.expr, int | None]] = {}
         self.names_in_progress: set[str] = set()
-        self.followed_names: set[str] = set()  # names that were followed
-        self._binding_counts: Counter[str] = Counter()  # how often each name is
+        self.followed_names: set[str] = set()
+        self._binding_counts: Counter[str] = Counter()
         self.tensor_ranks: dict[str, int] = {}
         self.side_names: dict[str, str] = {}
         if scope is None:
             return
-        given = scope.args
-        for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs):
-            self._annotations[argument.arg] = (
-                ast.unparse(argument.annotation) if argument.annotation else ""
-            )
-        for argument, default in zip(
-            given.args[len(given.args) - len(given.defaults) :], given.defaults, strict=True
-        ):
-            self._defaults[argument.arg] = default
+        parameters = scope.args
+        for each in (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs):
+            self._annotations[each.arg] = ast.unparse(each.annotation) if each.annotation else ""
+        self._defaults = map_defaults(scope)
         for node in ast.walk(scope):
             if isinstance(node, ast.Assign) and node.lineno < line:
                 for target in node.targets:
@@ -88,9 +82,7 @@ class HostScope:
             elif isinstance(node, ast.AnnAssign) and node.value and node.lineno < line:
                 self._assign(node.target, node.value)
             elif isinstance(node, (ast.AugAssign, ast.For, ast.NamedExpr)) and node.lineno < line:
-                self._binding_counts.update(
-                    2 * [one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)]
-                )
+                self._binding_counts.update(2 * _list_names(node.target))
             elif isinstance(node, ast.FunctionDef) and node is not scope:
                 self.assignments[node.name] = (ast.Lambda(node.args, _find_returned(node)), None)
 
@@ -99,9 +91,9 @@ class HostScope:
             case ast.Name(id=name), ast.Call(
                 func=ast.Attribute(value=ast.Name(id=other), attr=attr)
             ):
-                if name == other and attr in _SIZE_PRESERVING:
+                if name == other and attr in CONVERSIONS:
                     return
-        self._binding_counts.update(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
+        self._binding_counts.update(_list_names(target))
         if isinstance(target, ast.Name):
             self.assignments[target.id] = (value, None)
             if isinstance(value, ast.Subscript):
@@ -111,14 +103,14 @@ class HostScope:
                 case (
                     ast.Attribute(value=ast.Name(id=whole), attr="shape")
                     | ast.Call(func=ast.Attribute(value=ast.Name(id=whole), attr="size"), args=[])
-                ) if not any(isinstance(one, ast.Starred) for one in target.elts):
+                ) if not any(isinstance(each, ast.Starred) for each in target.elts):
                     self.tensor_ranks[whole] = len(target.elts)
-                    for place, one in enumerate(target.elts):
-                        if isinstance(one, ast.Name):
-                            self.side_names.setdefault(f"{whole}.shape[{place}]", one.id)
-            for place, one in enumerate(target.elts):
-                if isinstance(one, ast.Name):
-                    self.assignments[one.id] = (value, place)
+                    for side, each in enumerate(target.elts):
+                        if isinstance(each, ast.Name):
+                            self.side_names.setdefault(f"{whole}.shape[{side}]", each.id)
+            for position, each in enumerate(target.elts):
+                if isinstance(each, ast.Name):
+                    self.assignments[each.id] = (value, position)
 
     # Values
 
@@ -129,37 +121,37 @@ class HostScope:
             return HostValue()
 
     def evaluate_argument(self, node: ast.expr) -> HostValue:
-        """With what a launch needs to be made again, and no more than the code says."""
-        found, sure = self.evaluate_with_certainty(lambda: self.evaluate(node))
-        if found.kind == "tensor":
-            many, known = self.evaluate_with_certainty(
+        """Evaluate an argument with its element count or test, and whether that is certain."""
+        value, is_certain = self.evaluate_with_certainty(lambda: self.evaluate(node))
+        if value.kind == "tensor":
+            count, is_fixed = self.evaluate_with_certainty(
                 lambda: tensor_shapes.count_elements(self, node)
             )
-            return replace(found, element_count=many if known else None, is_certain=sure)
-        if found.kind == "flag":
-            asked, sure = self.evaluate_with_certainty(lambda: to_test_expression(self, node))
-            return replace(found, test=asked, is_certain=sure)
-        computed = not found.is_known and isinstance(node, ast.Name) and node.id in self.assignments
-        return replace(found, is_certain=sure and not computed)
+            count = count if is_fixed else None
+            return replace(value, element_count=count, is_certain=is_certain)
+        if value.kind == "flag":
+            test, is_certain = self.evaluate_with_certainty(lambda: to_test_expression(self, node))
+            return replace(value, test=test, is_certain=is_certain)
+        opaque = not value.is_known and isinstance(node, ast.Name) and node.id in self.assignments
+        return replace(value, is_certain=is_certain and not opaque)
 
     def evaluate_with_certainty(
         self, evaluation: Callable[[], FollowedT]
     ) -> tuple[FollowedT, bool]:
-        """What is found, and whether each name on the way is bound once."""
+        """Evaluate, and return whether each name on the way is bound once."""
         self.followed_names.clear()
-        found = evaluation()
-        asked: Any = found.expression if isinstance(found, HostValue) else found
-        text = " ".join(iterate_words(("", *asked) if isinstance(asked, tuple) else asked or ""))
+        result = evaluation()
+        words: Any = result.expression if isinstance(result, HostValue) else result
+        text = " ".join(iterate_words(("", *words) if isinstance(words, tuple) else words or ""))
         names = self.followed_names | set(_NAME.findall(text))
-        return found, _GUESSED_BRANCH not in names and not any(
-            self._is_rebound(one) for one in names
-        )
+        return result, _GUESSED_BRANCH not in names and not any(map(self._is_rebound, names))
 
     def _is_rebound(self, name: str) -> bool:
-        many = self._binding_counts[name]
+        """Whether a name is bound twice; a parameter is bound by the call already."""
+        count = self._binding_counts[name]
         if name in self._annotations and not self._is_optional(name):
-            many += bool(many)
-        return many > 1
+            count += bool(count)
+        return count > 1
 
     def _is_optional(self, name: str) -> bool:
         default = self._defaults.get(name)
@@ -178,12 +170,13 @@ class HostScope:
                 value = self._module.names.get(name)
                 return HostValue("constant", "", getattr(value, attr, None))
             case ast.Attribute(attr=attr):
-                if attr in _SAME_TENSOR:
+                if attr in SAME_TENSOR:
                     return self._evaluate(node.value)
                 return HostValue("unknown", text)
-            case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=place):
+            case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=position):
                 sides = tensor_shapes.find_sides(self, owner)
-                if sides and isinstance(index := _parse_integer(place), int) and index < len(sides):
+                index = _parse_integer(position) if sides else None
+                if index is not None and index < len(sides):
                     return self._evaluate(sides[index])
                 return HostValue("number", text)
             case ast.Subscript():
@@ -205,11 +198,8 @@ class HostScope:
             case ast.IfExp():
                 self.followed_names.add(_GUESSED_BRANCH)
                 chosen = self._evaluate(node.body)
-                return (
-                    chosen
-                    if chosen.is_known and chosen.value is not False
-                    else self._evaluate(node.orelse)
-                )
+                is_usable = chosen.is_known and chosen.value is not False
+                return chosen if is_usable else self._evaluate(node.orelse)
         return HostValue("unknown", text)
 
     def _evaluate_name(self, name: str) -> HostValue:
@@ -218,15 +208,16 @@ class HostScope:
         if name in self.assignments:
             self.names_in_progress.add(name)
             self.followed_names.add(name)
-            value, place = self.assignments[name]
-            found = (
-                self._evaluate_unpacked(value, place)
-                if place is not None
-                else self._evaluate(value)
-            )
+            node, position = self.assignments[name]
+            if position is None:
+                assigned = self._evaluate(node)
+            else:
+                assigned = self._evaluate_unpacked(node, position)
             self.names_in_progress.discard(name)
-            if found.is_known or name not in self._annotations:
-                return found if found.is_known else HostValue("unknown", name)
+            if assigned.is_known:
+                return assigned
+            if name not in self._annotations:
+                return HostValue("unknown", name)
         if name in self._annotations:
             return self._evaluate_parameter(name)
         value = self._module.names.get(name)
@@ -235,26 +226,24 @@ class HostScope:
         return HostValue("unknown", name)
 
     def _evaluate_unpacked(self, value: ast.expr, position: int) -> HostValue:
-        """One of several names that are bound at once."""
+        """Evaluate one of several names that one assignment binds."""
         if isinstance(value, ast.Tuple) and position < len(value.elts):
             return self._evaluate(value.elts[position])
         text = ast.unparse(value)
         if text.endswith((".shape", ".size()")):
-            return HostValue(
-                "number", f"{text.removesuffix('.size()').removesuffix('.shape')}.shape[{position}]"
-            )
+            owner = text.removesuffix(".size()").removesuffix(".shape")
+            return HostValue("number", f"{owner}.shape[{position}]")
         if text.endswith(".stride()"):
             return HostValue("number", f"{text.removesuffix('()')}({position})")
         return HostValue()
 
     def _evaluate_parameter(self, name: str) -> HostValue:
-        note = self._annotations[name]
-        if "Tensor" in note:
+        annotation = self._annotations[name]
+        if "Tensor" in annotation:
             return HostValue("tensor", name)
-        if note.startswith(("int", "Optional[int")):
-            return HostValue("number", name)
-        if note.startswith(("bool", "float", "Optional[float")):
-            return HostValue("flag" if note.startswith("bool") else "real", name)
+        for kind, prefixes in _KINDS_BY_ANNOTATION.items():
+            if annotation.startswith(prefixes):
+                return HostValue(kind, name)
         return HostValue("unknown", name)
 
     def _evaluate_call(self, node: ast.Call, text: str) -> HostValue:
@@ -266,24 +255,17 @@ class HostScope:
         if name == "size" and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
             owner = ast.Attribute(node.func.value, "shape", ast.Load())
             return self._evaluate(ast.Subscript(owner, node.args[0], ast.Load()))
-        if name in ("stride", "size", "numel", "dim") or name == "len":
+        if name in ("stride", "size", "numel", "dim", "len", "item"):
             return HostValue("number", text)
-        if name == "item":
-            return HostValue("number", text)
-        if name in _TENSOR_MAKERS:
+        if name in TENSOR_MAKERS:
             return HostValue("tensor", text, dtype=self._find_dtype(node))
         if name in ("to", "type") and isinstance(node.func, ast.Attribute):
             return HostValue("tensor", text, dtype=self._find_dtype(node))
-        if name in _SAME_TENSOR and isinstance(node.func, ast.Attribute):
-            root = ast.unparse(node.func.value)
-            inner = (
-                self._evaluate(node.args[0])
-                if root == "torch" and node.args
-                else self._evaluate(node.func.value)
-            )
-            return HostValue(
-                "tensor", inner.expression, dtype=self._find_dtype(node) or inner.dtype
-            )
+        if name in SAME_TENSOR and isinstance(node.func, ast.Attribute):
+            is_function = ast.unparse(node.func.value) == "torch" and node.args
+            inner = self._evaluate(node.args[0] if is_function else node.func.value)
+            dtype = self._find_dtype(node) or inner.dtype
+            return HostValue("tensor", inner.expression, dtype=dtype)
         if name == "int" and node.args:
             return self._evaluate(node.args[0])
         if name in OPERATIONS and not node.keywords:
@@ -293,9 +275,9 @@ class HostScope:
         return HostValue("unknown", text)
 
     def _find_dtype(self, node: ast.Call) -> str:
-        named = [one.value for one in node.keywords if one.arg == "dtype"]
-        for one in (*named, *node.args):
-            text = ast.unparse(one)
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "dtype"]
+        for argument in (*named, *node.args):
+            text = ast.unparse(argument)
             if text.startswith("torch."):
                 return text.removeprefix("torch.")
         return ""
@@ -317,19 +299,14 @@ class HostScope:
         return HostValue("number", (name, *parts))
 
     def to_number(self, node: ast.expr) -> Expression | None:
-        found = self._evaluate(node)
-        if found.kind in ("tensor", "flag", "real"):
+        value = self._evaluate(node)
+        if value.kind in ("tensor", "flag", "real"):
             return None
-        if found.kind == "constant" and not isinstance(found.expression, int):
+        if value.kind == "constant" and not isinstance(value.expression, int):
             return None
-        return found.expression if found.expression != "" else ast.unparse(node)
+        return value.expression if value.expression != "" else ast.unparse(node)
 
     # Grids
-
-    def parse_grid_with_certainty(
-        self, node: ast.expr
-    ) -> tuple[tuple[Expression, ...] | None, bool]:
-        return self.evaluate_with_certainty(lambda: self.parse_grid(node))
 
     def parse_grid(self, node: ast.expr) -> tuple[Expression, ...] | None:
         if isinstance(node, ast.Name) and node.id in self.assignments:
@@ -338,12 +315,22 @@ class HostScope:
             node = node.body
         if not isinstance(node, (ast.Tuple, ast.List)):
             return None
-        sides = [self._parse_side(side) for side in node.elts]
-        return tuple(sides)
+        return tuple(map(self._parse_side, node.elts))
 
     def _parse_side(self, node: ast.expr) -> Expression:
-        found = self.to_number(node)
-        return ast.unparse(node) if found is None else found
+        number = self.to_number(node)
+        return ast.unparse(node) if number is None else number
+
+
+def map_defaults(function: ast.FunctionDef) -> dict[str, ast.expr]:
+    """Map the parameters that have a default to it."""
+    parameters, defaults = function.args.args, function.args.defaults
+    with_default = parameters[len(parameters) - len(defaults) :]
+    return {each.arg: value for each, value in zip(with_default, defaults, strict=True)}
+
+
+def _list_names(node: ast.expr) -> list[str]:
+    return [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)]
 
 
 def _make_constant(value: Any) -> HostValue:

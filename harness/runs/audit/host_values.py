@@ -1,45 +1,41 @@
-"""What a launching function says of an argument, and what is asked of whoever reads it."""
+"""An argument as the host's code gives it, and tables of torch's functions by what they keep."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from harness.runs.audit.expressions import Expression
 
-FollowedT = TypeVar("FollowedT")
+# Functions and methods that make a tensor of the shape that they are given.
+SHAPED_MAKERS = frozenset("empty zeros ones full new_empty new_zeros new_ones new_full".split())
+TENSOR_MAKERS = SHAPED_MAKERS | set("arange tensor as_tensor empty_strided".split())
+LIKE_MAKERS = frozenset("empty_like zeros_like ones_like full_like rand_like randn_like".split())
+# Methods whose result has the same elements, the first one first.
+_RESHAPES = frozenset(
+    "contiguous view reshape clone flatten squeeze unsqueeze detach cuda unflatten view_as "
+    "data".split()
+)
+SIZE_PRESERVING = _RESHAPES | set("zero_ fill_ to float half int long".split())
+CONVERSIONS = frozenset("contiguous to cuda clone detach float half bfloat16 int long".split())
+# Methods whose result has sizes in the words of the tensor that they are called on.
+SAME_TENSOR = _RESHAPES | set(
+    "transpose t permute narrow expand empty_like zeros_like ones_like full_like T mT".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
 class HostValue:
-    """One argument of one launch: what it is, as far as the host's code says it."""
+    """One argument of one launch, as far as the host's code defines it."""
 
-    kind: str = "unknown"  # tensor, number, constant, unknown
+    kind: str = "unknown"  # tensor, number, constant, flag, real, unknown
     expression: Expression = ""
     value: Any = None  # of a constant
-    dtype: str = ""  # of a tensor, as torch calls it
-    element_count: Expression | None = None  # of a tensor that the function makes itself
+    dtype: str = ""  # of a tensor, torch's name
+    element_count: Expression | None = None  # of a tensor, if the function defines it
     test: Expression | None = None  # of a flag
-    is_certain: bool = True  # no name on the way is bound to one thing and then to another
+    is_certain: bool = True  # each name on the way is bound once
 
     @property
     def is_known(self) -> bool:
         return self.kind != "unknown"
-
-
-class HostScopeProtocol(Protocol):
-    """A function's names just before a line."""
-
-    assignments: dict[str, tuple[ast.expr, int | None]]
-    names_in_progress: set[str]
-    followed_names: set[str]
-    tensor_ranks: dict[str, int]
-
-    def evaluate(self, node: ast.expr) -> HostValue: ...
-    def to_number(self, node: ast.expr) -> Expression | None: ...
-    def fold(self, name: str, *parts: Any) -> HostValue: ...
-    def evaluate_with_certainty(
-        self, evaluation: Callable[[], FollowedT]
-    ) -> tuple[FollowedT, bool]: ...

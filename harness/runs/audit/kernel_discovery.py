@@ -1,4 +1,4 @@
-"""Which kernels a release has, and which launches of each."""
+"""The kernels of a release, each with its launches, by syntax alone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LAUNCH_PATTERN = re.compile(r"\b(\w+)\)*\s*\[")
 
 @dataclass(slots=True)
 class SourceKernel:
-    """A kernel by syntax: where it stands, who launches it and which others it is a part of."""
+    """A kernel by syntax: its definition, its launches, and the kernels that call it."""
 
     module: str
     node: ast.FunctionDef
     launches: list[HostLaunch] = field(default_factory=list)
     callers: set[str] = field(default_factory=set)
-    recorded_launches: Sequence[LaunchMode] = ()  # in which it was launched, on a machine
+    recorded_launches: Sequence[LaunchMode] = ()  # modes in which it was launched
 
     @property
     def name(self) -> str:
@@ -64,18 +64,18 @@ def _attach_launches(
     assert module is not None
     for kernel, launch in launch_sites.find_launches(module, kernels.keys()):
         same = kernels[kernel]
-        here = [one for one in same if one.module == module_name]
-        if not here and len(same) > 1:
-            meant = module.names.get(kernel)
-            while meant is not None and not isinstance(meant, JITFunction):
-                meant = getattr(meant, "fn", None)
-            here = [one for one in same if meant and one.module == meant.fn.__module__]
-        for one in here or same[:1]:
-            one.launches.append(launch)
+        launched = [each for each in same if each.module == module_name]
+        if not launched and len(same) > 1:
+            value = module.names.get(kernel)
+            while value is not None and not isinstance(value, JITFunction):
+                value = getattr(value, "fn", None)
+            launched = [each for each in same if value and each.module == value.fn.__module__]
+        for each in launched or same[:1]:
+            each.launches.append(launch)
 
 
 def _iterate_functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """However deep among statements; expressions, most of a module, are not looked into."""
+    """Iterate functions at any depth of statements; expressions are most of a module."""
     for child in iterate_children(node):
         if isinstance(child, ast.FunctionDef):
             yield child

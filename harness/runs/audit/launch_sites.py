@@ -1,9 +1,10 @@
-"""Which launches a module has, and what a tuner would add to them."""
+"""The launches in a module, and the constants that a tuner adds to them."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 from harness.runs.audit.host_scope import HostLaunch, HostScope
@@ -16,7 +17,7 @@ from harness.runs.audit.syntax_walk import iterate_children
 def find_launches(
     module: LazyModule, kernel_names: Collection[str]
 ) -> Iterator[tuple[str, HostLaunch]]:
-    """Each launch in a module of a kernel of these names."""
+    """Find the launches of kernels of these names."""
     for scope, call in _iterate_launch_calls(module.tree, None):
         assert isinstance(call.func, ast.Subscript)
         target: ast.expr = call.func.value
@@ -27,23 +28,27 @@ def find_launches(
             continue
         host = HostScope(module, scope, call.lineno)
         arguments: dict[str | int, HostValue] = {}
-        for place, argument in enumerate(call.args):
+        for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred):
                 break
-            arguments[place] = host.evaluate_argument(argument)
-        arguments |= {
-            one.arg: host.evaluate_argument(one.value) for one in call.keywords if one.arg
-        }
-        where = scope.name if scope is not None else "the module"
-        grid, sure = host.parse_grid_with_certainty(call.func.slice)
-        asked = find_preconditions(host, scope, call.lineno)
-        yield (
-            name,
-            HostLaunch(
-                module.path, call.lineno, where, arguments, grid, sure, asked, host.tensor_ranks,
-                host.side_names,
-            ),
-        )  # fmt: skip
+            arguments[position] = host.evaluate_argument(argument)
+        for keyword in call.keywords:
+            if keyword.arg:
+                arguments[keyword.arg] = host.evaluate_argument(keyword.value)
+        grid_node = call.func.slice
+        grid, is_grid_certain = host.evaluate_with_certainty(partial(host.parse_grid, grid_node))
+        launch = HostLaunch(
+            file=module.path,
+            line=call.lineno,
+            function=scope.name if scope is not None else "the module",
+            arguments=arguments,
+            grid=grid,
+            is_grid_certain=is_grid_certain,
+            preconditions=find_preconditions(host, scope, call.lineno),
+            tensor_ranks=host.tensor_ranks,
+            side_names=host.side_names,
+        )
+        yield name, launch
 
 
 def _iterate_launch_calls(
@@ -57,7 +62,7 @@ def _iterate_launch_calls(
 
 
 def read_tuner_constants(node: ast.FunctionDef) -> dict[str, Any]:
-    """The constants of a tuner's first configuration."""
+    """Read the constants of a tuner's first configuration."""
     for decorator in node.decorator_list:
         for inner in ast.walk(decorator):
             if (

@@ -24,7 +24,8 @@ from harness.kernels.ir.intervals import (
     get_type_range,
     read_constant,
 )
-from harness.runs.audit.access_graph import ACCESS_OPERATIONS, Condition, LineKey, find_mask
+from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
+from harness.runs.audit.access_graph import Condition, LineKey, find_mask
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis
 
 _MAX_CONDITION_DEPTH = 30

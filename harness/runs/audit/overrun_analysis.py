@@ -131,10 +131,10 @@ class SizedCase:
             return given.is_certain
         if isinstance(value, float):
             return True
-        word = given.expression
-        if isinstance(word, str) and _CALLER_NAME.match(word) and given.is_certain:
+        name = given.expression
+        if isinstance(name, str) and _CALLER_NAME.match(name) and given.is_certain:
             if type(value) is int:
-                return self.fixed_values.setdefault(word, value) == value
+                return self.fixed_values.setdefault(name, value) == value
             return isinstance(value, bool)
         return parameter.source in ("its tuner", "absent", "default")
 

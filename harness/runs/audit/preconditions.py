@@ -1,12 +1,19 @@
-"""What a launching function asks before it launches: asserts, branches, early ends."""
+"""The preconditions of a launch: asserts, branches and early exits before it.
+
+Example: after `assert rows % 8 == 0` and `if rows > 100: return` a launch has the preconditions
+`rows % 8 == 0` and `not rows > 100`. A test that is not about numbers is unknown, with its words.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from harness.runs.audit.expressions import UNKNOWN_TEST, Expression, iterate_symbols
-from harness.runs.audit.host_values import HostScopeProtocol
+
+if TYPE_CHECKING:
+    from harness.runs.audit.host_scope import HostScope
 
 _COMPARISON_SIGNS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -19,64 +26,61 @@ _COMPARISON_SIGNS: dict[type[ast.cmpop], str] = {
 
 
 def find_preconditions(
-    host: HostScopeProtocol, scope: ast.FunctionDef | None, line: int
+    host: HostScope, scope: ast.FunctionDef | None, line: int
 ) -> tuple[Expression, ...]:
-    """Tests that all hold where that line is reached."""
-    return (
-        tuple(dict.fromkeys(_iterate_preconditions(host, scope.body, line)))
-        if scope is not None
-        else ()
-    )
+    """Find the tests that hold where that line is reached."""
+    if scope is None:
+        return ()
+    return tuple(dict.fromkeys(_iterate_preconditions(host, scope.body, line)))
 
 
 def _iterate_preconditions(
-    host: HostScopeProtocol, body: list[ast.stmt], line: int
+    host: HostScope, body: list[ast.stmt], line: int
 ) -> Iterator[Expression]:
-    for one in body:
-        if one.lineno > line:
+    for statement in body:
+        if statement.lineno > line:
             return
-        if one.lineno <= line <= (one.end_lineno or 0):
-            if isinstance(one, ast.If):
-                inside = one.body[0].lineno <= line <= _find_last_line(one.body)
-                found = _to_certain_test(host, one.test)
-                yield found if inside else ("not", found)
-            elif isinstance(one, ast.Match):
-                yield (UNKNOWN_TEST, *_iterate_symbols(host, one.subject))
+        if statement.lineno <= line <= (statement.end_lineno or 0):
+            if isinstance(statement, ast.If):
+                test = _to_certain_test(host, statement.test)
+                yield test if _contains(statement.body, line) else ("not", test)
+            elif isinstance(statement, ast.Match):
+                yield (UNKNOWN_TEST, *_iterate_symbols(host, statement.subject))
             for field in ("body", "orelse", "finalbody"):
-                inner = getattr(one, field, [])
-                if inner and inner[0].lineno <= line <= _find_last_line(inner):
+                inner = getattr(statement, field, [])
+                if inner and _contains(inner, line):
                     yield from _iterate_preconditions(host, inner, line)
             return
-        if isinstance(one, ast.Assert):
-            yield _to_certain_test(host, one.test)
-        elif isinstance(one, ast.If) and not one.orelse and _is_exit(one.body[-1]):
-            yield ("not", _to_certain_test(host, one.test))
+        if isinstance(statement, ast.Assert):
+            yield _to_certain_test(host, statement.test)
+        elif (
+            isinstance(statement, ast.If) and not statement.orelse and _is_exit(statement.body[-1])
+        ):
+            yield ("not", _to_certain_test(host, statement.test))
 
 
-def _to_certain_test(host: HostScopeProtocol, node: ast.expr) -> Expression:
-    """Nothing is known of a test of names that are bound to one thing and then to another."""
-    found, sure = host.evaluate_with_certainty(lambda: to_test_expression(host, node))
-    return found if sure else (UNKNOWN_TEST, *_iterate_symbols(host, node))
+def _to_certain_test(host: HostScope, node: ast.expr) -> Expression:
+    """Translate a test; one with a name that is bound more than once is unknown."""
+    test, is_certain = host.evaluate_with_certainty(lambda: to_test_expression(host, node))
+    return test if is_certain else (UNKNOWN_TEST, *_iterate_symbols(host, node))
 
 
-def _find_last_line(body: list[ast.stmt]) -> int:
-    return body[-1].end_lineno or 0
+def _contains(body: list[ast.stmt], line: int) -> bool:
+    return body[0].lineno <= line <= (body[-1].end_lineno or 0)
 
 
 def _is_exit(statement: ast.stmt) -> bool:
     return isinstance(statement, (ast.Raise, ast.Return, ast.Continue, ast.Break))
 
 
-def to_test_expression(host: HostScopeProtocol, node: ast.expr) -> Expression:
-    """A test of numbers; of any other, the words that it asks for."""
+def to_test_expression(host: HostScope, node: ast.expr) -> Expression:
+    """Translate a test of numbers; of any other, keep the words in it."""
     match node:
         case ast.Constant(value=bool() as value):
             return int(value)
         case ast.BoolOp(op=op, values=parts):
-            return (
-                "and" if isinstance(op, ast.And) else "or",
-                *(to_test_expression(host, one) for one in parts),
-            )
+            name = "and" if isinstance(op, ast.And) else "or"
+            return (name, *(to_test_expression(host, part) for part in parts))
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             return ("not", to_test_expression(host, inner))
         case ast.Compare(left=left, ops=[ast.In()], comparators=[ast.Tuple() | ast.List() as some]):
@@ -89,29 +93,26 @@ def to_test_expression(host: HostScopeProtocol, node: ast.expr) -> Expression:
             numbers = [host.to_number(one) for one in (left, *others)]
             if None not in numbers and not any(_is_non_number(one) for one in (left, *others)):
                 pairs = zip(ops, numbers[:-1], numbers[1:], strict=True)
-                return (
-                    "and",
-                    *((_COMPARISON_SIGNS[type(op)], one, other) for op, one, other in pairs),
-                )
+                return ("and", *((_COMPARISON_SIGNS[type(op)], *sides) for op, *sides in pairs))
         case ast.Name(id=name) if name in host.assignments and name not in host.names_in_progress:
-            assigned, place = host.assignments[name]
-            if place is None:
+            assigned, position = host.assignments[name]
+            if position is None:
                 host.followed_names.add(name)
                 host.names_in_progress.add(name)
-                found = to_test_expression(host, assigned)
+                test = to_test_expression(host, assigned)
                 host.names_in_progress.discard(name)
-                return found
+                return test
     return (UNKNOWN_TEST, *_iterate_symbols(host, node))
 
 
 def _is_non_number(node: ast.expr) -> bool:
-    """A shape, a type, a word, nothing: what is compared is no number."""
+    """Whether an operand of a comparison is a shape, a type, a string or None."""
     if isinstance(node, ast.Constant):
         return not isinstance(node.value, int)
     return isinstance(node, ast.Attribute) and node.attr in ("dtype", "device", "shape")
 
 
-def _iterate_symbols(host: HostScopeProtocol, node: ast.expr) -> Iterator[Expression]:
+def _iterate_symbols(host: HostScope, node: ast.expr) -> Iterator[Expression]:
     for inner in ast.walk(node):
         if isinstance(inner, (ast.Name, ast.Subscript, ast.Call, ast.Attribute)):
             number = host.to_number(inner)

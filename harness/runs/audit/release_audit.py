@@ -1,190 +1,178 @@
-"""An audit: a release's place in, every kernel's verdict out; kept until what it read changes."""
+"""The audit of a release: a folder or a wheel in, the verdict of every kernel out.
+
+The result is kept on disk until the sources, the limits, the recorded launches, the targets or the
+code of the audit change.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.core import paths
 from harness.core.cache import get_or_compute, is_cached
-from harness.core.code_digest import digest_code
+from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import NotReadyError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.exemptions import FindingExemption
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict, judge_kernel
 from harness.runs.audit.release_files import iterate_sources
+from harness.runs.audit.size_limits import DEFAULT_LIMITS
+from harness.runs.audit.worker_process import get_log, iterate_answers
 
 ProgressListener = Callable[[str], None]
-DEFAULT_LAUNCHES = Path(__file__).with_name(
-    "launches.jsonl"
-)  # those of the suites, as they noted them
+# Launches that the suites' guards made under check, recorded with UNFIX_LAUNCHES.
+DEFAULT_LAUNCHES = Path(__file__).with_name("launches.jsonl")
 CODE_DIGEST = digest_code("runs")
 
 
 @dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """What to audit: a folder that holds the package or a wheel, or what is new in it."""
+
+    location: Path
+    release: str
+    targets: tuple[str, ...] = ()  # kernels, modules, files or folders; all without any
+    jobs: int = 1
+    limits: Path = DEFAULT_LIMITS
+    launches: Path = DEFAULT_LAUNCHES
+    earlier_location: Path | None = None
+
+    @property
+    def locations(self) -> list[Path]:
+        return [self.location, *([self.earlier_location] if self.earlier_location else [])]
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseAudit:
-    """All kernels of one release."""
+    """The audits of all kernels of one release."""
 
     release: str
     kernels: tuple[KernelAudit, ...]
     limits: str
-    targeted_count: int  # kernels by the targets, whether or not they are new
+    targeted_count: int  # kernels of the targets, new or not
     seconds: float = 0.0
-    gpu: dict[str, str] = field(default_factory=dict)  # and versions beside it, if it was run there
+    gpu: dict[str, str] = field(default_factory=dict)  # with versions, if findings were run there
 
     @property
     def findings(self) -> list[AuditFinding]:
-        """The nearest to what models come to first."""
-        found = {
-            (one.kind, one.file, one.line, one.kernel): one
+        """The findings, each once, those that need the smallest share of a limit first."""
+        findings = {
+            (finding.kind, *finding.line_key, finding.kernel): finding
             for kernel in self.kernels
-            for one in kernel.findings
+            for finding in kernel.findings
         }
-        return sorted(found.values(), key=lambda one: (one.nearness, one.file, one.line))
+        return sorted(findings.values(), key=lambda each: (each.nearness, *each.line_key))
 
     def count_verdicts(self) -> dict[str, int]:
         return {
-            str(verdict): sum(one.verdict is verdict for one in self.kernels)
+            str(verdict): sum(kernel.verdict is verdict for kernel in self.kernels)
             for verdict in KernelVerdict
         }
 
     def apply_exemptions(self, exemptions: Sequence[FindingExemption]) -> ReleaseAudit:
-        """Less the findings that somebody lives with, and why."""
-        because = {one.key: one.because for one in exemptions}
-        unconfirmed = {one.key for one in exemptions if one.unless}
-        kernels = tuple(one.apply_exemptions(because, unconfirmed) for one in self.kernels)
-        return replace(self, kernels=kernels)
+        """Drop the findings that the exemptions accept."""
+        reasons = {each.key: each.because for each in exemptions}
+        until_confirmed = {each.key for each in exemptions if each.unless}
+        kernels = (kernel.apply_exemptions(reasons, until_confirmed) for kernel in self.kernels)
+        return replace(self, kernels=tuple(kernels))
 
 
-def audit_release(
-    location: Path,
-    release: str,
-    limits: Path,
-    targets: Sequence[str],
-    jobs: int,
-    report: ProgressListener,
-    earlier_location: Path | None = None,
-    launches: Path = DEFAULT_LAUNCHES,
-) -> ReleaseAudit:
-    """Of a folder that holds the package, or a wheel; or what is new in it since another one."""
-    places = [location] if earlier_location is None else [location, earlier_location]
-    digest = hashlib.sha256(CODE_DIGEST.encode())
-    digest.update(limits.read_bytes() + b"\0" + launches.read_bytes())
-    contents = list(map(_hash_sources, places))
-    digest.update("\0".join(contents).encode())
-    digest.update("\0".join((*map(str, places), "", *sorted(targets))).encode())
-    key = digest.hexdigest()
-    if not is_cached("releases", key):
-        report(f"reading the kernels of {release}")
-    found = get_or_compute(
-        "releases",
-        key,
-        lambda: _run_analysis(places, contents, release, limits, launches, targets, jobs, report),
+def audit_release(request: AuditRequest, report: ProgressListener) -> ReleaseAudit:
+    source_digests = list(map(_digest_sources, request.locations))
+    key = compute_digest(
+        CODE_DIGEST,
+        request.limits.read_bytes(),
+        request.launches.read_bytes(),
+        *source_digests,
+        *map(str, request.locations),
+        "",
+        *sorted(request.targets),
     )
-    return replace(found, release=release)
+    if not is_cached("releases", key):
+        report(f"reading the kernels of {request.release}")
+    audit = get_or_compute("releases", key, lambda: _run_analysis(request, source_digests, report))
+    return replace(audit, release=request.release)
 
 
-def _hash_sources(location: Path) -> str:
-    digest = hashlib.sha256()
-    for path, content in iterate_sources(location):
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
+def _digest_sources(location: Path) -> str:
+    return compute_digest(*(part for file in iterate_sources(location) for part in file))
 
 
 def _run_analysis(
-    locations: list[Path],
-    source_digests: list[str],
-    release: str,
-    limits: Path,
-    launches: Path,
-    targets: Sequence[str],
-    jobs: int,
-    report: ProgressListener,
+    request: AuditRequest, source_digests: list[str], report: ProgressListener
 ) -> ReleaseAudit:
     start = time.monotonic()
-    asked = {
-        "places": list(map(str, locations)),
-        "sources": source_digests,
-        "limits": str(limits.resolve()),
-        "launches": str(launches.resolve()),
-        "targets": list(targets),
-        "jobs": jobs,
+    data = {
+        "locations": list(map(str, request.locations)),
+        "source_digests": source_digests,
+        "limits": str(request.limits.resolve()),
+        "launches": str(request.launches.resolve()),
+        "targets": request.targets,
+        "jobs": request.jobs,
     }
-    environment = ChildEnvironment(SINGLE_THREAD)
-    environment.use_checkout()
-    log = paths.state_folder() / "audit.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as noise:  # whatever Triton prints of kernels that it refuses
-        process = subprocess.Popen(
-            [CPU_BASE.python, "-m", "harness.runs.audit.analysis_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=noise,
-            env=environment,
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps(asked).encode())
-    process.stdin.close()
     kernels: list[KernelAudit] = []
-    many = meant = -1
-    with process.stdout as answers:
-        for line in answers:
-            if line.startswith(b"{"):
-                told = json.loads(line)
-                many = told["kernels"]
-                meant = told["meant"]
-                continue
-            kernels.append(pickle.loads(bytes.fromhex(line.decode())))
-            if len(kernels) % 100 == 0:
-                report(f"{len(kernels)} of {many} kernels")
-    process.wait()
-    if many != len(kernels):
+    kernel_count = targeted_count = -1
+    variables: dict[str, str] = {}
+    checkouts.set_checkout_variables(variables)
+    worker = CPU_BASE.python, "harness.runs.audit.analysis_worker"
+    for line in iterate_answers(*worker, json.dumps(data).encode(), variables):
+        if line.startswith(b"{"):
+            counts = json.loads(line)
+            kernel_count, targeted_count = counts["kernels"], counts["targeted"]
+            continue
+        kernels.append(pickle.loads(bytes.fromhex(line.decode())))
+        if len(kernels) % 100 == 0:
+            report(f"{len(kernels)} of {kernel_count} kernels")
+    if kernel_count != len(kernels):
         raise NotReadyError(
-            f"the audit of {release} was cut short at {len(kernels)} of {many} kernels: see {log}"
+            f"the audit of {request.release} was cut short at {len(kernels)} of {kernel_count} "
+            f"kernels: see {get_log()}"
         )
-    order = sorted(_judge_helpers(kernels), key=lambda one: (one.module, one.line))
-    return ReleaseAudit(release, tuple(order), str(limits), meant, time.monotonic() - start)
+    kernels = sorted(_judge_helpers(kernels), key=lambda kernel: (kernel.module, kernel.line))
+    seconds = time.monotonic() - start
+    return ReleaseAudit(
+        request.release, tuple(kernels), str(request.limits), targeted_count, seconds
+    )
 
 
 def _judge_helpers(kernels: list[KernelAudit]) -> list[KernelAudit]:
-    """A function that kernels call is as safe as they are in its lines."""
-    named: dict[str, list[KernelAudit]] = {}
-    for one in kernels:
-        named.setdefault(one.kernel, []).append(one)
-    found = [each for one in kernels for each in one.findings]
-    return [_judge_helper(one, named, found) if one.helper_of else one for one in kernels]
+    """Judge functions that kernels call: by the findings in their lines, else by their callers."""
+    kernels_by_name: dict[str, list[KernelAudit]] = {}
+    for kernel in kernels:
+        kernels_by_name.setdefault(kernel.kernel, []).append(kernel)
+    findings = [finding for kernel in kernels for finding in kernel.findings]
+    return [
+        _judge_helper(kernel, kernels_by_name, findings) if kernel.helper_of else kernel
+        for kernel in kernels
+    ]
 
 
 def _judge_helper(
     helper: KernelAudit, kernels_by_name: dict[str, list[KernelAudit]], findings: list[AuditFinding]
 ) -> KernelAudit:
     own = [
-        each
-        for each in findings
-        if each.file == helper.file and helper.line <= each.line <= helper.last
+        finding
+        for finding in findings
+        if finding.file == helper.file and helper.line <= finding.line <= helper.last
     ]
     if own:
         return replace(helper, verdict=judge_kernel(own, ()))
     seen: set[str] = set()
-    waiting = helper.helper_of.split(",")
-    while waiting:
-        name = waiting.pop()
+    pending = helper.helper_of.split(",")
+    while pending:
+        name = pending.pop()
         if name in seen:
             continue
         seen.add(name)
         for caller in kernels_by_name.get(name, ()):
             if caller.helper_of:
-                waiting += caller.helper_of.split(",")
+                pending += caller.helper_of.split(",")
             elif caller.verdict is not KernelVerdict.UNKNOWN:
                 return replace(helper, verdict=KernelVerdict.SAFE)
-    return replace(
-        helper, verdict=KernelVerdict.UNKNOWN, reasons=("none of its callers can be told",)
-    )
+    reasons = ("none of its callers can be told",)
+    return replace(helper, verdict=KernelVerdict.UNKNOWN, reasons=reasons)

@@ -1,93 +1,85 @@
-"""What of a release is as it was in an earlier one, wherever it stands in either.
+"""The kernels of a release, and which of them are as they were in an earlier one.
 
-A kernel with the same text, helpers, constants and launches has no finding that it had not before:
-it is not read. Of one that has changed, what is found now is held against what was found then.
+Invariant: a kernel whose text, helpers, constants and launches are the same has the same findings,
+in whatever file it stands. So `--diff` audits only the others, and compares the findings of each
+with those of the earlier kernels of its name.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections import defaultdict
-from functools import cached_property
 from pathlib import Path
 
 from harness.core.cache import get_or_compute
-from harness.core.code_digest import digest_code
+from harness.core.code_digest import compute_digest, digest_code
 from harness.runs.audit.host_scope import HostLaunch
 from harness.runs.audit.kernel_discovery import SourceKernel, collect_kernels
 from harness.runs.audit.lazy_release import LazyRelease
 
 CODE_DIGEST = digest_code("runs")
-_UNKNOWN_DIGEST = ""  # it does not become a kernel here: nobody knows whether it is the same
+# Of a kernel that Triton cannot load here: it is never the same as an earlier one.
+_UNKNOWN_DIGEST = ""
 
 
 class ReleaseKernels:
-    """The kernels of a release by their names; kept by its sources."""
+    """The kernels of a release by name; kept on disk by the digest of its sources."""
 
-    def __init__(self, location: Path, sources: str) -> None:
+    def __init__(self, location: Path, source_digest: str) -> None:
         self.release = LazyRelease(location)
-        self._key = hashlib.sha256(f"{CODE_DIGEST}\0{location}\0{sources}".encode()).hexdigest()
+        self._key = compute_digest(CODE_DIGEST, str(location), source_digest)
         self.kernels: list[SourceKernel] = get_or_compute(
             "kernels", self._key, lambda: collect_kernels(self.release)
         )
         self._indices_by_name: dict[str, list[int]] = defaultdict(list)
-        for number, one in enumerate(self.kernels):
-            self._indices_by_name[one.name].append(number)
+        for index, kernel in enumerate(self.kernels):
+            self._indices_by_name[kernel.name].append(index)
 
-    @cached_property
-    def digests(self) -> list[tuple[str, str]]:
-        """Of each its text, and what it asks of others."""
+    def compute_digests(self) -> list[tuple[str, str]]:
+        """Compute two digests of each kernel: of its text, and of all that it depends on."""
         return get_or_compute(
             "digests", self._key, lambda: list(map(self._compute_digests, self.kernels))
         )
 
     def find_by_name(self, name: str) -> list[SourceKernel]:
-        return [
-            self.kernels[number]
-            for number in self._indices_by_name[name]
-            if not self.kernels[number].is_helper
-        ]
+        kernels = (self.kernels[index] for index in self._indices_by_name[name])
+        return [kernel for kernel in kernels if not kernel.is_helper]
 
     def list_changed_since(self, earlier: ReleaseKernels) -> list[SourceKernel]:
-        """Those that the earlier release has not.
+        """List the kernels that the earlier release has not.
 
-        Of helpers only their text counts, since their callers change with the rest.
+        Of helpers only the text counts: if anything else changes, so do the kernels that call them.
         """
-        return [
-            one
-            for one, (text, asked) in zip(self.kernels, self.digests, strict=True)
-            if not any(
-                text == then
-                and (one.is_helper or _UNKNOWN_DIGEST != asked == earlier.digests[number][1])
-                for number in earlier._indices_by_name[one.name]
-                for then in earlier.digests[number][:1]
+        digests, earlier_digests = self.compute_digests(), earlier.compute_digests()
+
+        def is_in_earlier(kernel: SourceKernel, text: str, whole: str) -> bool:
+            return any(
+                text == earlier_text
+                and (kernel.is_helper or _UNKNOWN_DIGEST != whole == earlier_whole)
+                for earlier_text, earlier_whole in (
+                    earlier_digests[index] for index in earlier._indices_by_name[kernel.name]
+                )
             )
-        ]
+
+        pairs = zip(self.kernels, digests, strict=True)
+        return [kernel for kernel, digest in pairs if not is_in_earlier(kernel, *digest)]
 
     def _compute_digests(self, kernel: SourceKernel) -> tuple[str, str]:
-        """Code that it calls, constants, whoever launches it."""
-        text = _hash_words(ast.unparse(kernel.node))
-        launches = "\0".join(map(_describe_launch, kernel.launches))
+        text = compute_digest(ast.unparse(kernel.node))
         try:
-            return text, _hash_words(
-                self.release.render_kernel_source(kernel.module, kernel.name), launches
-            )
-        except Exception:
+            source = self.release.render_kernel_source(kernel.module, kernel.name)
+        except Exception:  # its statements may raise anything where its packages are not installed
             return text, _UNKNOWN_DIGEST
+        return text, compute_digest(source, *map(_describe_launch, kernel.launches))
 
 
 def _describe_launch(launch: HostLaunch) -> str:
-    """What it hands over, and what the sides of tensors in that are called there."""
-    given = repr((launch.function, launch.arguments, launch.grid, launch.preconditions))
-    called = sorted((side, name) for side, name in launch.side_names.items() if side in given)
-    return f"{given} {called}"
+    """Describe what a launch passes, and the names of the tensor sides in that."""
+    passed = repr((launch.function, launch.arguments, launch.grid, launch.preconditions))
+    names = sorted((side, name) for side, name in launch.side_names.items() if side in passed)
+    return f"{passed} {names}"
 
 
 def normalize_lines(text: str) -> set[str]:
-    """Each without its white space, as findings have them."""
+    """Collect the lines of a text as findings have them: with single spaces."""
     return {" ".join(line.split()) for line in text.splitlines()}
-
-
-def _hash_words(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()

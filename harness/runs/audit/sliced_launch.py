@@ -45,9 +45,9 @@ class SlicedCpuLauncher(CpuLauncher):
     def bind_call(self, binder: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         bound = super().bind_call(binder, args, options)
         kinds = tuple(each.kind for each in self._case.parameters) if self._case else ()
-        self._is_case_launch = len(kinds) == len(bound.kinds) and all(
+        self._is_case_launch = len(kinds) == len(bound.types) and all(
             kind == read or (kind == "constexpr" and constant == (int, 1) and read[0] in "iu")
-            for kind, constant, read in zip(bound.kinds, bound.constants, kinds, strict=False)
+            for kind, constant, read in zip(bound.types, bound.constants, kinds, strict=False)
         )
         if not self._is_case_launch:
             return bound
@@ -55,7 +55,7 @@ class SlicedCpuLauncher(CpuLauncher):
             constant if kind == "constexpr" else None
             for constant, kind in zip(bound.constants, kinds, strict=True)
         )
-        return replace(bound, kinds=kinds, constants=constants, key=(kinds, constants))
+        return replace(bound, types=kinds, constants=constants, key=(kinds, constants))
 
     def make_program(self, kernel: Any, binder: Any, bound: Any) -> Any:
         program = super().make_program(kernel, binder, bound)

@@ -1,4 +1,4 @@
-"""The nodes of a syntax tree, as `ast` walks them and faster: a release has millions."""
+"""Walks over syntax trees, faster than those of `ast`: a release has millions of nodes."""
 
 from __future__ import annotations
 

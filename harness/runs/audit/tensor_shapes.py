@@ -1,42 +1,43 @@
-"""Tensors whose shape a launching function says: it makes them, or takes their shape apart."""
+"""The sizes of tensors that a launching function makes, or whose shape it unpacks."""
 
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
 from harness.runs.audit.expressions import Expression
-from harness.runs.audit.host_values import HostScopeProtocol, HostValue
-
-_TENSOR_MAKERS = frozenset("empty zeros ones full new_empty new_zeros new_ones new_full".split())
-_LIKE_MAKERS = frozenset("empty_like zeros_like ones_like full_like rand_like randn_like".split())
-_SIZE_PRESERVING = frozenset(  # as many elements as before, and the first one first
-    "contiguous view reshape clone flatten squeeze unsqueeze detach cuda unflatten view_as data "
-    "zero_ fill_ to float half int long".split()
+from harness.runs.audit.host_values import (
+    LIKE_MAKERS,
+    SHAPED_MAKERS,
+    SIZE_PRESERVING,
+    HostValue,
 )
 
+if TYPE_CHECKING:
+    from harness.runs.audit.host_scope import HostScope
 
-def find_sides(host: HostScopeProtocol, node: ast.expr) -> list[ast.expr]:
-    """The shape that a tensor is made with; nothing where it is made elsewhere."""
+
+def find_sides(host: HostScope, node: ast.expr) -> list[ast.expr]:
+    """Find the sides that a tensor is made with; none if it is made elsewhere."""
     if not isinstance(node, ast.Name) or node.id not in host.assignments:
         return []
-    made, place = host.assignments[node.id]
-    return _find_call_sides(host, made) if place is None else []
+    value, position = host.assignments[node.id]
+    return _find_call_sides(host, value) if position is None else []
 
 
-def _find_call_sides(host: HostScopeProtocol, call: ast.expr) -> list[ast.expr]:
-    if not isinstance(call, ast.Call) or _get_callee_name(call) not in _TENSOR_MAKERS:
+def _find_call_sides(host: HostScope, call: ast.expr) -> list[ast.expr]:
+    if not isinstance(call, ast.Call) or _get_callee_name(call) not in SHAPED_MAKERS:
         return []
-    named = [one.value for one in call.keywords if one.arg == "size"]
-    given = named or call.args
-    if len(given) > 1 and not isinstance(given[0], (ast.Tuple, ast.List, ast.Attribute)):
-        return [] if any(isinstance(one, ast.Starred) for one in given) else list(given)
-    shape = given[0] if given else None
+    arguments = [each.value for each in call.keywords if each.arg == "size"] or call.args
+    if len(arguments) > 1 and not isinstance(arguments[0], (ast.Tuple, ast.List, ast.Attribute)):
+        return _unless_starred(arguments)
+    shape = arguments[0] if arguments else None
     if isinstance(shape, ast.Name) and shape.id in host.assignments:
         host.followed_names.add(shape.id)
         shape = host.assignments[shape.id][0]
     match shape:
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return [] if any(isinstance(one, ast.Starred) for one in elements) else elements
+            return _unless_starred(elements)
         case ast.Attribute(value=other, attr="shape"):
             return find_sides(host, other)
         case ast.expr() if host.evaluate(shape).kind in ("number", "constant"):
@@ -44,48 +45,51 @@ def _find_call_sides(host: HostScopeProtocol, call: ast.expr) -> list[ast.expr]:
     return []
 
 
-def compute_stride(
-    host: HostScopeProtocol, node: ast.expr, dimension: int | None
-) -> HostValue | None:
-    found = find_sides(host, node)
-    if dimension is None or not -len(found) <= dimension < len(found):
+def compute_stride(host: HostScope, node: ast.expr, dimension: int | None) -> HostValue | None:
+    sides = find_sides(host, node)
+    if dimension is None or not -len(sides) <= dimension < len(sides):
         return None
-    return _multiply_sides(host, found[dimension % len(found) + 1 :])
+    return _multiply_sides(host, sides[dimension % len(sides) + 1 :])
 
 
-def count_elements(host: HostScopeProtocol, node: ast.expr, depth: int = 8) -> Expression | None:
-    """How many elements a tensor has, if this function says so."""
+def count_elements(host: HostScope, node: ast.expr, depth: int = 8) -> Expression | None:
+    """Count the elements of a tensor, if this function defines them."""
     match node:
         case ast.Name(id=name) if name in host.tensor_ranks and not find_sides(host, node):
-            # Bound to another one of that shape at most: whoever asks looks at how often it is.
+            # If the name is bound again, the value is not certain.
             return ("*", *(f"{name}.shape[{side}]" for side in range(host.tensor_ranks[name])))
         case ast.Name(id=name) if depth and name in host.assignments:
-            value, place = host.assignments[name]
+            value, position = host.assignments[name]
             host.followed_names.add(name)
-            return count_elements(host, value, depth - 1) if place is None else None
-        case ast.IfExp(test=ast.Compare(ops=[ast.Is()]), body=made):
-            return count_elements(host, made, depth)
-        case ast.IfExp(test=ast.Compare(ops=[ast.IsNot()]), orelse=made):
-            return count_elements(host, made, depth)
-        case ast.Call() if _find_call_sides(host, node):
-            product = _multiply_sides(host, _find_call_sides(host, node))
+            return count_elements(host, value, depth - 1) if position is None else None
+        case ast.IfExp(test=ast.Compare(ops=[ast.Is()]), body=value):
+            return count_elements(host, value, depth)
+        case ast.IfExp(test=ast.Compare(ops=[ast.IsNot()]), orelse=value):
+            return count_elements(host, value, depth)
+        case ast.Call() if sides := _find_call_sides(host, node):
+            product = _multiply_sides(host, sides)
             return None if product is None else product.expression
-        case ast.Call(args=[other, *_]) if _get_callee_name(node) in _LIKE_MAKERS:
+        case ast.Call(args=[other, *_]) if _get_callee_name(node) in LIKE_MAKERS:
             return count_elements(host, other, depth)
-        case ast.Call(func=ast.Attribute(value=other, attr=attr)) if attr in _SIZE_PRESERVING:
-            other_kind = attr == "view" and "torch." in ast.unparse(node.args)  # type: ignore[arg-type]
-            return None if other_kind else count_elements(host, other, depth)
+        case ast.Call(func=ast.Attribute(value=other, attr=attr)) if attr in SIZE_PRESERVING:
+            if attr == "view" and any("torch." in ast.unparse(argument) for argument in node.args):
+                return None  # a view as another type has another number of elements
+            return count_elements(host, other, depth)
     return None
 
 
-def _multiply_sides(host: HostScopeProtocol, factors: list[ast.expr]) -> HostValue | None:
-    found = host.fold("*", 1, 1)
-    for part in factors:
-        number = host.to_number(part)
+def _multiply_sides(host: HostScope, factors: list[ast.expr]) -> HostValue | None:
+    product = host.fold("*", 1, 1)
+    for factor in factors:
+        number = host.to_number(factor)
         if number is None:
             return None
-        found = host.fold("*", found.expression, number)
-    return found
+        product = host.fold("*", product.expression, number)
+    return product
+
+
+def _unless_starred(elements: list[ast.expr]) -> list[ast.expr]:
+    return [] if any(isinstance(each, ast.Starred) for each in elements) else list(elements)
 
 
 def _get_callee_name(call: ast.Call) -> str:

@@ -154,7 +154,8 @@ def _make_finding(
     reaches: tuple[ModelThreshold, ...],
 ) -> AuditFinding:
     cone = _list_cone(case.access_graph, overflow.operation)
-    fixed, growing = [], None
+    fixed: list[str] = []
+    growing: tuple[str, int | None] | None = None
     for value in sorted(cone, key=lambda each: each.number):
         is_parameter = value in case.access_graph.parameter_indices
         parameter = case.parameters_by_name.get(value.name) if is_parameter else None

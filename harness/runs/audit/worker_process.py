@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.core import paths
-from harness.releases import checkouts
 
 LOG_NAME = "audit.log"
 
@@ -17,13 +16,14 @@ def get_log() -> Path:
     return paths.state_folder() / LOG_NAME
 
 
-def iterate_answers(python: str | Path, module: str, request: bytes) -> Iterator[bytes]:
+def iterate_answers(
+    python: str | Path, module: str, request: bytes, variables: Mapping[str, str]
+) -> Iterator[bytes]:
     """Start a worker, send it the request and iterate its answers until it ends.
 
     What Triton prints, of kernels that it refuses for example, goes to the log.
     """
-    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
-    checkouts.set_checkout_variables(environment)
+    fixed = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
     log = get_log()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as noise:
@@ -32,7 +32,7 @@ def iterate_answers(python: str | Path, module: str, request: bytes) -> Iterator
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
-            env=environment,
+            env={**os.environ, **fixed, **variables},
         )
     assert process.stdin is not None
     assert process.stdout is not None

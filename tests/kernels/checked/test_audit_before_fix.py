@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness.runs.audit import analysis_worker, overflow_runs, size_limits
+from harness.runs.audit import analysis_worker, overflow_runs, size_limits, trial_launches
 from harness.runs.audit.findings import FindingKey, FindingKind
 from harness.runs.audit.lazy_release import LazyRelease
 from harness.runs.audit.release_kernels import ReleaseKernels
+from harness.runs.audit.threshold_search import FindingWithLoads
 from tests.audit.conftest import KERNELS, SIZES
 
 MODULE = "sglang.srt.kernels"
@@ -66,9 +67,7 @@ def test_a_finding_is_run_on_the_parent_if_it_was_run_on_the_release(
     [kernel] = kernels.find_by_name("two_lines")
     run: list[FindingKey] = []
 
-    def seen(
-        loaded: Any, case: Any, found: Iterable[overflow_runs.FindingWithLoads]
-    ) -> set[FindingKey]:
+    def seen(loaded: Any, case: Any, found: Iterable[FindingWithLoads]) -> set[FindingKey]:
         run.extend(one.key for one, _ in found)
         return set()
 
@@ -89,7 +88,7 @@ class Played:
 
     def run(self, at: dict[str, int]) -> str:
         self.loads.append(at["tokens"])
-        return overflow_runs.OVERFLOWS if at["tokens"] >= self._least else overflow_runs.PASSES
+        return trial_launches.OVERFLOWS if at["tokens"] >= self._least else trial_launches.PASSES
 
 
 @pytest.mark.parametrize(

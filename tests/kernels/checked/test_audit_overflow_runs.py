@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from harness.kernels.triton import frontend
-from harness.runs.audit import analysis_worker, overflow_runs, probe_memory, size_limits
+from harness.runs.audit import kernel_reading, overflow_runs, probe_memory, size_limits
 from harness.runs.audit.findings import NEEDS_INT64, AuditFinding, LaunchArgument
 from harness.runs.audit.kernel_case import KernelCase
 from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.lazy_release import LazyRelease
 from harness.runs.audit.release_kernels import ReleaseKernels
-from harness.runs.audit.trial_launches import iterate_draws
-from tests.audit.conftest import KERNELS, LIMITS, SIZES
+from harness.runs.audit.trial_launches import OVERFLOWS, PASSES, iterate_draws
+from tests.audit.conftest import KERNELS, SIZES
 
 MODULE = "sglang.srt.kernels"
 
@@ -38,10 +38,10 @@ def read(folder: Path, name: str) -> tuple[Any, KernelCase]:
     assert module is not None
     functions = (one for one in module.tree.body if isinstance(one, ast.FunctionDef))
     node = next(one for one in functions if one.name == name)
-    found = analysis_worker.KernelReading()
+    found = kernel_reading.KernelReading()
     next(
-        analysis_worker.iterate_cases(
-            world, SourceKernel(MODULE, node), size_limits.read_limits(LIMITS), found
+        kernel_reading.iterate_cases(
+            world, SourceKernel(MODULE, node), size_limits.read_limits(), found
         )
     )
     loaded, case = found.cases[0]
@@ -62,8 +62,8 @@ def test_an_argument_of_1_does_not_compile_the_kernel_again(
         raise AssertionError("it is read again")
 
     monkeypatch.setattr(frontend, "compile_to_mlir", refused)
-    assert launching.run(dict.fromkeys(case.used_quantities, 1)) == overflow_runs.PASSES
-    assert launching.run(case.make_largest_loads()) == overflow_runs.OVERFLOWS
+    assert launching.run(dict.fromkeys(case.used_quantities, 1)) == PASSES
+    assert launching.run(case.make_largest_loads()) == OVERFLOWS
 
 
 def test_a_patterned_tensor_alternates_its_values_to_the_end() -> None:
@@ -83,8 +83,8 @@ def confirmed_in(folder: Path, name: str) -> list[AuditFinding]:
     kernels = ReleaseKernels(folder, "sources")
     [kernel] = kernels.find_by_name(name)
     return list(
-        analysis_worker.analyze_kernel(
-            kernels.release, kernel, size_limits.read_limits(LIMITS)
+        kernel_reading.analyze_kernel(
+            kernels.release, kernel, size_limits.read_limits()
         ).findings.values()
     )
 

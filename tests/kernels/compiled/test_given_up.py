@@ -74,7 +74,7 @@ def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
     world = lazy_release.LazyRelease(tmp_path)
     kernels = collect_kernels(world)
     monkeypatch.setattr(analysis_worker.processes, "die_with_parent", lambda parent: os._exit(1))
-    monkeypatch.setattr(analysis_worker, "_make_unknown_audit", blamed)
+    monkeypatch.setattr(analysis_worker, "make_unknown_audit", blamed)
     queue = analysis_worker._make_queue(len(kernels))
     analysis_worker._run_lane(
         world, kernels, queue, size_limits.read_limits(size_limits.DEFAULT_LIMITS), None

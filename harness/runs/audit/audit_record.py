@@ -1,0 +1,42 @@
+"""An audit as JSON: what `--json` prints, `--record` keeps, and `--again` and `--known` read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.core.errors import UnfixError
+from harness.runs.audit.findings import KernelAudit
+from harness.runs.audit.release_audit import ReleaseAudit
+
+
+def audit_to_json(audit: ReleaseAudit) -> dict[str, Any]:
+    return {
+        "release": audit.release,
+        "limits": audit.limits,
+        "seconds": audit.seconds,
+        "gpu": audit.gpu,
+        "counts": audit.count_verdicts(),
+        "findings": [
+            asdict(finding) | {"condition": finding.condition, "nearness": finding.nearness}
+            for finding in audit.findings
+        ],
+        "kernels": [asdict(kernel) for kernel in audit.kernels],
+    }
+
+
+def read_record(file: Path) -> ReleaseAudit:
+    try:
+        content = file.read_bytes()
+        data = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
+        kernels = msgspec.convert(data["kernels"], tuple[KernelAudit, ...])
+        return ReleaseAudit(data["release"], kernels, data["limits"], len(kernels), data["seconds"])
+    except OSError as error:
+        raise UnfixError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnfixError(f"{file} is no record that this `unfix audit --record` wrote") from error
