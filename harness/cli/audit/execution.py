@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.cli import options, run_output
-from harness.cli.run_kinds import import_report
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
 from harness.kernels.triton import recorded_launches
@@ -100,20 +99,21 @@ def run_audit(arguments: argparse.Namespace) -> int:
         )
     if chosen.upstream is not None:
         return _print_upstream_report(audit, chosen.upstream)
+    from reports.audit import markdown, page, sarif, terminal
+
     data = audit_record.audit_to_json(audit)
     run_output.write_outputs(
         arguments,
         run_output.get_default_page("audit"),
-        lambda: str(import_report("audit", "page").render_page(audit)),
-        lambda: str(import_report("audit", "markdown").render_markdown(audit)),
+        lambda: page.render_page(audit),
+        lambda: markdown.render_markdown(audit),
         data,
     )
     if chosen.sarif:
-        run_output.save_text(chosen.sarif, import_report("audit", "sarif").render_sarif(audit))
+        run_output.save_text(chosen.sarif, sarif.render_sarif(audit))
     if chosen.as_json:
         options.print_json(data)
     else:
-        terminal = import_report("audit", "terminal")
         terminal.print_run(audit, options.make_console(), chosen.show_all)
     for each in expired:
         options.report_status(
@@ -215,6 +215,7 @@ def _date_findings(audits: list[ReleaseAudit]) -> ReleaseAudit:
 def _print_upstream_report(audit: ReleaseAudit, number: int) -> int:
     if not 1 <= number <= len(audit.findings):
         raise UnfixError(f"there is no finding {number}: there are {len(audit.findings)}")
-    upstream = import_report("audit", "upstream")
+    from reports.audit import upstream
+
     print(upstream.render_upstream_report(audit.findings[number - 1], audit.release))
     return 0

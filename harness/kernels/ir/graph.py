@@ -81,7 +81,7 @@ class SourceLocation:
         return self if self.caller is None else self.caller.outermost
 
     @property
-    def line_key(self) -> tuple[str, int]:
+    def line_key(self) -> FileLine:
         return self.file, self.line
 
     def __str__(self) -> str:

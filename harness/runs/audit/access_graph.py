@@ -27,7 +27,6 @@ from harness.kernels.ir.intervals import VALUE_PRESERVING, RangeGetter
 from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
 
 Condition = tuple[IRValue, bool]  # a branch or a mask, and whether it is true
-LineKey = tuple[str, int]  # a file and a line of it
 
 
 class AccessGraph:

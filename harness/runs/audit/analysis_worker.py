@@ -17,11 +17,14 @@ import signal
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from harness.core import preloading, processes
 from harness.core.cache import get_or_compute, is_cached, save_cached
+from harness.core.child_process import fork, fork_with_pipe
 from harness.core.code_digest import compute_digest, digest_code
+from harness.core.pipes import PipeEnd
 from harness.kernels.triton import recorded_launches
 from harness.runs.audit import overflow_runs, overrun_runs, size_limits
 from harness.runs.audit.findings import FindingKey, FindingKind, KernelAudit
@@ -107,16 +110,9 @@ def main() -> None:
     # The longest first, so that all lanes end at about the same time.
     chosen.sort(key=lambda kernel: kernel.node.lineno - (kernel.node.end_lineno or 0))
     queue = _make_queue(len(chosen))
-    lanes = []
-    for _ in range(request["jobs"]):
-        parent, lane = os.getpid(), os.fork()
-        if not lane:
-            processes.die_with_parent(parent)
-            _run_lane(kernels.release, chosen, queue, limits, earlier)
-            os._exit(0)
-        lanes.append(lane)
-    for lane in lanes:
-        os.waitpid(lane, 0)
+    run_lane = partial(_run_lane, kernels.release, chosen, queue, limits, earlier)
+    for lane in [fork(run_lane) for _ in range(request["jobs"])]:
+        lane.reap()
     os._exit(0)  # an orderly exit would run what the release's statements have registered
 
 
@@ -126,14 +122,11 @@ def _load_kernels(
     """Load the kernels of a release and of the earlier one, which a fork reads meanwhile."""
     if len(locations) == 1:
         return ReleaseKernels(*locations[0]), None
-    parent, child = os.getpid(), os.fork()
-    if not child:
-        processes.die_with_parent(parent)
-        ReleaseKernels(*locations[1]).compute_digests()  # the parent loads them from the cache
-        os._exit(0)
+    # This process loads the fork's digests from the cache.
+    reader = fork(lambda: ReleaseKernels(*locations[1]).compute_digests())
     kernels = ReleaseKernels(*locations[0])
     kernels.compute_digests()
-    os.waitpid(child, 0)
+    reader.reap()
     return kernels, ReleaseKernels(*locations[1])
 
 
@@ -165,30 +158,26 @@ def _run_lane(
     earlier: ReleaseKernels | None,
 ) -> None:
     """Audit kernels of the queue in a fork, and in a new one if a kernel has ended that."""
-    status = 1
-    while status:
-        read, write = os.pipe()
-        parent, child = os.getpid(), os.fork()
-        if not child:
-            processes.die_with_parent(parent)
-            while number := os.read(queue, _NUMBER_BYTES):
-                os.write(write, number)
-                kernel = kernels[int.from_bytes(number)]
-                signal.setitimer(signal.ITIMER_PROF, _KERNEL_SECONDS)
-                audit = _audit_safely(release, kernel, limits)
-                _write_answer(_drop_earlier_findings(audit, kernel, limits, earlier))
-            os._exit(0)
-        os.close(write)
-        last = b""
-        while chunk := os.read(read, 4096):
-            last = (last + chunk)[-_NUMBER_BYTES:]
-        os.close(read)
-        _, status = os.waitpid(child, 0)
-        if status and not last:
+
+    def audit_queue(pipe: PipeEnd) -> None:
+        while number := os.read(queue, _NUMBER_BYTES):
+            kernel = kernels[int.from_bytes(number)]
+            pipe.send(b"%d" % int.from_bytes(number))
+            signal.setitimer(signal.ITIMER_PROF, _KERNEL_SECONDS)
+            audit = _audit_safely(release, kernel, limits)
+            _write_answer(_drop_earlier_findings(audit, kernel, limits, earlier))
+
+    code = 1
+    while code:
+        child, pipe = fork_with_pipe(audit_queue)
+        started = list(pipe.iterate_lines())
+        pipe.close()
+        code = child.reap()
+        if code and not started:
             return  # no kernel has ended it: other lanes do the rest, or the count is short
-        if status:
-            kernel = kernels[int.from_bytes(last)]
-            is_slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+        if code:
+            kernel = kernels[int(started[-1])]
+            is_slow = code == -signal.SIGPROF
             reason = "reading it ends the process"
             if is_slow:
                 reason = f"it takes more than {_KERNEL_SECONDS} s"

@@ -144,7 +144,7 @@ class _GpuForkPool:
             for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
                 self._read_messages(key.data)
         for fork in self._list_forks():
-            os.kill(fork.pid, signal.SIGKILL)
+            fork.process.send_signal(signal.SIGKILL)
             self._waiting_orders.append(fork.remaining_order)
             self._reap_fork(fork)
         for order in (*self._waiting_orders, *self._late_orders):
@@ -168,24 +168,9 @@ class _GpuForkPool:
             self._answers.write(json.dumps([number, words]) + "\n")
 
     def _start_fork(self) -> _GpuFork:
-        own_read, fork_write = os.pipe()
-        fork_read, own_write = os.pipe()
-        parent, pid = os.getpid(), os.fork()
-        if not pid:
-            processes.die_with_parent(parent)
-            os.setpgid(0, 0)
-            os.close(own_read)
-            os.close(own_write)
-            code = 1
-            try:
-                _serve_orders(self._launcher, self._findings, PipeEnd(fork_read, fork_write))
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(fork_write)
-        os.close(fork_read)
-        fork = _GpuFork(pid, PipeEnd(own_read, own_write))
-        self._selector.register(own_read, selectors.EVENT_READ, fork)
+        serve = functools.partial(_serve_orders, self._launcher, self._findings)
+        fork = _GpuFork(*child_process.fork_with_pipe(serve, new_session=True))
+        self._selector.register(fork.pipe.read_end, selectors.EVENT_READ, fork)
         return fork
 
     def _read_messages(self, fork: _GpuFork) -> None:
@@ -198,9 +183,9 @@ class _GpuForkPool:
                     self._write_answers([fork.remaining.pop(0)], result)
         if not fork.pipe.is_peer_closed:
             return
-        status = self._reap_fork(fork)
-        if status and fork.remaining:
-            self._blame(fork, os.waitstatus_to_exitcode(status))
+        code = self._reap_fork(fork)
+        if code and fork.remaining:
+            self._blame(fork, code)
         if fork.remaining:
             self._waiting_orders.appendleft(fork.remaining_order)
 
@@ -218,10 +203,10 @@ class _GpuForkPool:
     def _reap_fork(self, fork: _GpuFork) -> int:
         self._selector.unregister(fork.pipe.read_end)
         fork.pipe.close()
-        status = os.waitpid(fork.pid, 0)[1]
+        code = fork.process.reap()
         with contextlib.suppress(ProcessLookupError):  # an assembler that it started may go on
-            os.killpg(fork.pid, signal.SIGKILL)
-        return status
+            os.killpg(fork.process.pid, signal.SIGKILL)
+        return code
 
 
 def _describe_timeout(step: str, is_extended: bool) -> str:

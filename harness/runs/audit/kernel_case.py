@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.kernels.ir.graph import IROperation, KernelGraph
+from harness.kernels.ir.graph import FileLine, IROperation, KernelGraph
 from harness.kernels.ir.intervals import IntegerRange, make_exact_range, read_axis
-from harness.runs.audit.access_graph import AccessGraph, LineKey
+from harness.runs.audit.access_graph import AccessGraph
 from harness.runs.audit.expressions import (
     Expression,
     evaluate_expression,
@@ -210,7 +210,7 @@ class KernelCase:
         return self._analyses[key]
 
     def find_overflow_at(
-        self, loads: Loads, line: LineKey, first_only: bool = False
+        self, loads: Loads, line: FileLine, first_only: bool = False
     ) -> AddressOverflow | None:
         overflows = OverflowAnalysis(self.analyze_ranges(loads)).find_overflows(line, first_only)
         return next((overflow for overflow in overflows if overflow.is_known), None)

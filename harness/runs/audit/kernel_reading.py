@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.kernels.ir.graph import FileLine
 from harness.runs.audit import overflow_runs, overrun_runs, parameter_inference
-from harness.runs.audit.access_graph import LineKey
 from harness.runs.audit.findings import (
     CONFIRMED,
     AuditFinding,
@@ -40,12 +40,12 @@ _MAX_ERROR_LENGTH = 160
 class KernelReading:
     """One kernel in all modes, with what was found so far."""
 
-    findings: dict[LineKey, AuditFinding] = field(default_factory=dict)
-    overruns: dict[LineKey, AuditFinding] = field(default_factory=dict)
+    findings: dict[FileLine, AuditFinding] = field(default_factory=dict)
+    overruns: dict[FileLine, AuditFinding] = field(default_factory=dict)
     reasons: set[str] = field(default_factory=set)
     cases: list[tuple[Any, KernelCase]] = field(default_factory=list)  # with the loaded kernel
     error: str = ""  # Triton's first
-    recorded_lines: set[LineKey] = field(default_factory=set)  # with findings of recorded launches
+    recorded_lines: set[FileLine] = field(default_factory=set)  # with findings of recorded launches
 
     @property
     def accesses(self) -> int:
@@ -127,7 +127,7 @@ def analyze_kernel(
     release: LazyRelease,
     kernel: SourceKernel,
     limits: SizeLimits,
-    known_thresholds: Mapping[LineKey, int] | None = None,
+    known_thresholds: Mapping[FileLine, int] | None = None,
 ) -> KernelReading:
     """Audit a kernel in all modes; a line with a known threshold only if it overflows earlier."""
     known = known_thresholds or {}

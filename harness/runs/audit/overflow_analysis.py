@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.kernels.ir.graph import IROperation, IRValue
+from harness.kernels.ir.graph import FileLine, IROperation, IRValue
 from harness.kernels.ir.intervals import (
     UNBOUNDED,
     IntegerRange,
@@ -25,7 +25,7 @@ from harness.kernels.ir.intervals import (
     read_constant,
 )
 from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
-from harness.runs.audit.access_graph import Condition, LineKey, find_mask
+from harness.runs.audit.access_graph import Condition, find_mask
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis
 
 _MAX_CONDITION_DEPTH = 30
@@ -60,7 +60,7 @@ class OverflowAnalysis:
         self._suspect: IRValue | None = None
 
     def find_overflows(
-        self, line: LineKey | None = None, first_only: bool = True
+        self, line: FileLine | None = None, first_only: bool = True
     ) -> Iterator[AddressOverflow]:
         """Find, for each access, the operations that may overflow in lanes that access memory.
 

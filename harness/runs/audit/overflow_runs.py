@@ -24,8 +24,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from harness.core import child_process
+from harness.core.pipes import PipeEnd
 from harness.kernels.check.cpu_launcher import load_process_state
-from harness.runs.audit.access_graph import LineKey
+from harness.kernels.ir.graph import FileLine
 from harness.runs.audit.findings import (
     BEYOND_MEMORY,
     CONFIRMED,
@@ -132,33 +134,24 @@ class _ConfirmationRun:
 
     def _run_fork(self) -> None:
         """Launch in a fork until a launch ends it, or no finding is left."""
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            gc.disable()  # a collection would copy pages, and this process lives for seconds
-            os.close(read)
-            with open(os.devnull, "w") as nothing:
-                os.dup2(nothing.fileno(), 2)
-            try:
-                self._run_launches(write)
-            finally:
-                os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as reports:
-            for line in reports:
-                match json.loads(line):
-                    case [int(load)]:
-                        self._found_load = load
-                    case [outcome, seconds]:
-                        self._record_outcome(outcome, seconds)
-        _, status = os.waitpid(child, 0)
+        child, pipe = child_process.fork_with_pipe(self._run_launches)
+        for line in pipe.iterate_lines():
+            match json.loads(line):
+                case [int(load)]:
+                    self._found_load = load
+                case [outcome, seconds]:
+                    self._record_outcome(outcome, seconds)
+        pipe.close()
+        code = child.reap()
         if self._found_load:
             self._record_outcome(self._found_load, 0.0)
         elif not self._is_done:
-            self._record_end(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
+            self._record_end(is_too_slow=code == -signal.SIGPROF)
 
-    def _run_launches(self, write_end: int) -> None:
-        """Write, for each draw, the load at which it overflows or why there is none (in a fork)."""
+    def _run_launches(self, pipe: PipeEnd) -> None:
+        """Send, for each draw, the load at which it overflows or why there is none (in a fork)."""
+        gc.disable()  # a collection would copy pages, and this process lives for seconds
+        child_process.discard_stderr()
         while not self._is_done:
             finding, loads = self._findings[self._current_index]
             finding = replace(finding, threshold=self._known_load or finding.threshold)
@@ -174,13 +167,13 @@ class _ConfirmationRun:
             outcome: SearchOutcome = self._search(launcher, finding, loads)
             if self._searches_grid and isinstance(outcome, int):
                 _restart_timer()
-                os.write(write_end, f"[{outcome}]\n".encode())
+                pipe.send(json.dumps([outcome]).encode())
                 below = {**loads, finding.quantity: outcome - 1}
                 if corner := launcher.find_overflowing_corner(below):
                     outcome = outcome - 1, corner
             signal.setitimer(signal.ITIMER_PROF, 0)
             report = outcome, time.process_time() - start
-            os.write(write_end, (json.dumps(report) + "\n").encode())
+            pipe.send(json.dumps(report).encode())
             self._record_outcome(*report)
 
     def _record_outcome(self, outcome: SearchOutcome, seconds: float) -> None:
@@ -305,7 +298,7 @@ class OverflowLauncher:
         kernel: Any,
         case: KernelCase,
         draw: LaunchDraw,
-        lines: Collection[LineKey],
+        lines: Collection[FileLine],
         on_compiled: Callable[[], None] | None = None,
     ) -> None:
         self._kernel, self._case, self._draw, self._lines = kernel, case, draw, lines

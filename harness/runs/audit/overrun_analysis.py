@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from harness.kernels.ir.graph import IROperation, IRValue
+from harness.kernels.ir.graph import FileLine, IROperation, IRValue
 from harness.kernels.ir.intervals import IntegerRange, RangeGetter, make_exact_range
-from harness.runs.audit.access_graph import LineKey, get_element_bytes
+from harness.runs.audit.access_graph import get_element_bytes
 from harness.runs.audit.expressions import (
     COMPARISONS,
     UNKNOWN_TEST,
@@ -328,7 +328,7 @@ class SizedCase:
             return parameter
         return replace(parameter, value=self.evaluate(given.expression, word_values))
 
-    def find_lines(self, access: IROperation) -> set[LineKey]:
+    def find_lines(self, access: IROperation) -> set[FileLine]:
         """Find the lines of an access and its address, which lead to few other accesses."""
         maker = self.case.access_graph.defining_operations.get(access.operands[0])
         return {each.source.line_key for each in (access, maker) if each is not None}
@@ -392,7 +392,7 @@ def iterate_suspects(sized: SizedCase) -> Iterator[SuspectAccess]:
     limits = sized.case.limits
     quantities = {own.name: own for word in sized.words if (own := sized.find_quantity(word))}
     growing = sorted(name for name, own in quantities.items() if own.size)
-    seen: set[tuple[str, LineKey]] = set()
+    seen: set[tuple[str, FileLine]] = set()
     tried: list[dict[str, int]] = []
     for shape in ({}, *(model.values for model in limits.models)):
         for load in TRIED_LOADS:

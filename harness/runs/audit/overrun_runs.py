@@ -18,7 +18,8 @@ from math import prod
 from typing import Any
 
 from harness.checking import OutOfBounds, virtual_zeros
-from harness.runs.audit.access_graph import LineKey
+from harness.core.child_process import call_in_fork
+from harness.kernels.ir.graph import FileLine
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase
@@ -47,7 +48,8 @@ def find_overruns(kernel: Any, case: KernelCase, module: str) -> list[AuditFindi
     findings: list[AuditFinding] = []
     for suspect in itertools.islice(iterate_suspects(sized), _MAX_SUSPECTS):
         search = partial(find_least_load, kernel, sized, suspect)
-        load, index = run_in_fork(search, _SUSPECT_SECONDS) or (0, 0)
+        result = call_in_fork(search, cpu_seconds=_SUSPECT_SECONDS, silent=True)
+        load, index = result or (0, 0)
         if load:
             findings.append(_make_finding(sized, suspect, module, load, index))
     return findings
@@ -124,7 +126,7 @@ def run_sized_launch(
     sized: SizedCase,
     word_values: Mapping[str, int],
     exact_tensors: Collection[str],
-    lines: Collection[LineKey] | None,
+    lines: Collection[FileLine] | None,
 ) -> Exception | None:
     """Launch with these tensors at their size; return the error that stops it.
 
@@ -211,22 +213,3 @@ def _is_independent_of_rest(kernel: Any, sized: SizedCase, suspect: SuspectAcces
                 return isinstance(launcher.run(values), int)
         return False
     return False
-
-
-def run_in_fork(work: Callable[[], Any], seconds: float) -> Any:
-    """Compute a JSON value in a fork with a limit on processor time; None if the fork dies."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(read)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        try:
-            os.write(write, json.dumps(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else None

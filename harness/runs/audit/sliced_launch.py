@@ -12,8 +12,7 @@ from harness.checking import IntegerOverflow, OutOfBounds, UncheckableKernel, Vi
 from harness.kernels.check.cpu_launcher import CpuLauncher
 from harness.kernels.check.launch_log import LaunchLog
 from harness.kernels.check.tracked_memory import MemoryTracker
-from harness.kernels.ir.graph import KernelGraph
-from harness.runs.audit.access_graph import LineKey
+from harness.kernels.ir.graph import FileLine, KernelGraph
 from harness.runs.audit.findings import BEYOND_MEMORY, LaunchArgument, TrialLaunch
 from harness.runs.audit.kernel_case import KernelCase
 from harness.runs.audit.kernel_slice import slice_graph
@@ -30,7 +29,7 @@ class SlicedCpuLauncher(CpuLauncher):
 
     def __init__(
         self,
-        lines: Collection[LineKey],
+        lines: Collection[FileLine],
         all_accesses: bool,
         case: KernelCase | None = None,
         on_compiled: Callable[[], None] | None = None,
@@ -82,7 +81,7 @@ class SlicedCpuLauncher(CpuLauncher):
 def run_program(
     kernel: Any,
     launch: TrialLaunch,
-    lines: Collection[LineKey],
+    lines: Collection[FileLine],
     all_accesses: bool = False,
     tensor_factory: Callable[[LaunchArgument], torch.Tensor] = make_tensor,
     case: KernelCase | None = None,

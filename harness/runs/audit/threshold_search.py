@@ -15,9 +15,9 @@ import linecache
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from harness.kernels.ir.graph import IROperation, IRValue
+from harness.kernels.ir.graph import FileLine, IROperation, IRValue
 from harness.kernels.ir.intervals import read_axis
-from harness.runs.audit.access_graph import AccessGraph, LineKey
+from harness.runs.audit.access_graph import AccessGraph
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import AuditFinding, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase, Loads
@@ -37,7 +37,7 @@ def find_overflow_findings(
     """
     reasons: set[str] = set()
     largest = case.make_largest_loads()
-    suspects: dict[LineKey, set[str]] = {}
+    suspects: dict[FileLine, set[str]] = {}
     for overflow in case.analyze_all_launches(largest).find_overflows(first_only=False):
         line = overflow.operation.source.line_key
         suspects.setdefault(line, set()).update(overflow.range.reasons)
@@ -72,7 +72,7 @@ def _describe_unknown_sides(case: KernelCase, finding: AuditFinding) -> str:
     return f"{finding.grows} = {finding.value:,}" if is_side else ""
 
 
-def _find_nearest_finding(case: KernelCase, module: str, line: LineKey) -> FindingWithLoads | None:
+def _find_nearest_finding(case: KernelCase, module: str, line: FileLine) -> FindingWithLoads | None:
     """Find the overflow of the line that takes the smallest share of a limit, over all models."""
     nearest: list[tuple[float, Threshold, str]] = []
     reaches = []
@@ -113,7 +113,7 @@ def _find_limit(case: KernelCase, quantity: str, model: ModelShape | None) -> in
 
 
 def _find_threshold(
-    case: KernelCase, shape: dict[str, int], line: LineKey, model: ModelShape | None
+    case: KernelCase, shape: dict[str, int], line: FileLine, model: ModelShape | None
 ) -> Threshold | None:
     """Find the quantity that has to grow the least, relative to its limit.
 
@@ -145,7 +145,7 @@ def _find_threshold(
 def _make_finding(
     case: KernelCase,
     module: str,
-    line: LineKey,
+    line: FileLine,
     overflow: AddressOverflow,
     loads: Loads,
     quantity_name: str,
@@ -260,5 +260,5 @@ def _list_cone(access_graph: AccessGraph, operation: IROperation) -> list[IRValu
     return list(cone)
 
 
-def _read_line_text(line: LineKey) -> str:
+def _read_line_text(line: FileLine) -> str:
     return linecache.getline(*line).strip()
