@@ -91,7 +91,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     chosen = parse_options(arguments)
     audit = _audit_requested_trees(chosen)
     exempt = exemptions.read_exemptions(chosen.exemptions)
-    expired = exemptions.find_expired(exempt, audit) if chosen.is_whole else []
+    expired = audit.find_expired(exempt) if chosen.is_whole else []
     audit = audit.apply_exemptions(exempt)
     if chosen.targets and not audit.targeted_count:
         raise UnfixError(

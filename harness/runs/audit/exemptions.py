@@ -6,7 +6,7 @@ An exemption is of a kernel's line by its text. When the line changes, the exemp
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,9 +15,6 @@ from harness.core import paths
 from harness.core.located_yaml import SafeYamlFile, YamlFileError
 from harness.fixes.registry.schema import Text
 from harness.runs.audit.findings import FindingKey, FindingKind
-
-if TYPE_CHECKING:
-    from harness.runs.audit.release_audit import ReleaseAudit
 
 
 class FindingExemption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,10 +42,3 @@ def read_exemptions(path: Path) -> list[FindingExemption]:
         return msgspec.convert(document.values or [], list[FindingExemption], strict=True)
     except msgspec.ValidationError as error:
         raise ToggleFileError(document.path, 1, str(error)) from error
-
-
-def find_expired(exemptions: list[FindingExemption], audit: ReleaseAudit) -> list[FindingExemption]:
-    """Find the exemptions of kernels that the release has, but without such a finding."""
-    keys = {finding.key for finding in audit.findings}
-    names = {kernel.kernel for kernel in audit.kernels}
-    return [each for each in exemptions if each.kernel in names and each.key not in keys]

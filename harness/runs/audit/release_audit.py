@@ -81,6 +81,12 @@ class ReleaseAudit:
         kernels = (kernel.apply_exemptions(reasons, until_confirmed) for kernel in self.kernels)
         return replace(self, kernels=tuple(kernels))
 
+    def find_expired(self, exemptions: Sequence[FindingExemption]) -> list[FindingExemption]:
+        """Find the exemptions of kernels that are here, but without such a finding."""
+        keys = {finding.key for finding in self.findings}
+        names = {kernel.kernel for kernel in self.kernels}
+        return [each for each in exemptions if each.kernel in names and each.key not in keys]
+
 
 def audit_release(request: AuditRequest, report: ProgressListener) -> ReleaseAudit:
     source_digests = list(map(_digest_sources, request.locations))
