@@ -18,15 +18,16 @@ WIDE = ValueType("i32")
 
 def divide(a: int, b: int) -> int:
     """Divide towards zero."""
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
 
 
 def unsigned(operator: Callable[[int, int], int]) -> Callable[[int, int], int]:
     """Apply an operator to the bits of both numbers, and read the result with a sign again."""
 
     def apply(a: int, b: int) -> int:
-        bits = operator(a % 2**BITS, b % 2**BITS) % 2**BITS
-        return bits - 2**BITS if bits >= 2 ** (BITS - 1) else bits
+        bits = operator(a % (1 << BITS), b % (1 << BITS)) % (1 << BITS)
+        return bits - (1 << BITS) if bits >> (BITS - 1) else bits
 
     return apply
 

@@ -16,15 +16,20 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.runs.audit import tensor_shapes
 from harness.runs.audit.expressions import OPERATIONS, Expression, iterate_words
-from harness.runs.audit.host_values import CONVERSIONS, SAME_TENSOR, TENSOR_MAKERS, HostValue
+from harness.runs.audit.host_values import (
+    CONVERSIONS,
+    SAME_TENSOR,
+    TENSOR_MAKERS,
+    HostValue,
+    ResultT,
+)
 from harness.runs.audit.lazy_release import LazyModule
 from harness.runs.audit.preconditions import to_test_expression
 
-FollowedT = TypeVar("FollowedT")
 _OPERATOR_SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -135,9 +140,7 @@ class HostScope:
         opaque = not value.is_known and isinstance(node, ast.Name) and node.id in self.assignments
         return replace(value, is_certain=is_certain and not opaque)
 
-    def evaluate_with_certainty(
-        self, evaluation: Callable[[], FollowedT]
-    ) -> tuple[FollowedT, bool]:
+    def evaluate_with_certainty(self, evaluation: Callable[[], ResultT]) -> tuple[ResultT, bool]:
         """Evaluate, and return whether each name on the way is bound once."""
         self.followed_names.clear()
         result = evaluation()

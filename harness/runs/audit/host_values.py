@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from harness.runs.audit.expressions import Expression
 
+ResultT = TypeVar("ResultT")
 # Functions and methods that make a tensor of the shape that they are given.
 SHAPED_MAKERS = frozenset("empty zeros ones full new_empty new_zeros new_ones new_full".split())
 TENSOR_MAKERS = SHAPED_MAKERS | set("arange tensor as_tensor empty_strided".split())
@@ -39,3 +42,19 @@ class HostValue:
     @property
     def is_known(self) -> bool:
         return self.kind != "unknown"
+
+
+class HostNames(Protocol):
+    """The part of a `HostScope` that the analyses of shapes and preconditions use."""
+
+    assignments: dict[str, tuple[ast.expr, int | None]]
+    names_in_progress: set[str]
+    followed_names: set[str]
+    tensor_ranks: dict[str, int]
+
+    def evaluate(self, node: ast.expr) -> HostValue: ...
+    def to_number(self, node: ast.expr) -> Expression | None: ...
+    def fold(self, name: str, *parts: Any) -> HostValue: ...
+    def evaluate_with_certainty(
+        self, evaluation: Callable[[], ResultT]
+    ) -> tuple[ResultT, bool]: ...

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from harness.runs.audit.expressions import UNKNOWN_TEST, Expression, iterate_symbols
-
-if TYPE_CHECKING:
-    from harness.runs.audit.host_scope import HostScope
+from harness.runs.audit.host_values import HostNames
 
 _COMPARISON_SIGNS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -26,7 +23,7 @@ _COMPARISON_SIGNS: dict[type[ast.cmpop], str] = {
 
 
 def find_preconditions(
-    host: HostScope, scope: ast.FunctionDef | None, line: int
+    host: HostNames, scope: ast.FunctionDef | None, line: int
 ) -> tuple[Expression, ...]:
     """Find the tests that hold where that line is reached."""
     if scope is None:
@@ -35,7 +32,7 @@ def find_preconditions(
 
 
 def _iterate_preconditions(
-    host: HostScope, body: list[ast.stmt], line: int
+    host: HostNames, body: list[ast.stmt], line: int
 ) -> Iterator[Expression]:
     for statement in body:
         if statement.lineno > line:
@@ -59,7 +56,7 @@ def _iterate_preconditions(
             yield ("not", _to_certain_test(host, statement.test))
 
 
-def _to_certain_test(host: HostScope, node: ast.expr) -> Expression:
+def _to_certain_test(host: HostNames, node: ast.expr) -> Expression:
     """Translate a test; one with a name that is bound more than once is unknown."""
     test, is_certain = host.evaluate_with_certainty(lambda: to_test_expression(host, node))
     return test if is_certain else (UNKNOWN_TEST, *_iterate_symbols(host, node))
@@ -73,7 +70,7 @@ def _is_exit(statement: ast.stmt) -> bool:
     return isinstance(statement, (ast.Raise, ast.Return, ast.Continue, ast.Break))
 
 
-def to_test_expression(host: HostScope, node: ast.expr) -> Expression:
+def to_test_expression(host: HostNames, node: ast.expr) -> Expression:
     """Translate a test of numbers; of any other, keep the words in it."""
     match node:
         case ast.Constant(value=bool() as value):
@@ -112,7 +109,7 @@ def _is_non_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in ("dtype", "device", "shape")
 
 
-def _iterate_symbols(host: HostScope, node: ast.expr) -> Iterator[Expression]:
+def _iterate_symbols(host: HostNames, node: ast.expr) -> Iterator[Expression]:
     for inner in ast.walk(node):
         if isinstance(inner, (ast.Name, ast.Subscript, ast.Call, ast.Attribute)):
             number = host.to_number(inner)

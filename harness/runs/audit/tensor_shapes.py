@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from harness.runs.audit.expressions import Expression
 from harness.runs.audit.host_values import (
     LIKE_MAKERS,
     SHAPED_MAKERS,
     SIZE_PRESERVING,
+    HostNames,
     HostValue,
 )
 
-if TYPE_CHECKING:
-    from harness.runs.audit.host_scope import HostScope
 
-
-def find_sides(host: HostScope, node: ast.expr) -> list[ast.expr]:
+def find_sides(host: HostNames, node: ast.expr) -> list[ast.expr]:
     """Find the sides that a tensor is made with; none if it is made elsewhere."""
     if not isinstance(node, ast.Name) or node.id not in host.assignments:
         return []
@@ -25,7 +22,7 @@ def find_sides(host: HostScope, node: ast.expr) -> list[ast.expr]:
     return _find_call_sides(host, value) if position is None else []
 
 
-def _find_call_sides(host: HostScope, call: ast.expr) -> list[ast.expr]:
+def _find_call_sides(host: HostNames, call: ast.expr) -> list[ast.expr]:
     if not isinstance(call, ast.Call) or _get_callee_name(call) not in SHAPED_MAKERS:
         return []
     arguments = [each.value for each in call.keywords if each.arg == "size"] or call.args
@@ -45,14 +42,14 @@ def _find_call_sides(host: HostScope, call: ast.expr) -> list[ast.expr]:
     return []
 
 
-def compute_stride(host: HostScope, node: ast.expr, dimension: int | None) -> HostValue | None:
+def compute_stride(host: HostNames, node: ast.expr, dimension: int | None) -> HostValue | None:
     sides = find_sides(host, node)
     if dimension is None or not -len(sides) <= dimension < len(sides):
         return None
     return _multiply_sides(host, sides[dimension % len(sides) + 1 :])
 
 
-def count_elements(host: HostScope, node: ast.expr, depth: int = 8) -> Expression | None:
+def count_elements(host: HostNames, node: ast.expr, depth: int = 8) -> Expression | None:
     """Count the elements of a tensor, if this function defines them."""
     match node:
         case ast.Name(id=name) if name in host.tensor_ranks and not find_sides(host, node):
@@ -78,7 +75,7 @@ def count_elements(host: HostScope, node: ast.expr, depth: int = 8) -> Expressio
     return None
 
 
-def _multiply_sides(host: HostScope, factors: list[ast.expr]) -> HostValue | None:
+def _multiply_sides(host: HostNames, factors: list[ast.expr]) -> HostValue | None:
     product = host.fold("*", 1, 1)
     for factor in factors:
         number = host.to_number(factor)
