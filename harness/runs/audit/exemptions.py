@@ -41,4 +41,4 @@ def read_exemptions(path: Path) -> list[FindingExemption]:
     try:
         return msgspec.convert(document.values or [], list[FindingExemption], strict=True)
     except msgspec.ValidationError as error:
-        raise ToggleFileError(document.path, 1, str(error)) from error
+        raise YamlFileError(document.path, 1, str(error)) from error

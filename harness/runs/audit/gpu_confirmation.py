@@ -105,10 +105,10 @@ def _iterate_results(
     order = sorted(enumerate(findings), key=lambda pair: pair[1].nearness)
     request = {"findings": order, "location": location, "jobs": jobs, "seconds": seconds}
     count = 0
-    search_path = [str(paths.project_folder()), os.environ.get("PYTHONPATH", "")]
-    variables = {"PYTHONPATH": os.pathsep.join(search_path)}
+    environment = ChildEnvironment(SINGLE_THREAD)
+    environment.add_python_path(paths.project_folder())
     worker = sys.executable, "harness.runs.audit.gpu_worker"
-    for line in iterate_answers(*worker, pickle.dumps(request), variables):
+    for line in iterate_answers(*worker, pickle.dumps(request), environment):
         count += 1
         index, result = json.loads(line)
         yield index, result

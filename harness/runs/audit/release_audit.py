@@ -123,10 +123,10 @@ def _run_analysis(
     }
     kernels: list[KernelAudit] = []
     kernel_count = targeted_count = -1
-    variables: dict[str, str] = {}
-    checkouts.set_checkout_variables(variables)
+    environment = ChildEnvironment(SINGLE_THREAD)
+    environment.use_checkout()
     worker = CPU_BASE.python, "harness.runs.audit.analysis_worker"
-    for line in iterate_answers(*worker, json.dumps(data).encode(), variables):
+    for line in iterate_answers(*worker, json.dumps(data).encode(), environment):
         if line.startswith(b"{"):
             counts = json.loads(line)
             kernel_count, targeted_count = counts["kernels"], counts["targeted"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.core import paths
+from harness.patching.child_environment import ChildEnvironment
 
 LOG_NAME = "audit.log"
 
@@ -17,13 +17,12 @@ def get_log() -> Path:
 
 
 def iterate_answers(
-    python: str | Path, module: str, request: bytes, variables: Mapping[str, str]
+    python: str | Path, module: str, request: bytes, environment: ChildEnvironment
 ) -> Iterator[bytes]:
     """Start a worker, send it the request and iterate its answers until it ends.
 
     What Triton prints, of kernels that it refuses for example, goes to the log.
     """
-    fixed = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
     log = get_log()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as noise:
@@ -32,7 +31,7 @@ def iterate_answers(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
-            env={**os.environ, **fixed, **variables},
+            env=environment,
         )
     assert process.stdin is not None
     assert process.stdout is not None
