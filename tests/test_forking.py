@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 
-from harness.core import preloading
+import pytest
+
+from harness.core import preloading, process_exit
+from harness.core.child_process import call_in_fork, fork
 
 
 def _at(depth: int, calls: int) -> int:
@@ -26,3 +31,25 @@ def test_no_depth_is_the_one_at_which_each_call_maps_memory_anew() -> None:
         max(preloading.with_large_stack(lambda: [_at(depth, calls) for depth in range(200)]))
         < calls
     )
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def test_a_call_in_a_fork_gives_its_result_or_nothing() -> None:
+    assert call_in_fork(lambda: {"answer": 6 * 7}) == {"answer": 42}
+    assert call_in_fork(lambda: os._exit(0), silent=True) is None
+    assert call_in_fork(lambda: 1 // 0, silent=True) is None
+    assert call_in_fork(spin, cpu_seconds=0.05, silent=True) is None
+
+
+def test_a_fork_never_returns_and_its_exit_code_says_how_it_ended(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert fork(lambda: None).reap() == 0
+    assert fork(lambda: {}["key"], failure_code=70).reap() == 70
+    assert "KeyError: 'key'" in capfd.readouterr().err
+    code = fork(lambda: signal.raise_signal(signal.SIGKILL)).reap()
+    assert process_exit.describe_exit(code).words == "killed (SIGKILL)"
