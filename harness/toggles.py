@@ -24,7 +24,7 @@ from harness.patching.live_engine import engine
 
 
 class ToggleContext:
-    """Toggles that are in while the block (or the decorated function) runs."""
+    """Toggles that are active while the block or the decorated function runs."""
 
     def __init__(self, choices: tuple[SourceChange, ...]) -> None:
         self.choices = choices
@@ -42,7 +42,7 @@ class ToggleContext:
         engine.leave(self.choices)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with the toggles in for as long as its body runs."""
+        """The function, with the toggles active while its body runs."""
         if inspect.isasyncgenfunction(function):
             raise PatchError(
                 f"{function.__qualname__} is an async generator: put `with` into its body"
@@ -78,17 +78,17 @@ class ToggleContext:
 
 
 def reverted(*names: str, folders: Iterable[Path] = ()) -> ToggleContext:
-    """With these fixes taken out."""
+    """Revert these fixes."""
     return ToggleContext(_make_choices(Direction.REVERT, names, tuple(folders)))
 
 
 def enabled(*names: str, folders: Iterable[Path] = ()) -> ToggleContext:
-    """With these fixes put in."""
+    """Enable these fixes."""
     return ToggleContext(_make_choices(Direction.ENABLE, names, tuple(folders)))
 
 
 def observed(*names: str, folders: Iterable[Path] = ()) -> ToggleContext:
-    """With nothing changed, and every run of the toggles' code counted."""
+    """Change nothing, and count the runs of the toggles' code."""
     return ToggleContext(_make_choices(Direction.OBSERVE, names, tuple(folders)))
 
 

@@ -45,30 +45,32 @@ def describe_gpus() -> str:
 
 
 def require_device(device: str) -> None:
-    """Say at once that what is asked for cannot be run here."""
+    """Raise NotReadyError if the machine does not have the device."""
     if device == "cuda" and not describe_gpus():
         raise NotReadyError("this machine has no CUDA device: --device cpu")
 
 
 def describe_commit() -> str:
-    """Which unfix this is: its commit, with a word if files differ from that; else its version."""
+    """The commit of unfix, with ', changed' if files differ from it; else its version."""
     root = paths.project_folder()
     if not (root / ".git").exists() or shutil.which("git") is None:
         return __version__
     git = ["git", "-C", str(root)]
-    told = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
-    if told.returncode != 0:
+    revision = subprocess.run(
+        [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True
+    )
+    if revision.returncode != 0:
         return __version__
-    asked = [*git, "status", "--porcelain", "--untracked-files=no"]
-    changed = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
-    return told.stdout.strip() + (", changed" if changed else "")
+    status_command = [*git, "status", "--porcelain", "--untracked-files=no"]
+    changed = subprocess.run(status_command, capture_output=True, text=True).stdout.strip()
+    return revision.stdout.strip() + (", changed" if changed else "")
 
 
 def describe_machine(python: str = sys.executable) -> dict[str, str]:
-    """The facts as words, each by itself, for a record."""
-    found = collect_machine_facts(python)
-    versions = dict(found.pop("versions"))
-    return {name: str(value) for name, value in (found | versions).items()} | {
+    """The facts as flat text values, for a record."""
+    facts = collect_machine_facts(python)
+    versions = dict(facts.pop("versions"))
+    return {name: str(value) for name, value in (facts | versions).items()} | {
         "unfix": describe_commit()
     }
 
@@ -76,7 +78,7 @@ def describe_machine(python: str = sys.executable) -> dict[str, str]:
 def collect_machine_facts(
     python: str = sys.executable, environment: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Date, hardware, and the versions that a Python interpreter has of what matters here."""
+    """Date, hardware, and the versions of the recorded packages under a Python interpreter."""
     done = subprocess.run(
         [python, "-c", VERSIONS_SCRIPT], capture_output=True, text=True, env=environment
     )

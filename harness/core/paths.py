@@ -1,4 +1,4 @@
-"""Where things lie: the project's data, the managed releases, and what runs leave behind."""
+"""The folders of the project's data, of the managed releases, and of the files of runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def project_folder() -> Path:
 
 
 def workspace_folder() -> Path:
-    """The folder under which .releases/ and .unfix/ are made: the checkout, or where one works."""
+    """The parent of .releases/ and .unfix/: the checkout, or the current folder for a wheel."""
     chosen = os.environ.get("UNFIX_HOME")
     if chosen:
         return Path(chosen).resolve()
@@ -31,5 +31,5 @@ def releases_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """What runs leave behind: plans, attestations, stores."""
+    """The files of runs: plans, attestations, caches, the store."""
     return workspace_folder() / ".unfix"

@@ -1,4 +1,4 @@
-"""Finding a target in a module's source by its qualified name, without importing it."""
+"""Finds a definition in a module's source by its qualified name, without importing the module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModuleSource:
         return SgRoot(self.text, "python").root()
 
     def find_scopes(self, qualname: str) -> list[SgNode]:
-        """Every definition of that name; the two arms of an `if` may both hold one."""
+        """Every definition of that name: both arms of an `if` may define it."""
         if not qualname:
             return [self.root]
         found = [self.root]
@@ -39,12 +39,12 @@ class ModuleSource:
         return found
 
     def iterate_definition_names(self) -> Iterator[str]:
-        """Every qualified name defined here, for saying what stands near a missing one."""
+        """Every qualified name that the module defines."""
         yield from _iterate_qualified_names(self.root, "")
 
 
 def iterate_definitions(scope: SgNode, name: str | None = None) -> Iterator[SgNode]:
-    """The definitions right inside a scope: through `if` and `try`, not into other definitions."""
+    """The definitions directly in a scope, including those under `if` and `try`."""
     for child in scope.children():
         kind = child.kind()
         if kind == "decorated_definition":
@@ -76,7 +76,7 @@ def _iterate_qualified_names(scope: SgNode, prefix: str) -> Iterator[str]:
 
 
 class ReleaseSources(Protocol):
-    """A release's sources, wherever they lie."""
+    """The sources of a release, by module."""
 
     @property
     def version(self) -> Version | None: ...

@@ -110,9 +110,11 @@ def _apply_edit(code: str, edit: dict[str, str]) -> str:
     lines, wanted = _strip_lines(code), _strip_lines(edit["match"])
     for start in range(len(lines) - len(wanted) + 1):
         if lines[start : start + len(wanted)] == wanted:
-            kept = _strip_lines(edit["replacement"]) if "replacement" in edit else wanted
-            put = (
-                _strip_lines(edit.get("prepend", "")) + kept + _strip_lines(edit.get("append", ""))
+            replacement = _strip_lines(edit["replacement"]) if "replacement" in edit else wanted
+            inserted = (
+                _strip_lines(edit.get("prepend", ""))
+                + replacement
+                + _strip_lines(edit.get("append", ""))
             )
-            return "\n".join(lines[:start] + put + lines[start + len(wanted) :])
+            return "\n".join(lines[:start] + inserted + lines[start + len(wanted) :])
     return code

@@ -72,29 +72,29 @@ def _apply_files(
     missed: list[LeftOutChange] = []
     for file in files:
         source = tree.read(file.module)
-        here = source.text.split("\n") if source else []
-        other = list(here)
+        release_lines = source.text.split("\n") if source else []
+        other = list(release_lines)
         for hunk in reversed(file.hunks):
-            there, wanted, start = (
+            own_lines, new_lines, start = (
                 (hunk.new, hunk.old, hunk.new_start)
                 if state is ToggleState.FIXED
                 else (hunk.old, hunk.new, hunk.old_start)
             )
             first, last = _trim_context(hunk, context)
-            find = there[first : len(there) - last]
-            at = _find_lines(here, find, start - 1 + first)
+            find = own_lines[first : len(own_lines) - last]
+            at = _find_lines(release_lines, find, start - 1 + first)
             if at is None:
-                said = (
+                reason = (
                     f"its lines are not in {tree.name}"
                     if source
                     else f"{tree.name} has no such module"
                 )
-                missed.append(LeftOutChange(f"{file.path}:{hunk.new_start}", said))
+                missed.append(LeftOutChange(f"{file.path}:{hunk.new_start}", reason))
                 continue
-            other[at : at + len(find)] = wanted[first : len(wanted) - last]
+            other[at : at + len(find)] = new_lines[first : len(new_lines) - last]
             many += 1
-        if other != here:
-            pair = ("\n".join(here), "\n".join(other))
+        if other != release_lines:
+            pair = ("\n".join(release_lines), "\n".join(other))
             texts[file.module] = pair if state is ToggleState.FIXED else (pair[1], pair[0])
     return many, texts, missed
 
@@ -121,12 +121,12 @@ def _find_lines(lines: Sequence[str], hunk_lines: Sequence[str], near_line: int)
     """The index of these lines, nearest to a line; None if they are blank or missing."""
     if not any(line.strip() for line in hunk_lines):
         return None
-    wanted = [line.rstrip() for line in hunk_lines]
-    first = wanted[0]
+    new_lines = [line.rstrip() for line in hunk_lines]
+    first = new_lines[0]
     found = [
         at
-        for at in range(len(lines) - len(wanted) + 1)
+        for at in range(len(lines) - len(new_lines) + 1)
         if lines[at].rstrip() == first
-        and all(lines[at + n].rstrip() == line for n, line in enumerate(wanted))
+        and all(lines[at + n].rstrip() == line for n, line in enumerate(new_lines))
     ]
     return min(found, key=lambda at: abs(at - near_line), default=None)

@@ -106,8 +106,8 @@ def parse_diff(text: str, name: str) -> FixDiff:
             "or a pull request's .diff"
         )
     head = text[: text.find("diff --git")] if "diff --git" in text else ""
-    said = SUBJECT_HEADER.search(head) or SHOWN_COMMIT.search(head)
-    title = " ".join(said[1].split()) if said else ""
+    subject = SUBJECT_HEADER.search(head) or SHOWN_COMMIT.search(head)
+    title = " ".join(subject[1].split()) if subject else ""
     numbers = tuple(dict.fromkeys(int(number) for number in PULL_REQUEST.findall(title)))
     plain = re.sub(r"^(\[[^\]]*\]\s*)+", "", PULL_REQUEST.sub("", title)).strip()
     return FixDiff(name, plain, numbers, tuple(files))

@@ -56,42 +56,42 @@ class FixPart:
 
 def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], list[LeftOutChange]]:
     """The independent parts of a fix, and the changes that belong to none."""
-    told: list[EditSpan] = []
-    left: list[LeftOutChange] = []
+    spans: list[EditSpan] = []
+    left_out: list[LeftOutChange] = []
     for module, (fixed, changed) in anchor.texts.items():
         buggy, renamed = undo_renames(fixed, changed)
-        left += [LeftOutChange(f"{module}:{one}", "a name alone") for one in renamed]
-        telling = ModuleDiff(module, fixed, buggy)
-        if not telling.differences:
-            left.append(LeftOutChange(module, LAYOUT_ONLY))
-        telling.differences, away = _drop_inert_differences(telling.differences, module)
-        left += away
-        found, untold = telling.build_edits()
-        told += found
-        left += [
+        left_out += [LeftOutChange(f"{module}:{one}", "a name alone") for one in renamed]
+        diff = ModuleDiff(module, fixed, buggy)
+        if not diff.differences:
+            left_out.append(LeftOutChange(module, LAYOUT_ONLY))
+        diff.differences, away = _drop_inert_differences(diff.differences, module)
+        left_out += away
+        found, unresolved = diff.build_edits()
+        spans += found
+        left_out += [
             LeftOutChange(_describe_difference(place, module), _explain_missing_edit(place))
-            for place in untold
+            for place in unresolved
         ]
-    if not told:
-        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left)
+    if not spans:
+        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left_out)
         raise UnfixError(f"nothing of it can be a toggle: {reasons}")
-    groups = [told] if as_one else _group_edits(told, anchor.texts)
+    groups = [spans] if as_one else _group_edits(spans, anchor.texts)
     named = [FixPart(_make_slug(group), tuple(one.edit for one in group)) for group in groups]
-    return named, left
+    return named, left_out
 
 
 def _drop_inert_differences(
     differences: Sequence[NodeDifference], module: str
 ) -> tuple[list[NodeDifference], list[LeftOutChange]]:
     """Drop imports, new definitions and messages, which have no effect by themselves."""
-    kept, left = [], []
+    remaining, left_out = [], []
     for place in differences:
         new = place.fixed and not place.buggy
         kinds = {node.kind() for node in (*place.fixed, *place.buggy)}
         if kinds <= {"import_statement", "import_from_statement", "future_import_statement"} or all(
             _is_in_import(node) for node in (*place.fixed, *place.buggy)
         ):
-            left.append(
+            left_out.append(
                 (
                     place,
                     LeftOutChange(
@@ -101,7 +101,7 @@ def _drop_inert_differences(
                 )
             )
         elif new and kinds <= {"function_definition", "class_definition", "decorated_definition"}:
-            left.append(
+            left_out.append(
                 (
                     place,
                     LeftOutChange(
@@ -110,15 +110,15 @@ def _drop_inert_differences(
                 )
             )
         elif all(_is_message_text(node) for node in (*place.fixed, *place.buggy)):
-            left.append(
+            left_out.append(
                 (place, LeftOutChange(_describe_difference(place, module), "words for a reader"))
             )
         else:
-            kept.append(place)
-    if not kept:
-        new_code = [place for place, why in left if why.reason.startswith("new code")]
-        return new_code, [why for place, why in left if place not in new_code]
-    return kept, [why for _, why in left]
+            remaining.append(place)
+    if not remaining:
+        new_code = [place for place, why in left_out if why.reason.startswith("new code")]
+        return new_code, [why for place, why in left_out if place not in new_code]
+    return remaining, [why for _, why in left_out]
 
 
 def _is_in_import(node: SgNode) -> bool:
@@ -189,20 +189,20 @@ def _make_slug(group: Sequence[EditSpan]) -> str:
 def adopt_part(
     part: FixPart,
     anchor: FixAnchor,
-    story: FixDescription,
+    description: FixDescription,
     trees: Sequence[SourceTree],
     registry: ToggleCatalogue,
 ) -> AdoptedToggle:
     """Build a toggle from a part of a fix, with its edits on every release."""
-    there = resolve_edits(part.edits, anchor.tree)
-    if there is None:
+    resolved = resolve_edits(part.edits, anchor.tree)
+    if resolved is None:
         raise UnfixError(f"{part.name}: its forms do not hold on {anchor.tree.name} together")
-    if find_missing_name(there):
-        needed = add_missing_imports(there, anchor.texts)
+    if find_missing_name(resolved):
+        needed = add_missing_imports(resolved, anchor.texts)
         if isinstance(needed, str):
             raise UnfixError(f"{part.name}: {needed}")
-        there = needed
-    run = release_timeline.trace_edits(there, trees)
+        resolved = needed
+    run = release_timeline.trace_edits(resolved, trees)
     variants = release_timeline.build_variants(run)
     if not variants:
         raise UnfixError(
@@ -210,14 +210,14 @@ def adopt_part(
         )
     targets = list(dict.fromkeys(target for variant in variants for target in variant.targets))
     toggle = Toggle(
-        id=story.id,
-        title=story.title,
-        family=story.family or registry.guess_family(targets),
-        symptom=story.symptom,
+        id=description.id,
+        title=description.title,
+        family=description.family or registry.guess_family(targets),
+        symptom=description.symptom,
         devices=(DeviceKind.CPU, DeviceKind.CUDA),
         variants=variants,
-        upstream=story.upstream,
-        why=story.why,
+        upstream=description.upstream,
+        why=description.why,
     )
     return AdoptedToggle(toggle, run)
 

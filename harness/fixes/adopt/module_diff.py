@@ -200,19 +200,19 @@ class ModuleDiff:
 
     def build_edits(self) -> tuple[list[EditSpan], list[NodeDifference]]:
         """The edits in the order of the text, and the differences that no edit describes."""
-        told: list[EditSpan] = []
-        untold: list[NodeDifference] = []
+        spans: list[EditSpan] = []
+        unresolved: list[NodeDifference] = []
         for place in self.differences:
             start, end = place.locate_in_fixed()
-            if place.fixed and any(t.start <= start and end <= t.end for t in told):
+            if place.fixed and any(t.start <= start and end <= t.end for t in spans):
                 continue
-            found = self._find_edit(place, told)
+            found = self._find_edit(place, spans)
             if found is None:
-                untold.append(place)
+                unresolved.append(place)
             else:
-                told = [t for t in told if not (found.start <= t.start and t.end <= found.end)]
-                told.append(found)
-        return told, untold
+                spans = [t for t in spans if not (found.start <= t.start and t.end <= found.end)]
+                spans.append(found)
+        return spans, unresolved
 
     def _find_edit(
         self, difference: NodeDifference, edit_spans: Sequence[EditSpan]

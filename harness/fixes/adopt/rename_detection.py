@@ -21,7 +21,7 @@ from harness.fixes.patterns import get_indent, get_span
 
 def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
     """The buggy text with the names of the fixed text, and a description of each rename."""
-    said: list[str] = []
+    descriptions: list[str] = []
     for name in ModuleSource("", "", buggy).iterate_definition_names():
         ours, theirs = (ModuleSource("", "", text) for text in (fixed, buggy))
         scopes = ours.find_scopes(name), theirs.find_scopes(name)
@@ -42,8 +42,8 @@ def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
                 for at, one in enumerate(before)
             ]
             buggy = buggy[:start] + render_tokens(own, indent) + buggy[end:]
-            said += [f"{name}: {old} is {new}" for old, new in names.items()]
-    return buggy, said
+            descriptions += [f"{name}: {old} is {new}" for old, new in names.items()]
+    return buggy, descriptions
 
 
 def _find_renames(

@@ -57,14 +57,14 @@ def repair_toggle(
             cells[tree.name] = cell if cell is not None else "it cannot be made"
     proposals: dict[str, ResolvedEdits | str] = {}
     for tree in sorted(stale, key=lambda tree: _measure_distance(tree, ordered, cells)):
-        there = _find_nearest(tree, ordered, cells)
-        proposals[tree.name] = _find_own_variant(toggle, tree, there) or (
-            port_edits(there, tree) if there else "no release near it is well"
+        nearest_edits = _find_nearest(tree, ordered, cells)
+        proposals[tree.name] = _find_own_variant(toggle, tree, nearest_edits) or (
+            port_edits(nearest_edits, tree) if nearest_edits else "no release near it is well"
         )
         cells[tree.name] = proposals[tree.name]
-    made = [name for name, cell in proposals.items() if isinstance(cell, ResolvedEdits)]
+    resolved_names = [name for name, cell in proposals.items() if isinstance(cell, ResolvedEdits)]
     return ToggleRepair(
-        toggle, proposals, _build_repaired(toggle, ordered, cells) if made else None
+        toggle, proposals, _build_repaired(toggle, ordered, cells) if resolved_names else None
     )
 
 
@@ -118,11 +118,11 @@ def _build_repaired(
     """The toggle with the proposed variants; existing variants change only their ranges."""
     own = {to_targeted_edits(variant): variant for variant in toggle.variants}
     run = EditTimeline(tuple((tree, cells.get(tree.name, "absent")) for tree in ordered))
-    made = [
+    variants = [
         msgspec.structs.replace(own.get(to_targeted_edits(one), one), releases=one.releases)
         for one in release_timeline.build_variants(run, own)
     ]
-    return msgspec.structs.replace(toggle, variants=tuple(made))
+    return msgspec.structs.replace(toggle, variants=tuple(variants))
 
 
 def render_repaired_file(
@@ -144,6 +144,6 @@ def render_repaired_file(
         if block is None:
             result += toggle_writer.format_variant(variant)
         else:
-            said = re.compile(r"(releases:\s*).*")
-            result += [said.sub(rf'\g<1>"{variant.releases}"', block[0]), *block[1:]]
+            releases_line = re.compile(r"(releases:\s*).*")
+            result += [releases_line.sub(rf'\g<1>"{variant.releases}"', block[0]), *block[1:]]
     return "\n".join(result) + "\n"

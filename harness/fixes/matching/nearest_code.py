@@ -76,8 +76,8 @@ def iterate_windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tu
 def find_nearest_definition(target: CodeTarget, sources: ReleaseSources) -> str:
     """Possible new places of a target: its name in other modules, similar names in its own."""
     name = target.qualname.rpartition(".")[2]
-    here = sources.read(target.module)
-    names = list(here.iterate_definition_names()) if here is not None else []
+    own_source = sources.read(target.module)
+    names = list(own_source.iterate_definition_names()) if own_source is not None else []
     near = difflib.get_close_matches(target.qualname, names, n=3, cutoff=0.6) if name else []
     elsewhere = (
         list(iterate_moved_targets(target, sources))

@@ -90,18 +90,18 @@ def _explain_problem(path: str, problem: str) -> str:
 
 
 def _check_variant(document: SafeYamlFile, number: int, variant: ToggleVariant) -> None:
-    here = ("variants", number)
+    variant_path = ("variants", number)
     try:
         specifiers = SpecifierSet(variant.releases)
         for specifier in specifiers:
             Version(specifier.version.removesuffix(".*"))
     except (InvalidSpecifier, InvalidVersion) as error:
         problem = f"releases: {error}; write it like '>=0.5.9,<0.5.13'"
-        raise document.make_error_at(problem, *here, "releases") from error
+        raise document.make_error_at(problem, *variant_path, "releases") from error
     if not specifiers:
-        raise document.make_error_at("releases: names no release", *here, "releases")
+        raise document.make_error_at("releases: names no release", *variant_path, "releases")
     for index, edit in enumerate(variant.edits):
-        place = (*here, "edits", index)
+        place = (*variant_path, "edits", index)
         if not (edit.target or variant.target):
             problem = "an edit needs a target, its own or its variant's"
             raise document.make_error_at(problem, *place)

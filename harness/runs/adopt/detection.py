@@ -102,9 +102,9 @@ def find_detecting_guards(
         target.python, setting, list(folders), suites.parent, folder / "log"
     )
     try:
-        asking = _GuardRunner(worker, jobs, _wait_for_tasks(worker, target.name))
-        report(f"asking {len(asking.tasks)} guards on SGLang {target.name}")
-        return _build_reports(asking, flips, states, target.name)
+        guard_runner = _GuardRunner(worker, jobs, _wait_for_tasks(worker, target.name))
+        report(f"running {len(guard_runner.tasks)} guards on SGLang {target.name}")
+        return _build_reports(guard_runner, flips, states, target.name)
     finally:
         worker.end()
         shutil.rmtree(folder, ignore_errors=True)
@@ -150,19 +150,19 @@ def _is_detected(flipped: SideResult, as_is: SideResult, state: ToggleState) -> 
 
 
 def _wait_for_tasks(worker: GuardWorkerProcess, release: str) -> list[TaskKey]:
-    said = worker.wait_for_first_message(START_TIMEOUT)
-    if isinstance(said, GuardsCollected):
-        worker.accept_collected_tasks(said.tasks)
-        return [task.key for task in said.tasks]
-    if isinstance(said, StartFailure):
-        raise NotReadyError(f"no suite can be asked on SGLang {release}: {said.problem}")
+    message = worker.wait_for_first_message(START_TIMEOUT)
+    if isinstance(message, GuardsCollected):
+        worker.accept_collected_tasks(message.tasks)
+        return [task.key for task in message.tasks]
+    if isinstance(message, StartFailure):
+        raise NotReadyError(f"no suite can run on SGLang {release}: {message.problem}")
     raise NotReadyError(f"SGLang {release} did not start: {worker.read_log_tail()}")
 
 
 def _read_messages(worker: GuardWorkerProcess) -> list[GuardWorkerMessage]:
     if not select.select([worker.read_end], [], [], 0.5)[0]:
         return []
-    said = worker.receive_messages()
-    if said is None:
+    message = worker.receive_messages()
+    if message is None:
         raise NotReadyError(f"the process that asked the suites is gone: {worker.read_log_tail()}")
-    return said
+    return message

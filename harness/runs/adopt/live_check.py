@@ -33,20 +33,22 @@ def check_toggles_live(
     timelines: Mapping[str, EditTimeline], releases: Sequence[Release]
 ) -> dict[str, str]:
     """The result for each toggle on the newest installed release that has its code."""
-    said = dict.fromkeys(timelines, "not tried: no release that has its code is installed")
+    results = dict.fromkeys(timelines, "not tried: no release that has its code is installed")
     waiting = dict(timelines)
     for release in reversed([one for one in releases if one.is_installed]):
-        here = {
+        release_cells = {
             name: cell
             for name, course in waiting.items()
             for cell in course.resolved_edits
             if str(cell.tree.version) == release.name
         }
-        if here:
-            told = _run_check(release, here)
-            said |= {name: f"on SGLang {release.name}: {told[name]}" for name in here}
-            waiting = {name: one for name, one in waiting.items() if name not in here}
-    return said
+        if release_cells:
+            outcomes = _run_check(release, release_cells)
+            results |= {
+                name: f"on SGLang {release.name}: {outcomes[name]}" for name in release_cells
+            }
+            waiting = {name: one for name, one in waiting.items() if name not in release_cells}
+    return results
 
 
 def _run_check(release: Release, cells: Mapping[str, ResolvedEdits]) -> dict[str, str]:
@@ -58,14 +60,16 @@ def _run_check(release: Release, cells: Mapping[str, ResolvedEdits]) -> dict[str
     checkouts.set_checkout_variables(environment)
     command = [str(release.python), "-c", CHECK_SCRIPT, *words]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT, env=environment
         )
     except subprocess.TimeoutExpired:
-        late = f"its modules did not import within {IMPORT_TIMEOUT:.0f} seconds"
-        return dict.fromkeys(cells, late)
-    found = dict(
-        line.split(": ", 1) for line in done.stdout.splitlines() if line.split(": ")[0] in cells
+        timeout_problem = f"its modules did not import within {IMPORT_TIMEOUT:.0f} seconds"
+        return dict.fromkeys(cells, timeout_problem)
+    printed = dict(
+        line.split(": ", 1)
+        for line in completed.stdout.splitlines()
+        if line.split(": ")[0] in cells
     )
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    return {name: found.get(name, last) for name in cells}
+    last_line = (completed.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    return {name: printed.get(name, last_line) for name in cells}
