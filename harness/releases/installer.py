@@ -42,8 +42,14 @@ GIBIBYTE = 2**30
 BASE_FREE_GIBIBYTES = {"cpu": 5, "cuda": 3}  # free space that its installation needs
 WHEELS_VARIABLE = "UNFIX_WHEELS"  # a folder of wheels to install from, instead of an index
 # pip's messages without a network; with PIP_RETRIES=0 it prints only the last one.
-NETWORK_ERRORS = ("NewConnectionError", "Temporary failure in name", "Max retries", "ConnectTimeout",
-               "ProxyError", "(from versions: none)")  # fmt: skip
+NETWORK_ERRORS = (
+    "NewConnectionError",
+    "Temporary failure in name",
+    "Max retries",
+    "ConnectTimeout",
+    "ProxyError",
+    "(from versions: none)",
+)
 
 
 def install_release(release: Release, report: ReportMessage, torch: Path | None = None) -> None:
