@@ -76,8 +76,12 @@ def drawn(place: Path, many: int, sizes: bool) -> list[Fault]:
             for operator in chosen:
                 for change in operator.find_changes(function):
                     line = text.count("\n", 0, change.start) + 1
-                    made.append(Fault(module, function.qualname, line, change.start, change.end,
-                                      change.replacement, change.description, operator.name))  # fmt: skip
+                    made.append(
+                        Fault(
+                            module, function.qualname, line, change.start, change.end,
+                            change.replacement, change.description, operator.name,
+                        )
+                    )  # fmt: skip
     print(f"{len(made)} faults can be made", file=sys.stderr)
     return random.Random(0).sample(made, min(many, len(made)))
 
@@ -172,7 +176,7 @@ def _alone(
 def _with(fault: Fault, place: Path, world: Any) -> Any:
     from harness.runs.audit import lazy_release
 
-    text = world.module(fault.module).text
+    text = world.find_module(fault.module).text
     return lazy_release.LazyRelease(
         place, {fault.module: text[: fault.start] + fault.after + text[fault.end :]}
     )
@@ -181,7 +185,7 @@ def _with(fault: Fault, place: Path, world: Any) -> Any:
 def _judged(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
-    from harness.runs.audit.analysis_worker import KernelReading, analyze_kernel, iterate_cases
+    from harness.runs.audit.kernel_reading import KernelReading, analyze_kernel, iterate_cases
 
     changed = _with(fault, place, world)
     reported = matters = unreported = told = False
@@ -216,7 +220,7 @@ def _sized(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
     from harness.runs.audit import overrun_runs
-    from harness.runs.audit.analysis_worker import KernelReading, iterate_cases
+    from harness.runs.audit.kernel_reading import KernelReading, iterate_cases
 
     changed = _with(fault, place, world)
     reported: set[Any] = set()
@@ -227,8 +231,8 @@ def _sized(
             read = KernelReading()
             for case in iterate_cases(where, kernel, known, read):
                 loaded = read.cases[-1][0]
-                found = {(kernel.name, one.text, one.element)
-                         for one in overrun_runs.find_overruns(loaded, case, kernel.module)}  # fmt: skip
+                overruns = overrun_runs.find_overruns(loaded, case, kernel.module)
+                found = {(kernel.name, one.text, one.element) for one in overruns}
                 seen, why = _goes_past(loaded, case)
                 if sign > 0:
                     reasons |= why or (_missed(case) if seen and not found else set())
@@ -247,7 +251,7 @@ def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
     from harness.runs.audit.launch_sites import find_launches
 
     named = {one.name: one for one in kernels}
-    module = world.module(fault.module)
+    module = world.find_module(fault.module)
     here = list(find_launches(module, named.keys()))
     name = fault.kernel.rpartition(".")[2]
     own = [replace(named[kernel], launches=[one]) for kernel, one in here if one.function == name]
@@ -315,14 +319,14 @@ def _launched(kernels: Any, fault: Fault) -> list[Any]:
 
 def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
     """Run at the limits: whether an integer wraps in any other line."""
-    from harness.runs.audit.overflow_runs import OVERFLOWS, OverflowLauncher
-    from harness.runs.audit.overflow_runs import iterate_draws as launches
+    from harness.runs.audit.overflow_runs import OverflowLauncher
+    from harness.runs.audit.trial_launches import OVERFLOWS, iterate_draws
 
     kernel, case = read
-    others = {(one.source.file, one.source.line) for one in case.graph.operations()} - lines
+    others = {(one.source.file, one.source.line) for one in case.graph.walk()} - lines
     return any(
-        OverflowLauncher(kernel, case, one, others).run(case.largest()) == OVERFLOWS
-        for one in list(launches(case))[:LAUNCHES]
+        OverflowLauncher(kernel, case, one, others).run(case.make_largest_loads()) == OVERFLOWS
+        for one in list(iterate_draws(case))[:LAUNCHES]
     )
 
 

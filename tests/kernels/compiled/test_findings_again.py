@@ -104,8 +104,8 @@ def test_wraps_of_one_line_alone_count(
     first = two_lines.starting_line_number + 2
     for number, line in enumerate((first, first + 1, first + 7)):
         found = violations(
-            two_lines, torch.zeros(4, dtype=torch.int32), row, 4096, checks=(*DEFAULT_CHECKS, LINE_CHECK),
-            line=line,
+            two_lines, torch.zeros(4, dtype=torch.int32), row, 4096,
+            checks=(*DEFAULT_CHECKS, LINE_CHECK), line=line,
         )  # fmt: skip
         told = [one for one in found if isinstance(one, IntegerOverflow)]
         assert [one.location.line for one in told if one.location] == [line] * (number in wrong)
