@@ -45,10 +45,10 @@ class Played:
         self, wraps: set[int], place: tuple[str, int], refused: str = "", alone: int | None = None
     ) -> None:
         self.wraps, self.place, self.refused, self.alone = wraps, place, refused, alone
-        self.part: Any = None
+        self.subgrid: Any = None
         self.launches: list[tuple[tuple[int, ...], dict[str, Any]]] = []
         self.told: list[Any] = []
-        self.line = 0
+        self.checked_line = 0
         self.error = ""
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -58,17 +58,17 @@ class Played:
                 for name, value in given.items()
             }
             self.launches.append((grid, copies))
-            first = self.part.first[0] if grid[0] else 0
+            first = self.subgrid.first_program[0] if grid[0] else 0
             here = self.alone is None or first <= self.alone < first + grid[0]
             if grid[0] and here and given["rows"] in self.wraps:
                 if self.error:
                     raise RuntimeError(self.error)
                 given["pages"].fill_(99)  # what it did is nothing to the next launch
-                self.told.append((SimpleNamespace(word=1), SimpleNamespace(compiled=self)))
+                self.told.append((SimpleNamespace(word=1), SimpleNamespace(compiled_kernel=self)))
 
         return run
 
-    def refuses(self, kernel: Any) -> str:
+    def find_refusal(self, kernel: Any) -> str:
         return self.refused
 
 
@@ -84,19 +84,19 @@ def said(
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(gpu_worker.signal, "setitimer", lambda *given: None)
-    told = SimpleNamespace(told=lambda: kernel.told, forget=lambda: kernel.told.clear())
+    told = SimpleNamespace(read_new_reports=lambda: kernel.told, reset=lambda: kernel.told.clear())
     monkeypatch.setattr(gpu_worker, "PROCESS_REPORTS", told)
     file, line = kernel.place
     source: Any = SimpleNamespace(file=file, line=line)
     monkeypatch.setattr(
-        gpu_worker.triton_side,
-        "sites",
+        gpu_worker.compiler_hooks,
+        "load_sites",
         lambda made, which: [OperationSite("*", "i32", source, None)],
     )
     turn = tmp_path / "turn"
     turn.touch()
     card = gpu_worker._GpuLauncher(tmp_path, 1, turn)
-    vars(card).update(_launcher=kernel, _memory=ROOM, _kernels={("", ""): kernel})
+    vars(card).update(_launcher=kernel, _available_bytes=ROOM, _kernels={("", ""): kernel})
     return card.confirm_finding(asked, lambda step: None, whole), card
 
 
@@ -156,7 +156,7 @@ def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
     found, _ = said(kernel, finding(*both), monkeypatch, tmp_path, whole)
     assert found == (CONFIRMED_IN_PART if runs else "at it passes, as far as programs ran")
     assert {grid for grid, _ in kernel.launches[2:]} == {(1, 1, 1)}
-    assert kernel.part.sides == (programs, 1, 1)
+    assert kernel.subgrid.grid_shape == (programs, 1, 1)
 
 
 def test_tensors_hold_what_the_launch_says_each_time(
