@@ -231,15 +231,10 @@ def test_an_outcome_that_changes_later_is_not_taken_for_a_finding(bisect: Bisect
     assert "in two ways" in found["summary"]
 
 
-def test_a_command_that_imports_no_sglang_is_told(bisect: Bisect) -> None:
-    done = bisect.run(command=["true"])
-    assert done.returncode == 2
-    assert "no process that imports SGLang applied its toggles" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "command", "says"),
     [
+        ((), ["true"], "no process that imports SGLang applied its toggles"),
         ((), ["nosuchcommand"], "there is no command 'nosuchcommand'"),
         ((), [], "needs a command"),
         (("--repeat", "0"), ["true"], "--repeat"),
@@ -249,6 +244,10 @@ def test_a_command_that_imports_no_sglang_is_told(bisect: Bisect) -> None:
         (("--metric", "a", "--below", "1"), ["true"], "one group"),
         (("--serve", "true"), ["true"], "--ready"),
         (("--serve", "true", "--ready", "http://x/", "-j", "2"), ["true"], "{port}"),
+        (("--serve", "true", "--ready", "localhost:1/"), ["true"], "begins with http"),
+        (("nosuch-toggle",), ["true"], "nosuch-toggle"),
+        (("--dry-run", "--symptom", "("), ["true"], "no regular expression"),
+        (("--dry-run",), ["test_of_no_guard"], "no guard of that name"),
         (("-j", "0"), ["true"], "positive"),
         (("--hold-fixed", "toy-plain", "--hold-buggy", "toy-plain"), ["true"], "held both"),
     ],
@@ -269,12 +268,6 @@ def test_a_search_among_no_toggles_is_told(bisect: Bisect, options: tuple[str, .
     assert bisect.runs == 0
 
 
-def test_a_dry_run_refuses_what_a_search_would(bisect: Bisect) -> None:
-    for options, command in ((("--symptom", "("), ["true"]), ((), ["test_of_no_guard"])):
-        done = bisect.run("--dry-run", *options, command=command)
-        assert done.returncode == 2, done.stdout
-
-
 def test_why_a_search_was_refused_is_kept(bisect: Bisect) -> None:
     refused = bisect.run(command=bisect.script("sys.exit('no such model')"))
     assert "exit code 1: no such model" in refused.stderr
@@ -287,13 +280,6 @@ def test_why_a_search_was_refused_is_kept(bisect: Bisect) -> None:
     again = bisect.run("--replay", listed["id"])
     assert again.returncode == 2
     assert "was refused" in again.stderr
-
-
-def test_a_name_that_no_toggle_has_is_told(bisect: Bisect) -> None:
-    bisect.names = ("nosuch-toggle",)
-    done = bisect.run(command=["true"])
-    assert done.returncode == 2
-    assert "nosuch-toggle" in done.stderr
 
 
 # A plan alone
@@ -363,12 +349,6 @@ def test_a_command_may_stop_itself_by_ctrl_c(bisect: Bisect) -> None:
     )
     bisect.names = ("toy-class-body", "toy-static")
     assert bisect.sets(command=command) == [["toy-class-body"]]
-
-
-def test_an_address_without_a_scheme_is_told_at_once(bisect: Bisect) -> None:
-    done = bisect.run("--serve", "true", "--ready", "localhost:1/", command=["true"])
-    assert done.returncode == 2
-    assert "begins with http" in done.stderr
 
 
 def test_another_sglang_than_was_asked_for_is_no_answer(bisect: Bisect) -> None:
