@@ -14,7 +14,6 @@ import forked
 import pytest
 
 from harness.core import paths
-from harness.guards import hypothesis_adapter
 
 ROOT = paths.project_folder()
 TOY = Path(__file__).parent / "toy"
@@ -256,13 +255,3 @@ def test_a_run_is_recorded(suites: Suites) -> None:
     assert buggy["guard"] == "suites/test_toy.py::test_plain[toy-plain buggy]"
     assert buggy["reach"] > 0
     assert any("rows=1" in line for line in buggy["counterexample"])
-
-
-@pytest.mark.parametrize("before", [{}, {"_hypothesis_internal_use_reproduce_failure": None}])
-def test_after_one_example_a_test_is_as_it_was(before: dict[str, object]) -> None:
-    def test() -> None: ...
-
-    vars(test).update(before)
-    with hypothesis_adapter.pin_example(test, "AAEA"):
-        assert vars(test) != before
-    assert vars(test) == before

@@ -1,7 +1,7 @@
 """Everything private of Hypothesis that the project uses, in one place.
 
-`tests/test_guards.py` calls each function here on a real test, so that an upgrade of Hypothesis
-that moves one of these names fails there, by the name of the function.
+`tests/test_adapters.py` runs each function on a real test: an upgrade of Hypothesis that moves a
+name fails there, by that name. `pyproject.toml` has the upper pin.
 """
 
 from __future__ import annotations

@@ -1,0 +1,248 @@
+"""The private parts of Hypothesis and pytest that the adapters use, each on a real test.
+
+An upgrade that moves one of them fails here: the name of the test is that of the function of
+`guards/hypothesis_adapter.py` or `guards/pytest_adapter.py` which no longer does its work.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import DidNotReproduce
+
+from harness.guards import hypothesis_adapter, pytest_adapter
+
+PRIVATE_PARTS = {
+    "hypothesis.control": "current_build_context",
+    "hypothesis.core": "ConjectureRunner encode_failure global_force_seed",
+    "hypothesis.database": "DirectoryBasedExampleDatabase._value_path",
+    "hypothesis.internal.conjecture.data": "ConjectureResult Status",
+    "hypothesis.internal.conjecture.engine": "ConjectureRunner ExitReason MAX_SHRINKING_SECONDS",
+    "hypothesis.internal.conjecture.providers": "_get_local_constants",
+    "hypothesis.internal.conjecture.shrinker": "sort_key",
+    "hypothesis.internal.constants_ast": "Constants",
+    "_pytest.config": "ConftestImportFailure",
+    "_pytest.mark.structures": "get_unpacked_marks",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(module, name) for module, names in PRIVATE_PARTS.items() for name in names.split()],
+)
+def test_a_private_part_is_where_an_adapter_takes_it_from(module: str, name: str) -> None:
+    part: Any = importlib.import_module(module)
+    for attribute in name.split("."):
+        assert hasattr(part, attribute), f"{module} has no {name} any more: mend the adapter"
+        part = getattr(part, attribute)
+
+
+Property = Callable[[], None]
+
+
+def make_test(limit: int | None = None) -> tuple[Property, list[int]]:
+    """A test that fails from a limit on, and the numbers that it has drawn."""
+    drawn: list[int] = []
+
+    @settings(max_examples=20, database=None, print_blob=True)
+    @given(number=st.integers(0, 10**6))
+    def check(number: int) -> None:
+        drawn.append(number)
+        assert limit is None or number < limit
+
+    return check, drawn
+
+
+def find_blob(check: Property) -> str:
+    with pytest.raises(AssertionError) as caught:
+        check()
+    return hypothesis_adapter.extract_blob(caught.value)
+
+
+def test_extract_blob_and_pin_example() -> None:
+    check, drawn = make_test(limit=700)
+    blob = find_blob(check)
+    drawn.clear()
+    with hypothesis_adapter.pin_example(check, blob), pytest.raises(AssertionError):
+        check()
+    assert set(drawn) == {700}
+
+
+@pytest.mark.parametrize("before", [{}, {"_hypothesis_internal_use_reproduce_failure": None}])
+def test_after_pin_example_a_test_is_as_before(before: dict[str, object]) -> None:
+    def test() -> None: ...
+
+    vars(test).update(before)
+    with hypothesis_adapter.pin_example(test, "AAEA"):
+        assert vars(test) != before
+    assert vars(test) == before
+
+
+def test_phrases_of_an_example_that_shows_nothing() -> None:
+    blob = find_blob(make_test(limit=700)[0])
+
+    @given(words=st.lists(st.text(min_size=1), min_size=2))
+    def check_other_data(words: list[str]) -> None: ...
+
+    for check, phrase in (
+        (make_test()[0], hypothesis_adapter.PASSED_PHRASE),
+        (check_other_data, hypothesis_adapter.SHAPE_MISMATCH_PHRASE),
+    ):
+        with (
+            hypothesis_adapter.pin_example(check, blob),
+            pytest.raises(DidNotReproduce, match=phrase),
+        ):
+            check()
+
+
+def test_set_global_seed() -> None:
+    before = hypothesis_adapter.get_global_seed()
+    runs = []
+    try:
+        for seed in (1, 1, 2):
+            hypothesis_adapter.set_global_seed(seed)
+            assert hypothesis_adapter.get_global_seed() == seed
+            check, drawn = make_test()
+            check()
+            runs.append(drawn)
+    finally:
+        hypothesis_adapter.set_global_seed(before)
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_override_settings() -> None:
+    check, drawn = make_test()
+    with hypothesis_adapter.override_settings(check, lambda own: settings(own, max_examples=3)):
+        check()
+    assert len(drawn) == 3
+    check()
+    assert len(drawn) == 3 + 20
+
+
+def test_wrap_inner_test() -> None:
+    check, drawn = make_test()
+    calls = []
+
+    def make_wrapper(inner: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda **arguments: (calls.append(arguments["number"]), inner(**arguments))[1]
+
+    with hypothesis_adapter.wrap_inner_test(check, make_wrapper):
+        check()
+    assert calls == drawn
+    check()
+    assert len(calls) == 20
+    with hypothesis_adapter.wrap_inner_test(find_blob, make_wrapper):
+        assert not hypothesis_adapter.draws_examples(find_blob)
+
+
+def test_prepare_search(tmp_path: Path) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        check, drawn = make_test(limit=700)
+        folder = tmp_path / str(len(runs))
+        database = hypothesis_adapter.ExampleFolder(folder)
+        hypothesis_adapter.prepare_search(
+            check,
+            lambda own, database=database: settings(own, database=database),  # type: ignore[misc]
+            seed,
+            "key",
+        )
+        with pytest.raises(AssertionError):
+            check()
+        runs.append(drawn)
+        values = list(database.fetch(b"key"))
+        assert values
+        assert all(Path(database.locate(b"key", value)).is_file() for value in values)
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_encode_and_measure_current_example() -> None:
+    examples: list[tuple[Any, int, str]] = []
+
+    @settings(max_examples=20, database=None)
+    @given(number=st.integers(0, 10**6))
+    def check(number: int) -> None:
+        size = hypothesis_adapter.measure_current_example()
+        examples.append((size, number, hypothesis_adapter.encode_current_example()))
+
+    check()
+    _, smallest, _ = min(examples)
+    assert smallest == min(number for _, number, _ in examples)
+    _, number, blob = examples[-1]
+    pinned, drawn = make_test(limit=number)
+    with hypothesis_adapter.pin_example(pinned, blob), pytest.raises(AssertionError):
+        pinned()
+    assert set(drawn) == {number}
+
+
+def test_replace_runner() -> None:
+    counts = []
+
+    class Runner(hypothesis_adapter.ConjectureRunner):
+        def test_function(self, data: Any) -> None:
+            counts.append(1)
+            super().test_function(data)
+
+    check, drawn = make_test()
+    with hypothesis_adapter.replace_runner(Runner):
+        check()
+    assert len(counts) >= len(drawn) == 20
+    counts.clear()
+    check()
+    assert not counts
+
+
+def test_limit_shrinking() -> None:
+    check, drawn = make_test(limit=700)
+    with hypothesis_adapter.limit_shrinking(0), pytest.raises(AssertionError):
+        check()
+    assert drawn[-1] >= 700
+    unlimited, drawn_unlimited = make_test(limit=700)
+    with pytest.raises(AssertionError):
+        unlimited()
+    assert drawn_unlimited[-1] == 700
+
+
+def test_ignore_imported_constants() -> None:
+    providers = importlib.import_module("hypothesis.internal.conjecture.providers")
+    own = providers._get_local_constants
+    try:
+        usual = type(own())
+        hypothesis_adapter.ignore_imported_constants()
+        constants = providers._get_local_constants()
+    finally:
+        providers._get_local_constants = own
+    assert type(constants) is usual
+    assert not any((constants.integers, constants.strings, constants.bytes, constants.floats))
+
+
+@pytest.mark.parametrize("letter", ["a"])
+@pytest.mark.parametrize("digit", [1])
+def test_the_parameters_and_arguments_of_an_item(
+    request: pytest.FixtureRequest, digit: int, letter: str, tmp_path: Path
+) -> None:
+    item = request.node
+    assert pytest_adapter.get_own_arguments(item) == {
+        "request": request,
+        "digit": digit,
+        "letter": letter,
+        "tmp_path": tmp_path,
+    }
+    assert pytest_adapter.get_parameter(item, "letter") == "a"
+    assert pytest_adapter.get_parameter(item, "word") is None
+    assert item.nodeid.endswith("[1-a]")
+    node = pytest_adapter.remove_parameter_id(item, "1")
+    assert node == item.nodeid.replace("[1-a]", "[a]")
+
+
+def test_get_unpacked_marks() -> None:
+    @pytest.mark.skipif(False, reason="never")
+    def check() -> None: ...
+
+    assert [mark.name for mark in pytest_adapter.get_unpacked_marks(check)] == ["skipif"]
