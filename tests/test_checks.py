@@ -188,11 +188,11 @@ def test_checks_begin_where_triton_s_own_launcher_is_back(
 
     def started() -> SimpleNamespace:
         found.append(JITFunction.run)
-        return SimpleNamespace(run=lambda *_: "checked", take_inductors=lambda: None)
+        return SimpleNamespace(run=lambda *_: "checked", start_inductor=lambda: None)
 
-    process = SimpleNamespace(started=started)
+    process = SimpleNamespace(ensure_launcher=started)
     monkeypatch.setitem(sys.modules, "harness.kernels.watch.checked_process", process)
-    monkeypatch.setattr(watch, "process", process, raising=False)
+    monkeypatch.setattr(watch, "checked_process", process, raising=False)
     monkeypatch.setattr(activation, "_replaced_launchers", [])
     monkeypatch.delitem(sys.modules, "torch.multiprocessing.reductions", raising=False)
     activation._replace_triton_launcher(SimpleNamespace(JITFunction=JITFunction))

@@ -394,7 +394,9 @@ def specialize_call(kernel: Any, call: KernelCall) -> KernelCall:
     if way is None:
         return call
     return KernelCall(
-        tuple(way.values.get(place, value) for place, value in enumerate(bound.values.values())),
+        tuple(
+            way.traced_values.get(place, value) for place, value in enumerate(bound.values.values())
+        ),
         call.grid(dict(bound.values)) if callable(call.grid) else call.grid,
         {name: value for name, value in call.options.items() if name not in bound.values},
         way,

@@ -103,13 +103,13 @@ def install_compiler_hooks() -> None:
 
     def make_ir(source: Any, *how: Any, **named: Any) -> Any:
         asked = getattr(_current_request, "now", None)
-        if asked is None or not asked.numbers:
+        if asked is None or not asked.symbolic_parameters:
             return read(source, *how, **named)
         heard: dict[str, bool] = {}
-        first = asked.before + len(asked.numbers)
+        first = asked.leading_parameter_count + len(asked.symbolic_parameters)
         constants, loose = (
             source.constants,
-            specialization.make_symbolic_ints(asked.way.values, heard),
+            specialization.make_symbolic_ints(asked.specialization.traced_values, heard),
         )
         source.constants = constants | {(first + place,): one for place, one in loose.items()}
         try:
@@ -117,7 +117,7 @@ def install_compiler_hooks() -> None:
                 module = read(source, *how, **named)
         finally:
             source.constants = constants
-        if not asked.way.foresaw(heard):
+        if not asked.specialization.covers_conditions(heard):
             raise UnforeseenSpecialization("Triton asks more of its constants for this GPU")
         return module
 

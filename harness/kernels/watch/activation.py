@@ -92,7 +92,7 @@ def _replace_inductor_launcher(module: Any) -> None:
 
     def first(tuner: Any, *args: Any, **options: Any) -> Any:
         cls.run = original
-        _start_checks().take_inductors()
+        _start_checks().start_inductor()
         return tuner.run(*args, **options)
 
     cls.run = first

@@ -49,14 +49,14 @@ _ROW = 40  # bytes: of a kernel's table in front of what is put down, and of eac
 
 def put_down(teller: Any, told: Any) -> None:
     code = teller._code
-    shape = told.word.kind.shape
-    word = code.extended(told.word, "i64", signed=False)
-    none = code.constant(0, word.kind)
-    number = code.binary("andi", word, code.constant(~OUT_OF_BOUNDS, word.kind))
+    shape = told.word.type.shape
+    word = code.extend(told.word, "i64", signed=False)
+    none = code.constant(0, word.type)
+    number = code.binary("andi", word, code.constant(~OUT_OF_BOUNDS, word.type))
     wraps, outside = code.compare(NE, number, none), code.compare(NE, word, none)
-    outside = code.chosen(wraps, code.constant(0, outside.kind), outside)
+    outside = code.select(wraps, code.constant(0, outside.type), outside)
     program = code.emit("tt.get_program_id", (), ValueType("i32"), axis="0 : i32")
-    program = code.splat(code.extended(program, "i64", signed=True), shape)
+    program = code.splat(code.extend(program, "i64", signed=True), shape)
     for on, row in ((wraps, 2 * told.site), (outside, 2 * told.site + 1)):
         values = word, *told.values[1:]
         for place, value in (*enumerate(values), (4, program)):
@@ -66,7 +66,7 @@ def put_down(teller: Any, told: Any) -> None:
             code.emit(
                 "tt.atomic_rmw",
                 (pointer, value, on),
-                value.kind,
+                value.type,
                 atomic_rmw_op="10 : i32",  # exchange
                 sem="4 : i32",
                 scope="1 : i32",

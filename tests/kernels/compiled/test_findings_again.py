@@ -131,26 +131,26 @@ def test_a_row_wraps_at_the_line_of_its_sum_and_nothing_else_is_told(
 # Forks
 
 
-Said = Callable[[int, gpu_worker.StepListener, bool], str]  # of a finding's number
+Confirm = Callable[[int, gpu_worker.StepListener, bool], str]  # takes a finding's number
 
 
-class Card:
-    """Of the numbers that findings are here."""
+class FakeLauncher:
+    """A `_GpuLauncher` of findings that are numbers; some of them lose the device."""
 
-    def __init__(self, said_of: Said, lost: tuple[int, ...]) -> None:
-        self._said_of, self._lost = said_of, lost
-        self.is_lost = False
+    def __init__(self, confirm: Confirm, lost: tuple[int, ...]) -> None:
+        self._confirm, self._lost = confirm, lost
+        self.is_device_lost = False
 
-    def said_of(self, number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
-        self.is_lost = number in self._lost
-        return self._said_of(number, begins, whole)
+    def confirm_finding(self, number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
+        self.is_device_lost = number in self._lost
+        return self._confirm(number, on_step, whole)
 
 
 def crew_of(
-    said_of: Said, groups: int, seconds: float, lost: tuple[int, ...] = (), jobs: int = 2
+    said_of: Confirm, groups: int, seconds: float, lost: tuple[int, ...] = (), jobs: int = 2
 ) -> dict[int, str]:
     told = io.StringIO()
-    card: Any = Card(said_of, lost)
+    card: Any = FakeLauncher(said_of, lost)
     findings: Any = {number: number for number in range(2 * groups)}
     crew = gpu_worker._GpuForkPool(card, findings, jobs, told)
     work = [[2 * one, 2 * one + 1] for one in range(groups)]

@@ -192,10 +192,10 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         ),
     )
     made: Any = CheckedLauncher()
-    made.take_inductors()
+    made.start_inductor()
     made.reached = reached
     yield made
-    inductor.replace_inductor_run(made._inductors)
+    inductor.replace_inductor_run(made._original_inductor_run)
 
 
 def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any) -> None:
@@ -227,11 +227,11 @@ def test_what_cannot_be_launched_otherwise_runs_as_it_is_and_is_listed(launcher:
     assert len(tuner.launched) == 1
     [(name, tally)] = launcher.tally.items()
     assert (name, tally.launches) == ("its_name", 2)
-    assert tally.refused == "Inductor has its source no more"
+    assert tally.refusal == "Inductor has its source no more"
     other = tuned(kernel_name="of another Inductor", grid_type="GridOfTomorrow")
     other.run(*given([0]), stream=0)
     assert len(other.launched) == 1
-    assert launcher.tally["of another Inductor"].refused == "KeyError: 'GridOfTomorrow'"
+    assert launcher.tally["of another Inductor"].refusal == "KeyError: 'GridOfTomorrow'"
 
 
 def test_a_launcher_that_stops_leaves_inductor_as_it_was() -> None:

@@ -51,15 +51,15 @@ def test_of_more_storages_than_a_table_holds_the_living_ones_stay() -> None:
 
 WATCHED = """
 import torch
-from harness.kernels.watch import boot
-boot.install()
+from harness.kernels.watch import activation
+activation.install_checks()
 import triton.runtime.jit
-from harness.kernels.gpu import known
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 pool = torch.zeros(8)
 heard = []
-known.KNOWN.meet = lambda tensor: heard.append(tensor.shape)
+STORAGE_REGISTRY.register = lambda tensor: heard.append(tensor.shape)
 assert torch.zeros(4).data_ptr() and not heard  # it is on a CPU
-known.KNOWN.hears(type("Tensor", (), {"is_cuda": True, "shape": (8,)})())
+STORAGE_REGISTRY.observe_address_request(type("Tensor", (), {"is_cuda": True, "shape": (8,)})())
 print(torch.Tensor.data_ptr.by_unfix, heard)
 """
 

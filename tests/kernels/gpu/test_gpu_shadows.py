@@ -180,8 +180,8 @@ def test_a_graph_reads_what_was_written_before_its_replay() -> None:
 
 PLANTED = """
 import torch
-from harness.kernels.watch import boot
-boot.install()
+from harness.kernels.watch import activation
+activation.install_checks()
 import triton, test_gpu_shadows as here
 known, numbers = here.known, here.numbers
 pool = torch.empty(64, dtype=torch.float32, device="cuda")
@@ -203,14 +203,18 @@ torch.cuda.synchronize()
 def test_a_whole_process_tells_them(wrong: bool, tmp_path: Path) -> None:
     done = process(f"WRONG = {wrong}\n{PLANTED}", "bounds,wraps,unwritten,races", tmp_path)
     found = sorted((one["kind"], one["kernel"]) for one in reports(tmp_path))
-    expected = [("Race", "same_place"), ("Unwritten", "copy"), ("Unwritten", "through_table")]
+    expected = [
+        ("DataRace", "same_place"),
+        ("UninitializedMemory", "copy"),
+        ("UninitializedMemory", "through_table"),
+    ]
     assert found == (expected if wrong else []), done.stderr
 
 
 INDUCTORS = """
 import torch
-from harness.kernels.watch import boot
-boot.install()
+from harness.kernels.watch import activation
+activation.install_checks()
 
 @torch.compile
 def put(pool, rows, values):
