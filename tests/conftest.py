@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Patch
 
 TOY = Path(__file__).parent / "toy"
 # The tests under releases/ run in the environment of a release, over the real one.
@@ -39,7 +40,7 @@ def toy() -> Path:
 
 
 @pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def pip(tmp_path: Path, monkeypatch: Patch) -> Any:
     """A workspace without releases, and the pip that will fill it."""
     from fake_releases import workspace
 

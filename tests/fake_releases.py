@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import pytest
+from fixture_types import Output, Patch
 
 from harness.cli.main import main
 from harness.releases import checkouts, installer, managed_releases
@@ -53,7 +53,7 @@ class FakePip:
         return sum("download" in words for words in self.calls)
 
 
-def workspace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+def workspace(folder: Path, monkeypatch: Patch) -> FakePip:
     """Have releases kept in a folder, and made by a fake pip."""
     fake = FakePip()
     monkeypatch.setenv("UNFIX_HOME", str(folder))
@@ -70,14 +70,14 @@ def added() -> Release:
     return made
 
 
-def state_of(release: Release, capsys: pytest.CaptureFixture[str]) -> str:
+def state_of(release: Release, capsys: Output) -> str:
     capsys.readouterr()
     assert main(["releases", "list", "--json"]) == 0
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["managed"]
     return str(next(row["environment"] for row in rows if row["release"] == release.name))
 
 
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def refusal(words: list[str], capsys: Output) -> tuple[int, str]:
     """The exit code of a call, and the one line that it says."""
     capsys.readouterr()
     code = main(words)
@@ -93,7 +93,7 @@ def rewrite_mark(folder: Path, **facts: str) -> None:
     mark.write_text(json.dumps({**json.loads(mark.read_text()), **facts}))
 
 
-def refusal_of_add(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def refusal_of_add(capsys: Output) -> tuple[int, str]:
     """The exit code, and the last line: the ones before it say what is being done."""
     code = main(["releases", "add", VERSION])
     return code, capsys.readouterr().err.splitlines()[-1]

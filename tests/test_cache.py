@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import Patch
 
 from harness.core import cache, paths
 from harness.core.cache import DiskCache
@@ -13,7 +14,8 @@ from harness.core.code_digest import compute_digest
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching import toggle_status
 from harness.fixes.matching.status_cache import StatusCache
-from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
+from harness.fixes.matching.toggle_status import ToggleState as State
+from harness.fixes.matching.toggle_status import ToggleStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
 
@@ -33,7 +35,7 @@ variants:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache, "_LOADED_VALUES", {})
     paths.state_folder().mkdir(parents=True)
@@ -89,7 +91,7 @@ def test_nothing_is_left_where_nothing_was_run() -> None:
 
 
 @pytest.fixture
-def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(home: Path, monkeypatch: Patch) -> Path:
     """The toggles' folder, with one in it."""
     folder = home / "toggles"
     folder.mkdir()
@@ -98,9 +100,7 @@ def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_toggle_file_is_read_again_once_it_says_something_else(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_toggle_file_is_read_again(folder: Path, monkeypatch: Patch) -> None:
     assert [t.title for t in toggle_catalogue.load_catalogue()] == ["One"]
     (folder / "one.yaml").write_text(TOGGLE.replace("One", "Two"))
     assert [t.title for t in toggle_catalogue.load_catalogue()] == ["Two"]
@@ -123,9 +123,7 @@ class Texts:
         yield "toy"
 
 
-def test_a_state_is_found_again_once_the_source_says_something_else(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_in_a_changed_source_is_found_again(folder: Path, monkeypatch: Patch) -> None:
     toggles = list(toggle_catalogue.load_catalogue())
     asked = []
 
@@ -133,11 +131,11 @@ def test_a_state_is_found_again_once_the_source_says_something_else(
         asked.append(texts)
         return toggle_status.find_toggle_status(toggle, texts)
 
-    def state(expression: str) -> ToggleState:
+    def state(expression: str) -> State:
         texts = Texts(f"def f(a):\n    return {expression}\n")
         (found,) = StatusCache("n", find).find_statuses(toggles, texts)
         return found.state
 
-    assert (state("a + 1"), state("a - 1")) == (ToggleState.FIXED, ToggleState.BUGGY)
-    assert (state("a + 1"), state("a - 1"), len(asked)) == (ToggleState.FIXED, ToggleState.BUGGY, 2)
-    assert (state("a"), state("a"), len(asked)) == (ToggleState.STALE, ToggleState.STALE, 4)
+    assert (state("a + 1"), state("a - 1")) == (State.FIXED, State.BUGGY)
+    assert (state("a + 1"), state("a - 1"), len(asked)) == (State.FIXED, State.BUGGY, 2)
+    assert (state("a"), state("a"), len(asked)) == (State.STALE, State.STALE, 4)

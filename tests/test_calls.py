@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import Output, Patch
 
 from harness.cli import options
 from harness.cli.command_parser import CommandParser
@@ -38,7 +39,7 @@ def every_command() -> list[tuple[str, ...]]:
 EVERY = [words for words in every_command() if words[0] != HANDS_ALL_TO_PYTEST]
 
 
-def refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+def refused(words: tuple[str, ...], capsys: Output) -> tuple[str, str]:
     """The usage and the sentence that a wrong call prints."""
     assert main(words) == 2
     output = capsys.readouterr()
@@ -58,9 +59,7 @@ def test_every_command_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 @pytest.mark.parametrize("wrong", ["--no-such-option", "--json=5", "--no-such-option=5"])
-def test_a_wrong_option_shows_the_usage_of_the_called_command(
-    words: tuple[str, ...], wrong: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_option_shows_the_usage(words: tuple[str, ...], wrong: str, capsys: Output) -> None:
     usage, _ = refused((*words, wrong), capsys)
     assert usage.startswith(f"usage: unfix {' '.join(words)}")
     others = {f"unfix {' '.join(other)} " for other in EVERY} - {f"unfix {' '.join(words)} "}
@@ -101,8 +100,8 @@ def test_a_wrong_option_shows_the_usage_of_the_called_command(
         ("mutate suites/nowhere.py", "there is no file or folder suites/nowhere.py"),
     ],
 )  # fmt: skip
-def test_the_sentence_names_a_call_that_would_work(
-    words: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_messages_name_a_valid_call(
+    words: str, text: str, capsys: Output, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent)
     own, _, behind = words.partition(" -- ")
@@ -110,9 +109,7 @@ def test_the_sentence_names_a_call_that_would_work(
     assert text in sentence
 
 
-def test_paths_and_nodes_are_guards_and_what_is_no_path_is_a_toggle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_guards_and_other_words_are_toggles(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_suites").mkdir()
     (tmp_path / "test_it.py").touch()

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import forked
 import pytest
+from fixture_types import Output, Patch
 
 from harness.cli import gpu_checks
 from harness.kernels import watch
@@ -83,9 +84,7 @@ def test_what_an_earlier_run_left_in_the_folder_is_not_told_again(gpu: str, tmp_
     assert "no report" in done.stderr
 
 
-def test_reports_of_all_processes_end_with_1_whatever_the_command_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     for pid, kernel in ((1, KernelSummary(9)), (2, KernelSummary(1, "it uses tt.descriptor_load"))):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         writer = ReportWriter(tmp_path)
@@ -101,9 +100,7 @@ def test_reports_of_all_processes_end_with_1_whatever_the_command_says(
     assert "OutOfBounds: fill wrote 4 bytes past the end of out  (ops/fill.py:12)" in said
 
 
-def test_libraries_with_gpu_code_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> None:
     """Nobody looks at their kernels: a summary that says nothing of them says too much."""
     code = "__attribute__((section(%s))) int code = 7;"
     made = {}
@@ -171,9 +168,7 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
 
 
 @pytest.mark.parametrize("inductor", [True, False])
-def test_checks_begin_where_triton_s_own_launcher_is_back(
-    inductor: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checks_begin_with_tritons_own_launcher(inductor: bool, monkeypatch: Patch) -> None:
     """Else what waited for a first launch would be taken for Triton's, and ask for itself."""
 
     class JITFunction:

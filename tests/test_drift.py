@@ -20,12 +20,14 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from fixture_types import Output
 
 from harness.cli.main import main
 from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.drift import DriftSurvey, ReleaseDrift, survey_drift
-from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.matching.toggle_status import ToggleState as State
+from harness.fixes.matching.toggle_status import find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
@@ -38,7 +40,7 @@ HISTORY: dict[str, dict[str, Any]] = yaml.safe_load(
 RELEASES = [release.name for release in managed_releases.list_releases()]
 TOGGLES = list(toggle_catalogue.load_catalogue())
 NEWEST = RELEASES[-1]
-OTHER = {ToggleState.FIXED: ToggleState.BUGGY, ToggleState.BUGGY: ToggleState.FIXED}
+OTHER = {State.FIXED: State.BUGGY, State.BUGGY: State.FIXED}
 
 
 @cache
@@ -196,9 +198,7 @@ def test_a_whole_wheel_is_read_where_it_lies(wheel: Path) -> None:
     assert tree.read("sglang.srt.none") is None
 
 
-def test_a_wheel_that_was_cut_short_is_not_ready(
-    wheel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wheel_that_was_cut_short_is_not_ready(wheel: Path, capsys: Output) -> None:
     wheel.write_bytes(wheel.read_bytes()[:-100])
     with pytest.raises(NotReadyError, match=r"is not a whole wheel .* download it again"):
         open_tree(wheel)

@@ -30,10 +30,7 @@ def test_several_ids_and_several_forms_at_once(shell: Shell) -> None:
     """
     names = "toy-plain,toy-constant, toy-class-body,toy-dataclass,toy-default,toy-super"
     done = shell.python(program, **{REVERT: f"{names},toy-concealed"})
-    assert done.stdout.splitlines() == [
-        "6 (10, 10) 80 32",
-        "142 101 ('hidden', ('hidden', 101))",
-    ]
+    assert done.stdout.splitlines() == ["6 (10, 10) 80 32", "142 101 ('hidden', ('hidden', 101))"]
 
 
 def test_with_neither_variable_nothing_of_ours_is_imported(shell: Shell) -> None:
@@ -171,9 +168,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_applied_ends_the_process_before_its_program(
-    shell: Shell, case: str
-) -> None:
+def test_an_inapplicable_toggle_ends_the_process_at_once(shell: Shell, case: str) -> None:
     more = shell.tmp / "more"
     more.mkdir()
     for name, releases in (("toy-stale", ">=1"), ("toy-absent", ">=2")):

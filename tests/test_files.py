@@ -93,23 +93,13 @@ def test_a_pr_number_may_stand_as_a_number(tmp_path: Path) -> None:
             7,
             r"variants\[0\]: missing key `edits`",
         ),
-        (
-            "        buggy: 'a - $B'\n",
-            "",
-            10,
-            r"variants\[0\].edits\[0\]: missing key `buggy`",
-        ),
+        ("        buggy: 'a - $B'\n", "", 10, r"variants\[0\].edits\[0\]: missing key `buggy`"),
         ("devices: [cpu]", "devices: [cpu", 6, "not safe YAML"),
         ("title: Something", "title: \x07Something", 2, "not safe YAML: character #x0007"),
         ("title: Something", "title: é😀\nsymptom: \x07", 3, "character #x0007"),
         ("'a - $B'\n", "'a - $B'\n---\nid: b\n", 12, "another document"),
         ("family: things", "family: things\ntitle: Else", 4, "the key 'title' stands twice"),
-        (
-            "        buggy:",
-            "        fixed: x\n        buggy:",
-            11,
-            "the key 'fixed' stands twice",
-        ),
+        ("        buggy:", "        fixed: x\n        buggy:", 11, "the key 'fixed' stands twice"),
         ("family:", "? [a, b]\n: c\nfamily:", 3, "a key is a word"),
         ("family:", "3: c\nfamily:", 3, "a key is a word"),
         ("title: Something is off by one", "title: 2020-99-99", 2, "month must be in"),
@@ -147,9 +137,7 @@ def test_a_pr_number_may_stand_as_a_number(tmp_path: Path) -> None:
         ("family: things", "family: Some things", 3, "a family is a folder name"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_line(
-    file: Path, old: str, new: str, line: int, problem: str
-) -> None:
+def test_a_bad_file_is_refused(file: Path, old: str, new: str, line: int, problem: str) -> None:
     file.write_text(changed(old, new))
     with pytest.raises(YamlFileError, match=problem):
         read_toggle(file)
@@ -197,21 +185,16 @@ def test_a_tag_builds_no_object_and_runs_nothing(file: Path, tmp_path: Path, tag
         ("f(a, $B)", "f(a,\\n  $B)", "the fixed and the buggy form are the same"),
     ],
 )
-def test_forms_that_cannot_be_told_apart_are_refused(
-    file: Path, fixed: str, buggy: str, problem: str
-) -> None:
+def test_ambiguous_forms_are_refused(file: Path, fixed: str, buggy: str, problem: str) -> None:
     file.write_text(changed("'a + $B'", f'"{fixed}"').replace("'a - $B'", f'"{buggy}"'))
     assert problem in refused(file).problem
     assert refused(file).line == 10
 
 
 @pytest.mark.parametrize(
-    ("fixed", "buggy"),
-    [("if a:\n    b\n    c", "if a:\n    b\nc"), ("x = 'a b'", "x = 'ab'")],
+    ("fixed", "buggy"), [("if a:\n    b\n    c", "if a:\n    b\nc"), ("x = 'a b'", "x = 'ab'")]
 )
-def test_white_space_that_means_something_tells_two_forms_apart(
-    file: Path, fixed: str, buggy: str
-) -> None:
+def test_significant_white_space_distinguishes_forms(file: Path, fixed: str, buggy: str) -> None:
     quoted = {form: '"' + form.replace("\n", "\\n") + '"' for form in (fixed, buggy)}
     text = changed("'a + $B'", quoted[fixed]).replace("'a - $B'", quoted[buggy])
     file.write_text(text)

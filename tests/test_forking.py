@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 
-import pytest
+from fixture_types import Output
 
 from harness.core import preloading, process_exit
 from harness.core.child_process import call_in_fork, fork
@@ -45,11 +45,9 @@ def test_a_call_in_a_fork_gives_its_result_or_nothing() -> None:
     assert call_in_fork(spin, cpu_seconds=0.05, silent=True) is None
 
 
-def test_a_fork_never_returns_and_its_exit_code_says_how_it_ended(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_fork_never_returns_and_its_exit_code_says_how_it_ended(capfd: Output) -> None:
     assert fork(lambda: None).reap() == 0
-    assert fork(lambda: {}["key"], failure_code=70).reap() == 70
+    assert fork(lambda: {"other": 0}["key"], failure_code=70).reap() == 70
     assert "KeyError: 'key'" in capfd.readouterr().err
     code = fork(lambda: signal.raise_signal(signal.SIGKILL)).reap()
     assert process_exit.describe_exit(code).words == "killed (SIGKILL)"

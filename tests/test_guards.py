@@ -12,6 +12,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from fixture_types import Patch
 
 from harness.core import paths
 
@@ -188,9 +189,7 @@ def test_a_device_that_is_not_here_is_said(suites: Suites) -> None:
     assert "no CUDA device" in done.stdout + done.stderr
 
 
-def test_a_seed_decides_everything_wherever_and_workers_share_it(
-    suites: Suites, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_seed_draws_the_same_examples(suites: Suites, monkeypatch: Patch) -> None:
     text = PLAIN.replace("assert", "open('seen', 'a').write(f'{rows} {topk}\\n')\n    assert")
     seen = suites.root / "seen"
     runs = []

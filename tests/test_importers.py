@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import Patch
 
 from harness.patching.constant_importers import find_importers
 
@@ -34,7 +35,7 @@ OWN = {
 
 
 @pytest.fixture
-def holding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def holding(tmp_path: Path, monkeypatch: Patch) -> Iterator[None]:
     # The package lies in another, so that two dots lead somewhere.
     folder = tmp_path / "outer" / "holding"
     folder.mkdir(parents=True)

@@ -68,9 +68,7 @@ def g(n):
         ("return [k", "g", 2, 0),
     ],
 )
-def test_a_statement_counts_when_it_runs_and_only_then(
-    mark: str, function: str, counted: int, not_counted: int
-) -> None:
+def test_statements_count_by_run(mark: str, function: str, counted: int, not_counted: int) -> None:
     _, scope, hits = compiled(BRANCHES, mark)
     scope[function](not_counted)
     assert hits == []

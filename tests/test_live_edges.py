@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Patch
 from sglang import forms
 
 from harness import toggles
@@ -187,7 +188,7 @@ def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
         reverted(stream)
 
 
-def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: Patch) -> None:
     with toggles.reverted("toy-plain", folders=TOY_TOGGLES):
         pass
 
@@ -201,9 +202,7 @@ def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: pytest.MonkeyPa
     assert not engine._active_changes
 
 
-def test_a_failure_in_the_middle_of_switching_is_rolled_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failure_in_the_middle_of_switching_is_rolled_back(monkeypatch: Patch) -> None:
     switch = engine._switch_module
     calls: list[Any] = []
 

@@ -7,7 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
+from fixture_types import Patch
 
 from fixtures.models import characters, deepseek
 from harness.cli.main import main
@@ -17,9 +17,7 @@ MODELS = paths.project_folder() / "fixtures" / "models"
 DRAWN = MODELS / "drawn" / "deepseek-v4"
 
 
-def test_the_config_in_the_tree_is_what_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_config_in_the_tree_is_what_is_written(tmp_path: Path, monkeypatch: Patch) -> None:
     # Writing a tokenizer needs a release's libraries; the next test looks at its words.
     monkeypatch.setattr(characters, "save", lambda folder: None)
     deepseek.write_v4(tmp_path / "new")

@@ -93,18 +93,14 @@ def test_the_wheel_is_for_any_machine(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["toggles", "suites", "fixtures"])
-def test_the_wheel_carries_the_data_of_the_project(
-    files: set[str], tree: Path, folder: str
-) -> None:
+def test_the_wheel_carries_the_projects_data(files: set[str], tree: Path, folder: str) -> None:
     carried = f"harness/carried/{folder}/"
     held = {name.removeprefix(carried) for name in files if name.startswith(carried)}
     assert held - {".gitkeep"} == kept_below(tree / folder)
     assert held
 
 
-def test_the_wheel_holds_the_whole_engine_and_nothing_that_was_made(
-    files: set[str], tree: Path
-) -> None:
+def test_the_wheel_holds_the_engine_without_build_outputs(files: set[str], tree: Path) -> None:
     engine = {f"harness/{name}" for name in kept_below(tree / "harness")}
     held = {n for n in files if n.startswith("harness/") and "/carried/" not in n}
     assert held == engine
@@ -135,15 +131,13 @@ def listed(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def test_installed_it_lists_its_own_toggles_from_anywhere(
-    installed: Path, tree: Path, tmp_path: Path
-) -> None:
+def test_the_installed_wheel_lists_its_toggles(installed: Path, tree: Path, tmp_path: Path) -> None:
     ids = listed(call(installed, tmp_path, "list", "--json"))
     assert sorted(ids) == sorted(path.stem for path in (tree / "toggles").glob("*.yaml"))
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_listed_comes_out_of_the_wheel(
+def test_the_wheels_toggles_are_listed(
     installed: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     fewer = tmp_path_factory.mktemp("fewer") / "site"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixture_types import Output, Patch
 
 from harness.cli.test import command, execution, partition
 from harness.cli.test.partition import PytestPart
@@ -26,7 +27,7 @@ Runs = Callable[..., int]
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(tmp_path: Path, monkeypatch: Patch) -> Runs:
     """Run all parts of a project in which each of these texts is a part."""
 
     # Plugins load slowly, and these tests need none.
@@ -61,7 +62,7 @@ def test_every_test_file_is_of_one_part() -> None:
     }
 
 
-def test_the_last_line_has_all_totals(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_has_all_totals(runs: Runs, capfd: Output) -> None:
     assert runs(GREEN, SKIPPED) == 0
     output = capfd.readouterr()
     assert output.out.splitlines()[-1].startswith("=== 4 passed, 1 skipped in ")
@@ -73,7 +74,7 @@ def test_the_last_line_has_all_totals(runs: Runs, capfd: pytest.CaptureFixture[s
     assert "unfix: part 1 of 3: part-0: 2 passed in " in output.err
 
 
-def test_a_red_part_is_printed_in_full(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_red_part_is_printed_in_full(runs: Runs, capfd: Output) -> None:
     assert runs(RED, GREEN) == 1
     output = capfd.readouterr().out
     assert "AssertionError: assert 'left' == 'right'" in output
@@ -89,16 +90,14 @@ def test_a_red_part_is_printed_in_full(runs: Runs, capfd: pytest.CaptureFixture[
     ],
     ids=["failed", "killed", "serial part failed"],
 )
-def test_a_red_part_is_named_at_the_end(
-    texts: tuple[str, ...], alone: str, line: str, runs: Runs, capfd: pytest.CaptureFixture[str]
+def test_a_red_part_is_named(
+    texts: tuple[str, ...], alone: str, line: str, runs: Runs, capfd: Output
 ) -> None:
     assert runs(*texts, alone=alone) == 1
     assert line in capfd.readouterr().out
 
 
-def test_a_part_without_tests_is_red_unless_the_caller_chose_others(
-    runs: Runs, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_without_tests_is_red_unless_deselected(runs: Runs, capfd: Output) -> None:
     assert runs(NONE, GREEN) == 1
     assert "RED part-0 (exit code 5)" in capfd.readouterr().out
     assert runs(RED, GREEN, words=("-k", "test_one")) == 0
@@ -106,7 +105,7 @@ def test_a_part_without_tests_is_red_unless_the_caller_chose_others(
     assert capfd.readouterr().out.splitlines()[-1].startswith("=== no tests ran in ")
 
 
-def test_wrong_arguments_are_reported_once(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_reported_once(runs: Runs, capfd: Output) -> None:
     with pytest.raises(UnfixError, match="unrecognized arguments: --no-such-option"):
         runs(GREEN, GREEN, words=("--no-such-option",))
     assert "usage" not in "".join(capfd.readouterr())
@@ -140,7 +139,7 @@ def test_the_requested_number_of_parts_runs_at_once(tmp_path: Path) -> None:
     assert (len(most), max(most)) == (5, 2)
 
 
-def test_parts_may_write_bytecode_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_may_write_bytecode_files(monkeypatch: Patch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     given = execution.make_environment(paths.project_folder())
     assert "PYTHONDONTWRITEBYTECODE" not in given

@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from fixture_types import Patch
 
 from harness.core import paths
 from harness.core.cache import get_or_compute
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setattr(paths, "state_folder", lambda: tmp_path)
     return tmp_path / "kernels"
 

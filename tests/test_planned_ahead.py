@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Patch
 
 from harness.patching import bootstrap, planner
 from harness.patching.child_environment import ChildEnvironment
@@ -14,7 +15,7 @@ TOY = Path(__file__).parent / "toy"
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def asked(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
     """What a process asks for in the environment that a command is given."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     given = ChildEnvironment()
@@ -53,9 +54,7 @@ def test_another_question_is_not_answered_by_it(asked: dict[str, Any]) -> None:
         bootstrap.fetch_plan({**asked, "revert": ["toy-static"]}, nobody)
 
 
-def test_an_engine_that_changed_meanwhile_makes_its_own(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_engine_makes_its_own_plan(asked: dict[str, Any], monkeypatch: Patch) -> None:
     monkeypatch.setattr(bootstrap, "digest_code", lambda wing: "tomorrow's")
     with pytest.raises(AssertionError, match="asked again"):
         bootstrap.fetch_plan(asked, nobody)

@@ -69,10 +69,7 @@ def prove_toy(workspace: Path, *words: str) -> tuple[int, dict[str, Any]]:
 def test_a_proof_in_real_processes_gives_each_guard_its_verdict(workspace: Path) -> None:
     code, run = prove_toy(workspace)
     verdicts = {cell["guard"].partition("::")[2]: cell["verdict"] for cell in run["cells"]}
-    assert (code, verdicts) == (
-        1,
-        {"test_notices": "proven", "test_notices_nothing": "toothless"},
-    )
+    assert (code, verdicts) == (1, {"test_notices": "proven", "test_notices_nothing": "toothless"})
 
 
 def test_a_stored_run_is_shown_again_by_another_process(workspace: Path) -> None:

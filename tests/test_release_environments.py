@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from calling import bare
+from fixture_types import Output
 
 from harness.cli.main import main
 from harness.releases import installer, managed_releases
@@ -167,9 +168,7 @@ print(json.dumps(min(seconds() for _ in range(20))))
     assert answer_in(release, program.replace("FOLDER", repr(folder))) < 0.002
 
 
-def test_doctor_lists_the_stand_ins_and_finds_all_well(
-    release: Release, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_lists_the_stand_ins_and_finds_all_well(release: Release, capsys: Output) -> None:
     assert main(["doctor"]) == 0
     table = capsys.readouterr().out
     assert "refuses to be called" in table

@@ -16,15 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_releases import (
-    ADD,
-    VERSION,
-    FakePip,
-    refusal,
-    refusal_of_add,
-    rewrite_mark,
-    state_of,
-)
+from fake_releases import ADD, VERSION, FakePip, refusal, refusal_of_add, rewrite_mark, state_of
+from fixture_types import Output, Patch
 
 from harness.cli.main import main
 from harness.core.errors import NotReadyError
@@ -53,9 +46,7 @@ SPOILED: dict[str, tuple[str, Callable[[Release], object]]] = {
 }
 
 
-def test_a_release_is_added_whole(
-    release: Release, pip: FakePip, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_release_is_added_whole(release: Release, pip: FakePip, capsys: Output) -> None:
     assert state_of(release, capsys) == "yes"
     assert str(release.open_sources().version) == VERSION
     done = len(pip.calls)
@@ -64,9 +55,7 @@ def test_a_release_is_added_whole(
 
 
 @pytest.mark.parametrize("spoiled", SPOILED)
-def test_a_spoiled_release_is_named_with_its_remedy_and_is_made_anew_before_it_is_used(
-    release: Release, spoiled: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_releases_are_reinstalled(release: Release, spoiled: str, capsys: Output) -> None:
     state, spoil = SPOILED[spoiled]
     (release.folder / "left-over").touch()
     spoil(release)
@@ -82,8 +71,8 @@ def test_a_spoiled_release_is_named_with_its_remedy_and_is_made_anew_before_it_i
     assert (release.folder / "left-over").exists() == (spoiled in kept)
 
 
-def test_an_installation_that_fails_leaves_nothing_that_counts(
-    pip: FakePip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_failed_installations_are_incomplete(
+    pip: FakePip, monkeypatch: Patch, capsys: Output
 ) -> None:
     release = managed_releases.get_release(VERSION)
 
@@ -100,9 +89,7 @@ def test_an_installation_that_fails_leaves_nothing_that_counts(
     assert state_of(release, capsys) == "yes"
 
 
-def test_an_unknown_version_names_the_known_ones(
-    pip: FakePip, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_version_names_the_known_ones(pip: FakePip, capsys: Output) -> None:
     for words in (["releases", "add", "9.9.9"], ["exec", "--release", "9.9.9", "--", "true"]):
         code, told = refusal(words, capsys)
         assert code == 2
@@ -116,7 +103,7 @@ TRUE = ["--", "true"]
 
 
 @pytest.fixture
-def nothing_here(pip: FakePip, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+def nothing_here(pip: FakePip, monkeypatch: Patch) -> FakePip:
     """As on a fresh clone: the toy release that these tests have on their path is none."""
     monkeypatch.setattr(source_trees, "find_installed_tree", lambda: None)
     return pip
@@ -140,9 +127,7 @@ FETCHING: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("command", FETCHING)
-def test_a_command_fetches_what_it_lacks_and_says_how_much_before(
-    nothing_here: FakePip, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_fetch_what_they_lack(nothing_here: FakePip, command: str, capsys: Output) -> None:
     words, says = FETCHING[command]
     main(words)
     first = capsys.readouterr().err.splitlines()[0]
@@ -154,11 +139,8 @@ def test_a_command_fetches_what_it_lacks_and_says_how_much_before(
 
 
 @pytest.mark.parametrize("command", FETCHING)
-def test_without_a_network_a_command_ends_in_one_sentence(
-    nothing_here: FakePip,
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_no_network_gives_one_sentence(
+    nothing_here: FakePip, command: str, monkeypatch: Patch, capsys: Output
 ) -> None:
     def no_network(words: list[str]) -> None:
         raise NotReadyError("the package index cannot be reached")
@@ -174,25 +156,21 @@ def test_without_a_network_a_command_ends_in_one_sentence(
     assert told.err.splitlines()[-1] == "unfix: the package index cannot be reached"
 
 
-def test_the_list_of_toggles_fetches_nothing(
-    nothing_here: FakePip, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_of_toggles_fetches_nothing(nothing_here: FakePip, capsys: Output) -> None:
     assert main(["list"]) == 0
     assert "states are left out" in capsys.readouterr().err
     assert nothing_here.calls == []
 
 
-def test_too_little_room_for_the_base_is_said_before_anything_is_made(
-    pip: FakePip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_refused_first(pip: FakePip, monkeypatch: Patch, capsys: Output) -> None:
     usage = type(shutil.disk_usage("/"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40 - 2**30, 2**30))
     code, told = refusal(["releases", "add", VERSION], capsys)
     assert (code, "needs 5" in told, pip.calls) == (3, True, [])
 
 
-def test_an_index_that_cannot_be_reached_ends_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_unreachable_index_is_one_line(
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     closed = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
     for name, value in {**closed, "PIP_RETRIES": "0", "UNFIX_HOME": str(tmp_path)}.items():
@@ -220,8 +198,8 @@ def empty(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [cut_short, damage, empty])
-def test_a_wheel_that_is_not_whole_is_noticed_and_fetched_again(
-    pip: FakePip, spoil: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+def test_damaged_wheels_are_fetched(
+    pip: FakePip, spoil: Callable[[Path], None], capsys: Output
 ) -> None:
     release = managed_releases.get_release(VERSION)
     assert main(["releases", "add", "--sources", VERSION]) == 0
@@ -239,9 +217,7 @@ def test_a_wheel_that_is_not_whole_is_noticed_and_fetched_again(
     assert release.is_ready
 
 
-def test_a_wheel_that_comes_cut_short_is_refused(
-    pip: FakePip, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wheel_that_comes_cut_short_is_refused(pip: FakePip, capsys: Output) -> None:
     pip.cuts_short = True
     code, told = refusal_of_add(capsys)
     assert (code, "no undamaged wheel" in told) == (3, True)
@@ -264,9 +240,7 @@ def test_two_calls_at_the_same_time_add_a_release_once(pip: FakePip) -> None:
     assert (release.is_ready, pip.downloads) == (True, 1)
 
 
-def test_a_pip_that_outlives_its_call_still_holds_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_surviving_pip_still_holds_the_lock(tmp_path: Path, monkeypatch: Patch) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nls -l /proc/self/fd > {tmp_path / 'open'}\n")
     python.chmod(0o755)
@@ -277,8 +251,8 @@ def test_a_pip_that_outlives_its_call_still_holds_the_lock(
     assert str(tmp_path / ".releases" / ".lock") in (tmp_path / "open").read_text()
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_unwritable_folder_is_refused(
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "file"))
@@ -287,9 +261,7 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("place", ["base", "release"])
-def test_a_real_package_wins_over_its_stand_in(
-    release: Release, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_real_package_precedes_its_stand_in(release: Release, place: str, capsys: Output) -> None:
     folder = managed_releases.CPU_BASE.folder if place == "base" else release.folder
     real = installer._find_site_packages(folder) / "sgl_kernel"
     words = [str(release.python), "-c", "import sgl_kernel; print(sgl_kernel.__file__)"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_releases import VERSION, FakePip, refusal, workspace
+from fixture_types import Output, Patch
 
 from harness.cli.main import main
 from harness.core import machine
@@ -57,7 +58,7 @@ def here(tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Machine) -> FakePip:
+def pip(tmp_path: Path, monkeypatch: Patch, here: Machine) -> FakePip:
     monkeypatch.setenv("PATH", str(tmp_path))
     here.python.with_name("python3").symlink_to(here.python)
     return workspace(tmp_path / "home", monkeypatch)
@@ -75,9 +76,7 @@ def answer(release: Release, program: str) -> str:
     return done.stdout.strip()
 
 
-def test_its_torch_is_the_machines_and_nothing_of_it_is_copied(
-    pip: FakePip, here: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_machines_torch_is_not_copied(pip: FakePip, here: Machine, capsys: Output) -> None:
     pinned = {r.name: r for r in installer.parse_requirements(managed_releases.CPU_BASE.lock_file)}
     here.has("numpy", str(pinned["numpy"].specifier).removeprefix("=="))
     here.has("pandas", "0.0.1")
@@ -101,9 +100,7 @@ def test_its_torch_is_the_machines_and_nothing_of_it_is_copied(
     )
 
 
-def test_it_is_apart_from_the_release_for_the_cpu(
-    pip: FakePip, here: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cpu_and_cuda_releases_are_separate(pip: FakePip, here: Machine, capsys: Output) -> None:
     assert main(ADD) == 0
     assert main(["releases", "add", VERSION]) == 0
     assert main(["releases", "remove", VERSION, "--device", "cuda"]) == 0
@@ -132,12 +129,8 @@ def test_what_a_stand_in_gives_can_be_derived_from(pip: FakePip, here: Machine) 
 @pytest.mark.parametrize(
     ("cuda", "says"), [(None, "has a torch for the CPU only"), ("gone", "no torch that imports")]
 )
-def test_without_a_torch_for_cuda_nothing_is_made(
-    pip: FakePip,
-    here: Machine,
-    cuda: str | None,
-    says: str,
-    capsys: pytest.CaptureFixture[str],
+def test_no_cuda_torch_installs_nothing(
+    pip: FakePip, here: Machine, cuda: str | None, says: str, capsys: Output
 ) -> None:
     here.is_for(cuda)
     if cuda == "gone":
@@ -158,11 +151,8 @@ def test_without_a_torch_for_cuda_nothing_is_made(
     ],
     ids=lambda words: words[0],
 )
-def test_without_a_gpu_a_command_says_so_before_it_installs_anything(
-    pip: FakePip,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_without_gpu_no_install(
+    pip: FakePip, words: list[str], monkeypatch: Patch, capsys: Output
 ) -> None:
     monkeypatch.setattr(machine, "describe_gpus", lambda: "")
     assert main(words) == 3
@@ -171,9 +161,7 @@ def test_without_a_gpu_a_command_says_so_before_it_installs_anything(
     assert pip.calls == []
 
 
-def test_a_folder_that_lacks_a_wheel_is_named_with_what_fills_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_wheel_is_reported(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
@@ -186,8 +174,8 @@ def test_a_folder_that_lacks_a_wheel_is_named_with_what_fills_it(
     assert "`unfix releases wheels`" in told
 
 
-def test_wheels_are_fetched_for_the_other_machines_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_wheels_are_for_the_named_python(
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     calls: list[list[str]] = []
     monkeypatch.setattr(installer, "run_pip", calls.append)

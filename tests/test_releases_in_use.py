@@ -13,13 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_releases import (
-    VERSION,
-    refusal,
-    refusal_of_add,
-    rewrite_mark,
-    state_of,
-)
+from fake_releases import VERSION, refusal, refusal_of_add, rewrite_mark, state_of
+from fixture_types import Output
 
 from harness.cli.main import main
 from harness.releases import installer, managed_releases
@@ -41,9 +36,7 @@ def running(*words: str, **how: Any) -> Iterator[int]:
             process.kill()
 
 
-def test_a_release_in_use_is_removed_by_force_alone(
-    release: Release, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_release_in_use_is_removed_by_force_alone(release: Release, capsys: Output) -> None:
     with running(str(release.python)) as pid:
         code, told = refusal(["releases", "remove", VERSION], capsys)
         assert (code, str(pid) in told, "--force" in told) == (3, True, True)
@@ -53,9 +46,7 @@ def test_a_release_in_use_is_removed_by_force_alone(
     assert release.any_wheel is None
 
 
-def test_a_release_in_use_is_noticed_however_its_python_was_called(
-    release: Release, tmp_path: Path
-) -> None:
+def test_every_process_using_a_release_is_found(release: Release, tmp_path: Path) -> None:
     activated = {"PATH": f"{release.python.parent}{os.pathsep}{os.environ['PATH']}"}
     (tmp_path / "link").symlink_to(release.folder.parent)
     linked = str(tmp_path / "link" / VERSION / "bin" / "python")
@@ -70,9 +61,7 @@ def test_a_release_in_use_is_noticed_however_its_python_was_called(
     assert users == sorted([by_name, by_place, by_link])
 
 
-def test_a_release_or_base_in_use_is_not_made_anew_under_its_users(
-    release: Release, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_release_or_base_in_use_is_not_reinstalled(release: Release, capsys: Output) -> None:
     rewrite_mark(release.folder, lock="0")
     for python in (release.python, managed_releases.CPU_BASE.python):
         with running(str(python)) as pid:
@@ -89,9 +78,7 @@ def test_a_release_no_longer_in_use_is_removed(release: Release) -> None:
     assert not release.folder.exists()
 
 
-def test_removing_what_is_not_there_removes_nothing(
-    release: Release, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_removing_what_is_not_there_removes_nothing(release: Release, capsys: Output) -> None:
     code, told = refusal(["releases", "remove", VERSION, "0.5.15"], capsys)
     assert (code, "0.5.15 is not here" in told) == (2, True)
     assert state_of(release, capsys) == "yes"
@@ -120,9 +107,7 @@ BROKEN_STARTS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN_STARTS)
-def test_a_process_that_was_asked_for_a_fault_does_not_run_without_it(
-    release: Release, broken: str
-) -> None:
+def test_a_process_never_runs_without_its_toggle(release: Release, broken: str) -> None:
     assert run_in(release, **ASKED).stdout == "the program ran\n"
     BROKEN_STARTS[broken](installer._find_site_packages(release.folder) / "unfix_start.py")
     done = run_in(release, **ASKED)

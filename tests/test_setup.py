@@ -241,9 +241,7 @@ def test_any_other_trouble_is_told_by_the_error_line_of_pip(faked: Checkout) -> 
     assert_one_sentence(faked.call(FAKE_PIP_SAYS=says), "ERROR: rich is for Python 4")
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_one_that_is_ready_still_runs(
-    faked: Checkout,
-) -> None:
+def test_an_unwritable_checkout_runs_only_when_ready(faked: Checkout) -> None:
     # Root writes anywhere, unless it gives the right up: prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE).
     give_up, override = 24, 1
     program = (

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from calling import bare
 from fake_releases import ASKING, VERSION, added, workspace
+from fixture_types import Patch
 
 from harness.core import paths
 from harness.fixes.matching.toggle_status import ToggleState
@@ -83,7 +84,7 @@ def ran(done: subprocess.CompletedProcess[str]) -> Path:
 
 
 @pytest.fixture
-def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
+def release(tmp_path: Path, monkeypatch: Patch) -> Release:
     """A release of a few bytes that this checkout installed."""
     workspace(tmp_path / "home", monkeypatch)
     return added()
@@ -103,9 +104,7 @@ def marks(home: Path) -> list[int]:
     ]
 
 
-def test_what_one_checkout_installed_another_uses_as_it_is(
-    tmp_path: Path, release: Release
-) -> None:
+def test_a_release_is_shared_between_checkouts(tmp_path: Path, release: Release) -> None:
     before = marks(tmp_path / "home")
     made = checkout(tmp_path / "other", tmp_path / "home")
     done = made.call("releases", "add", VERSION)
@@ -113,9 +112,7 @@ def test_what_one_checkout_installed_another_uses_as_it_is(
     assert (marks(tmp_path / "home"), release.is_ready) == (before, True)
 
 
-def test_a_bare_process_has_the_engine_that_was_registered_last(
-    release: Release, other: Checkout
-) -> None:
+def test_a_bare_process_uses_the_newest_engine(release: Release, other: Checkout) -> None:
     asked = {ASKING[0]: "27460"}
     assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == other.engine
     checkouts.register_checkout()  # it is known: used again, not registered again
@@ -124,9 +121,7 @@ def test_a_bare_process_has_the_engine_that_was_registered_last(
     assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == paths.HARNESS_FOLDER
 
 
-def test_an_engine_that_is_gone_is_not_used_and_none_is_refused(
-    release: Release, other: Checkout
-) -> None:
+def test_a_deleted_engine_is_not_used(release: Release, other: Checkout) -> None:
     shutil.rmtree(other.root)
     assert ran(bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.HARNESS_FOLDER
     shutil.rmtree(checkouts.get_checkout_folder())
@@ -136,9 +131,7 @@ def test_an_engine_that_is_gone_is_not_used_and_none_is_refused(
     assert "unfix releases add" in done.stderr
 
 
-def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
-    release: Release, other: Checkout
-) -> None:
+def test_a_process_uses_only_the_named_engine(release: Release, other: Checkout) -> None:
     for engine in (paths.HARNESS_FOLDER, other.engine):
         for asked in ({}, {ASKING[0]: "27460"}):
             assert (
@@ -153,8 +146,8 @@ def test_whoever_starts_a_process_names_its_engine_and_none_other_will_do(
     assert f"{other.engine} is not registered" in done.stderr
 
 
-def test_a_toggle_is_tried_with_the_engine_of_who_asks(
-    release: Release, other: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_live_check_uses_the_callers_engine(
+    release: Release, other: Checkout, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     shutil.rmtree(checkouts.get_checkout_folder())  # as of a checkout that has only read so far
     monkeypatch.setenv(checkouts.HARNESS_VARIABLE, str(paths.HARNESS_FOLDER))
@@ -170,9 +163,7 @@ def test_a_toggle_is_tried_with_the_engine_of_who_asks(
     }
 
 
-def test_a_checkouts_commands_use_its_own_engine_inside_anothers(
-    release: Release, other: Checkout
-) -> None:
+def test_nested_commands_use_their_own_engines(release: Release, other: Checkout) -> None:
     words = [str(release.python), "-c", SHOWS]
     checkouts.register_checkout(make_newest=True)
     assert ran(other.call("exec", "--release", VERSION, "--", *words)) == other.engine

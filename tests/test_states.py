@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from memory import Memory, edit, toggle, variant
 
-from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
+from harness.fixes.matching.toggle_status import ToggleState as State
+from harness.fixes.matching.toggle_status import ToggleStatus, find_toggle_status
 from harness.fixes.registry.schema import Toggle, ToggleEdit, ToggleVariant
 
 FIXED = "def f():\n    width = rows * topk\n    return width\n"
@@ -14,28 +15,28 @@ PAIR = ("width = rows * topk", "width = rows")
 PLAIN = edit(*PAIR)
 
 
-def state(asked: Toggle, text: str, version: str | None = "0.5.9") -> ToggleState:
+def state(asked: Toggle, text: str, version: str | None = "0.5.9") -> State:
     return find_toggle_status(asked, Memory({"m": text}, version)).state
 
 
 def stale(asked: Toggle, modules: dict[str, str], version: str | None = "0.5.9") -> ToggleStatus:
     finding = find_toggle_status(asked, Memory(modules, version))
-    assert finding.state is ToggleState.STALE
+    assert finding.state is State.STALE
     assert finding.problem
     assert finding.sites == ()
     return finding
 
 
 def test_the_fixed_and_the_buggy_form_are_told_apart() -> None:
-    assert state(PLAIN, FIXED) is ToggleState.FIXED
-    assert state(PLAIN, BUGGY) is ToggleState.BUGGY
+    assert state(PLAIN, FIXED) is State.FIXED
+    assert state(PLAIN, BUGGY) is State.BUGGY
 
 
 def test_a_finding_says_where_the_code_stands() -> None:
     (site,) = find_toggle_status(PLAIN, Memory({"m": FIXED})).sites
     assert FIXED[site.match.start : site.match.end] == "width = rows * topk"
     assert str(site.target) == "m:f"
-    assert site.state is ToggleState.FIXED
+    assert site.state is State.FIXED
 
 
 RANGED = toggle(
@@ -46,23 +47,21 @@ RANGED = toggle(
 
 @pytest.mark.parametrize("version", ["0.5.8", "0.5.16", "0.5.13rc1"])
 def test_outside_of_every_range_code_in_neither_form_is_absent(version: str) -> None:
-    assert state(RANGED, "def f():\n    pass\n", version) is ToggleState.ABSENT
-    assert find_toggle_status(RANGED, Memory({}, version)).state is ToggleState.ABSENT
+    assert state(RANGED, "def f():\n    pass\n", version) is State.ABSENT
+    assert find_toggle_status(RANGED, Memory({}, version)).state is State.ABSENT
 
 
 @pytest.mark.parametrize(
     ("version", "text", "wanted"),
     [
-        ("0.5.9", FIXED, ToggleState.FIXED),
-        ("0.5.12.post1", BUGGY, ToggleState.BUGGY),
-        ("0.5.13", "def f(): new(rows, topk)\n", ToggleState.FIXED),
-        ("0.5.15.dev7+g1a2b3c4", "def f(): new(rows)\n", ToggleState.BUGGY),
-        ("0.5.12", "def f(): new(rows)\n", ToggleState.STALE),
+        ("0.5.9", FIXED, State.FIXED),
+        ("0.5.12.post1", BUGGY, State.BUGGY),
+        ("0.5.13", "def f(): new(rows, topk)\n", State.FIXED),
+        ("0.5.15.dev7+g1a2b3c4", "def f(): new(rows)\n", State.BUGGY),
+        ("0.5.12", "def f(): new(rows)\n", State.STALE),
     ],
 )
-def test_the_version_says_which_variant_to_look_for_and_the_source_its_state(
-    version: str, text: str, wanted: ToggleState
-) -> None:
+def test_the_version_selects_the_variant(version: str, text: str, wanted: State) -> None:
     assert state(RANGED, text, version) is wanted
 
 
@@ -154,7 +153,7 @@ def test_a_form_in_both_arms_of_a_conditional_definition_is_stale() -> None:
 
 
 def test_a_form_outside_of_its_target_does_not_count() -> None:
-    assert state(PLAIN, FIXED + "def g():\n    width = rows\n") is ToggleState.FIXED
+    assert state(PLAIN, FIXED + "def g():\n    width = rows\n") is State.FIXED
     assert stale(PLAIN, {"m": "def f():\n    pass\n" + FIXED.replace("f()", "g()")})
 
 
@@ -164,20 +163,18 @@ SEVERAL = toggle(variant((PAIR, ("use(width, topk)", "use(width)"))))
 @pytest.mark.parametrize(
     ("first", "second", "wanted"),
     [
-        ("rows * topk", "width, topk", ToggleState.FIXED),
-        ("rows", "width", ToggleState.BUGGY),
-        ("rows * topk", "width", ToggleState.STALE),
-        ("rows", "width, topk", ToggleState.STALE),
-        ("rows", "width, row", ToggleState.STALE),
+        ("rows * topk", "width, topk", State.FIXED),
+        ("rows", "width", State.BUGGY),
+        ("rows * topk", "width", State.STALE),
+        ("rows", "width, topk", State.STALE),
+        ("rows", "width, row", State.STALE),
     ],
 )
-def test_a_toggle_of_several_edits_is_whole_or_stale(
-    first: str, second: str, wanted: ToggleState
-) -> None:
+def test_several_edits_agree_or_are_stale(first: str, second: str, wanted: State) -> None:
     text = f"def f():\n    width = {first}\n    use({second})\n"
     finding = find_toggle_status(SEVERAL, Memory({"m": text}))
     assert finding.state is wanted
-    assert len(finding.sites) == (0 if wanted is ToggleState.STALE else 2)
+    assert len(finding.sites) == (0 if wanted is State.STALE else 2)
 
 
 def test_edits_that_disagree_are_named_with_their_states() -> None:
@@ -190,10 +187,9 @@ def test_edits_of_one_toggle_may_be_in_several_modules() -> None:
     asked = toggle(ToggleVariant(">=0", (one, other), "m:f"))
     text = "class K:\n    def g(self):\n        use(width{})\n"
     fixed = Memory({"m": FIXED, "n": text.format(", topk")})
-    assert find_toggle_status(asked, fixed).state is ToggleState.FIXED
+    assert find_toggle_status(asked, fixed).state is State.FIXED
     assert (
-        find_toggle_status(asked, Memory({"m": BUGGY, "n": text.format("")})).state
-        is ToggleState.BUGGY
+        find_toggle_status(asked, Memory({"m": BUGGY, "n": text.format("")})).state is State.BUGGY
     )
     assert stale(asked, {"m": FIXED, "n": text.format("")}).problem == (
         "its edits disagree: m:f is fixed, n:K.g is buggy"
@@ -204,23 +200,21 @@ def test_edits_of_one_toggle_may_be_in_several_modules() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (FIXED, ToggleState.FIXED),
-        (BUGGY, ToggleState.BUGGY),
-        ("def f(): new(rows, topk)\n", ToggleState.FIXED),
-        ("def f(): new(rows)\n", ToggleState.BUGGY),
-        ("def f(): pass\n", ToggleState.STALE),
+        (FIXED, State.FIXED),
+        (BUGGY, State.BUGGY),
+        ("def f(): new(rows, topk)\n", State.FIXED),
+        ("def f(): new(rows)\n", State.BUGGY),
+        ("def f(): pass\n", State.STALE),
     ],
 )
-def test_a_checkout_that_does_not_say_its_version_takes_the_variant_that_fits(
-    text: str, wanted: ToggleState
-) -> None:
+def test_an_unversioned_checkout_takes_the_matching_variant(text: str, wanted: State) -> None:
     assert state(RANGED, text, None) is wanted
 
 
 def test_a_checkout_takes_the_newest_of_two_variants_that_fit() -> None:
     text = "def f():\n    width = rows\n    new(rows, topk)\n"
     finding = find_toggle_status(RANGED, Memory({"m": text}, None))
-    assert (finding.state, finding.variant) == (ToggleState.FIXED, RANGED.variants[1])
+    assert (finding.state, finding.variant) == (State.FIXED, RANGED.variants[1])
 
 
 def test_a_checkout_explains_a_stale_toggle_by_its_newest_variant() -> None:
@@ -230,7 +224,7 @@ def test_a_checkout_explains_a_stale_toggle_by_its_newest_variant() -> None:
 
 
 def test_in_a_checkout_a_toggle_whose_modules_are_all_gone_is_absent() -> None:
-    assert find_toggle_status(RANGED, Memory({"other": FIXED}, None)).state is ToggleState.ABSENT
+    assert find_toggle_status(RANGED, Memory({"other": FIXED}, None)).state is State.ABSENT
     moved = toggle(variant((PAIR,)), variant((PAIR,), target="n:f"))
-    assert find_toggle_status(moved, Memory({"other": FIXED}, None)).state is ToggleState.ABSENT
+    assert find_toggle_status(moved, Memory({"other": FIXED}, None)).state is State.ABSENT
     assert stale(moved, {"n": "def g():\n    pass\n"}, None).problem == "n defines no f"

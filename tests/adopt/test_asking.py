@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 from calling import TOY
+from fixture_types import Patch
 
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import source_trees
@@ -32,7 +32,7 @@ def test_does_not_run_it(): assert forms.CONSTANT
 """
 
 
-def asked(root: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str, DetectionReport]:
+def asked(root: Path, monkeypatch: Patch, *names: str) -> dict[str, DetectionReport]:
     monkeypatch.setenv("PYTHONPATH", str(TOY))
     monkeypatch.setenv("UNFIX_HOME", str(root))
     suites = root / "suites"
@@ -44,9 +44,7 @@ def asked(root: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> dict[str,
     return detection.find_detecting_guards(toggles, target, suites, folders, 2, lambda text: None)
 
 
-def test_who_fails_with_the_fix_out_and_passes_with_it_in_notices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guard_detects_that_fails_only_when_reverted(tmp_path: Path, monkeypatch: Patch) -> None:
     both = asked(tmp_path, monkeypatch, "toy-plain", "toy-method")
     plain, other = both["toy-plain"], both["toy-method"]
     names = [guard.partition("::test_")[2] for guard in plain.runs]

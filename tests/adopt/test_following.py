@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from fixture_types import Patch
 from followed import TOGGLES, trees
 
 from harness.core import paths
@@ -58,9 +59,7 @@ def test_a_guard_that_is_begun_is_python_and_names_its_toggle(name: str) -> None
     assert isinstance(ast.parse(text).body[-1], ast.FunctionDef)
 
 
-def test_no_second_guard_is_begun_for_a_toggle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_second_guard_is_begun_for_a_toggle(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
     toggle = TOGGLES["moe-lora-expand-programs"]
     there = [one for one in trees() if find_toggle_status(toggle, one).sites]

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from fixture_types import Output
 
 from harness.cli.main import main
 from harness.core.errors import UnfixError
@@ -72,8 +73,8 @@ def test_what_is_no_diff_is_refused_in_a_sentence(text: str, says: str) -> None:
         (diff(hunk=HUNK.replace("def f(n):", "def no_such(n):")), "none has"),
     ],
 )
-def test_a_diff_that_fits_nowhere_is_a_wrong_call(
-    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_inapplicable_diff_is_refused(
+    text: str, says: str, tmp_path: Path, capsys: Output
 ) -> None:
     file = tmp_path / "fix.diff"
     file.write_text(text)
@@ -95,16 +96,12 @@ def test_a_diff_that_fits_nowhere_is_a_wrong_call(
         (["--guard", "37666"], "is a guard of 37666 already"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_call_says_what_is_wrong(words: list[str], says: str, capsys: Output) -> None:
     assert main(["adopt", *words]) == 2
     assert says in capsys.readouterr().err
 
 
-def test_the_first_commit_has_nothing_before_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_commit_has_nothing_before_it(tmp_path: Path, capsys: Output) -> None:
     made = [
         "-c",
         "user.name=a",
@@ -122,9 +119,7 @@ def test_the_first_commit_has_nothing_before_it(
     assert "it is the first commit there" in capsys.readouterr().err
 
 
-def test_a_taken_id_is_refused_before_anything_is_followed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_taken_id_is_refused_before_anything_is_followed(capsys: Output) -> None:
     words = ["--between", "0.5.15", "0.5.16", "decode_attention", "_fwd_kernel_stage1"]
     story = ["--hunks", "2", "--as", "28788", "--title", "t", "--symptom", "overflow"]
     assert main(["adopt", *words, *story]) == 2

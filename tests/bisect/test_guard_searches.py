@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bisecting import Bisect
+from fixture_types import Patch
 
 from harness.core.errors import UnfixError
 from harness.runs.bisect import guard_runner
@@ -136,9 +137,7 @@ def test_a_name_is_a_guard_of_ours_or_a_command() -> None:
         guard_runner.find_guard_node(["nosuch.py::test_x"])
 
 
-def test_a_name_that_several_guards_have_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_several_guards_have_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
     for folder in ("one", "two"):
         (tmp_path / "suites" / folder).mkdir(parents=True)
         (tmp_path / "suites" / folder / "test_a.py").write_text("def test_same(): ...\n")

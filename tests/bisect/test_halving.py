@@ -10,19 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.runs.bisect.halving_search import HalvingSearch
-from harness.runs.bisect.search_questions import (
-    SearchAnswer,
-    SearchQuestion,
-    SearchResult,
-    ToggleIds,
-    ToggleUniverse,
-)
+from harness.runs.bisect.search_questions import SearchAnswer as Answer
+from harness.runs.bisect.search_questions import SearchQuestion as Question
+from harness.runs.bisect.search_questions import SearchResult, ToggleIds
+from harness.runs.bisect.search_questions import ToggleUniverse as Universe
 
-Symptom = Callable[[SearchQuestion], SearchAnswer]
+Symptom = Callable[[Question], Answer]
 
 
-def drive(search: HalvingSearch, symptom: Symptom) -> tuple[SearchResult, list[SearchQuestion]]:
-    asked: list[SearchQuestion] = []
+def drive(search: HalvingSearch, symptom: Symptom) -> tuple[SearchResult, list[Question]]:
+    asked: list[Question] = []
     going = search.search()
     try:
         batch = next(going)
@@ -36,7 +33,7 @@ def drive(search: HalvingSearch, symptom: Symptom) -> tuple[SearchResult, list[S
 
 def caused_by(*sets: Iterable[str]) -> Symptom:
     causes = [frozenset(one) for one in sets]
-    return lambda question: SearchAnswer(any(cause <= question.toggles for cause in causes))
+    return lambda question: Answer(any(cause <= question.toggles for cause in causes))
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -52,9 +49,7 @@ def smallest(sets: list[ToggleIds]) -> list[ToggleIds]:
 def test_one_culprit_takes_log2_questions_and_its_proof(count: int, jobs: int) -> None:
     most = 0
     for culprit in names(count):
-        found, asked = drive(
-            HalvingSearch(ToggleUniverse(names(count)), jobs), caused_by({culprit})
-        )
+        found, asked = drive(HalvingSearch(Universe(names(count)), jobs), caused_by({culprit}))
         assert found.minimal_sets == [{culprit}]
         assert not found.cannot_tell
         assert found.others_show_symptom is False
@@ -72,7 +67,7 @@ def test_whatever_acts_together_the_smallest_set_is_found(data: st.DataObject) -
     several = st.frozensets(st.sampled_from(names(count)), min_size=1, max_size=4)
     causes = smallest(data.draw(st.lists(several, min_size=1, max_size=4, unique=True)))
     jobs, every = data.draw(st.integers(1, 4)), data.draw(st.booleans())
-    found, _ = drive(HalvingSearch(ToggleUniverse(names(count)), jobs, every), caused_by(*causes))
+    found, _ = drive(HalvingSearch(Universe(names(count)), jobs, every), caused_by(*causes))
     assert not found.cannot_tell
     if every:
         assert set(found.minimal_sets) == set(causes)
@@ -88,7 +83,7 @@ def test_whatever_acts_together_the_smallest_set_is_found(data: st.DataObject) -
 def test_what_clashes_is_never_put_together(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 10))
     pairs = st.frozensets(st.sampled_from(names(count)), min_size=2, max_size=2)
-    universe = ToggleUniverse(names(count), data.draw(st.frozensets(pairs, max_size=6)))
+    universe = Universe(names(count), data.draw(st.frozensets(pairs, max_size=6)))
     causes = [frozenset({data.draw(st.sampled_from(names(count)))})]
     pair = data.draw(st.one_of(st.none(), pairs))
     if pair is not None and universe.can_combine(pair):
@@ -100,59 +95,59 @@ def test_what_clashes_is_never_put_together(data: st.DataObject) -> None:
 
 
 def test_no_toggle_explains_it() -> None:
-    found, asked = drive(HalvingSearch(ToggleUniverse(names(20))), lambda _: SearchAnswer(False))
+    found, asked = drive(HalvingSearch(Universe(names(20))), lambda _: Answer(False))
     assert found.minimal_sets == []
     assert not found.cannot_tell
     assert {frozenset({name}) for name in names(20)} <= {question.toggles for question in asked}
 
 
 def test_a_culprit_that_others_hide_is_found() -> None:
-    def hidden(question: SearchQuestion) -> SearchAnswer:
-        return SearchAnswer("t3" in question.toggles and "t11" not in question.toggles)
+    def hidden(question: Question) -> Answer:
+        return Answer("t3" in question.toggles and "t11" not in question.toggles)
 
-    found, _ = drive(HalvingSearch(ToggleUniverse(names(16))), hidden)
+    found, _ = drive(HalvingSearch(Universe(names(16))), hidden)
     assert found.minimal_sets == [{"t3"}]
 
 
 def test_sets_that_say_nothing_are_gone_around() -> None:
     for culprit in names(16):
 
-        def silent(question: SearchQuestion, culprit: str = culprit) -> SearchAnswer:
+        def silent(question: Question, culprit: str = culprit) -> Answer:
             if "t5" in question.toggles and len(question.toggles) > 1:
-                return SearchAnswer(None)
-            return SearchAnswer(culprit in question.toggles)
+                return Answer(None)
+            return Answer(culprit in question.toggles)
 
-        found, _ = drive(HalvingSearch(ToggleUniverse(names(16))), silent)
+        found, _ = drive(HalvingSearch(Universe(names(16))), silent)
         assert found.minimal_sets == [{culprit}], culprit
 
 
 def test_where_nothing_can_be_told_that_is_said() -> None:
-    found, _ = drive(HalvingSearch(ToggleUniverse(names(8))), lambda _: SearchAnswer(None))
+    found, _ = drive(HalvingSearch(Universe(names(8))), lambda _: Answer(None))
     assert found.minimal_sets == []
     assert "could not be told" in found.cannot_tell
 
 
 def test_code_that_never_ran_is_suspected_last() -> None:
-    def ran(question: SearchQuestion) -> SearchAnswer:
-        return SearchAnswer("t9" in question.toggles, question.toggles & {"t9", "t1"})
+    def ran(question: Question) -> Answer:
+        return Answer("t9" in question.toggles, question.toggles & {"t9", "t1"})
 
-    found, asked = drive(HalvingSearch(ToggleUniverse(names(64))), ran)
+    found, asked = drive(HalvingSearch(Universe(names(64))), ran)
     assert found.minimal_sets == [{"t9"}]
     assert len(asked) < 6
 
-    def unseen(question: SearchQuestion) -> SearchAnswer:
-        return SearchAnswer("t9" in question.toggles, question.toggles & {"t1", "t2", "t3"})
+    def unseen(question: Question) -> Answer:
+        return Answer("t9" in question.toggles, question.toggles & {"t1", "t2", "t3"})
 
-    found, _ = drive(HalvingSearch(ToggleUniverse(names(64))), unseen)
+    found, _ = drive(HalvingSearch(Universe(names(64))), unseen)
     assert found.minimal_sets == [{"t9"}]
 
 
 def test_an_outcome_that_changes_by_itself_is_told() -> None:
     heard: list[ToggleIds] = []
 
-    def once(question: SearchQuestion) -> SearchAnswer:
+    def once(question: Question) -> Answer:
         heard.append(question.toggles)
-        return SearchAnswer("t0" in question.toggles and heard.count(question.toggles) == 1)
+        return Answer("t0" in question.toggles and heard.count(question.toggles) == 1)
 
-    found, _ = drive(HalvingSearch(ToggleUniverse(names(2))), once)
+    found, _ = drive(HalvingSearch(Universe(names(2))), once)
     assert "came out in two ways" in found.cannot_tell

@@ -21,7 +21,8 @@ from harness.runs.bisect.release_bisection import (
 )
 from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
-from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectStep, BisectTrial
+from harness.store.bisect.values import BisectAnswer as Answer
+from harness.store.bisect.values import BisectSearch, BisectStep, BisectTrial
 
 NAMES = [f"1.{i}" for i in range(12)]
 
@@ -31,7 +32,7 @@ class MadeUp:
 
     jobs = 1
 
-    def __init__(self, answers: dict[str, BisectAnswer], is_deterministic: bool = True) -> None:
+    def __init__(self, answers: dict[str, Answer], is_deterministic: bool = True) -> None:
         self.answers = answers
         self.is_deterministic = is_deterministic
         self.asked: list[str] = []
@@ -54,7 +55,7 @@ class MadeUp:
 
 
 def step(
-    answers: dict[str, BisectAnswer], good: str, bad: str
+    answers: dict[str, Answer], good: str, bad: str
 ) -> tuple[BisectStep, MadeUp, BisectSearch]:
     runner = MadeUp(answers)
     search = BisectSearch("s", "releases", "", ["x"])
@@ -66,17 +67,14 @@ def step(
     return ReleaseBisection(hunt, history, [], known, {}).run(good, bad), runner, search
 
 
-def outcomes(changes_at: int, first: BisectAnswer = BisectAnswer.PASSES) -> dict[str, BisectAnswer]:
-    other = BisectAnswer.FAILS if first is BisectAnswer.PASSES else BisectAnswer.PASSES
+def outcomes(changes_at: int, first: Answer = Answer.PASSES) -> dict[str, Answer]:
+    other = Answer.FAILS if first is Answer.PASSES else Answer.PASSES
     return {name: first if i < changes_at else other for i, name in enumerate(NAMES)}
 
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_the_step_is_found_either_way_round(at: int) -> None:
-    for first, ends in (
-        (BisectAnswer.PASSES, ("1.0", "1.11")),
-        (BisectAnswer.FAILS, ("1.11", "1.0")),
-    ):
+    for first, ends in ((Answer.PASSES, ("1.0", "1.11")), (Answer.FAILS, ("1.11", "1.0"))):
         found, runner, _ = step(outcomes(at, first), *ends)
         assert (found.before, found.after) == (NAMES[at - 1], NAMES[at])
         assert found.undecided == []
@@ -87,7 +85,7 @@ def test_the_step_is_found_either_way_round(at: int) -> None:
 def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
     answers = outcomes(6)
     for i in untold:
-        answers[NAMES[i]] = BisectAnswer.CANNOT_TELL
+        answers[NAMES[i]] = Answer.CANNOT_TELL
     found, _, search = step(answers, "1.0", "1.11")
     told = [i for i in range(12) if i not in untold]
     before = max(i for i in told if i < 6)
@@ -103,11 +101,11 @@ def test_ends_that_do_not_differ_as_said_are_told() -> None:
     with pytest.raises(UnfixError, match="wrong way round"):
         step(outcomes(6), "1.11", "1.0")
     with pytest.raises(UnfixError, match="nothing changes between them: it passes"):
-        step(dict.fromkeys(NAMES, BisectAnswer.PASSES), "1.0", "1.11")
+        step(dict.fromkeys(NAMES, Answer.PASSES), "1.0", "1.11")
     with pytest.raises(UnfixError, match="nothing changes between them: it fails"):
-        step(dict.fromkeys(NAMES, BisectAnswer.FAILS), "1.0", "1.11")
+        step(dict.fromkeys(NAMES, Answer.FAILS), "1.0", "1.11")
     with pytest.raises(UnfixError, match=r"--bad 1\.11: it cannot be told"):
-        step({**outcomes(6), "1.11": BisectAnswer.CANNOT_TELL}, "1.0", "1.11")
+        step({**outcomes(6), "1.11": Answer.CANNOT_TELL}, "1.0", "1.11")
 
 
 def test_a_step_without_toggles_says_that_none_explains_it() -> None:
@@ -192,9 +190,7 @@ def commits(
     ]
 
 
-def test_the_commit_is_found_and_the_checkout_is_left_alone(
-    bisect: Bisect, history: Repository
-) -> None:
+def test_the_commit_is_found_in_an_untouched_checkout(bisect: Bisect, history: Repository) -> None:
     branch = history.git("status", "--branch", "--porcelain")
     found = bisect.search(*commits(bisect, history, history.commits[0], "HEAD"), kind="commits")
     assert found["verdict"] == "found", found["summary"]
@@ -247,9 +243,7 @@ def test_commits_that_cannot_be_told_are_named(bisect: Bisect, history: Reposito
         ("HEAD", "HEAD", "neither of the two"),
     ],
 )
-def test_wrong_ends_are_told(
-    bisect: Bisect, history: Repository, good: str, bad: str, says: str
-) -> None:
+def test_wrong_ends(bisect: Bisect, history: Repository, good: str, bad: str, says: str) -> None:
     done = bisect.run(*commits(bisect, history, good, bad), kind="commits")
     assert done.returncode == 2
     assert says in done.stderr

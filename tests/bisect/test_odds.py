@@ -9,13 +9,10 @@ from test_halving import names
 
 from harness.runs.bisect.bayesian_search import BayesianSearch, SequentialRateTest
 from harness.runs.bisect.search_driver import drive_search
-from harness.runs.bisect.search_questions import (
-    SearchAnswer,
-    SearchQuestion,
-    SearchResult,
-    ToggleIds,
-    ToggleUniverse,
-)
+from harness.runs.bisect.search_questions import SearchAnswer as Answer
+from harness.runs.bisect.search_questions import SearchQuestion as Question
+from harness.runs.bisect.search_questions import SearchResult, ToggleIds
+from harness.runs.bisect.search_questions import ToggleUniverse as Universe
 
 
 def search(
@@ -32,7 +29,7 @@ def search(
     """One search in which the event happens in these parts of the runs; and how many there were."""
     chance = random.Random(seed)
     odds = BayesianSearch(
-        ToggleUniverse(names(count)),
+        Universe(names(count)),
         repeat,
         0.99,
         toggles_cause_event=causes,
@@ -40,12 +37,12 @@ def search(
     )
     runs = 0
 
-    def answer(question: SearchQuestion) -> SearchAnswer:
+    def answer(question: Question) -> Answer:
         inside = bool(culprits) and culprits <= question.toggles
         event = chance.random() < (shows if inside == causes else noise)
-        return SearchAnswer(event == causes)
+        return Answer(event == causes)
 
-    def ask(batch: list[SearchQuestion]) -> list[SearchAnswer]:
+    def ask(batch: list[Question]) -> list[Answer]:
         nonlocal runs
         runs += len(batch)
         return [answer(question) for question in batch]
@@ -58,7 +55,7 @@ def one_of(count: int, seed: int, size: int = 1) -> ToggleIds:
 
 
 @pytest.mark.parametrize(("among", "trials", "most"), [(12, 100, 170), (20, 10, 200)])
-def test_a_symptom_of_three_runs_in_ten_is_right_in_99_of_100_trials(
+def test_a_symptom_in_3_of_10_runs_is_found_99_times_of_100(
     among: int, trials: int, most: int
 ) -> None:
     right, total = 0, 0
@@ -112,19 +109,19 @@ def test_too_few_runs_are_no_answer() -> None:
 
 def test_all_that_act_alone_are_found() -> None:
     chance = random.Random(3)
-    odds = BayesianSearch(ToggleUniverse(names(10)), 100, 0.99, find_all=True)
+    odds = BayesianSearch(Universe(names(10)), 100, 0.99, find_all=True)
 
-    def ask(batch: list[SearchQuestion]) -> list[SearchAnswer]:
+    def ask(batch: list[Question]) -> list[Answer]:
         both = {"t2", "t7"}
-        return [SearchAnswer(bool(both & q.toggles) and chance.random() < 0.5) for q in batch]
+        return [Answer(bool(both & q.toggles) and chance.random() < 0.5) for q in batch]
 
     found = drive_search(odds.search(), ask)
     assert sorted(map(sorted, found.minimal_sets)) == [["t2"], ["t7"]]
 
 
 def test_runs_that_say_nothing_end_in_cannot_tell() -> None:
-    odds = BayesianSearch(ToggleUniverse(names(4)), 3, 0.99)
-    found = drive_search(odds.search(), lambda batch: [SearchAnswer(None)] * len(batch))
+    odds = BayesianSearch(Universe(names(4)), 3, 0.99)
+    found = drive_search(odds.search(), lambda batch: [Answer(None)] * len(batch))
     assert "said nothing" in found.cannot_tell
 
 

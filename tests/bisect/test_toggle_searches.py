@@ -26,9 +26,7 @@ def fails_if(expression: str) -> str:
     ("expression", "culprit"),
     [(WIDTH, "toy-class-body"), (LIMIT, "toy-constant"), (STATIC, "toy-static")],
 )
-def test_the_fix_whose_absence_has_the_symptom(
-    bisect: Bisect, expression: str, culprit: str
-) -> None:
+def test_the_fix_that_removes_the_symptom(bisect: Bisect, expression: str, culprit: str) -> None:
     bisect.names = ("toy-*",)
     found = bisect.search(command=bisect.script(fails_if(expression)))
     (part,) = found["toggle_searches"]
@@ -50,7 +48,7 @@ def test_the_fix_whose_absence_has_the_symptom(
         ((WIDTH, LIMIT, STATIC), {"toy-class-body", "toy-constant", "toy-static"}, "2"),
     ],
 )
-def test_several_that_only_act_together(
+def test_several_act_together(
     bisect: Bisect, expressions: tuple[str, ...], culprits: set[str], jobs: str
 ) -> None:
     command = bisect.script(fails_if(" and ".join(expressions)))
@@ -203,7 +201,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
         (("--metric", "x ([0-9.]+)", "--below", "1"), "sys.exit(1)", "does not count"),
     ],
 )
-def test_a_command_that_cannot_be_searched_is_told_before_any_search(
+def test_an_unsearchable_command_is_refused_first(
     bisect: Bisect, options: tuple[str, ...], text: str, says: str
 ) -> None:
     if "--enable" in options:
@@ -252,7 +250,7 @@ def test_an_outcome_that_changes_later_is_not_taken_for_a_finding(bisect: Bisect
         (("--hold-fixed", "toy-plain", "--hold-buggy", "toy-plain"), ["true"], "held both"),
     ],
 )
-def test_a_wrong_call_is_told(
+def test_a_wrong_call_is_refused(
     bisect: Bisect, options: tuple[str, ...], command: list[str], says: str
 ) -> None:
     done = bisect.run(*options, command=command)

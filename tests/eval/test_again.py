@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 from faked import Fakes, fake
+from fixture_types import Output, Patch
 
 from harness.cli import main, run_output
 from harness.core.errors import UnfixError
 from harness.runs.eval import server_comparison
 from harness.runs.eval.evaluation_comparer import read_recorded_evaluation, rejudge_recorded
 from harness.runs.eval.matrix_file import EvaluationMatrix
-from harness.store.eval.values import ComparisonVerdict, Evaluation, ItemAnswer, ServedConfiguration
+from harness.store.eval.values import ComparisonVerdict as Verdict
+from harness.store.eval.values import Evaluation, ItemAnswer, ServedConfiguration
 
 
 def answered(name: str, right: list[bool], text: str = "x") -> ServedConfiguration:
@@ -44,7 +46,7 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
     assert [(c.verdict, c.lost, c.items) for c in said.compared] == [
         (c.verdict, c.lost, c.items) for c in ran.compared
     ]
-    assert said.compared[0].verdict is ComparisonVerdict.REGRESSED
+    assert said.compared[0].verdict is Verdict.REGRESSED
 
 
 def test_answers_that_were_changed_are_judged_as_they_are(fakes: Fakes, tmp_path: Path) -> None:
@@ -54,11 +56,11 @@ def test_answers_that_were_changed_are_judged_as_they_are(fakes: Fakes, tmp_path
         answer.right = True
     matrix = EvaluationMatrix("fake", [one, other], tasks=["recall"], items=200, device="cpu")
     [found] = rejudge_recorded(matrix, recorded).compared
-    assert (found.verdict is ComparisonVerdict.REGRESSED, found.lost) == (False, 0)
+    assert (found.verdict is Verdict.REGRESSED, found.lost) == (False, 0)
 
 
 @pytest.mark.parametrize("answered_something", [False, True])
-def test_what_the_file_calls_absent_since_is_a_row_with_its_reason(
+def test_absent_configurations_say_why(
     fakes: Fakes, tmp_path: Path, answered_something: bool
 ) -> None:
     one, other = fake("base"), fake("worse", "base")
@@ -73,7 +75,7 @@ def test_what_the_file_calls_absent_since_is_a_row_with_its_reason(
     assert worse.absent == ("" if answered_something else other.absent)
     assert bool(worse.problems) is answered_something
     assert [one.verdict for one in said.compared] == [
-        ComparisonVerdict.FAILED if answered_something else ComparisonVerdict.NA
+        Verdict.FAILED if answered_something else Verdict.NA
     ]
 
 
@@ -94,18 +96,14 @@ def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> 
         ("plain.json.gz", b'{"a": 1}'),
     ],
 )
-def test_what_is_no_record_is_refused_by_its_name(
-    tmp_path: Path, name: str, data: bytes | None
-) -> None:
+def test_an_invalid_record_is_refused(tmp_path: Path, name: str, data: bytes | None) -> None:
     if data is not None:
         (tmp_path / name).write_bytes(data)
     with pytest.raises(UnfixError, match=name):
         read_recorded_evaluation(tmp_path / name)
 
 
-def test_the_recorded_results_of_the_tree_are_green_by_todays_statistics(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_recorded_results_are_green_when_judged_again(capsys: Output, tmp_path: Path) -> None:
     for name, words in (
         ("h200", "61 same, 18 equal, 2 of 2 faults caught"),
         ("h200-deepseek-v4", "2 near-tie, 0 of 0 faults caught"),
@@ -121,13 +119,13 @@ def test_neither_knows_anything_so_nothing_can_be_lost() -> None:
     told = server_comparison.compare_accuracy(
         base, candidate, "recall", comparison_count=1, tolerance=0.05
     )
-    assert told.verdict is ComparisonVerdict.NA
+    assert told.verdict is Verdict.NA
     assert told.words == "n/a: neither answers any of 9 items rightly, so none can be lost"
     candidate.answers[3].right = True
     told = server_comparison.compare_accuracy(
         base, candidate, "recall", comparison_count=1, tolerance=0.05
     )
-    assert (told.verdict, told.gained) == (ComparisonVerdict.CANNOT_TELL, 1)
+    assert (told.verdict, told.gained) == (Verdict.CANNOT_TELL, 1)
 
 
 def test_an_error_is_not_what_is_known_to_be_wrong() -> None:
@@ -136,10 +134,10 @@ def test_an_error_is_not_what_is_known_to_be_wrong() -> None:
     told = server_comparison.compare_accuracy(
         base, candidate, "recall", comparison_count=1, tolerance=0.05
     )
-    assert (told.verdict, told.errors) == (ComparisonVerdict.CANNOT_TELL, 1)
+    assert (told.verdict, told.errors) == (Verdict.CANNOT_TELL, 1)
 
 
-def test_a_recorded_command_names_no_file_that_it_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_command_names_no_file_that_it_wrote(monkeypatch: Patch) -> None:
     words = ["eval", "cpu", "--record", "r.json", "--html=p.html", "-j", "2", "--markdown", "m"]
     assert run_output.strip_output_options(words) == ["eval", "cpu", "-j", "2"]
     assert run_output.strip_output_options(["eval", "--record"]) == ["eval"]

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from harness.runs.eval import paired_statistics
+from harness.runs.eval.paired_statistics import AccuracyVerdict as Verdict
 from harness.runs.eval.paired_statistics import (
-    AccuracyVerdict,
     PairedCounts,
     compute_drop_interval,
     compute_required_log_wealth,
@@ -30,7 +30,7 @@ def draw(chance: random.Random, size: int, losing: float, gaining: float) -> tup
 
 
 @cache
-def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> AccuracyVerdict:
+def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdict:
     side = (lost, items - lost - gained, gained)
     return decide_verdict(
         side, side, compute_required_log_wealth(cells, alpha), paired_statistics.TOLERANCE
@@ -48,8 +48,8 @@ def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
                 after[lost + more] = after.get(lost + more, 0.0) + odds / 2
         for lost in list(after):
             if word(lost, items - lost, items, cells, paired_statistics.ALPHA) in (
-                AccuracyVerdict.REGRESSED,
-                AccuracyVerdict.IMPROVED,
+                Verdict.REGRESSED,
+                Verdict.IMPROVED,
             ):
                 alarms += after.pop(lost)
         courses = after
@@ -72,8 +72,8 @@ def nights(count: int, alpha: float) -> float:
                 up = chance.getrandbits(flips).bit_count() if flips else 0
                 lost, gained = lost + up, gained + flips - up
                 said = word(lost, gained, 50 * look, cells, alpha)
-                alarm |= said in (AccuracyVerdict.REGRESSED, AccuracyVerdict.IMPROVED)
-                if said is not AccuracyVerdict.CANNOT_TELL:
+                alarm |= said in (Verdict.REGRESSED, Verdict.IMPROVED)
+                if said is not Verdict.CANNOT_TELL:
                     break
         alarms += alarm
     return alarms / count

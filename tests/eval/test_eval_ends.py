@@ -88,9 +88,7 @@ def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_that_is_stopped_leaves_nothing_but_what_it_knows(
-    tmp_path: Path, number: signal.Signals, jobs: int
-) -> None:
+def test_a_stopped_run_leaves_no_process(tmp_path: Path, number: signal.Signals, jobs: int) -> None:
     code = f"open(f'{tmp_path}/asked.{{os.getpid()}}', 'w').write(str(os.getpid()))"
     python = write_fake_lm_eval(tmp_path, code)
     pids = tmp_path / "pids"

@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 from faked import TOY, Fakes, fake, with_share
+from fixture_types import Patch
 
 from harness.core.errors import UnfixError, UnknownToggleError
 from harness.runs.eval import paired_statistics, server_comparison
 from harness.runs.eval.matrix_file import FaultPlacement
 from harness.runs.eval.runner import EvaluationRunner
-from harness.store.eval.values import (
-    ComparisonResult,
-    ComparisonVerdict,
-    Evaluation,
-    ItemAnswer,
-    ServedConfiguration,
-)
+from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, ServedConfiguration
+from harness.store.eval.values import ComparisonVerdict as Verdict
 
 
 def holds(share: list[int], count: int) -> int:
@@ -34,16 +30,14 @@ def only(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
 # Verdicts
 
 
-def test_a_candidate_that_answers_wrongly_has_regressed_and_is_asked_no_further(
-    fakes: Fakes,
-) -> None:
+def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     record = fakes.root / "asked"
     wrong = [4, 1]
     evaluation = fakes.run(
         fake("base"), fake("worse", "base", wrong=wrong, record=str(record)), items=200
     )
     found = only(evaluation)
-    assert found.verdict is ComparisonVerdict.REGRESSED
+    assert found.verdict is Verdict.REGRESSED
     assert found.items < 200
     assert found.items % paired_statistics.BATCH_ITEMS == 0
     assert len(record.read_text().splitlines()) == found.items
@@ -57,8 +51,8 @@ def test_a_candidate_that_answers_wrongly_has_regressed_and_is_asked_no_further(
 
 def test_alike_is_the_same(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base", like="base"), items=200)
-    assert only(evaluation).verdict is ComparisonVerdict.SAME
-    assert only(evaluation, "tokens").verdict is ComparisonVerdict.EQUAL
+    assert only(evaluation).verdict is Verdict.SAME
+    assert only(evaluation, "tokens").verdict is Verdict.EQUAL
     assert evaluation.green, evaluation.problems
     assert evaluation.find_configuration("one").accepted == 2.5
     assert evaluation.find_configuration("one").how == "afresh"
@@ -67,43 +61,36 @@ def test_alike_is_the_same(fakes: Fakes) -> None:
 
 def test_better_is_improved(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", wrong=[2, 1]), fake("one", "base"), items=200)
-    assert only(evaluation).verdict is ComparisonVerdict.IMPROVED
+    assert only(evaluation).verdict is Verdict.IMPROVED
     assert evaluation.green
 
 
 def test_doubts_are_asked_further_until_they_are_told(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=400)
     found = only(evaluation)
-    assert (found.verdict, found.items) == (
-        ComparisonVerdict.SAME,
-        20 + paired_statistics.DEFAULT_ITEMS,
-    )
+    assert (found.verdict, found.items) == (Verdict.SAME, 20 + paired_statistics.DEFAULT_ITEMS)
     assert [len(served.answers) for served in evaluation.served] == [220] * 2
     assert evaluation.green
 
 
 def test_doubts_end_at_the_limit(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=40)
-    assert (only(evaluation).verdict, only(evaluation).items) == (ComparisonVerdict.CANNOT_TELL, 40)
+    assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.CANNOT_TELL, 40)
     assert not evaluation.green
 
 
-def test_doubts_end_where_there_are_no_more_items(
-    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doubts_end_where_there_are_no_more_items(fakes: Fakes, monkeypatch: Patch) -> None:
     original = EvaluationRunner._make_job
     monkeypatch.setattr(
         EvaluationRunner, "_make_job", lambda *given: replace(original(*given), drawn_items=30)
     )
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=60, limit=400)
-    assert (only(evaluation).verdict, only(evaluation).items) == (ComparisonVerdict.CANNOT_TELL, 30)
+    assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.CANNOT_TELL, 30)
     assert evaluation.status == "done"
     assert not evaluation.green
 
 
-def test_two_doubts_of_one_base_at_different_places(
-    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_doubts_of_one_base_at_different_places(fakes: Fakes, monkeypatch: Patch) -> None:
     """What each of them lacks is asked of the base, whichever comes last."""
     short = fake("short", "base")
     short.items = 10
@@ -113,7 +100,7 @@ def test_two_doubts_of_one_base_at_different_places(
         ("long", 45),
         ("short", 45),
     ]
-    assert {one.verdict for one in evaluation.compared} == {ComparisonVerdict.CANNOT_TELL}
+    assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
 
 
 # What goes wrong
@@ -124,7 +111,7 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base", http=share), items=50, limit=50)
     found, served = only(evaluation), evaluation.find_configuration("one")
     errors = holds(share, 50)
-    assert (found.verdict, found.errors, found.lost) == (ComparisonVerdict.CANNOT_TELL, errors, 0)
+    assert (found.verdict, found.errors, found.lost) == (Verdict.CANNOT_TELL, errors, 0)
     assert sum(answer.right is None for answer in served.answers) == errors
     assert len(served.answers) == 50
     assert [one.why for one in found.differences] == ["error"] * errors
@@ -135,16 +122,14 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
     assert any(f"{errors} of its answers are errors, as HTTP 500" in x for x in evaluation.problems)
 
 
-def test_a_server_that_answers_no_more_hangs_and_one_that_leaves_some_out_does_not(
-    fakes: Fakes,
-) -> None:
+def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
     evaluation = fakes.run(
         fake("base"), fake("all", "base", hang=[1, 1]), fake("some", "base", hang=[8, 1]), items=8
     )
     verdicts = {one.candidate: one.verdict for one in evaluation.compared}
     assert evaluation.find_configuration("all").failure.startswith("hang: ")
     assert evaluation.find_configuration("some").failure == ""
-    assert verdicts == {"all": ComparisonVerdict.HANG, "some": ComparisonVerdict.CANNOT_TELL}
+    assert verdicts == {"all": Verdict.HANG, "some": Verdict.CANNOT_TELL}
     assert not evaluation.green
 
 
@@ -158,7 +143,7 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     assert 50 < sum(answer.right is True for answer in base.answers) < 60
     assert sum(answer.right is None for answer in base.answers) > 40
     assert len(evaluation.find_configuration("one").answers) == 100
-    assert {one.verdict for one in evaluation.compared} == {ComparisonVerdict.CANNOT_TELL}
+    assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
     assert not evaluation.green
 
 
@@ -170,7 +155,7 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
     assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
     assert any(answer.right for answer in served.answers)
     found = only(evaluation)
-    assert (found.verdict, found.errors > 0) == (ComparisonVerdict.FAILED, True)
+    assert (found.verdict, found.errors > 0) == (Verdict.FAILED, True)
     assert "out of memory" in found.words
     assert not evaluation.green
 
@@ -178,26 +163,22 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
 @pytest.mark.parametrize(
     ("be", "verdict", "words"),
     [
-        ({"launches": 9}, ComparisonVerdict.SAME, ""),
+        ({"launches": 9}, Verdict.SAME, ""),
         (
             {"launches": 9, "reports": "scatter wrote 4 bytes past the end"},
-            ComparisonVerdict.FAILED,
+            Verdict.FAILED,
             "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))",
         ),
         (
             {"dies_at": 30, "code": -9, "last": "CUDA out of memory"},
-            ComparisonVerdict.FAILED,
+            Verdict.FAILED,
             "the server died: out of memory: CUDA out of memory (SIGKILL)",
         ),
-        (
-            {},
-            ComparisonVerdict.FAILED,
-            "it launched no Triton kernel, so the check checked nothing",
-        ),
+        ({}, Verdict.FAILED, "it launched no Triton kernel, so the check checked nothing"),
     ],
 )
-def test_what_a_check_on_a_gpu_says_of_a_server_is_said_of_it(
-    fakes: Fakes, be: dict[str, Any], verdict: ComparisonVerdict, words: str
+def test_gpu_reports_fail_the_configuration(
+    fakes: Fakes, be: dict[str, Any], verdict: Verdict, words: str
 ) -> None:
     fakes.device = "cuda"
     checked = fake("one", "base", **be)
@@ -206,7 +187,7 @@ def test_what_a_check_on_a_gpu_says_of_a_server_is_said_of_it(
     served = evaluation.find_configuration("one")
     assert served.failure == words
     assert only(evaluation).verdict is verdict
-    assert evaluation.green is (verdict is ComparisonVerdict.SAME)
+    assert evaluation.green is (verdict is Verdict.SAME)
     launched = bool(be.get("launches"))
     assert served.stand_ins[-1].startswith(f"checked {launched:d} of {launched:d} kernels")
     assert not evaluation.find_configuration("base").stand_ins
@@ -218,7 +199,7 @@ def test_one_under_check_is_asked_all_of_its_items(fakes: Fakes) -> None:
     checked = fake("worse", "base", wrong=[4, 1], launches=9)
     checked.stand_ins = ["checked"]
     evaluation = fakes.run(fake("base"), checked, items=200, device="cuda")
-    assert (only(evaluation).verdict, only(evaluation).items) == (ComparisonVerdict.REGRESSED, 200)
+    assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.REGRESSED, 200)
 
 
 def test_nothing_answered_is_red(fakes: Fakes) -> None:
@@ -233,10 +214,7 @@ def test_what_is_absent_is_not_served(fakes: Fakes) -> None:
     gone = fake("gone", "base")
     gone.absent = "needs a GPU"
     evaluation = fakes.run(fake("base"), gone)
-    assert (only(evaluation).verdict, only(evaluation).words) == (
-        ComparisonVerdict.NA,
-        "needs a GPU",
-    )
+    assert (only(evaluation).verdict, only(evaluation).words) == (Verdict.NA, "needs a GPU")
     assert "nothing was compared" in evaluation.problems
     assert not (fakes.root / "servers" / "gone").exists()
 
@@ -250,8 +228,8 @@ def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), UnfixError("it ended")])
-def test_what_fails_after_a_stop_is_told_beside_it(
-    fakes: Fakes, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+def test_failures_after_a_stop_are_noted(
+    fakes: Fakes, monkeypatch: Patch, stop: BaseException
 ) -> None:
     going = fakes.prepared(fake("base"))
 
@@ -282,7 +260,7 @@ def answers(*numbers: int, prompt: str = "p") -> list[ItemAnswer]:
         (answers(0), answers(), "the task has no items"),
     ],
 )
-def test_different_items_are_not_compared(
+def test_different_items_are_refused(
     fakes: Fakes, base: list[ItemAnswer], candidate: list[ItemAnswer], words: str
 ) -> None:
     first, second = (
@@ -296,7 +274,7 @@ def test_different_items_are_not_compared(
     second.answers = second.answers or answers(0)
     task = "t" if candidate else "u"
     found = going.comparer.compare_pair(first, second, "accuracy", "", task)
-    assert found.verdict is ComparisonVerdict.CANNOT_TELL
+    assert found.verdict is Verdict.CANNOT_TELL
     assert words in found.words
     assert not found.verdict.shows_fault  # no fault is caught by a mistake of ours
 

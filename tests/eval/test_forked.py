@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from faked import PYTHON, TOY, is_alive, read_pids, wait_until
+from fixture_types import Patch
 
 from harness.core import paths
 from harness.workers import command_supervisor
@@ -52,7 +53,7 @@ def prepare_server_args(words):
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: Patch) -> Path:
     shutil.copytree(TOY / "sglang", tmp_path / "sglang")
     for name, text in MODULES.items():
         file = tmp_path / name
@@ -73,9 +74,7 @@ def setup(*words: str, **be: object) -> ServerSetup:
     return ServerSetup(PYTHON, ("--be", json.dumps(be), *words), environment={"NAME": "x"})
 
 
-def test_a_forked_server_answers_and_nothing_is_left_of_it(
-    house: ServerZygote, place: Path
-) -> None:
+def test_a_forked_server_leaves_no_process(house: ServerZygote, place: Path) -> None:
     pids = place / "pids"
     first = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
     with (

@@ -16,26 +16,26 @@ from harness.runs.eval.token_divergence import (
     MIN_MARGIN_NOISE,
     BaseNoise,
     TokenOutput,
-    TokenVerdict,
     compare_outputs,
     find_first_difference,
     measure_noise,
 )
+from harness.runs.eval.token_divergence import TokenVerdict as Verdict
 
 EPS = MIN_LOGPROB_NOISE["float32"]
 
 
 def test_the_same_is_equal() -> None:
     told = one(output(), output())
-    assert told.verdict is TokenVerdict.EQUAL
+    assert told.verdict is Verdict.EQUAL
     assert str(told) == "equal: 1 equal"
     assert (told.items["a"].largest, told.items["a"].mean) == (0.0, 0.0)
-    assert one(output((), (), ()), output((), (), ())).verdict is TokenVerdict.EQUAL
+    assert one(output((), (), ()), output((), (), ())).verdict is Verdict.EQUAL
 
 
 @pytest.mark.parametrize("dtype", MIN_LOGPROB_NOISE)
 def test_without_noise_the_data_type_says_what_is_near(dtype: str) -> None:
-    for apart, verdict in ((1.9, TokenVerdict.EQUAL), (2.1, TokenVerdict.DRIFTS)):
+    for apart, verdict in ((1.9, Verdict.EQUAL), (2.1, Verdict.DRIFTS)):
         by = -0.05 - apart * MIN_LOGPROB_NOISE[dtype]
         moved = output(logprobs=(-0.05, by, -0.05, -0.05))
         told = compare_outputs({"a": output()}, {"a": output()}, {"a": moved}, dtype=dtype)
@@ -63,20 +63,20 @@ def test_logprobs_within_the_noise_are_equal_and_beyond_it_drift() -> None:
     again = output(logprobs=(-0.05, -0.06, -0.05, -0.05))
     near = output(logprobs=(-0.05, -0.05, -0.05, -0.069))
     far = output(logprobs=(-0.05, -0.05, -0.05, -0.071))
-    assert one(output(), near, again).verdict is TokenVerdict.EQUAL
+    assert one(output(), near, again).verdict is Verdict.EQUAL
     told = one(output(), far, again)
-    assert told.verdict is TokenVerdict.DRIFTS
+    assert told.verdict is Verdict.DRIFTS
     assert told.items["a"].largest == pytest.approx(0.021)
     assert "at 3 by 0.021, noise 0.01" in str(told)
     # Without that repeat, it is not noise.
-    assert one(output(), near).verdict is TokenVerdict.DRIFTS
+    assert one(output(), near).verdict is Verdict.DRIFTS
 
 
 def test_a_small_shift_everywhere_drifts_though_the_noise_has_larger_peaks() -> None:
     again = output(logprobs=(-0.05, -0.09, -0.05, -0.05))
     moved = output(logprobs=(-0.08, -0.08, -0.08, -0.08))
     told = one(output(), moved, again)
-    assert told.verdict is TokenVerdict.DRIFTS
+    assert told.verdict is Verdict.DRIFTS
     assert "on average" in str(told)
 
 
@@ -85,15 +85,15 @@ def test_a_small_shift_everywhere_drifts_though_the_noise_has_larger_peaks() -> 
 
 def test_another_token_at_a_tie_is_a_near_tie() -> None:
     told = one(tied(2, EPS), tied(2, EPS, token=9))
-    assert told.verdict is TokenVerdict.NEAR_TIE
+    assert told.verdict is Verdict.NEAR_TIE
     assert told.items["a"].position == 2
 
 
 def test_another_token_where_the_base_was_sure_differs() -> None:
     told = one(output(), output((5, 6, 9, 8)))
-    assert told.verdict is TokenVerdict.DIFFERS
+    assert told.verdict is Verdict.DIFFERS
     assert "at 2, where the base was sure by 3" in str(told)
-    for margin, verdict in ((1.9, TokenVerdict.NEAR_TIE), (2.1, TokenVerdict.DIFFERS)):
+    for margin, verdict in ((1.9, Verdict.NEAR_TIE), (2.1, Verdict.DIFFERS)):
         assert one(tied(2, margin * EPS), tied(2, 0.0, token=9)).verdict is verdict
 
 
@@ -103,35 +103,34 @@ def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
     assert "candidate was sure by 2" in str(one(base, sure))
     # Its logprob alone says so, too; and where it does not, that it was not near the base's.
     assert (
-        one(base, TokenOutput(sure.tokens, (-0.05, -0.05, -0.01, -0.05))).verdict
-        is TokenVerdict.DIFFERS
+        one(base, TokenOutput(sure.tokens, (-0.05, -0.05, -0.01, -0.05))).verdict is Verdict.DIFFERS
     )
     third = TokenOutput(sure.tokens, (-0.05, -0.05, -4.0, -0.05))
     assert "token that was not near" in str(one(base, third))
 
 
 def test_a_token_that_was_drawn_and_not_best_is_no_tie() -> None:
-    assert one(tied(2, -3.0), tied(2, -3.0, token=9)).verdict is TokenVerdict.DIFFERS
+    assert one(tied(2, -3.0), tied(2, -3.0, token=9)).verdict is Verdict.DIFFERS
 
 
 def test_a_tie_after_a_drift_is_a_drift() -> None:
     candidate = tied(2, 0.0, token=9)
     moved = TokenOutput(candidate.tokens, (-0.05, -0.5, -0.7, -0.05), candidate.margins)
     told = one(tied(2), moved)
-    assert told.verdict is TokenVerdict.DRIFTS
+    assert told.verdict is Verdict.DRIFTS
     assert told.items["a"].position == 2
 
 
 def test_what_follows_a_tie_is_not_compared() -> None:
     candidate = TokenOutput((9, 1, 1, 1), (-0.7, -9.0, -9.0, -9.0), (0.0, 9.0, 9.0, 9.0))
-    assert one(tied(0), candidate).verdict is TokenVerdict.NEAR_TIE
+    assert one(tied(0), candidate).verdict is Verdict.NEAR_TIE
 
 
 def test_a_larger_noise_makes_a_wider_tie() -> None:
     base, candidate = tied(2, 0.03), tied(2, 0.0, token=9)
-    assert one(base, candidate).verdict is TokenVerdict.DIFFERS
+    assert one(base, candidate).verdict is Verdict.DIFFERS
     again = TokenOutput(TOKENS, (-0.05, -0.05, -0.72, -0.05), base.margins)
-    assert one(base, candidate, again).verdict is TokenVerdict.NEAR_TIE
+    assert one(base, candidate, again).verdict is Verdict.NEAR_TIE
 
 
 # Margins and logprobs that are not known
@@ -143,10 +142,10 @@ def bare(*tokens: int) -> TokenOutput:
 
 def test_tokens_alone_are_equal_or_cannot_be_told() -> None:
     told = one(bare(1, 2), bare(1, 2))
-    assert told.verdict is TokenVerdict.EQUAL
+    assert told.verdict is Verdict.EQUAL
     assert "by its tokens alone" in str(told)
     told = one(bare(1, 2), bare(1, 3))
-    assert told.verdict is TokenVerdict.CANNOT_TELL
+    assert told.verdict is Verdict.CANNOT_TELL
     assert "margin is not known" in str(told)
 
 
@@ -154,16 +153,16 @@ def test_without_margins_a_likely_token_is_sure() -> None:
     def without(last: float, token: int) -> TokenOutput:
         return TokenOutput((1, token), (-0.1, last))
 
-    assert one(without(-0.1, 2), without(-0.1, 3)).verdict is TokenVerdict.DIFFERS
-    assert one(without(0.0, 2), without(0.0, 3)).verdict is TokenVerdict.DIFFERS
-    assert one(without(-0.7, 2), without(-0.7, 3)).verdict is TokenVerdict.CANNOT_TELL
+    assert one(without(-0.1, 2), without(-0.1, 3)).verdict is Verdict.DIFFERS
+    assert one(without(0.0, 2), without(0.0, 3)).verdict is Verdict.DIFFERS
+    assert one(without(-0.7, 2), without(-0.7, 3)).verdict is Verdict.CANNOT_TELL
 
 
 def test_where_the_base_itself_chose_the_same_it_is_a_tie() -> None:
-    assert one(bare(1, 2), bare(1, 3), again=bare(1, 3)).verdict is TokenVerdict.NEAR_TIE
+    assert one(bare(1, 2), bare(1, 3), again=bare(1, 3)).verdict is Verdict.NEAR_TIE
     for again in (bare(1, 4), bare(4, 3), bare(1, 2), bare(1), TokenOutput((1, 3), error="lost")):
-        assert one(bare(1, 2), bare(1, 3), again=again).verdict is TokenVerdict.CANNOT_TELL
-    assert one(bare(1, 2), bare(1), again=bare(1)).verdict is TokenVerdict.NEAR_TIE
+        assert one(bare(1, 2), bare(1, 3), again=again).verdict is Verdict.CANNOT_TELL
+    assert one(bare(1, 2), bare(1), again=bare(1)).verdict is Verdict.NEAR_TIE
 
 
 # Lengths
@@ -172,12 +171,12 @@ def test_where_the_base_itself_chose_the_same_it_is_a_tie() -> None:
 def test_one_that_stops_early_differs_where_it_stopped() -> None:
     short = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
     told = one(output(), short)
-    assert (told.verdict, told.items["a"].position) == (TokenVerdict.DIFFERS, 2)
-    assert one(tied(2), short).verdict is TokenVerdict.NEAR_TIE
+    assert (told.verdict, told.items["a"].position) == (Verdict.DIFFERS, 2)
+    assert one(tied(2), short).verdict is Verdict.NEAR_TIE
     # It is the candidate that goes on: the base's margin at its end is not known.
-    assert one(short, output()).verdict is TokenVerdict.DIFFERS
-    assert one(short, tied(2)).verdict is TokenVerdict.CANNOT_TELL
-    assert one(output(), output((), (), ())).verdict is TokenVerdict.DIFFERS
+    assert one(short, output()).verdict is Verdict.DIFFERS
+    assert one(short, tied(2)).verdict is Verdict.CANNOT_TELL
+    assert one(output(), output((), (), ())).verdict is Verdict.DIFFERS
 
 
 @given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
@@ -199,26 +198,26 @@ def test_a_logprob_that_is_no_number_is_a_difference(bad: float) -> None:
     broken = output(logprobs=(-0.05, -0.05, bad, -0.05))
     for base, candidate in ((output(), broken), (broken, output()), (broken, broken)):
         told = one(base, candidate, again=output())
-        assert told.verdict is TokenVerdict.DIFFERS
+        assert told.verdict is Verdict.DIFFERS
         assert "at 2 the" in str(told)
         assert "no number" in str(told)
     # In the repeat it is not taken for noise.
     told = one(output(), output((5, 6, 9, 8)), again=broken)
-    assert told.verdict is TokenVerdict.DIFFERS
+    assert told.verdict is Verdict.DIFFERS
     assert told.noise == BaseNoise(EPS, EPS, 0, 0, 1, MIN_MARGIN_NOISE["float32"])
 
 
 def test_a_margin_may_be_infinite_but_is_a_number() -> None:
     alone = output(margins=(3.0, math.inf, 3.0, 3.0))
-    assert one(alone, alone).verdict is TokenVerdict.EQUAL
-    assert one(alone, output((5, 9, 7, 8))).verdict is TokenVerdict.DIFFERS
-    assert one(output(), output(margins=(3.0, math.nan, 3.0, 3.0))).verdict is TokenVerdict.DIFFERS
+    assert one(alone, alone).verdict is Verdict.EQUAL
+    assert one(alone, output((5, 9, 7, 8))).verdict is Verdict.DIFFERS
+    assert one(output(), output(margins=(3.0, math.nan, 3.0, 3.0))).verdict is Verdict.DIFFERS
 
 
 def test_a_number_that_is_none_beyond_the_parting_counts() -> None:
     candidate = tied(1, 0.0, token=9)
     broken = TokenOutput(candidate.tokens, (-0.05, -0.7, -0.05, math.nan), candidate.margins)
-    assert one(tied(1), broken).verdict is TokenVerdict.DIFFERS
+    assert one(tied(1), broken).verdict is Verdict.DIFFERS
 
 
 # A base that is no measure
@@ -229,10 +228,10 @@ def test_a_base_that_does_not_repeat_itself_measures_nothing() -> None:
     for candidate in (output(), output((5, 6, 9, 8)), output((4, 4, 4, 4))):
         told = one(output(), candidate, again)
         assert told.noise.largest > MAX_NOISE
-        assert told.verdict is TokenVerdict.CANNOT_TELL
+        assert told.verdict is Verdict.CANNOT_TELL
         assert "from itself" in str(told)
     nan = output(logprobs=(math.nan,) * 4)
-    assert one(output(), nan, again).verdict is TokenVerdict.DIFFERS
+    assert one(output(), nan, again).verdict is Verdict.DIFFERS
 
 
 # Items
@@ -247,7 +246,7 @@ def test_a_missing_item_is_named_and_never_equal() -> None:
     told = compare_outputs(
         {"a": output(), "b": output()}, {}, {"a": output(), "c": output()}, dtype="float32"
     )
-    assert told.verdict is TokenVerdict.CANNOT_TELL
+    assert told.verdict is Verdict.CANNOT_TELL
     assert told.missing == {"b": "candidate", "c": "base"}
     assert str(told) == "cannot-tell: 1 equal, 2 missing"
 
@@ -258,7 +257,7 @@ def test_an_error_is_kept_and_never_equal(side: str) -> None:
     fine = {"a": output(), "b": output((), (), ())}
     base, candidate = (failed, fine) if side == "base" else (fine, failed)
     told = compare_outputs(base, base, candidate)
-    assert told.verdict is TokenVerdict.CANNOT_TELL
+    assert told.verdict is Verdict.CANNOT_TELL
     assert told.errors == {"b": f"{side}: HTTP 500"}
     assert list(told.items) == ["a"]
     assert "1 unanswered" in str(told)
@@ -267,14 +266,14 @@ def test_an_error_is_kept_and_never_equal(side: str) -> None:
 def test_errors_alone_are_not_equal_and_hide_no_difference() -> None:
     failed = {"a": TokenOutput((), error="lost")}
     told = compare_outputs(failed, {}, failed)
-    assert told.verdict is TokenVerdict.CANNOT_TELL
+    assert told.verdict is Verdict.CANNOT_TELL
     assert told.errors == {"a": "base: lost; candidate: lost"}
     told = compare_outputs(
         {"a": output(), "b": output()},
         {},
         {"a": TokenOutput((), error="x"), "b": output((1, 2, 3, 4))},
     )
-    assert told.verdict is TokenVerdict.DIFFERS
+    assert told.verdict is Verdict.DIFFERS
 
 
 def test_the_worst_item_is_the_verdict() -> None:
@@ -286,10 +285,10 @@ def test_the_worst_item_is_the_verdict() -> None:
         "sure": output((5, 1, 7, 8)),
     }
     for without, verdict in (
-        ([], TokenVerdict.DIFFERS),
-        (["sure"], TokenVerdict.DRIFTS),
-        (["sure", "drift"], TokenVerdict.NEAR_TIE),
-        (["sure", "drift", "tie"], TokenVerdict.EQUAL),
+        ([], Verdict.DIFFERS),
+        (["sure"], Verdict.DRIFTS),
+        (["sure", "drift"], Verdict.NEAR_TIE),
+        (["sure", "drift", "tie"], Verdict.EQUAL),
     ):
         left = {item: one for item, one in base.items() if item not in without}
         told = compare_outputs(left, left, {item: candidate[item] for item in left})

@@ -109,10 +109,7 @@ BAD = {
     "an open quote for all": (of(ONE, rest='serve: "--x \'y"'), "serve: .*No closing quotation"),
     "a name that is a path": (of(named("../a")), "'../a' is no name"),
     "no name at all": (of(named('""')), "'' is no name"),
-    "a fault in nothing": (
-        of(ONE, rest="faults: [{revert: f, in: []}]"),
-        "f is planted in no",
-    ),
+    "a fault in nothing": (of(ONE, rest="faults: [{revert: f, in: []}]"), "f is planted in no"),
     "a fault in what is not there": (
         of(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
         "f is planted in b, which is not there",

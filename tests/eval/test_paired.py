@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from harness.core.errors import UnfixError
 from harness.runs.eval import paired_statistics
+from harness.runs.eval.paired_statistics import AccuracyVerdict as Verdict
 from harness.runs.eval.paired_statistics import (
-    AccuracyVerdict,
     DifferentItemsError,
     ItemScore,
     PairedCounts,
@@ -92,9 +92,7 @@ def test_no_items_are_no_verdict() -> None:
 
 @pytest.mark.parametrize("drop", [-0.3, -0.05, 0.0, 0.05, 0.4])
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0])
-def test_the_wealth_is_worth_one_on_average_where_there_is_no_more_of_a_drop(
-    drop: float, spread: float
-) -> None:
+def test_the_mean_wealth_under_the_null_is_one(drop: float, spread: float) -> None:
     items = 12
     alike = (1 - abs(drop)) * (1 - spread)
     losing, gaining = (1 - alike + drop) / 2, (1 - alike - drop) / 2
@@ -116,7 +114,7 @@ def test_the_default_items_without_a_difference_are_the_same(cells: int) -> None
     pair = PairedCounts(both_right=150, both_wrong=50)
     assert pair.items == paired_statistics.DEFAULT_ITEMS
     judgement = judge_pair(pair, comparison_count=cells)
-    assert judgement.verdict is AccuracyVerdict.SAME
+    assert judgement.verdict is Verdict.SAME
     assert (
         -paired_statistics.TOLERANCE
         < judgement.low
@@ -129,14 +127,14 @@ def test_the_default_items_without_a_difference_are_the_same(cells: int) -> None
 
 def test_with_more_cells_it_takes_more_items() -> None:
     judgement = judge_pair(PairedCounts(both_right=200), comparison_count=70)
-    assert judgement.verdict is AccuracyVerdict.CANNOT_TELL
+    assert judgement.verdict is Verdict.CANNOT_TELL
     assert judgement.further_items == 1
 
 
 @pytest.mark.parametrize(("cells", "lost"), [(1, 9), (12, 13), (48, 15)])
 def test_so_many_lost_and_none_gained_are_a_regression(cells: int, lost: int) -> None:
-    for side, said in ((1, AccuracyVerdict.REGRESSED), (-1, AccuracyVerdict.IMPROVED)):
-        for flips, verdict in ((lost, said), (lost - 1, AccuracyVerdict.CANNOT_TELL)):
+    for side, said in ((1, Verdict.REGRESSED), (-1, Verdict.IMPROVED)):
+        for flips, verdict in ((lost, said), (lost - 1, Verdict.CANNOT_TELL)):
             counted = (flips, 0)[::side]
             judgement = judge_pair(PairedCounts(200 - flips, 0, *counted), comparison_count=cells)
             assert judgement.verdict is verdict
@@ -146,21 +144,19 @@ def test_so_many_lost_and_none_gained_are_a_regression(cells: int, lost: int) ->
 
 @quick
 @given(pairs, st.integers(1, 60), st.sampled_from([0.01, 0.05, 0.2]))
-def test_the_verdict_is_what_the_interval_says(
-    pair: PairedCounts, cells: int, tolerance: float
-) -> None:
+def test_verdict_and_interval_agree(pair: PairedCounts, cells: int, tolerance: float) -> None:
     said = judge_pair(pair, comparison_count=cells, tolerance=tolerance)
     near = 1e-8
-    if said.verdict is AccuracyVerdict.REGRESSED:
+    if said.verdict is Verdict.REGRESSED:
         assert said.low > -near
-    elif said.verdict is AccuracyVerdict.IMPROVED:
+    elif said.verdict is Verdict.IMPROVED:
         assert said.high < near
     else:
         assert said.low < near
         assert said.high > -near
         inside = said.low > -tolerance and said.high < tolerance
         close = min(abs(said.low + tolerance), abs(said.high - tolerance)) < near
-        assert close or inside == (said.verdict is AccuracyVerdict.SAME)
+        assert close or inside == (said.verdict is Verdict.SAME)
     assert said.low - near <= said.drop <= said.high + near
 
 
@@ -175,10 +171,7 @@ def test_sides_exchanged_exchange_the_verdict(pair: PairedCounts, cells: int) ->
         judge_pair(pair, comparison_count=cells),
         judge_pair(turned, comparison_count=cells),
     )
-    exchanged = {
-        AccuracyVerdict.REGRESSED: AccuracyVerdict.IMPROVED,
-        AccuracyVerdict.IMPROVED: AccuracyVerdict.REGRESSED,
-    }
+    exchanged = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
     assert other.verdict is exchanged.get(one.verdict, one.verdict)
     assert [other.low, other.high] == pytest.approx([-one.high, -one.low], abs=1e-8)
 
@@ -188,9 +181,7 @@ def test_sides_exchanged_exchange_the_verdict(pair: PairedCounts, cells: int) ->
 
 @quick
 @given(pairs, st.data())
-def test_whatever_the_errors_would_have_answered_the_verdict_holds(
-    pair: PairedCounts, data: st.DataObject
-) -> None:
+def test_no_answer_to_errors_changes_the_verdict(pair: PairedCounts, data: st.DataObject) -> None:
     said = judge_pair(pair)
     lost = data.draw(st.integers(0, pair.may_lose))
     gained = data.draw(st.integers(0, pair.may_gain))
@@ -204,9 +195,9 @@ def test_whatever_the_errors_would_have_answered_the_verdict_holds(
     )
     assert answered.items == pair.items
     after = judge_pair(answered)
-    if said.verdict is AccuracyVerdict.SAME:  # which a proven small change may replace
+    if said.verdict is Verdict.SAME:  # which a proven small change may replace
         assert max(abs(after.low), abs(after.high)) < paired_statistics.TOLERANCE
-    elif said.verdict is not AccuracyVerdict.CANNOT_TELL:
+    elif said.verdict is not Verdict.CANNOT_TELL:
         assert after.verdict is said.verdict
     assert said.low <= after.low + 1e-8
     assert said.high >= after.high - 1e-8
@@ -216,16 +207,16 @@ def test_errors_are_neither_wrong_answers_nor_dropped() -> None:
     lost = judge_pair(PairedCounts(both_right=180, lost=20))
     failed = judge_pair(PairedCounts(both_right=180, may_lose=20))
     dropped = judge_pair(PairedCounts(both_right=180))
-    assert lost.verdict is AccuracyVerdict.REGRESSED
-    assert dropped.verdict is AccuracyVerdict.SAME
-    assert failed.verdict is AccuracyVerdict.CANNOT_TELL
+    assert lost.verdict is Verdict.REGRESSED
+    assert dropped.verdict is Verdict.SAME
+    assert failed.verdict is Verdict.CANNOT_TELL
     assert failed.drop == 0
     assert failed.high == lost.high
     assert "20 unanswered by a side" in str(failed)
 
 
 def test_one_error_among_many_items_does_not_keep_them_from_being_the_same() -> None:
-    assert judge_pair(PairedCounts(both_right=399, may_lose=1)).verdict is AccuracyVerdict.SAME
+    assert judge_pair(PairedCounts(both_right=399, may_lose=1)).verdict is Verdict.SAME
 
 
 # How many more
@@ -235,7 +226,7 @@ def test_one_error_among_many_items_does_not_keep_them_from_being_the_same() -> 
 @given(pairs)
 def test_the_estimate_is_the_first_number_that_tells(pair: PairedCounts) -> None:
     said = judge_pair(pair)
-    if said.verdict is not AccuracyVerdict.CANNOT_TELL or said.further_items is None:
+    if said.verdict is not Verdict.CANNOT_TELL or said.further_items is None:
         return
     assert said.further_items > 0
     part = 1 + said.further_items / pair.items
@@ -247,7 +238,7 @@ def test_the_estimate_is_the_first_number_that_tells(pair: PairedCounts) -> None
         decide_verdict(
             grown[0], grown[1], compute_required_log_wealth(1), paired_statistics.TOLERANCE
         )
-        is not AccuracyVerdict.CANNOT_TELL
+        is not Verdict.CANNOT_TELL
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from harness.core import paths
 from harness.runs.eval import paired_statistics, power_analysis
-from harness.runs.eval.paired_statistics import AccuracyVerdict, PairedCounts
+from harness.runs.eval.paired_statistics import AccuracyVerdict as Verdict
+from harness.runs.eval.paired_statistics import PairedCounts
 from harness.runs.eval.power_analysis import (
     compute_verdict_odds,
     find_smallest_drop,
@@ -25,15 +26,15 @@ def simulated(drop: float, items: int, cells: int, churn: float, trials: int) ->
     losing, gaining = churn / 2 + drop, churn / 2
     found = asked = 0
     for _ in range(trials):
-        pair, verdict = PairedCounts(), AccuracyVerdict.CANNOT_TELL
-        while verdict is AccuracyVerdict.CANNOT_TELL and pair.items < items:
+        pair, verdict = PairedCounts(), Verdict.CANNOT_TELL
+        while verdict is Verdict.CANNOT_TELL and pair.items < items:
             size = min(paired_statistics.BATCH_ITEMS, items - pair.items)
             draws = [chance.random() for _ in range(size)]
             lost = sum(at < losing for at in draws)
             gained = sum(losing <= at < losing + gaining for at in draws)
             pair += PairedCounts(size - lost - gained, 0, lost, gained)
             verdict = paired_statistics.judge_pair(pair, comparison_count=cells).verdict
-        found += verdict is AccuracyVerdict.REGRESSED
+        found += verdict is Verdict.REGRESSED
         asked += pair.items
     return found / trials, asked
 
@@ -49,8 +50,8 @@ def test_the_drop_that_is_told_is_found(items: int, cells: int, churn: float) ->
     found, asked = simulated(drop, items, cells, churn, trials)
     told = compute_verdict_odds(drop, items, cells, churn)
     # 95 % to 97.5 % as told; three standard deviations of what 200 trials show.
-    assert power_analysis.TARGET_POWER <= told[AccuracyVerdict.REGRESSED] < 0.975
-    assert found == pytest.approx(told[AccuracyVerdict.REGRESSED], abs=0.047)
+    assert power_analysis.TARGET_POWER <= told[Verdict.REGRESSED] < 0.975
+    assert found == pytest.approx(told[Verdict.REGRESSED], abs=0.047)
     assert asked / trials == pytest.approx(told.average_items, rel=0.1)
     assert told.average_items < items
 
@@ -60,7 +61,7 @@ def test_a_smaller_drop_is_found_less_often(items: int, cells: int, churn: float
     drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
     found = [
-        compute_verdict_odds(drop * part, items, cells, churn)[AccuracyVerdict.REGRESSED]
+        compute_verdict_odds(drop * part, items, cells, churn)[Verdict.REGRESSED]
         for part in (0, 0.5, 0.9, 1, 2)
     ]
     assert found == sorted(found)
@@ -68,7 +69,7 @@ def test_a_smaller_drop_is_found_less_often(items: int, cells: int, churn: float
     assert found[2] < power_analysis.TARGET_POWER <= found[3]
     assert (
         compute_verdict_odds(drop - power_analysis.DROP_STEP, items, cells, churn)[
-            AccuracyVerdict.REGRESSED
+            Verdict.REGRESSED
         ]
         < power_analysis.TARGET_POWER
     )
@@ -79,7 +80,7 @@ def test_a_drop_of_the_tolerance_is_not_called_the_same() -> None:
         told = compute_verdict_odds(
             paired_statistics.TOLERANCE, paired_statistics.MAX_ITEMS, 1, churn
         )
-        assert told[AccuracyVerdict.SAME] <= paired_statistics.ALPHA / 2
+        assert told[Verdict.SAME] <= paired_statistics.ALPHA / 2
 
 
 def test_too_few_items_find_nothing() -> None:
@@ -109,10 +110,10 @@ def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> Non
             if (items, cells) in ((800, 1), (800, 48), (400, 48)):
                 continue  # seconds each; the others hold the code to the page
             drop = float(cell.removesuffix("%")) / 100
-            found = compute_verdict_odds(drop, items, cells, 0.05)[AccuracyVerdict.REGRESSED]
+            found = compute_verdict_odds(drop, items, cells, 0.05)[Verdict.REGRESSED]
             assert found >= power_analysis.TARGET_POWER, (items, cells)
             less = compute_verdict_odds(drop - power_analysis.DROP_STEP, items, cells, 0.05)[
-                AccuracyVerdict.REGRESSED
+                Verdict.REGRESSED
             ]
             assert less < power_analysis.TARGET_POWER, (items, cells)
 
@@ -123,9 +124,7 @@ def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:
     for row in table:
         churn = float(row[0].removesuffix("%")) / 100
         for items, cell in zip(sizes, row[1:], strict=True):
-            assert (
-                f"{compute_verdict_odds(0.0, items, 12, churn)[AccuracyVerdict.SAME]:.0%}" == cell
-            )
+            assert f"{compute_verdict_odds(0.0, items, 12, churn)[Verdict.SAME]:.0%}" == cell
 
 
 def test_the_page_states_the_defaults() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from faked import Serve, Shared, questions, wait_until, with_share, write_fake_lm_eval
+from fixture_types import Patch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,9 +34,7 @@ def ask(
 # What is asked
 
 
-def test_the_server_gets_the_very_prompts_and_each_answer_is_its_items(
-    serve: Serve, shared: Shared
-) -> None:
+def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, shared: Shared) -> None:
     record = serve.root / "asked"
     server = serve(record=str(record))
     numbers = [3, 57, 20, 21]  # any, in any order: lm-eval itself counts them from 0
@@ -77,9 +76,7 @@ def test_all_tasks_of_ours_at_once(serve: Serve, shared: Shared) -> None:
         ("hang", "timed out"),
     ],
 )
-def test_no_answer_is_an_error_and_neither_wrong_nor_dropped(
-    serve: Serve, shared: Shared, how: str, words: str
-) -> None:
+def test_no_answer_is_an_error(serve: Serve, shared: Shared, how: str, words: str) -> None:
     share = [5, 1]
     numbers = list(range(20, 40))  # of a later batch
     bad = [number for number in with_share(share, 40) if number >= 20]
@@ -100,9 +97,7 @@ def test_no_answer_is_an_error_and_neither_wrong_nor_dropped(
     )
 
 
-def test_a_server_that_hangs_altogether_is_not_waited_for_by_each_item(
-    serve: Serve, shared: Shared
-) -> None:
+def test_a_hanging_server_is_given_up_soon(serve: Serve, shared: Shared) -> None:
     server = serve(hang=[1, 1])
     began = time.monotonic()
     answers = ask(shared, server, list(range(40)), request_timeout=0.5)
@@ -122,9 +117,7 @@ def test_time_for_all_of_them_ends(serve: Serve, shared: Shared) -> None:
     assert any(answer.error == "not asked: 1 s were over" for answer in answers)
 
 
-def test_a_server_that_dies_in_the_middle_is_noticed_and_what_it_answered_is_kept(
-    serve: Serve, shared: Shared
-) -> None:
+def test_a_dying_servers_answers_are_kept(serve: Serve, shared: Shared) -> None:
     server = serve(dies_at=10)
     began = time.monotonic()
     answers = ask(shared, server, list(range(40)))
@@ -162,9 +155,7 @@ metric_list: [{metric: exact_match}]
 """
 
 
-def test_the_examples_of_an_item_are_its_own_whatever_else_is_asked(
-    serve: Serve, shared: Shared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypatch: Patch) -> None:
     """lm-eval draws them one after the other: asked in batches, an item would have others."""
     (serve.root / "shots.yaml").write_text(SHOTS)
     (serve.root / "shots.py").write_text(
@@ -212,16 +203,14 @@ def test_a_task_without_items_is_refused(serve: Serve, shared: Shared) -> None:
         ask(shared, serve(), items=0)
 
 
-def stand_in(patch: pytest.MonkeyPatch, folder: Path, code: str) -> LmEvalScorer:
+def stand_in(patch: Patch, folder: Path, code: str) -> LmEvalScorer:
     """A scorer whose lm-eval runs this code when it is asked."""
     python = write_fake_lm_eval(folder, code)
     patch.setattr("harness.runs.eval.lm_eval_scorer.find_lm_eval_python", lambda: python)
     return LmEvalScorer(folder / "log", 0)
 
 
-def test_lm_eval_that_ends_is_no_traceback_and_no_hang(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lm_eval_that_ends_is_no_traceback_and_no_hang(serve: Serve, monkeypatch: Patch) -> None:
     scorer = stand_in(monkeypatch, serve.root, "print('no memory'); sys.exit(1)")
     server = serve()
     for _ in range(2):
@@ -230,7 +219,7 @@ def test_lm_eval_that_ends_is_no_traceback_and_no_hang(
     scorer.close()
 
 
-def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: Patch) -> None:
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.SCORING_SECONDS", 0.1)
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.DEAD_SERVER_SECONDS", 0.3)
     scorer = stand_in(monkeypatch, serve.root, "")

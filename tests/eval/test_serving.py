@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from faked import MODULE, PYTHON, Serve, ended_at_exit, is_alive, read_pids, wait_until
+from fixture_types import Patch
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
@@ -63,9 +64,7 @@ def test_patience_ends_though_the_server_takes_the_question(serve: Serve) -> Non
         ({"last": "RuntimeError: can't allocate memory", "code": 1}, "out of memory: RuntimeError"),
     ],
 )
-def test_one_that_dies_before_it_is_ready_says_why(
-    serve: Serve, be: dict[str, Any], why: str
-) -> None:
+def test_a_server_that_dies_early_says_why(serve: Serve, be: dict[str, Any], why: str) -> None:
     server = serve(stillborn=True, ready=False, **be)
     began = time.monotonic()
     with pytest.raises(ServerFailed) as failed:
@@ -129,9 +128,7 @@ def test_a_port_that_is_in_use_is_not_given() -> None:
             other.close()
 
 
-def test_what_a_server_takes_behind_its_port_is_nobody_elses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_server_takes_behind_its_port_is_nobody_elses(monkeypatch: Patch) -> None:
     monkeypatch.setattr(ports, "FIRST_PORT", 31500)  # where no other test has servers
     monkeypatch.setattr(ports, "LAST_PORT", 31600)
     first, *others = ports.reserve_ports(1, (3, 4))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from simulated import Nights, over
 
-from harness.runs.history.values import TimelineState
+from harness.runs.history.values import TimelineState as State
 from harness.store.eval.values import ComparisonVerdict
-from harness.store.mutate.values import FaultOutcome
+from harness.store.mutate.values import FaultOutcome as Fate
 
 
 @pytest.fixture
@@ -20,30 +20,30 @@ def nights(tmp_path: Path) -> Nights:
 @pytest.mark.parametrize(
     ("letters", "state", "since", "good"),
     [
-        ("ooo", TimelineState.OK, None, None),
-        ("oox", TimelineState.NEW, 2, 1),
-        ("--x", TimelineState.NEW, 2, None),
-        ("oxx", TimelineState.KNOWN, 1, 0),
-        ("ox?x", TimelineState.KNOWN, 1, 0),
-        ("xxx", TimelineState.KNOWN, 0, None),
-        ("oxo", TimelineState.MENDED, 2, None),
-        ("oxoo", TimelineState.MENDED, 2, None),
-        ("oxox", TimelineState.BACK, 3, 2),
-        ("ofx", TimelineState.BACK, 2, 0),
-        ("oof", TimelineState.FLAKY, None, None),
-        ("oxf", TimelineState.FLAKY, None, None),
-        ("ofo", TimelineState.OK, None, None),
-        ("ox-", TimelineState.NOT_RUN, 1, 0),
-        ("ox?", TimelineState.NOT_RUN, 1, 0),
-        ("oxl", TimelineState.NOT_RUN, 1, 0),
-        ("oor", TimelineState.IDLE, None, None),
-        ("oo-", TimelineState.IDLE, None, None),
-        ("???", TimelineState.IDLE, None, None),
-        ("occ", TimelineState.KNOWN, 1, 0),
+        ("ooo", State.OK, None, None),
+        ("oox", State.NEW, 2, 1),
+        ("--x", State.NEW, 2, None),
+        ("oxx", State.KNOWN, 1, 0),
+        ("ox?x", State.KNOWN, 1, 0),
+        ("xxx", State.KNOWN, 0, None),
+        ("oxo", State.MENDED, 2, None),
+        ("oxoo", State.MENDED, 2, None),
+        ("oxox", State.BACK, 3, 2),
+        ("ofx", State.BACK, 2, 0),
+        ("oof", State.FLAKY, None, None),
+        ("oxf", State.FLAKY, None, None),
+        ("ofo", State.OK, None, None),
+        ("ox-", State.NOT_RUN, 1, 0),
+        ("ox?", State.NOT_RUN, 1, 0),
+        ("oxl", State.NOT_RUN, 1, 0),
+        ("oor", State.IDLE, None, None),
+        ("oo-", State.IDLE, None, None),
+        ("???", State.IDLE, None, None),
+        ("occ", State.KNOWN, 1, 0),
     ],
 )
-def test_the_nights_say_what_it_is(
-    nights: Nights, letters: str, state: TimelineState, since: int | None, good: int | None
+def test_nights_give_the_state(
+    nights: Nights, letters: str, state: State, since: int | None, good: int | None
 ) -> None:
     line = over(nights, letters)
     assert line.state is state
@@ -52,12 +52,12 @@ def test_the_nights_say_what_it_is(
 
 
 def test_what_was_not_run_is_never_mended(nights: Nights) -> None:
-    assert over(nights, "ox-").state is TimelineState.NOT_RUN
+    assert over(nights, "ox-").state is State.NOT_RUN
     nights.matrix(3, {"a": "?", "beside": "o"})
-    assert nights.line(" a").state is TimelineState.NOT_RUN
+    assert nights.line(" a").state is State.NOT_RUN
     assert nights.history().green  # nothing failed in the newest night, and the page says so
     nights.matrix(4, {"a": "o", "beside": "o"})
-    assert nights.line(" a").state is TimelineState.MENDED
+    assert nights.line(" a").state is State.MENDED
 
 
 def test_first_and_last_seen_failing(nights: Nights) -> None:
@@ -78,20 +78,18 @@ def test_shards_and_jobs_of_one_night_are_one(nights: Nights) -> None:
     assert [night.day.isoformat() for night in history.nights] == ["2026-11-01", "2026-11-02"]
 
 
-def test_failing_and_passing_in_one_night_is_flaky_unless_something_changed(
-    nights: Nights,
-) -> None:
+def test_failing_and_passing_in_one_night_is_flaky_unless_something_changed(nights: Nights) -> None:
     nights.prove(0, {"27460": "x", "27338": "x"})
     nights.prove(0, {"27460": "o"}, hours=1)
     nights.prove(0, {"27338": "o"}, hours=1, commit="bbb")
-    assert nights.line("27460 ").state is TimelineState.FLAKY
-    assert nights.line("27338 ").state is TimelineState.OK
+    assert nights.line("27460 ").state is State.FLAKY
+    assert nights.line("27338 ").state is State.OK
 
 
 def test_a_proof_that_passed_when_it_was_tried_again_is_flaky(nights: Nights) -> None:
     nights.prove(0, {"27460": "f"})
     line = nights.line("27460 ")
-    assert line.state is TimelineState.FLAKY
+    assert line.state is State.FLAKY
     assert line.informative_points[-1].main_observation.message == "proven: segfault"
 
 
@@ -100,8 +98,8 @@ def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Nights)
     stopped = nights.prove(1, {"27460": "x", "27338": "-"}, status="stopped")
     history = nights.history()
     assert [night.stopped for night in history.nights] == [[], [stopped]]
-    assert nights.line("27460 ").state is TimelineState.KNOWN
-    assert nights.line("27338 ").state is TimelineState.NOT_RUN
+    assert nights.line("27460 ").state is State.KNOWN
+    assert nights.line("27338 ").state is State.NOT_RUN
 
 
 def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(nights: Nights) -> None:
@@ -121,7 +119,7 @@ def test_a_night_in_which_nothing_came_to_an_end_is_the_newest(nights: Nights) -
     nights.prove(0, {"27460": "x"})
     nights.prove(1, {"27460": "-"}, status="stopped")
     assert len(nights.history().nights) == 2
-    assert nights.line("27460 ").state is TimelineState.NOT_RUN
+    assert nights.line("27460 ").state is State.NOT_RUN
 
 
 def test_what_could_not_be_collected_is_a_failure_by_itself(nights: Nights) -> None:
@@ -129,7 +127,7 @@ def test_what_could_not_be_collected_is_a_failure_by_itself(nights: Nights) -> N
     nights.prove(1, {"27460": "o"}, problems=("test_a.py cannot be collected",))
     line = nights.line("collected")
     assert (line.state, line.informative_points[-1].main_observation.message) == (
-        TimelineState.NEW,
+        State.NEW,
         "test_a.py cannot be collected",
     )
 
@@ -139,54 +137,40 @@ def test_evaluations(nights: Nights) -> None:
         (ComparisonVerdict.SAME, ComparisonVerdict.REGRESSED, ComparisonVerdict.CANNOT_TELL)
     ):
         nights.evaluation(night, verdict)
-        states = (TimelineState.OK, TimelineState.NEW, TimelineState.NOT_RUN)
+        states = (State.OK, State.NEW, State.NOT_RUN)
         assert nights.line("tokens needle").state is states[night]
     assert nights.line("tokens needle").first_failed == 1
     nights.evaluation(3, ComparisonVerdict.FAILED, failure="SIGSEGV")
-    assert nights.line("tokens needle").state is TimelineState.KNOWN
-    assert nights.line("served triton").state is TimelineState.NEW
-    assert nights.line("served base").state is TimelineState.OK
+    assert nights.line("tokens needle").state is State.KNOWN
+    assert nights.line("served triton").state is State.NEW
+    assert nights.line("served base").state is State.OK
 
 
 def test_a_failure_of_fuzzing_is_ok_where_it_was_looked_for_and_not_found(nights: Nights) -> None:
     nights.fuzz(0)
     nights.fuzz(1, ("0.5.18-padding-AssertionError-1",))
-    assert nights.line("AssertionError").state is TimelineState.NEW
+    assert nights.line("AssertionError").state is State.NEW
     nights.fuzz(2, left_out="n/a")
-    assert nights.line("AssertionError").state is TimelineState.NOT_RUN
+    assert nights.line("AssertionError").state is State.NOT_RUN
     nights.fuzz(3)
     line = nights.line("AssertionError")
-    assert line.state is TimelineState.MENDED
+    assert line.state is State.MENDED
     assert line.informative_points[-1].main_observation.message == "not found again in 500 examples"
 
 
 def test_a_fault_that_was_killed_and_survives_is_new(nights: Nights) -> None:
-    nights.mutate(
-        0,
-        {
-            "aaaa": FaultOutcome.KILLED,
-            "bbbb": FaultOutcome.SURVIVED,
-            "cccc": FaultOutcome.EQUIVALENT,
-        },
-    )
-    nights.mutate(
-        1,
-        {
-            "aaaa": FaultOutcome.SURVIVED,
-            "bbbb": FaultOutcome.KILLED,
-            "cccc": FaultOutcome.EQUIVALENT,
-        },
-    )
+    nights.mutate(0, {"aaaa": Fate.KILLED, "bbbb": Fate.SURVIVED, "cccc": Fate.EQUIVALENT})
+    nights.mutate(1, {"aaaa": Fate.SURVIVED, "bbbb": Fate.KILLED, "cccc": Fate.EQUIVALENT})
     states = {name: nights.line(name).state for name in ("aaaa", "bbbb", "cccc", "whole")}
     assert states == {
-        "aaaa": TimelineState.NEW,
-        "bbbb": TimelineState.MENDED,
-        "cccc": TimelineState.IDLE,
-        "whole": TimelineState.OK,
+        "aaaa": State.NEW,
+        "bbbb": State.MENDED,
+        "cccc": State.IDLE,
+        "whole": State.OK,
     }
-    nights.mutate(2, {"aaaa": FaultOutcome.UNREACHED}, ("test_rows fails without any fault",))
-    assert nights.line("aaaa").state is TimelineState.NOT_RUN
-    assert nights.line("whole").state is TimelineState.NEW
+    nights.mutate(2, {"aaaa": Fate.UNREACHED}, ("test_rows fails without any fault",))
+    assert nights.line("aaaa").state is State.NOT_RUN
+    assert nights.line("whole").state is State.NEW
 
 
 def test_two_outcomes_are_no_half(nights: Nights) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import simulated
+from fixture_types import Output, Patch
 from simulated import Nights
 
 from harness.cli.main import main
@@ -22,14 +23,14 @@ from harness.runs.history.resource_prices import ResourcePrices, parse_prices
 from harness.runs.history.search_suggestion import SuggestedSearch
 from harness.store.bisect.values import BisectSearch
 from harness.store.eval.values import ComparisonVerdict
-from harness.store.mutate.values import FaultOutcome
+from harness.store.mutate.values import FaultOutcome as Fate
 from reports.history import page as history_page
 
 HOSTILE = "<script>document.title='owned'</script> | `x` @all"
 
 
 @pytest.fixture
-def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+def nights(tmp_path: Path, monkeypatch: Patch) -> Nights:
     """Four nights, the newest of which is last night."""
     now = datetime.datetime.now(datetime.UTC)
     last = time_window.find_night_start(time_window.night_from_moment(now)) + datetime.timedelta(
@@ -45,12 +46,12 @@ def report(nights: Nights, *words: str, since: str = "30d") -> int:
     return main(["report", "--since", since, "--store", str(nights.file), *words])
 
 
-def data(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def data(capsys: Output) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
-def test_exit_codes(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes(nights: Nights, capsys: Output) -> None:
     assert report(nights) == 3
     assert "holds no run since" in capsys.readouterr().err
     nights.prove(0, {"27460": "o"})
@@ -67,9 +68,7 @@ def test_exit_codes(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "words", ["", "soon", "30", "0d", "-3d", "3y", "9" * 12 + "w", "2026-13-1"]
 )
-def test_a_time_that_is_none(
-    nights: Nights, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_time_that_is_none(nights: Nights, words: str, capsys: Output) -> None:
     assert main(["report", f"--since={words}", "--store", str(nights.file)]) == 2
     assert "say 30d, 12h, 2w or a date as 2026-11-01" in capsys.readouterr().err
 
@@ -83,9 +82,7 @@ def test_a_window_begins_with_a_whole_night() -> None:
         time_window.parse_since("2026-12-01", now)
 
 
-def test_what_lies_before_the_window_is_not_seen(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_lies_before_the_window_is_not_seen(nights: Nights, capsys: Output) -> None:
     nights.prove(0, {"27460": "x"})
     nights.prove(4, {"27460": "x"})
     report(nights, "--json")
@@ -94,9 +91,7 @@ def test_what_lies_before_the_window_is_not_seen(
     assert data(capsys)["counts"]["new"] == 1
 
 
-def test_a_clock_that_is_wrong_is_told_and_left_out(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clock_that_is_wrong_is_told_and_left_out(nights: Nights, capsys: Output) -> None:
     nights.prove(3, {"27460": "o"})
     ahead = nights.prove(3, {"27460": "x"}, started="2199-01-01T00:00:00+00:00")
     none = nights.prove(3, {"27460": "x"}, started="yesterday")
@@ -106,7 +101,7 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
     assert f"{none} says of its start 'yesterday', which is no time" in said
 
 
-def test_a_store_of_another_format(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_of_another_format(nights: Nights, capsys: Output) -> None:
     nights.store.db.execute("PRAGMA user_version = 99")
     assert report(nights) == 3
     assert "another version of unfix" in capsys.readouterr().err
@@ -127,16 +122,12 @@ def test_a_store_of_another_format(nights: Nights, capsys: pytest.CaptureFixture
         (["--index", "nowhere"], "there is no folder nowhere"),
     ],
 )
-def test_calls_that_are_wrong(
-    nights: Nights, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calls_that_are_wrong(nights: Nights, words: list[str], said: str, capsys: Output) -> None:
     assert main(["report", *words]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_stores_of_several_machines_are_joined(
-    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stores_of_machines_are_merged(nights: Nights, tmp_path: Path, capsys: Output) -> None:
     other = Nights(tmp_path / "other.sqlite")
     other.number = 100
     nights.prove(2, {"27460": "o"})
@@ -152,7 +143,7 @@ def test_stores_of_several_machines_are_joined(
         assert [len(night["runs"]) for night in found["nights"]] == [1, 3]
 
 
-def test_money(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_money(nights: Nights, capsys: Output) -> None:
     for night in range(4):
         nights.matrix(night, {"cpu-cell": "o"}, seconds=1800)
         nights.matrix(night, {"gpu-cell": "x"}, seconds=10, device_seconds=3600)
@@ -172,16 +163,14 @@ def test_the_longest_name_of_a_price_counts() -> None:
     assert ResourcePrices().compute_cost("cpu", 3600) is None
 
 
-def test_what_became_slower(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_became_slower(nights: Nights, capsys: Output) -> None:
     for night in range(5):
         nights.matrix(night, {"a": "o", "b": "o"}, seconds=10.0 if night < 4 else 16.0)
     report(nights, "--json")
     assert [thing["times_slower"] for thing in data(capsys)["things"]] == [1.6, 1.6]
 
 
-def test_a_jobs_summary_is_appended_to(
-    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jobs_summary_is_appended_to(nights: Nights, tmp_path: Path, monkeypatch: Patch) -> None:
     nights.matrix(3, {HOSTILE: "x"})
     file = tmp_path / "summary.md"
     file.write_text("before\n")
@@ -234,9 +223,7 @@ def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: Nights) -
         assert words in text, words
 
 
-def test_the_same_failure_has_no_second_issue(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_failure_has_no_second_issue(nights: Nights, capsys: Output) -> None:
     nights.prove(1, {"27460": "x"})
     assert len(issues(nights)) == 1
     nights.prove(2, {"27460": "x"})
@@ -260,8 +247,8 @@ def test_a_failure_of_fuzzing_brings_its_file(nights: Nights) -> None:
 
 
 def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Nights) -> None:
-    nights.mutate(1, {"aaaa": FaultOutcome.KILLED})
-    nights.mutate(2, {"aaaa": FaultOutcome.SURVIVED})
+    nights.mutate(1, {"aaaa": Fate.KILLED})
+    nights.mutate(2, {"aaaa": Fate.SURVIVED})
     (text,) = issues(nights).values()
     assert "-a + 1" in text
     assert "passed by suites/pool_sizing/test_pool_sizing.py::test_rows" in text
@@ -277,9 +264,7 @@ def test_an_evaluation_says_why_no_search_fits(nights: Nights) -> None:
     assert "unfix eval cpu --only triton" in text
 
 
-def test_a_search_that_is_stored_is_quoted_and_not_made_again(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_search_is_quoted(nights: Nights, monkeypatch: Patch) -> None:
     from harness.cli.report.failure_search import FailureSearches
 
     def made(*_: object) -> None:
@@ -318,9 +303,7 @@ def test_a_guard_without_teeth_leads_no_search(nights: Nights) -> None:
     assert "No search fits: a guard that is toothless shows no failure" in text
 
 
-def test_a_search_that_could_not_be_made_is_told(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_search_is_reported(nights: Nights, monkeypatch: Patch, capfd: Output) -> None:
     """By the real `unfix bisect`, on a release that nobody has."""
     monkeypatch.setattr(
         SuggestedSearch, "command", ["bisect", "toggles", "--release", "0.0", "--", "no"]
@@ -332,9 +315,7 @@ def test_a_search_that_could_not_be_made_is_told(
     assert "Nobody has searched for it yet" in text
 
 
-def test_a_search_beyond_the_budget_is_ended(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_beyond_the_budget_is_ended(nights: Nights, monkeypatch: Patch) -> None:
     child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that will not hear of it
     monkeypatch.setattr(failure_search, "UNFIX_COMMAND", child)
     monkeypatch.setattr(failure_search, "END_TIMEOUT", 0.2)
@@ -347,8 +328,8 @@ def test_a_search_beyond_the_budget_is_ended(
     assert "The budget of this night was used up" in texts[1]
 
 
-def test_who_ends_a_report_ends_its_search(
-    nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_stopping_a_report_ends_its_search(
+    nights: Nights, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     file = tmp_path / "pid"
     script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"

@@ -90,9 +90,7 @@ def test_an_axis_does_not_apply_where_the_axis_of_its_condition_does_not(tmp_pat
     assert {"topk", "page"} <= {axis for values in found for axis in values}
 
 
-def test_only_forbids_the_other_values_and_says_nothing_of_an_axis_that_is_absent(
-    tmp_path: Path,
-) -> None:
+def test_only_forbids_other_values_of_an_applicable_axis(tmp_path: Path) -> None:
     one = "{when: {kv: fp8}, only: {topk: 4, page: 16}, because: x}"
     found = values_of(tmp_path, TREE, one)
     assert {v["page"] for v in found if v["kv"] == "fp8"} == {"16"}

@@ -6,6 +6,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 import pytest
+from fixture_types import Patch
 from test_constraints import breaks_rule, draw_space, rows
 from writing import TREE, WHOLE_PAGES, get_refusal, make_plan, make_text
 
@@ -19,7 +20,7 @@ PATIENCE = row_shrinker.PATIENCE
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(monkeypatch: Patch) -> None:
     """Where no size is asked for, it need not be the best one."""
     monkeypatch.setattr(row_shrinker, "PATIENCE", 30_000)
 
@@ -61,8 +62,8 @@ def test_what_can_meet_does_and_no_row_breaks_a_rule(seed: int) -> None:
         ([5, 2], 1, 5),
     ],
 )
-def test_as_few_rows_as_the_best_tools_need_or_nearly(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int], strength: int, best: int
+def test_about_as_few_rows_as_the_best_known(
+    monkeypatch: Patch, sizes: list[int], strength: int, best: int
 ) -> None:
     monkeypatch.setattr(row_shrinker, "PATIENCE", PATIENCE)
     space = RowSpace(sizes)

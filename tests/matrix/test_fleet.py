@@ -11,7 +11,8 @@ from bench.simulated_fleet import FleetRates, SimulatedFleet
 from harness.runs.matrix import shards
 from harness.runs.matrix.cell_scheduler import MAX_LOSSES, CellScheduler, RetryRules, RunLocation
 from harness.store.database import Store
-from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixRun
+from harness.store.matrix.values import AttemptOutcome as Outcome
+from harness.store.matrix.values import CellAttempt, MatrixRun
 
 
 def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path) -> None:
@@ -52,9 +53,7 @@ def test_a_fleet_that_dies_all_the_time_ends_and_says_so(tmp_path: Path) -> None
     )
     assert set(run.counts) == {"green", "lost"}
     assert all(
-        one.lost_attempt_count == MAX_LOSSES
-        for one in run.cells
-        if one.outcome is AttemptOutcome.LOST
+        one.lost_attempt_count == MAX_LOSSES for one in run.cells if one.outcome is Outcome.LOST
     )
     assert max(len(one.attempts) for one in run.cells) == MAX_LOSSES
 
@@ -69,6 +68,6 @@ def test_retries_are_counted_and_bounded(tmp_path: Path) -> None:
     for one in run.cells:
         failed = sum(attempt.outcome.is_failure for attempt in one.attempts)
         assert failed <= 3
-        assert (one.outcome is AttemptOutcome.GREEN) is (failed == 0)
-        assert (one.outcome is AttemptOutcome.FLAKY) is (0 < failed < 3)
+        assert (one.outcome is Outcome.GREEN) is (failed == 0)
+        assert (one.outcome is Outcome.FLAKY) is (0 < failed < 3)
         assert Counter(attempt.last for attempt in one.attempts)[True] == 1

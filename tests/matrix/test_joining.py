@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 from driving import Drive, cell
+from fixture_types import Output, Patch
 
 from harness.cli.report import command
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.matrix import shards
 from harness.runs.matrix.shards import ShardPart
 from harness.store.database import Store
-from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
+from harness.store.matrix.values import AttemptOutcome as Outcome
+from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 from harness.store.prove.values import ProveRun
 
 NAMES = [f"cell-{number}" for number in range(7)]
 
 
-def shard(
-    number: int, of: int = 3, outcome: AttemptOutcome = AttemptOutcome.GREEN, **changes: Any
-) -> MatrixRun:
+def shard(number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes: Any) -> MatrixRun:
     done = [CellAttempt(1, outcome, "so", "then", 2.0, last=True)]
     cells = [
         MatrixCellResult(n, {"n": n}, "work", [], "", attempts=done)
@@ -56,7 +56,7 @@ def test_shards_in_any_order_are_the_whole_plan() -> None:
 
 
 def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
-    red = shards.merge_shards(parts(shard(1), shard(2, outcome=AttemptOutcome.RED), shard(3)))
+    red = shards.merge_shards(parts(shard(1), shard(2, outcome=Outcome.RED), shard(3)))
     assert red.counts == {"green": 5, "red": 2}
     assert red.exit_code == 1
     stopped = shard(3, status="stopped")
@@ -83,9 +83,7 @@ def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
         ([shard(1), shard(2, cells=[]), shard(3)], "hold 5 of the plan's 7 cells"),
     ],
 )
-def test_what_is_absent_doubled_or_of_another_plan_is_an_error(
-    runs: list[MatrixRun], words: str
-) -> None:
+def test_missing_duplicate_or_foreign_shards_are_refused(runs: list[MatrixRun], words: str) -> None:
     with pytest.raises(UnfixError, match=words):
         shards.merge_shards(parts(*runs))
 
@@ -129,9 +127,7 @@ def stored(file: Path, *runs: MatrixRun) -> str:
     return str(file)
 
 
-def test_shards_are_run_and_merged_by_the_commands(
-    drive: Drive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_run_and_merge_shards(drive: Drive, capsys: Output, monkeypatch: Patch) -> None:
     drive.write(*(cell(f"c{n}", "true" if n else "exit 1") for n in range(5)))
     stores = []
     for number in (1, 2):

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from driving import Drive, cell, replace_planning
+from fixture_types import Patch
 
 from harness.core.errors import NotReadyError
 from harness.store.database import Store
 from harness.store.matrix.table import MatrixTable
-from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
+from harness.store.matrix.values import AttemptOutcome as Outcome
+from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 
 
 def run_of(**changes: Any) -> MatrixRun:
@@ -29,8 +31,8 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     run = run_of()
     store.matrix.begin(run)
     tried = [
-        CellAttempt(1, AttemptOutcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
-        CellAttempt(2, AttemptOutcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
+        CellAttempt(1, Outcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
+        CellAttempt(2, Outcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
     ]
     store.matrix.save_attempts(run.id, [("a", one) for one in tried])
     run.status, run.seconds = "finished", 5.0
@@ -56,12 +58,8 @@ def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_pat
     store = Store(tmp_path / "runs.sqlite")
     store.matrix.begin(run_of())
     ends = [
-        *((AttemptOutcome.GREEN, 1.0), (AttemptOutcome.RED, 3.0), (AttemptOutcome.GREEN, 10.0)),
-        *(
-            (AttemptOutcome.HANG, 900.0),
-            (AttemptOutcome.LOST, 700.0),
-            (AttemptOutcome.NOT_READY, 0.0),
-        ),
+        *((Outcome.GREEN, 1.0), (Outcome.RED, 3.0), (Outcome.GREEN, 10.0)),
+        *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
     ]
     for number, (outcome, seconds) in enumerate(ends, 1):
         store.matrix.save_attempts(
@@ -70,9 +68,7 @@ def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_pat
     assert store.matrix.load_median_seconds() == {"a": 3.0}
 
 
-def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
-    drive: Drive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch: Patch) -> None:
     drive.write(
         *(
             cell(f"c{n}", f"sleep 0.4; {drive.ran(f'c{n}')}; head -c 4000 /dev/zero")
@@ -106,19 +102,17 @@ def test_a_disk_that_fills_keeps_what_was_done_and_the_run_goes_on_later(
 
 
 def test_nothing_that_is_not_wholly_green_is_green() -> None:
-    for word in AttemptOutcome:
+    for word in Outcome:
         run = run_of(status="finished")
-        first = (
-            [CellAttempt(1, AttemptOutcome.RED, "", "then")] if word is AttemptOutcome.FLAKY else []
-        )
-        last = AttemptOutcome.GREEN if word is AttemptOutcome.FLAKY else word
+        first = [CellAttempt(1, Outcome.RED, "", "then")] if word is Outcome.FLAKY else []
+        last = Outcome.GREEN if word is Outcome.FLAKY else word
         run.cells[0].attempts = [*first, CellAttempt(2, last, "", "then", last=True)]
         assert run.cells[0].outcome_word == word
-        assert run.green is (word is AttemptOutcome.GREEN)
-        expected = {AttemptOutcome.GREEN: 0, AttemptOutcome.NOT_READY: 3}.get(word, 1)
+        assert run.green is (word is Outcome.GREEN)
+        expected = {Outcome.GREEN: 0, Outcome.NOT_READY: 3}.get(word, 1)
         assert run.exit_code == expected
     assert run_of(status="finished").problems == ["1 cell without an outcome"]
     assert run_of(status="finished", cells=[]).exit_code == 1
     green = run_of(status="stopped")
-    green.cells[0].attempts = [CellAttempt(1, AttemptOutcome.GREEN, "", "then", last=True)]
+    green.cells[0].attempts = [CellAttempt(1, Outcome.GREEN, "", "then", last=True)]
     assert green.problems == ["the run was stopped"]

@@ -113,9 +113,7 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
     assert told[0] == told[1]
 
 
-def test_a_killed_node_costs_its_own_cells_and_nothing_else(
-    cluster: Cluster, on_ray: Any, tmp_path: Path
-) -> None:
+def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_path: Path) -> None:
     doomed = cluster.add_node(**NODE, resources={"doomed": 1})
     wait_until(lambda: len(nodes()) == 4)
     on_ray.nodes = [node["Resources"] for node in nodes()]
@@ -166,9 +164,7 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
     assert time.monotonic() - begun < 60
 
 
-def test_a_node_that_leaves_for_good_makes_what_needs_it_not_ready(
-    cluster: Cluster, on_ray: Any, tmp_path: Path
-) -> None:
+def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_path: Path) -> None:
     leaving = cluster.add_node(**NODE, resources={"leaving": 1})
     wait_until(lambda: any("leaving" in node["Resources"] for node in nodes()))
     on_ray.nodes = [node["Resources"] for node in nodes()]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Output, Patch
 from writing import TREE, WHOLE_PAGES, make_plan, make_text, write_file
 
 from harness.cli.main import main
@@ -20,17 +21,17 @@ CONTENT = make_text(constraints=(TREE, WHOLE_PAGES), more="seeds: true\n")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _elsewhere(monkeypatch: Patch, tmp_path: Path) -> None:
     """No stored run of this checkout is looked at."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: Output, *words: str) -> str:
     assert main(["matrix", *words]) == 0
     return capsys.readouterr().out
 
 
-def test_a_plan_says_what_is_in_and_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_plan_says_what_is_in_and_why(capsys: Output, tmp_path: Path) -> None:
     out = run_command(capsys, "plan", str(write_file(tmp_path, CONTENT)))
     assert "7 cells in 7 configurations, 2 of them fixed; 37 of 37 tuples covered" in out
     assert "one after the other unknown" in out
@@ -46,7 +47,7 @@ def test_a_plan_says_what_is_in_and_why(capsys: pytest.CaptureFixture[str], tmp_
     assert any("seed 27338, in part; seed 24617, in part" in line for line in lines)
 
 
-def test_json_says_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_says_all_of_it(capsys: Output, tmp_path: Path) -> None:
     file = write_file(tmp_path, CONTENT)
     data = json.loads(run_command(capsys, "plan", "--json", str(file)))
     found = plan_builder.plan_matrix(file)
@@ -55,7 +56,7 @@ def test_json_says_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert {"dropped", "coverage", "seeds", "estimated", "axes", "name", "seconds"} <= set(data)
 
 
-def test_wide_shows_the_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_wide_shows_the_commands(capsys: Output, tmp_path: Path) -> None:
     file = str(write_file(tmp_path, CONTENT))
     assert "unfix eval" not in run_command(capsys, "plan", file)
     assert "unfix eval --release 0.5.16" in run_command(capsys, "plan", "--wide", file)
@@ -109,9 +110,7 @@ def test_another_process_plans_the_same(tmp_path: Path) -> None:
         assert json.loads(done.stdout)["digest"] == here.digest
 
 
-def test_shards_are_shown_with_how_even_they_are(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_shards_are_shown_with_how_even_they_are(capsys: Output, tmp_path: Path) -> None:
     out = run_command(capsys, "shards", "3", str(write_file(tmp_path, CONTENT)))
     assert [line.split() for line in out.splitlines()[1:4]] == [
         ["1/3", "3", "unknown"],
@@ -121,9 +120,7 @@ def test_shards_are_shown_with_how_even_they_are(
     assert "0 of them measured; the slowest takes 1.29 times the mean" in out
 
 
-def test_github_gets_one_line_that_its_matrix_takes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_github_gets_one_line_that_its_matrix_takes(capsys: Output, tmp_path: Path) -> None:
     file = write_file(tmp_path, CONTENT)
     out = run_command(capsys, "shards", "2", "--github", str(file))
     assert out.count("\n") == 1
@@ -136,9 +133,7 @@ def test_github_gets_one_line_that_its_matrix_takes(
     }
 
 
-def test_what_cannot_be_planned_is_the_callers_to_mend(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_cannot_be_planned_is_the_callers_to_mend(capsys: Output, tmp_path: Path) -> None:
     assert main(["matrix", "plan", str(tmp_path / "none.yaml")]) == 2
     assert "No such file" in capsys.readouterr().err
     assert main(["matrix", "plan", "nightly"]) == 2

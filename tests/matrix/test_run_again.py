@@ -24,7 +24,8 @@ from harness.runs.matrix.cell_scheduler import (
     RetryRules,
     RunLocation,
 )
-from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult
+from harness.store.matrix.values import AttemptOutcome as Outcome
+from harness.store.matrix.values import CellAttempt, MatrixCellResult
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 
@@ -190,8 +191,8 @@ def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
 class Unlucky:
     """An executor whose workers die so often, and then say what they are told to."""
 
-    def __init__(self, losses: int, then: list[AttemptOutcome]) -> None:
-        self.left = [AttemptOutcome.LOST] * losses + then
+    def __init__(self, losses: int, then: list[Outcome]) -> None:
+        self.left = [Outcome.LOST] * losses + then
         self.started: list[CellTask] = []
 
     def describe_shortage(self, needs: MachineNeeds) -> str:
@@ -220,14 +221,14 @@ class Unlucky:
 @pytest.mark.parametrize(
     ("losses", "then", "word", "attempts"),
     [
-        (2, [AttemptOutcome.GREEN], "green", 3),
-        (1, [AttemptOutcome.RED, AttemptOutcome.GREEN], "flaky", 3),
-        (MAX_LOSSES, [AttemptOutcome.GREEN], "lost", MAX_LOSSES),
-        (2, [AttemptOutcome.RED, AttemptOutcome.RED], "red", 4),
+        (2, [Outcome.GREEN], "green", 3),
+        (1, [Outcome.RED, Outcome.GREEN], "flaky", 3),
+        (MAX_LOSSES, [Outcome.GREEN], "lost", MAX_LOSSES),
+        (2, [Outcome.RED, Outcome.RED], "red", 4),
     ],
 )
 def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
-    tmp_path: Path, losses: int, then: list[AttemptOutcome], word: str, attempts: int
+    tmp_path: Path, losses: int, then: list[Outcome], word: str, attempts: int
 ) -> None:
     kept: list[CellAttempt] = []
     one = cell("a", "true")
@@ -245,8 +246,5 @@ def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: 
     script = f"setsid sleep 66 & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 66"
     task = CellTask("run", "a", 1, ["sh", "-c", script], {}, 20.0, str(tmp_path), str(tmp_path))
     made = cell_attempt.run_attempt(task, tmp_path)
-    assert (made.outcome, made.how) == (
-        AttemptOutcome.LOST,
-        "its supervisor was killed: SIGKILL",
-    )
+    assert (made.outcome, made.how) == (Outcome.LOST, "its supervisor was killed: SIGKILL")
     assert not is_alive(int((tmp_path / "pid").read_text()))

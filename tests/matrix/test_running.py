@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 from driving import Drive, cell, is_alive
+from fixture_types import Patch
 
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.runs.matrix.cell_attempt import CellTask
 from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
 from harness.runs.matrix.cell_scheduler import CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
-from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.store.matrix.values import AttemptOutcome as Outcome
+from harness.store.matrix.values import CellAttempt
 
 
 def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
@@ -123,9 +125,7 @@ def test_what_this_machine_lacks_is_said_by_name_and_the_rest_runs(drive: Drive)
     assert len(run.notes) == 3
 
 
-def test_gpus_are_given_out_one_by_one_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_given_out_one_by_one_and_counted(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")  # what asks for none sees none of them
     has = MachineDevices(8.0, ["4", "7"], "NVIDIA H200")
     show = f"echo $CUDA_VISIBLE_DEVICES >> {tmp_path}/seen; sleep 0.4"
@@ -147,7 +147,7 @@ def test_gpus_are_given_out_one_by_one_and_counted(
     assert seen.count("4,7") == 1
     assert len(seen) == 6
     assert kept["other"].how == "this machine has no GPU of the kind H100: NVIDIA H200"
-    assert kept["three"].outcome is AttemptOutcome.NOT_READY
+    assert kept["three"].outcome is Outcome.NOT_READY
     assert kept["both"].device_seconds == pytest.approx(2 * kept["both"].seconds)
     assert kept["half0"].device_seconds == pytest.approx(kept["half0"].seconds / 2)
     assert kept["none"].device_seconds == 0
@@ -189,9 +189,7 @@ for release in (managed.CPU_BASE, managed.get_release(sys.argv[1])):
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_release_is_added_once_for_all_cells_and_so_is_its_failure_told(
-    drive: Drive, broken: bool
-) -> None:
+def test_a_release_is_added_once_for_all_cells(drive: Drive, broken: bool) -> None:
     (drive.root / "adder.py").write_text(ADDER)
     if broken:
         drive.flag("x").with_name("broken").touch()
@@ -211,7 +209,7 @@ def test_a_release_is_added_once_for_all_cells_and_so_is_its_failure_told(
     CellScheduler(cells, local, place, RetryRules(), kept.extend).run()
     local.close()
     assert (drive.root / "added").read_text() == "x"
-    wanted = AttemptOutcome.NOT_READY if broken else AttemptOutcome.GREEN
+    wanted = Outcome.NOT_READY if broken else Outcome.GREEN
     assert [one.outcome for _, one in kept] == [wanted] * 6
     if broken:
         assert "`unfix releases add 0.5.18` ended 1: no disk for it" in kept[-1][1].how

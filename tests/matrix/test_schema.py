@@ -74,9 +74,7 @@ def test_the_release_of_this_interpreter_is_one(tmp_path: Path) -> None:
         ("{when: {kv: fp8}, never: {kv: auto}, because: x}", "kv: on both sides"),
     ],
 )
-def test_a_constraint_over_what_is_not_there_is_refused(
-    tmp_path: Path, constraint: str, said: str
-) -> None:
+def test_an_invalid_constraint_is_refused(tmp_path: Path, constraint: str, said: str) -> None:
     refusal = get_refusal(tmp_path, make_text(constraints=(TREE, constraint)))
     assert refusal.startswith("small.yaml:10: ")
     assert said in refusal
@@ -119,9 +117,7 @@ def run(command: str, more: str = "") -> str:
         (run("serve {release} {words}", ", limit: 0"), "limit"),
     ],
 )
-def test_a_command_that_cannot_be_filled_in_is_refused(
-    tmp_path: Path, works: str, said: str
-) -> None:
+def test_an_invalid_command_is_refused(tmp_path: Path, works: str, said: str) -> None:
     assert said in get_refusal(tmp_path, make_text(run=works))
 
 

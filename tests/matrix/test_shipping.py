@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from driving import Drive, cell, wait_until
+from fixture_types import Patch
 
 from harness.core import paths
 from harness.runs.matrix import code_shipping
-from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.store.matrix.values import AttemptOutcome as Outcome
+from harness.store.matrix.values import CellAttempt
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -59,10 +61,7 @@ def cluster(home: Path) -> Iterator[Cluster]:
     start = [bare, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
     start += ["--address", made.address, "--num-cpus", "1", "--object-store-memory", str(OBJECTS)]
     started = subprocess.Popen(
-        [*start, "--resources", '{"bare": 1}'],
-        env=env,
-        cwd=home,
-        stdout=subprocess.DEVNULL,
+        [*start, "--resources", '{"bare": 1}'], env=env, cwd=home, stdout=subprocess.DEVNULL
     )
     yield made
     started.terminate()
@@ -77,9 +76,7 @@ def ended(cluster: Cluster, drive: Drive, *words: str) -> CellAttempt:
     return drive.newest().cells[0].attempts[-1]
 
 
-def test_a_node_without_unfix_is_named_and_can_be_brought_it(
-    cluster: Cluster, home: Path, drive: Drive
-) -> None:
+def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, drive: Drive) -> None:
     import ray
 
     with ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR):
@@ -87,12 +84,12 @@ def test_a_node_without_unfix_is_named_and_can_be_brought_it(
     show = "python -c 'import harness; print(harness.__file__)'; echo $UNFIX_HOME"
     drive.write(cell("one", show, custom={"bare": 1.0}))
     bare = ended(cluster, drive)
-    assert bare.outcome is AttemptOutcome.NOT_READY
+    assert bare.outcome is Outcome.NOT_READY
     assert "the node lacks unfix (No module named" in bare.how
     assert "--ship" in bare.how
     brought = ended(cluster, drive, "--ship")
     kept = home / ".cache" / "unfix"
-    assert brought.outcome is AttemptOutcome.GREEN, brought
+    assert brought.outcome is Outcome.GREEN, brought
     assert brought.output.split() == [str(kept / "checkout" / "harness" / "__init__.py"), str(kept)]
     assert (kept / "checkout" / "suites").is_dir()
     assert not (kept / "checkout" / ".git").exists()
@@ -108,16 +105,14 @@ def brought(folder: Path, what: str) -> Path:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def node(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
     for name in ("PYTHONPATH", "UNFIX_PLANNER"):
         monkeypatch.setenv(name, "")
     return tmp_path
 
 
-def test_other_code_waits_until_nothing_runs_from_the_one_before(
-    node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_code_waits_for_running_cells(node: Path, monkeypatch: Patch) -> None:
     first, second = brought(node / "a", "first"), brought(node / "b", "second")
     code = node / "home" / "checkout" / "harness" / "code"
     monkeypatch.setattr(paths, "HARNESS_FOLDER", first)
@@ -144,9 +139,7 @@ def test_other_code_waits_until_nothing_runs_from_the_one_before(
     assert seen == ["second"]
 
 
-def test_a_copy_that_was_cut_short_is_made_again(
-    node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_was_cut_short_is_made_again(node: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(paths, "HARNESS_FOLDER", brought(node / "a", "whole"))
     half = node / "home" / "checkout" / "harness"
     half.mkdir(parents=True)
@@ -154,9 +147,7 @@ def test_a_copy_that_was_cut_short_is_made_again(
         assert (half / "code").read_text() == "whole"
 
 
-def test_what_travels_is_the_checkout_and_the_packages_that_it_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_travels_is_the_checkout_and_the_packages_that_it_needs(monkeypatch: Patch) -> None:
     told: dict[str, Any] = code_shipping.build_runtime_environment()
     assert Path(told["working_dir"]) == paths.project_folder()
     assert any(one.startswith("ast-grep-py") for one in told["pip"])
