@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import forked
 
@@ -35,13 +37,9 @@ class Caller:
 
     def begin(self, command: list[str]) -> subprocess.Popen[str]:
         """In the background."""
+        pipe, env = subprocess.PIPE, self.environment
         return subprocess.Popen(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            command, cwd=self.root, env=env, stdout=pipe, stderr=pipe, text=True
         )
 
 
@@ -59,14 +57,14 @@ def living(home: Path) -> list[str]:
     return found
 
 
+def run_program(command: Sequence[object], **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and keep what it prints."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, **how)
+
+
 def bare(release: Release, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A program under a release's Python, with no variable of ours but these."""
     ours = ("UNFIX_", "PYTHON", "SGLANG_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run(
-        [str(release.python), "-c", program],
-        env={**kept, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
+    others = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return run_program([release.python, "-c", program], env={**others, **variables}, cwd="/")

@@ -81,11 +81,8 @@ class Checkout:
     fakes: Path | None = None
 
     def variables(self, **more: str) -> dict[str, str]:
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("UNFIX_", "PYTHON", "VIRTUAL_ENV", "SGLANG_"))
-        }
+        ours = ("UNFIX_", "PYTHON", "VIRTUAL_ENV", "SGLANG_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         kept["PATH"] = f"{Path(BASE_PYTHON).parent}{os.pathsep}{kept['PATH']}"
         if self.fakes is not None:
             kept["PYTHONPATH"] = str(self.fakes)

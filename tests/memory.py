@@ -35,12 +35,7 @@ def variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> ToggleV
 
 def toggle(*variants: ToggleVariant, name: str = "some-fix") -> Toggle:
     return Toggle(
-        id=name,
-        title="Something is off by one",
-        family="things",
-        symptom=Symptom.CRASH,
-        devices=(DeviceKind.CPU,),
-        variants=variants,
+        name, "Something is off by one", "things", Symptom.CRASH, (DeviceKind.CPU,), variants
     )
 
 

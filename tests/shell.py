@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import forked
+from calling import run_program
 
 from harness.core import paths
 from harness.patching import attestation
@@ -37,20 +38,13 @@ class Shell:
     def python(self, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
         script = self.tmp / "program.py"
         script.write_text(textwrap.dedent(program))
-        return subprocess.run(
-            [sys.executable, str(script)],
-            env={**self.environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        command = [sys.executable, script]
+        return run_program(command, env={**self.environment, **variables}, timeout=60)
 
     def unfix(self, *words: str) -> subprocess.CompletedProcess[str]:
         folders = ["--toggles", str(TOY / "toggles"), "--attestations", str(self.attestations)]
-        environment = {
-            **self.environment,
-            "PYTHONPATH": f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}",
-        }
+        search_path = f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}"
+        environment = {**self.environment, "PYTHONPATH": search_path}
         return forked.run([*forked.UNFIX, "exec", *folders, *words], Path.cwd(), environment)
 
     def left(self) -> list[attestation.Attestation]:

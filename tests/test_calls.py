@@ -115,19 +115,16 @@ def test_paths_are_guards_and_other_words_are_toggles(tmp_path: Path, monkeypatc
     (tmp_path / "test_it.py").touch()
     (tmp_path / "27460").touch()  # a toggle's name all the same
     paths = ["my_suites", "test_it.py::test_a[1]", "./27460"]
-    parsed = build_parser("prove").parse_args(
-        ["prove", "27460", "kv_*", "--profile", "smoke", *paths]
-    )
-    names = options.split_names_and_paths(
-        parsed.names, parsed.usage, options.load_catalogue(parsed)
-    )
+    words = ["prove", "27460", "kv_*", "--profile", "smoke", *paths]
+    parsed = build_parser("prove").parse_args(words)
+    catalogue = options.load_catalogue(parsed)
+    names = options.split_names_and_paths(parsed.names, parsed.usage, catalogue)
     assert names == (["27460", "kv_*"], paths)
 
 
 def test_words_on_both_sides_of_an_option_are_all_taken() -> None:
-    parsed = build_parser("list").parse_args(
-        ["list", "27460", "--json", "27338", "--release", "x", "kv*"]
-    )
+    words = ["list", "27460", "--json", "27338", "--release", "x", "kv*"]
+    parsed = build_parser("list").parse_args(words)
     assert parsed.names == ["27460", "27338", "kv*"]
 
 

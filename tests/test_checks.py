@@ -159,10 +159,8 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
         words = [sys.executable, "-c", code]
         return subprocess.check_output(words, env={**environment, **more}, text=True).split("\n")
 
-    ours, inductors = (
-        "harness.kernels.watch.activation",
-        "torch._inductor.runtime.triton_heuristics",
-    )
+    ours = "harness.kernels.watch.activation"
+    inductors = "torch._inductor.runtime.triton_heuristics"
     assert run(asked)[:2] == [f"[] {ours}", ours]
     assert run({})[:2] == ["[] triton.runtime.jit", inductors]
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from calling import run_program
 from forked import unfix
 
 from harness.core import paths
@@ -98,12 +99,7 @@ def test_a_broken_toggle_file_ends_every_command_with_its_line(tmp_path: Path) -
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
     words = f"{sys.executable} -m harness list --json | head -1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", words],
-        capture_output=True,
-        text=True,
-        cwd=paths.project_folder(),
-    )
+    done = run_program(["bash", "-o", "pipefail", "-c", words], cwd=paths.project_folder())
     assert done.returncode == 0
     assert done.stderr == ""
 
@@ -129,10 +125,8 @@ def test_a_narrow_terminal_still_tells_the_releases_apart() -> None:
     written = io.StringIO()
     drift_command.print_drift(drift, Console(file=written, width=80, force_terminal=False))
     header, first, *_ = written.getvalue().splitlines()
-    assert header.split() == [
-        "toggle",
-        *(r.name.removeprefix("0.5") for r in managed_releases.list_releases()),
-    ]
+    names = [release.name.removeprefix("0.5") for release in managed_releases.list_releases()]
+    assert header.split() == ["toggle", *names]
     assert first.split() == ["27338", *["BUG"] * 4, *["fix"] * 7]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from calling import run_program
 from fixture_types import Output
 
 from harness.cli.main import main
@@ -34,9 +35,8 @@ from harness.fixes.registry.schema import Toggle
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree, open_tree
 
-HISTORY: dict[str, dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parent / "history.yaml").read_text(encoding="utf-8")
-)
+HISTORY: dict[str, dict[str, Any]]
+HISTORY = yaml.safe_load((Path(__file__).parent / "history.yaml").read_text(encoding="utf-8"))
 RELEASES = [release.name for release in managed_releases.list_releases()]
 TOGGLES = list(toggle_catalogue.load_catalogue())
 NEWEST = RELEASES[-1]
@@ -83,9 +83,7 @@ def test_the_releases_are_the_eleven() -> None:
 
 
 def test_each_release_is_read_as_the_version_that_it_is() -> None:
-    assert {name: str(tree.version) for name, tree in trees().items()} == {
-        name: name for name in RELEASES
-    }
+    assert [str(tree.version) for tree in trees().values()] == RELEASES
 
 
 def test_the_history_and_the_toggles_are_about_the_same() -> None:
@@ -102,19 +100,14 @@ def test_the_history_says_one_thing_of_each_release(name: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_no_toggle_is_stale(release: str) -> None:
-    stale = [
-        f"{finding.toggle.id}: {finding.problem}\n{finding.nearest}"
-        for finding in column(release).stale
-    ]
-    assert stale == []
+    found = column(release).stale
+    assert [f"{one.toggle.id}: {one.problem}\n{one.nearest}" for one in found] == []
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_state_is_as_a_person_read_it(release: str) -> None:
-    read = {
-        name: next(state for state in ("fixed", "buggy", "absent") if release in entry[state])
-        for name, entry in HISTORY.items()
-    }
+    states = ("fixed", "buggy", "absent")
+    read = {name: next(s for s in states if release in entry[s]) for name, entry in HISTORY.items()}
     assert column(release).states == read
 
 
@@ -167,13 +160,8 @@ print(json.dumps([code, seconds, loaded]), file=sys.stderr)
 def test_the_whole_drift_is_quick_and_imports_nothing_of_a_release(toy: Path) -> None:
     # The toy package stands ready, so that an import of sglang would succeed and show.
     here = os.pathsep.join([str(toy), str(Path(__file__).parents[1])])
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_DRIFT],
-        env={**os.environ, "PYTHONPATH": here},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": here}
+    done = run_program([sys.executable, "-c", RUN_DRIFT], env=environment, check=True)
     code, seconds, loaded = json.loads(done.stderr)
     assert (code, loaded) == (0, [])
     assert len(json.loads(done.stdout)["releases"]) == len(RELEASES)
@@ -256,9 +244,8 @@ def test_a_renamed_target_is_stale_and_its_new_name_is_shown(copy: Path) -> None
     assert tampered.returncode == 1
     name = "FlashInferMLAMultiStepDraftBackend"
     module = "sglang.srt.layers.attention.flashinfer_mla_backend"
-    assert f"STALE 27460 on {copy.name}: {module} defines no {name}.init_cuda_graph_state" in (
-        tampered.stdout
-    )
+    stale = f"STALE 27460 on {copy.name}: {module} defines no {name}.init_cuda_graph_state"
+    assert stale in tampered.stdout
     assert f"near it: {module}:{name}.init_graph_state" in tampered.stdout
 
 

@@ -122,10 +122,8 @@ def test_an_attestation_says_what_was_applied_and_how_often_it_ran(shell: Shell)
     assert found.command[-1].endswith("program.py")
     assert found.reach("toy-plain") == 1000
     assert found.reach("toy-method") == 0
-    assert {slot.target: kind for slot, kind in found.kinds.items()} == {
-        "sglang.forms:plain": "runs",
-        "sglang.forms:Forms.method": "runs",
-    }
+    kinds = {slot.target: kind for slot, kind in found.kinds.items()}
+    assert kinds == dict.fromkeys(("sglang.forms:plain", "sglang.forms:Forms.method"), "runs")
 
 
 def test_counts_outlast_a_kill(shell: Shell) -> None:
@@ -284,12 +282,9 @@ def test_exec_runs_a_command_under_toggles_and_reports(shell: Shell) -> None:
     done = shell.unfix("--revert", "toy-plain,toy-method", "--", sys.executable, "-c", code)
     assert done.returncode == 7
     assert done.stdout == "6\n"
-    assert "toy-plain: in 1 process, 1 of which loaded patched code; its code ran 1 time" in (
-        done.stderr
-    )
-    assert "toy-method: in 1 process, 1 of which loaded patched code; its code never ran" in (
-        done.stderr
-    )
+    loaded = "in 1 process, 1 of which loaded patched code; its code"
+    assert f"toy-plain: {loaded} ran 1 time" in done.stderr
+    assert f"toy-method: {loaded} never ran" in done.stderr
 
 
 def test_exec_refuses_before_it_starts_anything(shell: Shell) -> None:
@@ -326,18 +321,12 @@ def test_exec_says_when_nothing_was_applied(shell: Shell) -> None:
 
 
 def test_exec_passes_signals_on(shell: Shell) -> None:
-    code = (
-        "import signal, time; signal.signal(15, lambda *a: exit(9)); "
-        "print('up', flush=True); time.sleep(60)"
-    )
-    environment = {
-        **shell.environment,
-        "PYTHONPATH": f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}",
-    }
+    code = "import signal, time; signal.signal(15, lambda *a: exit(9)); print('up', flush=True); "
+    command = [sys.executable, "-m", "harness", "exec", "--", sys.executable, "-c"]
+    search_path = f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}"
+    environment = {**shell.environment, "PYTHONPATH": search_path}
     with subprocess.Popen(
-        [sys.executable, "-m", "harness", "exec", "--", sys.executable, "-c", code],
-        env=environment,
-        stdout=subprocess.PIPE,
+        [*command, f"{code}time.sleep(60)"], env=environment, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -160,10 +160,8 @@ def test_a_guard_that_is_expected_to_fail_is_refused(suites: Suites) -> None:
 
 
 def test_a_guard_may_not_step_aside_on_one_side(suites: Suites) -> None:
-    aside = PLAIN.replace(
-        "    assert",
-        "    if forms.plain(3, 5) != 30:\n        skip_not_applicable('away')\n    assert",
-    )
+    step = "    if forms.plain(3, 5) != 30:\n        skip_not_applicable('away')\n"
+    aside = PLAIN.replace("    assert", f"{step}    assert")
     done = suites.run(aside, "--teeth")
     assert done.returncode == 1
     assert "red: suites/test_toy.py::test_plain[toy-plain buggy] is n/a" in done.stdout
@@ -206,9 +204,8 @@ def test_the_same_seed_draws_the_same_examples(suites: Suites, monkeypatch: Patc
 
 def test_what_happens_to_be_imported_decides_nothing(suites: Suites) -> None:
     (suites.root / "numbers_of_ours.py").write_text(f"MANY = {list(range(700, 799))}\n")
-    text = PLAIN.replace("99", "9999").replace(
-        "assert", "open('seen', 'a').write(f'{rows} {topk}\\n')\n    assert"
-    )
+    write = "open('seen', 'a').write(f'{rows} {topk}\\n')\n    assert"
+    text = PLAIN.replace("99", "9999").replace("assert", write)
     seen = suites.root / "seen"
     runs = []
     for more in ("", "import numbers_of_ours\n"):

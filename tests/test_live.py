@@ -79,11 +79,8 @@ def snapshot() -> dict[str, Any]:
     for function in gc.get_objects():
         if inspect.isfunction(function) and function.__module__ in ("sglang.forms", "sglang.users"):
             key = f"function {id(function)}"
-            state[key] = (
-                id(function.__code__),
-                id(function.__defaults__),
-                id(function.__kwdefaults__),
-            )
+            parts = (function.__code__, function.__defaults__, function.__kwdefaults__)
+            state[key] = [id(part) for part in parts]
     return state
 
 
@@ -232,10 +229,8 @@ def test_threads_toggle_independently() -> None:
 
 def test_counts_from_threads_are_exact() -> None:
     with observed("toy-plain") as seen:
-        threads = [
-            threading.Thread(target=lambda: [forms.plain(1, 1) for _ in range(2000)])
-            for _ in range(4)
-        ]
+        count = lambda: [forms.plain(1, 1) for _ in range(2000)]  # noqa: E731
+        threads = [threading.Thread(target=count) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

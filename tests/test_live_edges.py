@@ -120,9 +120,8 @@ def test_a_value_derived_by_an_importer_is_refused(lab: Lab, derived: str) -> No
 
 
 def test_a_constant_counts_its_readers_and_not_names_that_shadow_it(lab: Lab) -> None:
-    shadow = (
-        "def other(LIMIT):\n    return LIMIT\n\n\ndef third():\n    LIMIT = 3\n    return LIMIT\n"
-    )
+    shadow = "def other(LIMIT):\n    return LIMIT\n\n\n"
+    shadow += "def third():\n    LIMIT = 3\n    return LIMIT\n"
     module = lab.module("constant", f"{CONSTANT}\n\n{shadow}")
     lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
     with lab.observed("lab-constant") as seen:

@@ -35,7 +35,6 @@ def test_the_model_of_experts_is_made_of_the_one_that_was_trained(tmp_path: Path
     words = ["python", "-m", "fixtures.models.experts", "--out", str(tmp_path)]
     assert main(["exec", "--release", "0.5.18", "--", *words]) == 0
     kept = MODELS / "trained" / "mixtral"
-    found = filecmp.cmpfiles(
-        kept, tmp_path / "mixtral", [one.name for one in kept.iterdir()], False
-    )
+    names = [file.name for file in kept.iterdir()]
+    found = filecmp.cmpfiles(kept, tmp_path / "mixtral", names, False)
     assert (len(found[0]), found[1:]) == (5, ([], []))

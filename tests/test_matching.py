@@ -17,9 +17,8 @@ def found(pattern: str, code: str, qualname: str = "") -> list[str]:
     """The pieces of code that a pattern matches."""
     text = textwrap.dedent(code)
     scopes = ModuleSource("m", "m.py", text).find_scopes(qualname)
-    return [
-        text[m.start : m.end] for scope in scopes for m in CodePattern(pattern).find(scope, text)
-    ]
+    matches = (match for scope in scopes for match in CodePattern(pattern).find(scope, text))
+    return [text[match.start : match.end] for match in matches]
 
 
 def stands_for(pattern: str, code: str) -> dict[str, str]:

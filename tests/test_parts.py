@@ -57,9 +57,8 @@ def test_every_test_file_is_of_one_part() -> None:
         if name.startswith("tests/toy/"):
             continue
         assert [w for w in once if name == w or name.startswith(f"{w}/")], f"no part runs {name}"
-    assert {part.python for part in planned if "suites" in part.arguments} == {
-        str(release.python) for release in releases
-    }
+    pythons = {part.python for part in planned if "suites" in part.arguments}
+    assert pythons == {str(release.python) for release in releases}
 
 
 def test_the_last_line_has_all_totals(runs: Runs, capfd: Output) -> None:

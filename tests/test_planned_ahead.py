@@ -31,13 +31,8 @@ def asked(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
         if name in given:
             monkeypatch.setenv(name, given[name])
     revert, enable = bootstrap.read_requested_ids()
-    root = str(Path(TOY / "sglang").parent)
-    return {
-        "root": root,
-        "revert": revert,
-        "enable": enable,
-        "folders": bootstrap.read_toggle_folders(),
-    }
+    folders = bootstrap.read_toggle_folders()
+    return {"root": str(TOY), "revert": revert, "enable": enable, "folders": folders}
 
 
 def nobody(request: dict[str, Any]) -> dict[str, Any]:

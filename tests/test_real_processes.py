@@ -50,18 +50,8 @@ def run_unfix(workspace: Path, *words: str, **variables: str) -> subprocess.Comp
 
 
 def prove_toy(workspace: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    toggles = ("--toggles", str(TOY / "toggles"))
-    done = run_unfix(
-        workspace,
-        "prove",
-        "toy-plain",
-        "guards",
-        "--release",
-        "current",
-        "--json",
-        *toggles,
-        *words,
-    )
+    options = ("--release", "current", "--json", "--toggles", str(TOY / "toggles"))
+    done = run_unfix(workspace, "prove", "toy-plain", "guards", *options, *words)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

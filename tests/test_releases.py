@@ -100,6 +100,7 @@ def test_an_unknown_version_names_the_known_ones(pip: FakePip, capsys: Output) -
 
 
 TRUE = ["--", "true"]
+NEWEST = managed_releases.get_newest_release().name
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ FETCHING: dict[str, tuple[list[str], str]] = {
     "show": (["show", "27460", "--release", VERSION],
              f"fetching the sources of SGLang {VERSION} (15 MB)"),
     "show of the newest": (["show", "27460"],
-                           f"fetching the sources of SGLang {managed_releases.get_newest_release().name} (15 MB)"),
+                           f"fetching the sources of SGLang {NEWEST} (15 MB)"),
     "list of one": (["list", "27460", "--release", VERSION],
                     f"fetching the sources of SGLang {VERSION} (15 MB)"),
     "drift": (["drift", "27460"], "fetching the sources of 11 releases (165 MB)"),
@@ -204,11 +205,9 @@ def test_damaged_wheels_are_fetched(
     release = managed_releases.get_release(VERSION)
     assert main(["releases", "add", "--sources", VERSION]) == 0
     assert main(["releases", "add", "--sources", VERSION]) == 0
-    assert (pip.downloads, release.any_wheel and installer.is_whole_wheel(release.any_wheel)) == (
-        1,
-        True,
-    )
+    assert pip.downloads == 1
     assert release.any_wheel is not None
+    assert installer.is_whole_wheel(release.any_wheel)
     spoil(release.any_wheel)
     assert not installer.is_whole_wheel(release.any_wheel)
     assert main(["releases", "add", VERSION]) == 0
@@ -229,10 +228,8 @@ def test_a_wheel_that_comes_cut_short_is_refused(pip: FakePip, capsys: Output) -
 def test_two_calls_at_the_same_time_add_a_release_once(pip: FakePip) -> None:
     release = managed_releases.get_release(VERSION)
     pip.seconds = 0.3
-    both = [
-        threading.Thread(target=installer.install_release, args=(release, lambda _: None))
-        for _ in range(2)
-    ]
+    words = (release, lambda _: None)
+    both = [threading.Thread(target=installer.install_release, args=words) for _ in range(2)]
     for thread in both:
         thread.start()
     for thread in both:

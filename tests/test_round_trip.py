@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from itertools import chain
 
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -89,9 +90,7 @@ statement = st.one_of(
         ["if cond:", "for i in r:", "with w as o:", "while 0:", "def nested(a):", "class N:"]
     ).flatmap(block),
 )
-statements = st.lists(statement, min_size=0, max_size=3).map(
-    lambda parts: [*(line for part in parts for line in part), "end()"]
-)
+statements = st.lists(statement, max_size=3).map(lambda parts: [*chain(*parts), "end()"])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from calling import run_program
 
 from harness.core import paths
 from harness.patching import attestation
@@ -122,9 +123,8 @@ def test_every_process_that_patched_left_an_attestation(served: Server) -> None:
 
 
 def test_the_scheduler_says_in_the_log_what_it_reverted(served: Server) -> None:
-    reached = [
-        a for a in attestation.read_attestations(served.attestations) if a.reach("scheduler-probe")
-    ]
+    left = attestation.read_attestations(served.attestations)
+    reached = [found for found in left if found.reach("scheduler-probe")]
     [scheduler] = reached
     log = served.log.read_text()
     for toggle in REVERTED:
@@ -153,24 +153,10 @@ def test_a_stale_toggle_stops_the_server_itself(tmp_path: Path) -> None:
         "  - releases: '>=0.5'\n    target: sglang.srt.environ:EnvInt.parse\n    edits:\n"
         "      - fixed: return int(value, 16)\n        buggy: return int(value, 8)\n"
     )
-    environment = {
-        **os.environ,
-        "SGLANG_DEBUG_REVERT_PR": "stale-one",
-        "UNFIX_TOGGLES": str(folder),
-    }
-    done = subprocess.run(
-        [
-            str(managed_releases.get_release(RELEASE).python),
-            "-m",
-            "sglang.launch_server",
-            "--model-path",
-            str(MODEL),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    toggles = {"SGLANG_DEBUG_REVERT_PR": "stale-one", "UNFIX_TOGGLES": str(folder)}
+    python = managed_releases.get_release(RELEASE).python
+    command = [python, "-m", "sglang.launch_server", "--model-path", MODEL]
+    done = run_program(command, env={**os.environ, **toggles}, timeout=60)
     assert done.returncode == 2
     assert "stale there: sglang.srt.environ:EnvInt.parse has neither form" in done.stderr
     assert "return int(value)" in done.stderr

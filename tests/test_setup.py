@@ -129,9 +129,8 @@ def test_it_is_itself_wherever_it_is_called_from(made: Made, tmp_path: Path) -> 
 
 def test_no_network_is_said_in_one_sentence(faked: Checkout) -> None:
     real = Checkout(faked.tree)
-    assert_one_sentence(
-        real.call(**NO_NETWORK), "package index cannot be reached", "PIP_INDEX_URL", "connect"
-    )
+    refused = real.call(**NO_NETWORK)
+    assert_one_sentence(refused, "package index cannot be reached", "PIP_INDEX_URL", "connect")
     assert not real.ready.exists()
     assert faked.call().stdout == ANSWER
 

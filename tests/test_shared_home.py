@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calling import bare
+from calling import bare, run_program
 from fake_releases import ASKING, VERSION, added, workspace
 from fixture_types import Patch
 
@@ -99,9 +99,8 @@ def other(tmp_path: Path, release: Release) -> Checkout:
 
 
 def marks(home: Path) -> list[int]:
-    return [
-        path.stat().st_mtime_ns for path in sorted(home.glob(f".releases/*/{COMPLETION_MARKER}"))
-    ]
+    paths = sorted(home.glob(f".releases/*/{COMPLETION_MARKER}"))
+    return [path.stat().st_mtime_ns for path in paths]
 
 
 def test_a_release_is_shared_between_checkouts(tmp_path: Path, release: Release) -> None:
@@ -134,14 +133,11 @@ def test_a_deleted_engine_is_not_used(release: Release, other: Checkout) -> None
 def test_a_process_uses_only_the_named_engine(release: Release, other: Checkout) -> None:
     for engine in (paths.HARNESS_FOLDER, other.engine):
         for asked in ({}, {ASKING[0]: "27460"}):
-            assert (
-                ran(bare(release, SHOWS, **asked, **{checkouts.HARNESS_VARIABLE: str(engine)}))
-                == engine
-            )
+            asked = {**asked, checkouts.HARNESS_VARIABLE: str(engine)}
+            assert ran(bare(release, SHOWS, **asked)) == engine
     shutil.rmtree(other.root)
-    done = bare(
-        release, SHOWS, **{ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
-    )
+    asked = {ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
+    done = bare(release, SHOWS, **asked)
     assert (done.returncode, done.stdout) == (3, "")
     assert f"{other.engine} is not registered" in done.stderr
 
@@ -152,15 +148,11 @@ def test_a_live_check_uses_the_callers_engine(
     shutil.rmtree(checkouts.get_checkout_folder())  # as of a checkout that has only read so far
     monkeypatch.setenv(checkouts.HARNESS_VARIABLE, str(paths.HARNESS_FOLDER))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        live_check,
-        "CHECK_SCRIPT",
-        "import harness, os; print('27460:', os.path.realpath(harness.__file__))",
-    )
+    script = "import harness, os; print('27460:', os.path.realpath(harness.__file__))"
+    monkeypatch.setattr(live_check, "CHECK_SCRIPT", script)
     here: Any = SimpleNamespace(state=ToggleState.FIXED)
-    assert live_check._run_check(release, {"27460": here}) == {
-        "27460": str(paths.HARNESS_FOLDER / "__init__.py")
-    }
+    engine = str(paths.HARNESS_FOLDER / "__init__.py")
+    assert live_check._run_check(release, {"27460": here}) == {"27460": engine}
 
 
 def test_nested_commands_use_their_own_engines(release: Release, other: Checkout) -> None:
@@ -177,11 +169,8 @@ def test_nested_commands_use_their_own_engines(release: Release, other: Checkout
 def test_a_home_may_be_moved(tmp_path: Path, release: Release) -> None:
     (tmp_path / "home").rename(tmp_path / "moved")
     there = tmp_path / "moved" / ".releases" / VERSION
-    done = subprocess.run(
-        [str(there / "bin" / "python"), "-c", "import torch; print(torch.__file__)"],
-        capture_output=True,
-        text=True,
-    )
+    python = there / "bin" / "python"
+    done = run_program([python, "-c", "import torch; print(torch.__file__)"])
     assert Path(done.stdout.strip()).is_relative_to(there.parent / "base"), done.stderr
 
 
@@ -258,9 +247,8 @@ def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(tmp_pa
     """Over a real release: worker, planner, toggles, stand-ins and what a test starts in turn."""
     home = tmp_path / "home"
     (home / ".releases").mkdir(parents=True)
-    (home / ".releases" / managed_releases.CPU_BASE.name).symlink_to(
-        managed_releases.CPU_BASE.folder
-    )
+    base = managed_releases.CPU_BASE
+    (home / ".releases" / base.name).symlink_to(base.folder)
     thin(managed_releases.get_release(REAL), home / ".releases" / REAL)
     before = marks(home)
     running = []
@@ -269,9 +257,8 @@ def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(tmp_pa
         guard, root = tmp_path / f"test_{name}.py", str(made.root)
         guard.write_text(GUARD.format(name=name, root=root))
         (made.root / "toggles" / "eviction.yaml").write_text(TOGGLE.format(name=name))
-        running.append(
-            made.start("prove", "eviction", "--release", REAL, "--json", "--", str(guard))
-        )
+        words = ("prove", "eviction", "--release", REAL, "--json", "--", str(guard))
+        running.append(made.start(*words))
     for process in running:
         said, told = process.communicate(timeout=300)
         assert process.returncode == 0, said + told

@@ -16,12 +16,8 @@ from harness.core.errors import CommandLineError
 from harness.releases import managed_releases
 
 FOLDER = paths.project_folder() / ".github" / "workflows"
-GIVEN = {
-    "matrix.shard": "1",
-    "matrix.of": "4",
-    "matrix.release": "0.5.18",
-    "inputs.shards || '4'": "4",
-}
+GIVEN = {"matrix.shard": "1", "matrix.of": "4", "matrix.release": "0.5.18"}
+GIVEN["inputs.shards || '4'"] = "4"
 
 
 def scripts() -> list[tuple[str, str]]:

@@ -41,7 +41,8 @@ def test_a_shown_commit_says_its_title() -> None:
         (diff("README.md"), "no Python of SGLang's runtime"),
         (f"diff --git a/{CODE} b/{CODE}\nnew file mode 1\n--- /dev/null\n+++ b/{CODE}\n"
          "@@ -0,0 +1 @@\n+x\n", "new file"),
-        (f"diff --git a/{CODE} b/{CODE}\n--- a/{CODE}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", "deleted"),
+        (f"diff --git a/{CODE} b/{CODE}\n--- a/{CODE}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n",
+         "deleted"),
         (f"diff --git a/{CODE} b/{CODE}\nBinary files a/x and b/x differ\n", "binary"),
         ("diff --git a/python/sglang/srt/a.py b/python/sglang/srt/b.py\nrename from "
          "python/sglang/srt/a.py\nrename to python/sglang/srt/b.py\n", "renamed"),
